@@ -1,0 +1,45 @@
+# Every target makes the environment that it needs; nothing but Python 3.11 and make has to be there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PACKAGES := storage raft_meta http_api node milena spark_ext loadtest
+INPUT ?=
+KEEP ?=
+SEEDS ?= 50
+SCENARIOS ?=
+SECONDS_EACH ?= 60
+
+.PHONY: demo test lint types layers sim chaos clean lock format
+
+.venv: $(STAMP)
+
+$(STAMP): pyproject.toml requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $(STAMP)
+
+demo: $(STAMP)  ## the main job on real input: produce, kill a leader, read back, check
+	$(BIN)/python -m loadtest.demo $(if $(INPUT),--input $(INPUT)) $(if $(KEEP),--keep)
+
+test: $(STAMP)  ## unit, property, script, simulation and integration tests
+	$(BIN)/python -m pytest -n 2 tests
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+layers: $(STAMP)
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache chaos-runs demo-data
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The HTTP API: parse and limit, call one port, serialise."""

@@ -1,0 +1,1 @@
+"""Record formats: json, binary, raw batches."""

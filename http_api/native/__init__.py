@@ -1,0 +1,1 @@
+"""Endpoints of our own: metadata, producers, health, metrics."""

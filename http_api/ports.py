@@ -1,0 +1,239 @@
+"""Protocols of what handlers need from a node. ``node`` implements them; tests have in-memory ones.
+
+Handlers call one port each. Every method may raise any ``MilenaError``; ``http_api.errors`` turns them into answers.
+Any node serves any call: forwarding is the implementation's business.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, unique
+from typing import Protocol
+
+from raft_meta.machine.image import Image, Topic
+from storage.errors import MilenaError
+
+
+@unique
+class Acks(IntEnum):
+    """How many replicas must have the record before the answer."""
+
+    NONE = 0
+    LEADER = 1
+    ALL = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdempotencyKey:
+    """What an ``Idempotency-Key`` header becomes. Both hashes are of the request, made by the API."""
+
+    key_hash: bytes
+    """16 bytes: BLAKE2b of topic and key."""
+    body_hash: bytes
+    """8 bytes: BLAKE2b of the body."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Records:
+    """Records of one request, as columns of equal length. ``None`` for a whole column: nobody set it."""
+
+    keys: list[bytes | None] | None
+    values: list[bytes | None]
+    headers: list[list[tuple[str, bytes | None]] | None] | None = None
+    timestamps: list[int | None] | None = None
+    """Wall ms."""
+    partitions: list[int | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequest:
+    """Records for one topic. ``partition``: all of them go there (path); else per record, key hash or round robin."""
+
+    topic: str
+    records: Records
+    acks: Acks
+    timeout_ms: int
+    partition: int | None = None
+    idempotency: IdempotencyKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What became of one record, in request order. ``offset`` None with ``error`` None: acks=0."""
+
+    partition: int
+    offset: int | None
+    error: MilenaError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReceipt:
+    """What became of one encoded batch. Offsets None: acks=0."""
+
+    partition: int
+    base_offset: int | None
+    last_offset: int | None
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """A stateless fetch. ``offset``: >= 0, or "earliest" / "latest"; ``timestamp_ms`` (wall) wins over it.
+
+    A negative offset -N means the last N records. ``is_local``: this node's own replica, never forwarded.
+    ``max_bytes`` bounds stored bytes; at least one batch comes back when there is one.
+    """
+
+    topic: str
+    partition: int
+    offset: int | str
+    timestamp_ms: int | None
+    max_bytes: int
+    timeout_ms: int
+    is_local: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResult:
+    """Whole stored batches. The first may begin below ``start_offset`` and the last go on to ``high_watermark``:
+    readers skip what is outside [start_offset, high_watermark).
+    """
+
+    start_offset: int
+    """The resolved first offset that was asked for."""
+    high_watermark: int
+    log_start_offset: int
+    leader_epoch: int
+    batches: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOffsets:
+    """Readable range of a partition: [log_start_offset, high_watermark)."""
+
+    log_start_offset: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """What a client asks for. None: the node's default."""
+
+    name: str
+    partition_count: int | None
+    replication_factor: int | None
+    replicas_assignments: Mapping[int, Sequence[int]] | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
+    is_validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerState:
+    """An allocated producer id. ``last_sequences``: topic → partition → last sequence, as far as leaders know."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequences: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Whether the node should get traffic; when not, why (a sentence for people)."""
+
+    is_ready: bool
+    reason: str = ""
+
+
+class RecordsPort(Protocol):
+    """Produce and fetch."""
+
+    async def produce(self, request: ProduceRequest) -> list[Receipt]:
+        """Append records; one receipt each, in order.
+
+        Raises:
+            TopicNotFoundError, PartitionNotFoundError: nothing was written (auto-creation is off).
+            NotEnoughReplicasError, NoLeaderError: every partition refused; nothing was written.
+        """
+
+    async def produce_batch(
+        self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
+    ) -> BatchReceipt:
+        """Append one batch as a client encoded it; the node checks it whole before it trusts it."""
+
+    async def fetch(self, request: FetchRequest) -> FetchResult:
+        """Read committed records, waiting up to ``timeout_ms`` when there are none yet."""
+
+    async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
+        """The readable range, from the leader."""
+
+
+class MetadataPort(Protocol):
+    """The replicated state: reads from the local image, changes through the quorum."""
+
+    @property
+    def node_id(self) -> int:
+        """This node's broker id."""
+
+    @property
+    def image(self) -> Image:
+        """The local image, now."""
+
+    async def topic(self, name: str) -> Topic:
+        """The topic; asks the quorum before it says that there is none.
+
+        Raises:
+            TopicNotFoundError: a majority knows no such topic.
+        """
+
+    async def create_topic(self, topic: NewTopic) -> Topic:
+        """Create (or only validate) a topic; returns once this node's image has it."""
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic; returns once this node's image has lost it."""
+
+    async def alter_configs(
+        self, name: str, changes: Mapping[str, str | None], *, is_validate_only: bool
+    ) -> None:
+        """Set or reset (None) topic configs."""
+
+    async def allocate_producer(self, name: str | None) -> ProducerState:
+        """A producer id and epoch; a known name gets its id with the next epoch."""
+
+    async def image_since(self, index: int, *, timeout_ms: int) -> Image:
+        """The image once its index is above ``index``, or the current one after the timeout."""
+
+
+class HealthPort(Protocol):
+    """Probes and metrics."""
+
+    def is_started(self) -> bool:
+        """Logs are recovered and ports bound."""
+
+    def readiness(self) -> Readiness:
+        """Rejoined and caught up, and not draining."""
+
+    def metrics(self) -> bytes:
+        """Prometheus text format."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiLimits:
+    """Bounds on what comes from outside."""
+
+    request_bytes_max: int = 32 << 20
+    requests_in_flight_max: int = 4096
+    bytes_in_flight_max: int = 512 << 20
+    fetch_bytes_max: int = 64 << 20
+    fetch_wait_ms_max: int = 300_000
+    produce_timeout_ms_default: int = 30_000
+    produce_timeout_ms_max: int = 300_000
+    records_per_request_max: int = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Everything that the application is built from."""
+
+    records: RecordsPort
+    metadata: MetadataPort
+    health: HealthPort
+    limits: ApiLimits

@@ -1,0 +1,1 @@
+"""The v2 dialect of Kafka REST proxies."""

@@ -1,0 +1,1 @@
+"""Load with every acknowledged record accounted for."""

@@ -1,0 +1,1 @@
+"""Decisions of partition replication: leader, follower, in-sync set. Pure."""

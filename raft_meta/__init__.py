@@ -1,0 +1,1 @@
+"""The metadata quorum: consensus (how nodes agree) and machine (what they agree on)."""

@@ -1,0 +1,144 @@
+"""The image: everything the cluster agrees on, at one index of the metadata log.
+
+An image never changes: every command makes a new one that shares almost all of the old (persistent maps), so a
+snapshot is a reference and no reader ever sees half a change. Maps are ``immutables.Map``; sequences are tuples.
+"""
+
+from dataclasses import dataclass, field
+
+from immutables import Map
+
+from storage.types import WallMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """One registered broker.
+
+    ``broker_epoch`` is the index of the registration that made it: it grows with every restart and fences what
+    an earlier life of the broker still has under way. ``directory_id`` names the data directory; another one
+    means that every replica it held is gone.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    directory_id: str
+    incarnation: int
+    api_url: str
+    peer_host: str
+    peer_port: int
+    rack: str | None
+    is_fenced: bool
+    is_draining: bool
+    feature_min: int
+    feature_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A replica whose recovery cut something, and where its log ends: (last_epoch, log_end_offset)."""
+
+    broker_id: int
+    last_epoch: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Leadership and replica state of one partition.
+
+    Invariants:
+        isr is a subset of replicas and never empty. leader is None or a member of isr that is not fenced.
+        leader_epoch rises with every change of leader (to None included); partition_epoch with every change.
+        The last member of isr is never removed without an operator.
+        A suspect or damaged broker is not in isr unless it was the only choice left.
+    """
+
+    replicas: tuple[int, ...]
+    """In order of preference: the first is the preferred leader."""
+    isr: tuple[int, ...]
+    leader: int | None
+    leader_epoch: int
+    partition_epoch: int
+    suspects: tuple[Suspect, ...] = ()
+    damaged: tuple[int, ...] = ()
+    """Broker ids whose copy is lost or fails checksums below its recovery point: not electable."""
+    unclean_epoch: int = -1
+    """The last leader_epoch that began with an unclean election: followers may truncate below their
+    checkpointed high watermark when they enter an epoch <= this one from an older epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """One topic. ``configs`` holds only what was set; defaults are in ``machine.configs``."""
+
+    topic_id: str
+    """32 hex digits, chosen by the proposer; a re-created topic has another one."""
+    name: str
+    partition_count: int
+    replication_factor: int
+    configs: Map[str, str]
+    created_ms: WallMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Producer:
+    """An allocated producer id."""
+
+    producer_id: int
+    producer_epoch: int
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposer:
+    """What one broker's latest incarnation proposed lately, to apply a retried command only once.
+
+    ``window`` maps the last sequences to their encoded responses; sequences at or below ``floor`` are too old to
+    tell and are refused.
+    """
+
+    incarnation: int
+    floor: int
+    window: Map[int, bytes]
+
+
+PartitionKey = tuple[str, int]
+"""(topic_id, partition)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """The whole state. ``index`` is that of the last command applied; ``now_ms`` never runs backwards."""
+
+    index: int = 0
+    now_ms: WallMs = WallMs(0)
+    cluster_id: str = ""
+    """Empty until the first command of a new cluster."""
+    voters: tuple[int, ...] = ()
+    feature_level: int = 1
+    controller_id: int | None = None
+    controller_epoch: int = 0
+    brokers: Map[int, Broker] = field(default_factory=Map)
+    topics: Map[str, Topic] = field(default_factory=Map)
+    """By topic_id."""
+    topic_ids: Map[str, str] = field(default_factory=Map)
+    """name → topic_id."""
+    partitions: Map[PartitionKey, Partition] = field(default_factory=Map)
+    producers: Map[int, Producer] = field(default_factory=Map)
+    producer_names: Map[str, int] = field(default_factory=Map)
+    next_producer_id: int = 1
+    proposers: Map[int, Proposer] = field(default_factory=Map)
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic of this name."""
+        topic_id = self.topic_ids.get(name)
+        return None if topic_id is None else self.topics[topic_id]
+
+    def partition(self, topic_id: str, partition: int) -> Partition | None:
+        """The partition's state."""
+        return self.partitions.get((topic_id, partition))
+
+    def live_brokers(self) -> tuple[int, ...]:
+        """Ids of brokers that are not fenced, ascending."""
+        return tuple(sorted(b.broker_id for b in self.brokers.values() if not b.is_fenced))

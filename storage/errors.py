@@ -1,0 +1,332 @@
+"""The tree of typed errors that every part of a node raises, and nothing else.
+
+    MilenaError
+    ├── InvalidRequestError      the caller must change the request
+    │   ├── MalformedRequestError, InvalidRecordError, InvalidTopicNameError, InvalidConfigError
+    │   ├── InvalidReplicationError, OffsetOutOfRangeError, UnsupportedMediaTypeError
+    │   └── NotAcceptableError, UnsupportedSchemaError, InvalidProducerError
+    ├── NotFoundError            TopicNotFoundError, PartitionNotFoundError, ClusterNotFoundError, ...
+    ├── ConflictError            TopicExistsError, StaleVersionError, PartitionCountChangedError, ...
+    ├── FencedError              StaleLeaderEpochError, StaleBrokerEpochError, ...
+    ├── NotLeaderError           carries the leader hint; nothing was appended
+    ├── UnavailableError         NoQuorumError, NoLeaderError, NotEnoughReplicasError, DiskFullError, ...
+    ├── FateUnknownError         it may or may not have happened
+    ├── LimitReachedError        RequestTooLargeError, TooManyRequestsError
+    ├── CorruptLogError          CorruptBatchError
+    ├── DiskFailedError          the page cache is not to be trusted again: the process must stop
+    └── StartupError             the node refuses to start, and says why
+
+``code`` is a stable word: it travels between nodes and in logs. What HTTP makes of it is one table in
+``http_api.errors``. ``is_retriable`` means that the same request may succeed later, unchanged.
+"""
+
+from typing import ClassVar
+
+
+class MilenaError(Exception):
+    """Root of the tree; only its leaves are raised."""
+
+    code: ClassVar[str] = "error"
+    is_retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidRequestError(MilenaError):
+    """The request itself is wrong; the message says what to change."""
+
+    code = "invalid_request"
+
+
+class MalformedRequestError(InvalidRequestError):
+    """Not JSON, a wrong JSON type, bad base64, an unreadable number."""
+
+    code = "malformed_request"
+
+
+class InvalidRecordError(InvalidRequestError):
+    """A record or batch that is well-formed as a request but may not be stored."""
+
+    code = "invalid_record"
+
+
+class InvalidTopicNameError(InvalidRequestError):
+    """A topic name outside ``[a-zA-Z0-9._-]{1,249}``, or ``.`` or ``..``."""
+
+    code = "invalid_topic_name"
+
+
+class InvalidConfigError(InvalidRequestError):
+    """An unknown config name, or a value out of its range."""
+
+    code = "invalid_config"
+
+
+class InvalidReplicationError(InvalidRequestError):
+    """A partition count, replication factor or explicit assignment that cannot be met."""
+
+    code = "invalid_replication"
+
+
+class InvalidProducerError(InvalidRequestError):
+    """A producer id that was never allocated, or a sequence that leaves a gap."""
+
+    code = "invalid_producer"
+
+
+class OffsetOutOfRangeError(InvalidRequestError):
+    """An offset below the log start or above the log end."""
+
+    code = "offset_out_of_range"
+
+
+class UnsupportedMediaTypeError(InvalidRequestError):
+    """A ``Content-Type`` that no decoder takes."""
+
+    code = "unsupported_media_type"
+
+
+class NotAcceptableError(InvalidRequestError):
+    """An ``Accept`` that no encoder makes, or records that the wanted format cannot hold."""
+
+    code = "not_acceptable"
+
+
+class UnsupportedSchemaError(InvalidRequestError):
+    """Avro, Protobuf or JSON Schema: formats that need a registry."""
+
+    code = "unsupported_schema"
+
+
+class NotFoundError(MilenaError):
+    """The thing named does not exist, as far as a majority knows."""
+
+    code = "not_found"
+
+
+class TopicNotFoundError(NotFoundError):
+    """No such topic."""
+
+    code = "topic_not_found"
+
+
+class PartitionNotFoundError(NotFoundError):
+    """The topic has no partition of this number."""
+
+    code = "partition_not_found"
+
+
+class ClusterNotFoundError(NotFoundError):
+    """The cluster id in the path is not ours."""
+
+    code = "cluster_not_found"
+
+
+class BrokerNotFoundError(NotFoundError):
+    """No broker of this id is registered."""
+
+    code = "broker_not_found"
+
+
+class ConfigNotFoundError(NotFoundError):
+    """No config of this name."""
+
+    code = "config_not_found"
+
+
+class RouteNotFoundError(NotFoundError):
+    """No endpoint at this path."""
+
+    code = "route_not_found"
+
+
+class ReplicaNotFoundError(NotFoundError):
+    """This node holds no copy of the partition."""
+
+    code = "replica_not_found"
+
+
+class ConflictError(MilenaError):
+    """The state does not allow it now."""
+
+    code = "conflict"
+
+
+class TopicExistsError(ConflictError):
+    """A topic of this name already exists."""
+
+    code = "topic_exists"
+
+
+class StaleVersionError(ConflictError):
+    """A compare-and-set lost: the state moved on since the caller looked."""
+
+    code = "stale_version"
+
+
+class PartitionCountChangedError(ConflictError):
+    """An idempotency key was first used when the topic had another number of partitions."""
+
+    code = "partition_count_changed"
+
+
+class IdempotencyKeyReusedError(ConflictError):
+    """The idempotency key was used with another body."""
+
+    code = "idempotency_key_reused"
+
+
+class FeatureLevelError(ConflictError):
+    """The command needs a higher feature level than the cluster has."""
+
+    code = "feature_level"
+
+
+class BrokerIdInUseError(ConflictError):
+    """A live broker already uses this id with another directory."""
+
+    code = "broker_id_in_use"
+
+
+class FencedError(MilenaError):
+    """Refused for a stale epoch."""
+
+    code = "fenced"
+
+
+class StaleLeaderEpochError(FencedError):
+    """The leader epoch named is not the current one."""
+
+    code = "stale_leader_epoch"
+
+
+class StaleBrokerEpochError(FencedError):
+    """The broker epoch named is not the live one."""
+
+    code = "stale_broker_epoch"
+
+
+class StaleControllerEpochError(FencedError):
+    """A deposed controller's command."""
+
+    code = "stale_controller_epoch"
+
+
+class StaleProducerEpochError(FencedError):
+    """Another producer took over this producer id."""
+
+    code = "stale_producer_epoch"
+
+
+class NotLeaderError(MilenaError):
+    """This node does not lead the partition; nothing was appended.
+
+    ``leader`` is the broker id that does as far as this node knows, or None.
+    """
+
+    code = "not_leader"
+    is_retriable = True
+
+    def __init__(self, message: str, *, leader: int | None = None) -> None:
+        super().__init__(message)
+        self.leader = leader
+
+
+class UnavailableError(MilenaError):
+    """Not now; nothing was written."""
+
+    code = "unavailable"
+    is_retriable = True
+
+
+class NoQuorumError(UnavailableError):
+    """The metadata quorum did not answer; the command was not applied."""
+
+    code = "no_quorum"
+
+
+class NoLeaderError(UnavailableError):
+    """The partition has no leader, or it cannot be reached, or it is cut off."""
+
+    code = "no_leader"
+
+
+class NotEnoughReplicasError(UnavailableError):
+    """Fewer in-sync replicas than ``min.insync.replicas``; nothing was written."""
+
+    code = "not_enough_replicas"
+
+
+class DiskFullError(UnavailableError):
+    """No space is left on the data directory's file system; nothing was written."""
+
+    code = "disk_full"
+
+
+class ReplicaDamagedError(UnavailableError):
+    """This replica failed a checksum below its recovery point and serves nothing."""
+
+    code = "replica_damaged"
+
+
+class DrainingError(UnavailableError):
+    """The node is stopping."""
+
+    code = "draining"
+
+
+class NotReadyError(UnavailableError):
+    """The node has not finished starting, or a leader has not established its high watermark."""
+
+    code = "not_ready"
+
+
+class FateUnknownError(MilenaError):
+    """The result is not known: it may have been, or may yet be, applied."""
+
+    code = "fate_unknown"
+
+
+class LimitReachedError(MilenaError):
+    """A bound on something that comes from outside."""
+
+    code = "limit_reached"
+
+
+class RequestTooLargeError(LimitReachedError):
+    """A body, batch or header above its bound."""
+
+    code = "request_too_large"
+
+
+class TooManyRequestsError(LimitReachedError):
+    """Too many requests, connections or bytes in flight; try again later."""
+
+    code = "too_many_requests"
+    is_retriable = True
+
+
+class CorruptLogError(MilenaError):
+    """Stored bytes fail their checksum or contradict each other."""
+
+    code = "corrupt_log"
+
+
+class CorruptBatchError(CorruptLogError):
+    """The bytes are not a whole, unharmed record batch."""
+
+    code = "corrupt_batch"
+
+
+class DiskFailedError(MilenaError):
+    """A write or sync failed for another reason than a full disk."""
+
+    code = "disk_failed"
+
+
+class StartupError(MilenaError):
+    """The node refuses to start; the message names the file, value or peer at fault."""
+
+    code = "startup"

@@ -1,0 +1,47 @@
+"""Small value types and enums that every part of storage and its users share."""
+
+from enum import IntEnum, StrEnum, unique
+from typing import NewType
+
+WallMs = NewType("WallMs", int)
+"""Milliseconds since the Unix epoch: record timestamps and retention, never durations."""
+
+MonotonicMs = NewType("MonotonicMs", int)
+"""Milliseconds on a clock that never runs backwards: deadlines and durations, never stored."""
+
+NO_TIMESTAMP = WallMs(-1)
+NO_OFFSET = -1
+NO_EPOCH = -1
+NO_PRODUCER = -1
+
+
+@unique
+class Codec(IntEnum):
+    """How a batch's payload is compressed; the low three bits of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    LZ4 = 3
+    ZSTD = 4
+
+
+@unique
+class TimestampType(IntEnum):
+    """Who chose the records' timestamps; bit 3 of the attributes."""
+
+    CREATE = 0
+    APPEND = 1
+
+
+@unique
+class ReplicaHealth(StrEnum):
+    """What recovery found out about a replica.
+
+    ``SOUND``: every acknowledged record is there. ``SUSPECT``: recovery cut something, or the log ends
+    below its checkpointed high watermark. ``DAMAGED``: a bad batch below the recovery point, or the files
+    of a replica that the manifest lists are gone.
+    """
+
+    SOUND = "sound"
+    SUSPECT = "suspect"
+    DAMAGED = "damaged"
