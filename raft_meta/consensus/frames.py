@@ -1,0 +1,461 @@
+"""The bytes between two nodes: preface, mutual handshake, authenticated frames. Sans I/O.
+
+Both channels of the peer port speak it: Raft messages (``Channel.RAFT``) and the node's data channel
+(``Channel.DATA``). Whoever owns the socket moves bytes in and out; nothing here reads a clock or a socket.
+
+Preface, 8 bytes in the clear, sent once by the dialer before anything else (TLS included), so that a listener
+knows whose connection it is:
+
+    offset  size  meaning
+    0       4     b"MLNA"
+    4       1     protocol version, 1
+    5       1     channel: b"R" Raft, b"D" data
+    6       2     zero
+
+Handshake, each message framed by a u16 length (big-endian):
+
+    dialer   → hello(dialer)
+    acceptor → hello(acceptor)
+    dialer   → proof(dialer)           HMAC-SHA256 over the whole transcript, keyed by the cluster secret
+    acceptor → proof(acceptor)
+
+A hello is msgpack: who I am, whom I want, and a fresh nonce. Keys are derived from the secret and both hellos,
+one a direction, so a recorded or reflected handshake proves nothing, and an identity cannot be swapped under
+a proof. The dialer proves itself first: a stranger who dials learns nothing that depends on the secret. An
+empty secret is allowed (loopback, or TLS underneath): identities are exchanged all the same.
+Refusals (another cluster, another node than the one dialled) are judged by ``finish`` only after both proofs,
+so a stranger cannot make a node believe in a foreign cluster.
+
+Frame, all integers big-endian:
+
+    offset  size  meaning
+    0       4     header_bytes
+    4       4     body_bytes
+    8       16    HMAC-SHA256, cut to 16, over: sequence number u64, header_bytes, body_bytes, header
+    24      ..    header, then body
+
+The sequence number counts frames of one direction and is not sent: a dropped, repeated or reordered frame
+fails its check. The body is left out of the check: record batches carry their own CRC and hashing them again
+would cost more than sending them. What must not be forged belongs into the header.
+"""
+
+import hashlib
+import hmac
+import secrets
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum, unique
+from typing import Final
+
+import msgpack  # type: ignore[import-untyped]  # ships no type hints
+
+PREFACE_BYTES: Final = 8
+PREFACE_MAGIC: Final = b"MLNA"
+PROTOCOL_VERSION: Final = 1
+
+FRAME_PREFIX_BYTES: Final = 24
+MAC_BYTES: Final = 16
+
+HEADER_BYTES_MAX: Final = 16 << 20
+"""Default bound of a frame's header. A Raft append of 4 MiB plus one command of 1 MiB fits three times."""
+
+BODY_BYTES_MAX: Final = 64 << 20
+"""Default bound of a frame's body."""
+
+_HELLO_BYTES_MAX: Final = 4096
+_NONCE_BYTES: Final = 16
+_PROOF_BYTES: Final = 32
+_ANY_NODE: Final = -1
+_VOTERS_MAX: Final = 64
+_LABEL: Final = b"milena peer 1"
+_PREFIX: Final = struct.Struct(">II16s")
+_COVERED: Final = struct.Struct(">QII")
+_LENGTH: Final = struct.Struct(">H")
+
+
+class PeerProtocolError(Exception):
+    """The peer's bytes break the protocol, or its proof is wrong: close the connection."""
+
+
+class PeerRefusedError(PeerProtocolError):
+    """The peer proved who it is, and is not one to talk to; the message names what differs."""
+
+    def __init__(self, message: str, peer: "PeerIdentity") -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
+@unique
+class Channel(StrEnum):
+    """What a connection carries."""
+
+    RAFT = "R"
+    DATA = "D"
+
+
+@unique
+class HandshakeRole(StrEnum):
+    """Which end of the connection this is."""
+
+    DIALER = "dialer"
+    ACCEPTOR = "acceptor"
+
+
+@unique
+class BootstrapState(IntEnum):
+    """How far a voter's directory has come; see ``raft_quorum`` for the rules.
+
+    ``NONE``: not a voter, or a channel that does not care.
+    """
+
+    NONE = 0
+    EMPTY = 1
+    FOUNDING = 2
+    MEMBER = 3
+    LEARNER = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerIdentity:
+    """Who one end of a connection says, and proves by the secret, that it is.
+
+    ``cluster_id`` is empty until it is known. ``voters``: the voter ids that it was started with, sorted;
+    empty when it does not know them.
+    """
+
+    node_id: int
+    cluster_id: str
+    is_voter: bool
+    bootstrap: BootstrapState = BootstrapState.NONE
+    incarnation: int = 0
+    voters: tuple[int, ...] = ()
+
+
+def encode_preface(channel: Channel) -> bytes:
+    """The first 8 bytes that a dialer sends."""
+    return PREFACE_MAGIC + bytes([PROTOCOL_VERSION]) + channel.value.encode() + b"\0\0"
+
+
+def decode_preface(preface: bytes) -> Channel:
+    """Which channel a dialer wants.
+
+    Raises:
+        PeerProtocolError: not a preface, or one of another protocol version.
+    """
+    if len(preface) != PREFACE_BYTES or preface[:4] != PREFACE_MAGIC or preface[6:] != b"\0\0":
+        raise PeerProtocolError(f"not a peer of ours: preface {preface[:PREFACE_BYTES]!r}")
+    if preface[4] != PROTOCOL_VERSION:
+        raise PeerProtocolError(
+            f"the peer speaks protocol version {preface[4]}, this node {PROTOCOL_VERSION}"
+        )
+    try:
+        return Channel(chr(preface[5]))
+    except ValueError:
+        raise PeerProtocolError(f"unknown channel {preface[5:6]!r}") from None
+
+
+class FrameEncoder:
+    """Frames of one direction of one connection."""
+
+    __slots__ = ("_key", "_sequence")
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._sequence = 0
+
+    def encode(
+        self, header: bytes, body: Iterable[bytes | bytearray | memoryview] = ()
+    ) -> list[bytes | bytearray | memoryview]:
+        """The chunks of one frame, to be written in order; body chunks are passed on uncopied."""
+        chunks = list(body)
+        body_bytes = sum(map(len, chunks))
+        covered = _COVERED.pack(self._sequence, len(header), body_bytes) + header
+        self._sequence += 1
+        mac = hmac.digest(self._key, covered, "sha256")[:MAC_BYTES]
+        return [_PREFIX.pack(len(header), body_bytes, mac) + header, *chunks]
+
+
+class FrameDecoder:
+    """Takes one direction's bytes in any cut and gives whole, checked frames."""
+
+    __slots__ = ("_body_max", "_buffer", "_header_max", "_key", "_need", "_sequence")
+
+    def __init__(
+        self,
+        key: bytes,
+        *,
+        header_bytes_max: int = HEADER_BYTES_MAX,
+        body_bytes_max: int = BODY_BYTES_MAX,
+    ) -> None:
+        self._key = key
+        self._header_max = header_bytes_max
+        self._body_max = body_bytes_max
+        self._sequence = 0
+        self._buffer = bytearray()
+        self._need = FRAME_PREFIX_BYTES
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[bytes, bytes]]:
+        """Take more bytes; returns the frames that they complete, as (header, body).
+
+        Raises:
+            PeerProtocolError: a length above its bound or a wrong check; the connection must be closed.
+        """
+        self._buffer += data
+        frames: list[tuple[bytes, bytes]] = []
+        while len(self._buffer) >= self._need:
+            frame = self._next()
+            if frame is None:
+                break
+            frames.append(frame)
+        return frames
+
+    def _next(self) -> tuple[bytes, bytes] | None:
+        header_bytes, body_bytes, mac = _PREFIX.unpack_from(self._buffer)
+        if header_bytes > self._header_max or body_bytes > self._body_max:
+            raise PeerProtocolError(f"frame of {header_bytes} + {body_bytes} bytes is too large")
+        body_at = FRAME_PREFIX_BYTES + header_bytes
+        end = body_at + body_bytes
+        if len(self._buffer) < end:
+            self._need = end
+            return None
+        with memoryview(self._buffer) as view:
+            header = bytes(view[FRAME_PREFIX_BYTES:body_at])
+            body = bytes(view[body_at:end])
+        covered = _COVERED.pack(self._sequence, header_bytes, body_bytes) + header
+        if not hmac.compare_digest(hmac.digest(self._key, covered, "sha256")[:MAC_BYTES], mac):
+            raise PeerProtocolError("a frame failed its check")
+        self._sequence += 1
+        del self._buffer[:end]
+        self._need = FRAME_PREFIX_BYTES
+        return header, body
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A finished handshake. ``leftover``: bytes that came behind it, to be fed to the decoder first."""
+
+    peer: PeerIdentity
+    encoder: FrameEncoder
+    decoder: FrameDecoder
+    leftover: bytes
+
+
+class Handshake:
+    """One end of one handshake.
+
+    Drive it: send ``outgoing()``; until ``is_complete``, feed what arrives to ``receive`` and send
+    ``outgoing()`` again; then send ``outgoing()`` a last time and call ``finish``.
+    """
+
+    def __init__(
+        self,
+        role: HandshakeRole,
+        identity: PeerIdentity,
+        secret: bytes,
+        *,
+        channel: Channel,
+        expected_node_id: int | None = None,
+        nonce: bytes | None = None,
+    ) -> None:
+        self._role = role
+        self._identity = identity
+        self._secret = secret
+        self._channel = channel
+        self._expected = expected_node_id
+        self._own_hello = _encode_hello(
+            identity, expected_node_id, nonce or secrets.token_bytes(_NONCE_BYTES)
+        )
+        self._incoming = bytearray()
+        self._outgoing = bytearray()
+        self._peer: PeerIdentity | None = None
+        self._wanted = _ANY_NODE
+        self._keys: dict[HandshakeRole, bytes] = {}
+        self._complete = False
+        if role is HandshakeRole.DIALER:
+            self._send(self._own_hello)
+
+    @property
+    def is_complete(self) -> bool:
+        """Both ends have proved that they know the secret."""
+        return self._complete
+
+    @property
+    def peer(self) -> PeerIdentity | None:
+        """Who the other end says that it is, once it has said so; proved only when complete."""
+        return self._peer
+
+    def outgoing(self) -> bytes:
+        """What must be sent now; empty when nothing."""
+        data = bytes(self._outgoing)
+        self._outgoing.clear()
+        return data
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes of the peer, in any cut.
+
+        Raises:
+            PeerProtocolError: malformed, or the peer does not know the secret.
+        """
+        self._incoming += data
+        while not self._complete:
+            message = self._take()
+            if message is None:
+                return
+            if self._peer is None:
+                self._on_hello(message)
+            else:
+                self._on_proof(message)
+
+    def finish(
+        self, *, header_bytes_max: int = HEADER_BYTES_MAX, body_bytes_max: int = BODY_BYTES_MAX
+    ) -> Session:
+        """The session, when the peer is one to talk to.
+
+        Raises:
+            PeerRefusedError: another cluster, another node than the one wanted, or this node itself.
+        """
+        assert self._complete, "the handshake is not complete"
+        assert self._peer is not None, "a complete handshake has a peer"
+        self._refuse(self._peer)
+        other = _other(self._role)
+        return Session(
+            peer=self._peer,
+            encoder=FrameEncoder(_derive(self._keys[self._role], b"frames")),
+            decoder=FrameDecoder(
+                _derive(self._keys[other], b"frames"),
+                header_bytes_max=header_bytes_max,
+                body_bytes_max=body_bytes_max,
+            ),
+            leftover=bytes(self._incoming),
+        )
+
+    def _refuse(self, peer: PeerIdentity) -> None:
+        mine = self._identity
+        if mine.cluster_id and peer.cluster_id and mine.cluster_id != peer.cluster_id:
+            raise PeerRefusedError(
+                f"node {peer.node_id} belongs to cluster {peer.cluster_id!r}, "
+                f"this node {mine.node_id} to cluster {mine.cluster_id!r}",
+                peer,
+            )
+        if self._expected is not None and peer.node_id != self._expected:
+            raise PeerRefusedError(
+                f"dialled node {self._expected}, but node {peer.node_id} answered: check the "
+                "addresses of the peers",
+                peer,
+            )
+        if self._wanted not in {_ANY_NODE, mine.node_id}:
+            raise PeerRefusedError(
+                f"node {peer.node_id} dialled node {self._wanted}, but this is node "
+                f"{mine.node_id}: check the addresses of the peers",
+                peer,
+            )
+        if peer.node_id == mine.node_id:
+            raise PeerRefusedError(f"the peer uses this node's own id {mine.node_id}", peer)
+
+    def _send(self, message: bytes) -> None:
+        self._outgoing += _LENGTH.pack(len(message)) + message
+
+    def _take(self) -> bytes | None:
+        if len(self._incoming) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._incoming)
+        if length > _HELLO_BYTES_MAX:
+            raise PeerProtocolError(f"handshake message of {length} bytes is too large")
+        end = _LENGTH.size + length
+        if len(self._incoming) < end:
+            return None
+        message = bytes(self._incoming[_LENGTH.size : end])
+        del self._incoming[:end]
+        return message
+
+    def _on_hello(self, hello: bytes) -> None:
+        self._peer, self._wanted = _decode_hello(hello)
+        is_dialer = self._role is HandshakeRole.DIALER
+        first, second = (self._own_hello, hello) if is_dialer else (hello, self._own_hello)
+        transcript = hashlib.sha256(
+            _LABEL + self._channel.value.encode() + _LENGTH.pack(len(first)) + first + second
+        ).digest()
+        session_key = hmac.digest(self._secret, _LABEL + transcript, "sha256")
+        self._keys = {role: _derive(session_key, role.value.encode()) for role in HandshakeRole}
+        if is_dialer:
+            self._send(_proof(self._keys[self._role]))
+        else:
+            self._send(self._own_hello)
+
+    def _on_proof(self, proof: bytes) -> None:
+        if not hmac.compare_digest(proof, _proof(self._keys[_other(self._role)])):
+            assert self._peer is not None, "a proof follows a hello"
+            raise PeerProtocolError(
+                f"the peer that calls itself node {self._peer.node_id} has another cluster secret"
+            )
+        if self._role is HandshakeRole.ACCEPTOR:
+            self._send(_proof(self._keys[self._role]))
+        self._complete = True
+
+
+def _other(role: HandshakeRole) -> HandshakeRole:
+    return HandshakeRole.ACCEPTOR if role is HandshakeRole.DIALER else HandshakeRole.DIALER
+
+
+def _derive(key: bytes, purpose: bytes) -> bytes:
+    return hmac.digest(key, purpose, "sha256")
+
+
+def _proof(key: bytes) -> bytes:
+    return _derive(key, b"proof")
+
+
+def _encode_hello(identity: PeerIdentity, wanted: int | None, nonce: bytes) -> bytes:
+    hello: bytes = msgpack.packb(
+        [
+            identity.node_id,
+            identity.cluster_id,
+            identity.is_voter,
+            int(identity.bootstrap),
+            identity.incarnation,
+            list(identity.voters),
+            _ANY_NODE if wanted is None else wanted,
+            nonce,
+        ]
+    )
+    return hello
+
+
+def _decode_hello(hello: bytes) -> tuple[PeerIdentity, int]:
+    try:
+        fields = msgpack.unpackb(hello, raw=False, max_map_len=0, max_ext_len=0)
+        node_id, cluster_id, is_voter, bootstrap, incarnation, voters, wanted, nonce = fields
+        _check_hello(node_id, cluster_id, is_voter, incarnation, voters, wanted, nonce)
+        identity = PeerIdentity(
+            node_id=node_id,
+            cluster_id=cluster_id,
+            is_voter=is_voter,
+            bootstrap=BootstrapState(bootstrap),
+            incarnation=incarnation,
+            voters=tuple(voters),
+        )
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise PeerProtocolError(f"malformed hello: {error}") from error
+    return identity, wanted
+
+
+def _check_hello(
+    node_id: object,
+    cluster_id: object,
+    is_voter: object,
+    incarnation: object,
+    voters: object,
+    wanted: object,
+    nonce: object,
+) -> None:
+    if not all(type(value) is int for value in (node_id, incarnation, wanted)):
+        raise ValueError("an id is not an integer")
+    if not isinstance(cluster_id, str) or type(is_voter) is not bool:
+        raise ValueError("a field has the wrong type")
+    if not isinstance(voters, list) or len(voters) > _VOTERS_MAX:
+        raise ValueError("voters is not a short list")
+    if not all(type(voter) is int for voter in voters):
+        raise ValueError("a voter id is not an integer")
+    if not isinstance(nonce, bytes) or len(nonce) != _NONCE_BYTES:
+        raise ValueError(f"the nonce is not {_NONCE_BYTES} bytes")
