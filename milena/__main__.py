@@ -1,0 +1,5 @@
+"""``python -m milena`` is the command ``milena``."""
+
+from milena.cli import main
+
+main()

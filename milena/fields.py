@@ -1,0 +1,93 @@
+"""Typed access to decoded JSON: a missing or wrong field is one clear error, not a KeyError three frames down."""
+
+from collections.abc import Iterator
+
+from milena.errors import UnexpectedAnswerError
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+"""What ``json.loads`` returns."""
+
+
+class Fields:
+    """One JSON object of an answer; ``where`` names it in errors."""
+
+    __slots__ = ("_values", "_where")
+
+    def __init__(self, values: Json, where: str) -> None:
+        if not isinstance(values, dict):
+            raise UnexpectedAnswerError(f"{where}: expected a JSON object, got {_kind(values)}")
+        self._values = values
+        self._where = where
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string field."""
+        value = self._values.get(name, default)
+        if not isinstance(value, str):
+            raise self._wrong(name, "a string", value)
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        """A string field that may be null or absent."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self._wrong(name, "a string or null", value)
+        return value
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """An integer field."""
+        value = self._values.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self._wrong(name, "an integer", value)
+        return value
+
+    def optional_integer(self, name: str) -> int | None:
+        """An integer field that may be null or absent."""
+        return None if self._values.get(name) is None else self.integer(name)
+
+    def boolean(self, name: str, default: bool | None = None) -> bool:
+        """A boolean field."""
+        value = self._values.get(name, default)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false", value)
+        return value
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A list of integers."""
+        values = self._values.get(name)
+        if not isinstance(values, list):
+            raise self._wrong(name, "a list of integers", values)
+        found = tuple(v for v in values if isinstance(v, int) and not isinstance(v, bool))
+        if len(found) != len(values):
+            raise self._wrong(name, "a list of integers", values)
+        return found
+
+    def objects(self, name: str) -> Iterator["Fields"]:
+        """A list of objects."""
+        values = self._values.get(name)
+        if not isinstance(values, list):
+            raise self._wrong(name, "a list", values)
+        return objects_of(values, f"{self._where}.{name}")
+
+    def texts(self, name: str) -> dict[str, str]:
+        """An object of strings; absent means empty."""
+        values = self._values.get(name, {})
+        if not isinstance(values, dict):
+            raise self._wrong(name, "an object", values)
+        return {
+            key: value if isinstance(value, str) else str(value) for key, value in values.items()
+        }
+
+    def _wrong(self, name: str, wanted: str, value: Json) -> UnexpectedAnswerError:
+        return UnexpectedAnswerError(f"{self._where}.{name}: expected {wanted}, got {_kind(value)}")
+
+
+def objects_of(values: Json, where: str) -> Iterator[Fields]:
+    """The objects of a JSON list."""
+    if not isinstance(values, list):
+        raise UnexpectedAnswerError(f"{where}: expected a JSON list, got {_kind(values)}")
+    for index, value in enumerate(values):
+        yield Fields(value, f"{where}[{index}]")
+
+
+def _kind(value: Json) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
