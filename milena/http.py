@@ -58,10 +58,7 @@ class HttpSession:
             UnreachableError: no answer.
             AnswerError: the node refused.
         """
-        try:
-            return await self._call("GET", path, params=params)
-        except UnknownResultError as error:
-            raise UnreachableError(error.message) from error
+        return await self._call("GET", path, params=params)
 
     async def post(self, path: str, body: Json) -> Json:
         """Change something.
@@ -96,11 +93,10 @@ class HttpSession:
         except aiohttp.InvalidURL as error:
             raise UnreachableError(f"{self.url} is not a URL of a node") from error
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise UnknownResultError(
-                f"no answer from {self.url} to {method} {path}: {_reason(error)}",
-                status=504,
-                error_code=None,
-            ) from error
+            message = f"no answer from {self.url} to {method} {path}: {_reason(error)}"
+            if method == "GET":
+                raise UnreachableError(message) from error
+            raise UnknownResultError(message, status=504, error_code=None) from error
         return read_answer(response.status, raw, f"{method} {path}")
 
 
