@@ -7,7 +7,7 @@ Any node serves any call: forwarding is the implementation's business.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, unique
-from typing import Protocol
+from typing import Protocol, overload
 
 from raft_meta.machine.image import Image, Topic
 from storage.errors import MilenaError
@@ -65,6 +65,54 @@ class Receipt:
     error: MilenaError | None = None
 
 
+_NO_ERRORS: Mapping[int, MilenaError] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipts(Sequence[Receipt]):
+    """Receipts as columns of equal length: a thousand records cost no thousand objects.
+
+    When ``offsets`` is a ``range``, all records went to one partition in one piece, and the answer is written
+    without looking at each (see ``Receipts.run``).
+    """
+
+    partitions: Sequence[int]
+    offsets: Sequence[int | None]
+    errors: Mapping[int, MilenaError] = field(default_factory=lambda: _NO_ERRORS)
+    """By partition: a partition takes or refuses all of its records of one request."""
+
+    @classmethod
+    def run(cls, partition: int, base_offset: int, count: int) -> "Receipts":
+        """Receipts of records that one partition took in one piece."""
+        return cls(partitions=[partition] * count, offsets=range(base_offset, base_offset + count))
+
+    @classmethod
+    def failed(cls, partition: int, error: MilenaError, count: int) -> "Receipts":
+        """Receipts of records that one partition refused."""
+        return cls(
+            partitions=[partition] * count, offsets=[None] * count, errors={partition: error}
+        )
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Receipts": ...
+
+    def __getitem__(self, index: int | slice) -> "Receipt | Receipts":
+        if isinstance(index, slice):
+            return Receipts(
+                partitions=self.partitions[index], offsets=self.offsets[index], errors=self.errors
+            )
+        partition = self.partitions[index]
+        error = self.errors.get(partition)
+        offset = None if error is not None else self.offsets[index]
+        return Receipt(partition=partition, offset=offset, error=error)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReceipt:
     """What became of one encoded batch. Offsets None: acks=0."""
@@ -94,8 +142,9 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResult:
-    """Whole stored batches. The first may begin below ``start_offset`` and the last go on to ``high_watermark``:
-    readers skip what is outside [start_offset, high_watermark).
+    """Whole stored batches; readers skip what is outside [start_offset, high_watermark).
+
+    The first may begin below ``start_offset`` and the last may go on beyond ``high_watermark``.
     """
 
     start_offset: int
@@ -146,8 +195,8 @@ class Readiness:
 class RecordsPort(Protocol):
     """Produce and fetch."""
 
-    async def produce(self, request: ProduceRequest) -> list[Receipt]:
-        """Append records; one receipt each, in order.
+    async def produce(self, request: ProduceRequest) -> Sequence[Receipt]:
+        """Append records; one receipt each, in order. ``Receipts`` is the form that is quick to answer with.
 
         Raises:
             TopicNotFoundError, PartitionNotFoundError: nothing was written (auto-creation is off).
@@ -226,6 +275,8 @@ class ApiLimits:
     fetch_wait_ms_max: int = 300_000
     produce_timeout_ms_default: int = 30_000
     produce_timeout_ms_max: int = 300_000
+    body_wait_ms_max: int = 60_000
+    """From the request's headers to the last byte of its body; then 408."""
     records_per_request_max: int = 100_000
 
 
