@@ -1,0 +1,260 @@
+"""The main job on real input: three nodes, every record written once, a leader killed on the way, all read back.
+
+    python -m loadtest.demo [--input FILE] [--keep] [--records N]
+
+Exit codes: 0 every record came back exactly once and in order; 1 one did not; 2 the cluster or the input failed.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from secrets import token_hex
+
+import aiohttp
+import click
+from tqdm import tqdm
+
+from loadtest.ledger import Ledger, Verdict
+from loadtest.local_cluster import ClusterError, LocalCluster, LocalNode
+from loadtest.reader import Reader, ReadError
+from loadtest.source import JSON_TYPE, Source, SourceError, flights, lines
+from loadtest.writer import REQUEST_TIMEOUT_S, Progress, WriteError, Writer
+from milena.admin import AdminClient
+from milena.errors import ClientError
+
+PARTITIONS = 6
+REPLICATION_FACTOR = 3
+WORKERS = 6
+RECORDS_PER_REQUEST = 1000
+KILL_AT = 0.4
+"""The leader dies when this share of the records is acknowledged ..."""
+DOWN_S = 3.0
+"""... and is started again after this, or when writing has ended."""
+EXIT_GOOD, EXIT_BAD_DATA, EXIT_FAILED = 0, 1, 2
+
+BAR = "{desc:<8} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} records  {rate_fmt}  {elapsed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the command line decides."""
+
+    source: Source
+    topic: str
+    directory: Path
+    is_kept: bool
+
+
+@dataclass(slots=True)
+class Failover:
+    """Kills the leader of partition 0 once enough is written, and starts it again."""
+
+    cluster: LocalCluster
+    topic: str
+    is_due: asyncio.Event
+    is_written: asyncio.Event
+    killed: LocalNode | None = None
+
+    async def run(self) -> None:
+        """Wait, kill, wait, start."""
+        await self.is_due.wait()
+        self.killed = await self._leader()
+        self.killed.process.kill()
+        tqdm.write(f"killed node {self.killed.node_id}, a leader, with -9", file=sys.stderr)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.is_written.wait(), DOWN_S)
+        self.killed.process.start()
+        await self.cluster.wait_ready(self.killed)
+        tqdm.write(f"node {self.killed.node_id} is back and ready", file=sys.stderr)
+
+    async def _leader(self) -> LocalNode:
+        async with AdminClient(self.cluster.nodes[0].url) as admin:
+            topic = await admin.topic(self.topic)
+        return self.cluster.node(topic.partitions[0].leader or 1)
+
+
+async def demonstrate(settings: Settings) -> int:
+    """Run the whole demonstration; the exit code."""
+    for old in settings.directory.glob("node*"):
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    print(f"starting three nodes, data and logs in {settings.directory}/")
+    async with LocalCluster(settings.directory) as cluster:
+        verdict = await write_and_check(cluster, settings)
+        print_commands(cluster, settings)
+        if settings.is_kept:
+            print("\nThe cluster stays up until Ctrl-C.")
+            await interrupted()
+        await cluster.stop()
+    return EXIT_GOOD if verdict.is_good else EXIT_BAD_DATA
+
+
+async def write_and_check(cluster: LocalCluster, settings: Settings) -> Verdict:
+    """Write, kill and restart a leader, read back, and print what was found."""
+    source, ledger = settings.source, Ledger()
+    async with AdminClient(cluster.nodes[0].url) as admin:
+        await admin.create_topic(
+            settings.topic, partitions=PARTITIONS, replication_factor=REPLICATION_FACTOR
+        )
+    limits = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=2)
+    async with aiohttp.ClientSession(timeout=limits) as session:
+        progress, failover = await write(session, cluster, settings, ledger)
+        reader_node = next(n for n in reversed(cluster.nodes) if n is not failover.killed)
+        began = time.monotonic()
+        with tqdm(total=source.count, desc="read", bar_format=BAR, unit="") as bar:
+
+            def on_record(partition: int, offset: int, key: str | None, value: str) -> None:
+                ledger.read(partition, offset, key, value)
+                bar.update()
+
+            reader = Reader(session, reader_node.url, settings.topic)
+            await reader.read_all(source.media_type, on_record)
+        read_s = time.monotonic() - began
+    verdict = ledger.verdict()
+    print_report(verdict, progress, read_s, reader_node)
+    return verdict
+
+
+async def write(
+    session: aiohttp.ClientSession, cluster: LocalCluster, settings: Settings, ledger: Ledger
+) -> tuple[Progress, Failover]:
+    """Write the source while a leader dies; returns once the leader is back."""
+    source = settings.source
+    failover = Failover(cluster, settings.topic, asyncio.Event(), asyncio.Event())
+    with tqdm(total=source.count, desc="write", bar_format=BAR, unit="") as bar:
+
+        def on_acknowledged(records: int) -> None:
+            bar.update(records)
+            if progress.records >= KILL_AT * source.count:
+                failover.is_due.set()
+
+        progress = Progress(time.monotonic, on_acknowledged)
+        writer = Writer(
+            session,
+            [node.url for node in cluster.nodes],
+            settings.topic,
+            run_id=token_hex(8),
+            progress=progress,
+            workers=WORKERS,
+            records_per_request=min(RECORDS_PER_REQUEST, max(1, source.count // (4 * WORKERS))),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(failover.run())
+            await writer.write(source, lambda record: ledger.wrote(record.key, record.value))
+            failover.is_written.set()
+    return progress, failover
+
+
+def print_report(verdict: Verdict, progress: Progress, read_s: float, node: LocalNode) -> None:
+    """A short table."""
+    megabytes = progress.value_bytes / 1e6
+    write_s, read_s = max(progress.seconds, 1e-9), max(read_s, 1e-9)
+    gap = f"{progress.longest_gap_s:.2f} s (partition {progress.longest_gap_partition})"
+    rows = (
+        ("written, acks=all", f"{verdict.written:,} records, {megabytes:.1f} MB"),
+        (
+            "write rate",
+            f"{verdict.written / write_s:,.0f} records/s, {megabytes / write_s:.1f} MB/s",
+        ),
+        ("longest write gap", f"{gap}, a leader's death included"),
+        ("requests repeated", f"{progress.retries:,}"),
+        (f"read back from node {node.node_id}", f"{verdict.read:,} records"),
+        ("read rate", f"{verdict.read / read_s:,.0f} records/s, {megabytes / read_s:.1f} MB/s"),
+        (
+            "missing / doubled / foreign",
+            f"{verdict.missing} / {verdict.doubled} / {verdict.foreign}",
+        ),
+        ("keys out of order", f"{verdict.keys_out_of_order}"),
+    )
+    print()
+    for name, text in rows:
+        print(f"  {name:<28} {text}")
+    for problem in verdict.problems():
+        print(f"  FAILED: {problem}")
+    print("\nEvery record came back exactly once, in order." if verdict.is_good else "\nFAILED")
+
+
+def print_commands(cluster: LocalCluster, settings: Settings) -> None:
+    """What to try next."""
+    base = f"{cluster.nodes[0].url}/topics/{settings.topic}"
+    body = '{"records":[{"key":"N1","value":{"hello":"world"}}]}'
+    page = f"{base}/partitions/0/records?offset=0&max_bytes=1000"
+    heading = "Go on with" + (
+        "" if settings.is_kept else " (make demo KEEP=1 leaves the cluster up)"
+    )
+    print(f"""
+{heading}:
+
+  milena --url {cluster.nodes[0].url} status
+  curl {base}
+  curl -H 'Accept: {settings.source.media_type}' '{page}'
+  curl -H 'Content-Type: {JSON_TYPE}' -d '{body}' {base}""")
+
+
+async def interrupted() -> None:
+    """Until Ctrl-C or SIGTERM."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked.set)
+    await asked.wait()
+
+
+def limited(source: Source, records: int | None) -> Source:
+    """The first records of a source."""
+    if records is None or records >= source.count:
+        return source
+    return Source(
+        name=source.name,
+        count=records,
+        media_type=source.media_type,
+        open=lambda: islice(source.open(), records),
+    )
+
+
+def topic_of(source: Source) -> str:
+    """A topic name that the source's name allows."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in source.name)
+    return kept.strip(".") or "input"
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The exceptions in a group and in the groups inside it."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from leaves(error)
+        else:
+            yield error
+
+
+@click.command()
+@click.option("--input", "path", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="Write this file, a record a line, instead of the flights.")  # fmt: skip
+@click.option("--keep", "is_kept", is_flag=True, help="Leave the cluster up until Ctrl-C.")
+@click.option("--records", type=click.IntRange(min=1), help="Only the first N records.")
+@click.option("--directory", type=click.Path(path_type=Path), default=Path("demo-data"),
+              show_default=True, help="Data and logs of the nodes; an earlier run's are removed.")  # fmt: skip
+def main(path: Path | None, is_kept: bool, records: int | None, directory: Path) -> None:
+    """Write real records to a cluster of three nodes, kill a leader, read everything back."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        source = limited(flights() if path is None else lines(path), records)
+        settings = Settings(
+            source=source, topic=topic_of(source), directory=directory, is_kept=is_kept
+        )
+        code = asyncio.run(demonstrate(settings))
+    except* (SourceError, ClusterError, ClientError, WriteError, ReadError) as group:
+        for error in leaves(group):
+            print(f"demo: {error}", file=sys.stderr)
+        code = EXIT_FAILED
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

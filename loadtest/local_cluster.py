@@ -1,0 +1,174 @@
+"""A cluster of real node processes on loopback, for the demo and for tests."""
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import aiohttp
+
+from loadtest.node_process import NodeProcess
+
+FIRST_PORT, LAST_PORT = 20000, 32000
+"""Below the range from which systems pick ports of outgoing connections (32768 and up on Linux): a node that is
+down cannot lose its port to a client before it is back."""
+POLL_S = 0.05
+READY_TIMEOUT_S = 60.0
+STOPPED_TIMEOUT_S = 20.0
+
+
+class ClusterError(Exception):
+    """A node did not do what the cluster needs; the message names it and its log."""
+
+
+class LocalNode:
+    """One node: its ports, directory, and process."""
+
+    def __init__(self, node_id: int, directory: Path, *, api_port: int, peer_port: int) -> None:
+        self.node_id = node_id
+        self.data_dir = directory / f"node{node_id}"
+        self.log_path = directory / f"node{node_id}.log"
+        self.api_port = api_port
+        self.peer_port = peer_port
+        self.url = f"http://127.0.0.1:{api_port}"
+        self._process: NodeProcess | None = None
+
+    @property
+    def peer(self) -> str:
+        """This node as a part of ``--peers``."""
+        return f"{self.node_id}=127.0.0.1:{self.peer_port}"
+
+    @property
+    def process(self) -> NodeProcess:
+        """The node's process, once the cluster prepared it."""
+        assert self._process is not None, "the cluster prepares processes"
+        return self._process
+
+    def prepare(self, peers: str, environment: Mapping[str, str]) -> None:
+        """Fix the command line."""
+        command = (
+            *(sys.executable, "-m", "milena", "start"),
+            *("--node-id", str(self.node_id)),
+            *("--data-dir", str(self.data_dir)),
+            *("--listen", f"127.0.0.1:{self.api_port}"),
+            *("--peer-listen", f"127.0.0.1:{self.peer_port}"),
+            *("--peers", peers),
+        )
+        self._process = NodeProcess(command, environment=environment, log_path=self.log_path)
+
+    async def stop(self) -> bool:
+        """Graceful stop, off the loop; True when the node obeyed."""
+        return await asyncio.to_thread(self.process.stop, STOPPED_TIMEOUT_S)
+
+
+class LocalCluster:
+    """Nodes 1..n in a directory, which must not hold another cluster's data.
+
+    An asynchronous context manager: it starts the nodes, waits until all are ready, and kills what is left at the
+    end. Data and logs stay.
+    """
+
+    def __init__(
+        self, directory: Path, *, node_count: int = 3, environment: Mapping[str, str] | None = None
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        ports = free_ports(2 * node_count)
+        self.nodes = tuple(
+            LocalNode(i + 1, directory, api_port=ports[2 * i], peer_port=ports[2 * i + 1])
+            for i in range(node_count)
+        )
+        peers = ",".join(node.peer for node in self.nodes)
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MILENA_")}
+        secret = {"MILENA_CLUSTER_SECRET": "local-cluster"}
+        for node in self.nodes:
+            node.prepare(peers, {**inherited, **secret, **(environment or {})})
+
+    async def __aenter__(self) -> "LocalCluster":
+        try:
+            self.start()
+            await self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start every node that is down."""
+        for node in self.nodes:
+            node.process.start()
+
+    def kill(self) -> None:
+        """Kill -9 every node."""
+        for node in self.nodes:
+            node.process.kill()
+
+    async def stop(self) -> None:
+        """Stop every node gracefully, at once."""
+        await asyncio.gather(*(node.stop() for node in self.nodes))
+
+    def node(self, node_id: int) -> LocalNode:
+        """The node of this id."""
+        return self.nodes[node_id - 1]
+
+    async def wait_ready(self, *nodes: LocalNode, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until these nodes (default: all) say that they are ready.
+
+        Raises:
+            ClusterError: a node exited, or was not ready in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        limits = aiohttp.ClientTimeout(total=2)
+        async with aiohttp.ClientSession(timeout=limits) as session:
+            for node in nodes or self.nodes:
+                while not await is_ready(session, node.url):
+                    if not node.process.is_running:
+                        raise ClusterError(
+                            f"node {node.node_id} exited with {node.process.exit_code}; "
+                            f"the end of {node.log_path}:\n{node.process.log_tail()}"
+                        )
+                    if time.monotonic() > deadline:
+                        raise ClusterError(
+                            f"node {node.node_id} is not ready after {timeout_s:g} s; see {node.log_path}"
+                        )
+                    await asyncio.sleep(POLL_S)
+
+
+async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
+    """The node at ``url`` says that it should get traffic."""
+    try:
+        async with session.get(f"{url}/readyz") as response:
+            return response.status == 200
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on loopback that nothing listens on, all held at once while they are looked for."""
+    with ExitStack() as stack:
+        found = []
+        for port in _candidates():
+            try:
+                listener = stack.enter_context(socket.socket())
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise ClusterError(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT}")
+
+
+def _candidates() -> Iterator[int]:
+    """Every port of the range, from a place that differs between processes that run at the same time."""
+    span = LAST_PORT - FIRST_PORT
+    start = os.getpid() * 37 % span
+    for step in range(span):
+        yield FIRST_PORT + (start + step) % span
