@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
+import uvloop
 
 from node import peer_codec, peer_link
 from node.peer import (
@@ -543,3 +544,21 @@ def test_fields_are_read_with_their_types_checked():
             read(fields, name)
     with pytest.raises(MalformedRequestError):
         peer_codec.int_list_field({"l": [1, "2"]}, "l")
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        test_large_bodies_arrive_whole,
+        test_a_refused_connection_means_that_nothing_was_sent,
+        test_a_link_lost_after_sending_leaves_the_fate_unknown_and_both_ends_hear_of_it,
+        test_raft_sockets_are_handed_over_with_nothing_but_the_preface_read,
+        test_hostile_bytes_after_the_preface_close_the_connection,
+        test_a_call_whose_time_is_up_leaves_the_fate_unknown_and_the_late_answer_is_dropped,
+        test_probe_tells_a_listening_process_from_one_that_is_gone,
+        test_an_address_in_use_is_refused_by_name,
+    ],
+)
+def test_the_same_holds_on_the_loop_that_a_node_runs_on(scenario):
+    # Sockets that change hands and errors of connecting are where the two loops differ.
+    uvloop.run(asyncio.wait_for(scenario(), 10))
