@@ -370,10 +370,22 @@ class PeerClient:
         link = self._links.get((node_id, channel))
         return link is not None and link.is_open
 
-    def disconnect(self, node_id: int) -> None:
-        """Drop every link to a node; waiting calls fail as lost. The next call dials again."""
-        for key in [key for key in self._links if key[0] == node_id]:
-            self._links.pop(key).close()
+    def disconnect(self, node_id: int, channel: Channel | None = None) -> None:
+        """Drop one link to a node, or all (None), without a report; waiting calls fail as lost.
+
+        The next call dials again.
+        """
+        for name in Channel if channel is None else (channel,):
+            link = self._links.pop((node_id, name), None)
+            if link is not None:
+                link.close()
+
+    async def probe(self, node_id: int, *, timeout_ms: float) -> ProbeResult:
+        """Whether the peer's process still listens, by a bare connect; no link is made or touched."""
+        address = self._resolve(node_id)
+        if address is None:
+            return ProbeResult.UNREACHABLE
+        return await probe(address, timeout_ms=timeout_ms)
 
     async def close(self) -> None:
         """Drop every link; calls fail from now on."""

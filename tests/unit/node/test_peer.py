@@ -475,6 +475,9 @@ async def test_disconnect_drops_every_link_of_a_node_without_a_report():
         pair.server.register("echo", echo)
         await pair.call("echo")
         await pair.call("echo", channel=Channel.CONTROL)
+        pair.client.disconnect(1, Channel.CONTROL)
+        assert pair.client.is_connected(1)
+        assert not pair.client.is_connected(1, Channel.CONTROL)
         pair.client.disconnect(1)
         assert not pair.client.is_connected(1)
         await pair.call("echo")
@@ -485,7 +488,11 @@ async def test_probe_tells_a_listening_process_from_one_that_is_gone():
     async with Pair() as pair:
         address = pair.address
         assert await probe(address, timeout_ms=SECONDS) is ProbeResult.CONNECTED
+        assert await pair.client.probe(1, timeout_ms=SECONDS) is ProbeResult.CONNECTED
         await pair.listener.stop()
+        assert await pair.client.probe(1, timeout_ms=SECONDS) is ProbeResult.REFUSED
+        pair.address = None
+        assert await pair.client.probe(1, timeout_ms=SECONDS) is ProbeResult.UNREACHABLE
         assert await probe(address, timeout_ms=SECONDS) is ProbeResult.REFUSED
 
 
