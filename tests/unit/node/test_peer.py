@@ -268,6 +268,7 @@ async def test_a_call_whose_time_is_up_leaves_the_fate_unknown_and_the_late_answ
         later: asyncio.Future[peer_link.Reply] = asyncio.get_running_loop().create_future()
         pair.server.register("park", lambda *_: later)
         pair.server.register("echo", echo)
+        await pair.client.connect(1, timeout_ms=SECONDS)
         with pytest.raises(PeerLostError, match="did not answer 'park' within 1 ms"):
             await pair.call("park", timeout_ms=1)
         later.set_result(({}, ()))
