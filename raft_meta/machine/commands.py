@@ -42,7 +42,8 @@ class RegisterBroker:
 
     ``last_broker_epoch`` is what its directory remembers (-1: nothing). Unless directory_id and
     last_broker_epoch match what the image has for the broker, the directory is not the one that it had: the
-    broker leaves every ISR that has another member, and is marked damaged where it is the last one.
+    broker leaves every ISR that has another member, and is marked damaged where it is the last one. A crash
+    between a registration and the directory's note of it is a match (see ``Broker.stored_epoch``).
     Replicas reported damaged are treated likewise; suspect ones are marked.
     ``was_clean_stop`` is informative. Response: the new broker epoch.
     Refused (BrokerIdInUseError) when the id belongs to a live, unfenced broker with another directory_id.
@@ -66,8 +67,9 @@ class RegisterBroker:
 class LeaderChange:
     """The new leadership of one partition, decided by the controller from ``partition_epoch``.
 
-    Skipped when the partition has moved on. ``leader`` None: no eligible replica is left. A leader that is not
-    in the old isr is refused unless ``is_unclean`` and the topic allows it.
+    Skipped when the partition has moved on. ``leader`` None: no eligible replica is left; isr must be the old one,
+    since a member leaves only in favour of a leader. A leader that is not in the old isr (or among the eligible)
+    is refused unless ``is_unclean`` and the topic allows it.
     """
 
     topic_id: str
@@ -80,7 +82,10 @@ class LeaderChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfenceBroker:
-    """The controller saw the broker caught up with the image. Both epochs must be current."""
+    """The controller saw the broker caught up with the image. Both epochs must be current.
+
+    The broker's wish to be unfenced proves that its directory has stored the broker epoch.
+    """
 
     controller_epoch: int
     broker_id: int
@@ -92,6 +97,7 @@ class FenceBroker:
     """The broker's session ended. ``changes`` move what it led and take it out of every ISR with others in it.
 
     What the changes leave behind led by the broker loses its leader all the same.
+    Response: per change, whether it was taken (tuple of bool).
     """
 
     controller_epoch: int
@@ -102,7 +108,10 @@ class FenceBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainBroker:
-    """The broker is about to stop: no new leadership for it; ``changes`` as for a fence. It stays unfenced."""
+    """The broker is about to stop: no new leadership for it; ``changes`` as for a fence. It stays unfenced.
+
+    Response: per change, whether it was taken (tuple of bool).
+    """
 
     controller_epoch: int
     broker_id: int
@@ -171,7 +180,8 @@ class IsrMember:
 class IsrChange:
     """A leader's wish: compare and set on leader_epoch, partition_epoch and every member's broker epoch.
 
-    A member that is fenced or draining is refused. A member that joins stops being suspect or damaged.
+    A member that is fenced or draining is refused (the leader itself may be draining). A member that joins stops
+    being suspect or damaged. Every change that is taken raises partition_epoch, also one that names the same isr.
     """
 
     topic_id: str
@@ -202,7 +212,10 @@ class AllocateProducer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckImage:
-    """The hash of the controller's image at ``index``; a node that has another one at that index stops."""
+    """The hash of the controller's image at ``index``; a node that has another one at that index stops.
+
+    Judged only when no other command came in between; otherwise it does nothing.
+    """
 
     index: int
     image_hash: bytes
@@ -240,7 +253,8 @@ class Envelope:
     """A command on its way through the log, with the proposer's identity for deduplication.
 
     (proposer, incarnation, sequence) name the command: applied once, its response repeated to a retry.
-    Sequences start at 1 in every incarnation. ``now_ms`` is the proposer's wall clock.
+    Incarnations grow from start to start; a lower one than the latest is refused. Sequences start at 1 in every
+    incarnation, and fewer than ``proposers.WINDOW`` may be under way. ``now_ms`` is the proposer's wall clock.
     """
 
     proposer: int

@@ -32,6 +32,12 @@ class Broker:
     is_draining: bool
     feature_min: int
     feature_max: int
+    stored_epoch: int = -1
+    """The latest broker epoch that its directory is known to have stored (-1: none).
+
+    The broker stores a new epoch before it asks to be unfenced; until then a crash may leave the directory at
+    any epoch in [stored_epoch, broker_epoch], and each of them proves that it is the same directory.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +57,11 @@ class Partition:
         isr is a subset of replicas and never empty. leader is None or a member of isr that is not fenced.
         leader_epoch rises with every change of leader (to None included); partition_epoch with every change.
         The last member of isr is never removed without an operator.
-        A suspect or damaged broker is not in isr unless it was the only choice left.
+        A suspect or damaged broker is not in isr unless it was the only choice left: suspects and damaged are
+        in isr, and both are empty while there is a leader; a damaged broker is alone in isr.
+        eligible is a subset of replicas apart from isr, and empty unless there is a leader and fewer brokers
+        in isr than min.insync.replicas.
+        isr, eligible and damaged stand in the order of replicas, suspects in that of broker ids.
     """
 
     replicas: tuple[int, ...]
@@ -63,6 +73,12 @@ class Partition:
     suspects: tuple[Suspect, ...] = ()
     damaged: tuple[int, ...] = ()
     """Broker ids whose copy is lost or fails checksums below its recovery point: not electable."""
+    eligible: tuple[int, ...] = ()
+    """Brokers that left isr while it was, or thereby became, smaller than min.insync.replicas.
+
+    Nothing is committed while isr is that small, so they hold every committed record and may be elected as
+    members of isr may. They return to isr when the leader is lost. Source: KIP-966, eligible leader replicas.
+    """
     unclean_epoch: int = -1
     """The last leader_epoch that began with an unclean election: followers may truncate below their
     checkpointed high watermark when they enter an epoch <= this one from an older epoch."""
@@ -94,14 +110,17 @@ class Producer:
 class Proposer:
     """What one broker's latest incarnation proposed lately, to apply a retried command only once.
 
-    ``window`` maps the last sequences to their encoded responses; sequences at or below ``floor`` are too old to
-    tell and are refused.
+    ``incarnation`` grows with every start of the broker's process. ``window`` maps the last sequences to their
+    encoded responses; sequences at or below ``floor`` are too old to tell and are refused.
     """
 
     incarnation: int
     floor: int
     window: Map[int, bytes]
 
+
+NEVER_MS = WallMs(0)
+"""The applied clock before the first command."""
 
 PartitionKey = tuple[str, int]
 """(topic_id, partition)"""
@@ -112,7 +131,7 @@ class Image:
     """The whole state. ``index`` is that of the last command applied; ``now_ms`` never runs backwards."""
 
     index: int = 0
-    now_ms: WallMs = WallMs(0)
+    now_ms: WallMs = NEVER_MS
     cluster_id: str = ""
     """Empty until the first command of a new cluster."""
     voters: tuple[int, ...] = ()
@@ -138,6 +157,16 @@ class Image:
     def partition(self, topic_id: str, partition: int) -> Partition | None:
         """The partition's state."""
         return self.partitions.get((topic_id, partition))
+
+    def producer_epoch(self, producer_id: int) -> int | None:
+        """The current epoch of an allocated producer id; None: it was never allocated.
+
+        Ids without a name are forgotten once many more were allocated; their epoch is always 0.
+        """
+        producer = self.producers.get(producer_id)
+        if producer is not None:
+            return producer.producer_epoch
+        return 0 if 0 < producer_id < self.next_producer_id else None
 
     def live_brokers(self) -> tuple[int, ...]:
         """Ids of brokers that are not fenced, ascending."""

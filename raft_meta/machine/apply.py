@@ -1,0 +1,127 @@
+"""One committed command at a time onto the image: deduplicate, dispatch, answer.
+
+Every node applies the same commands in the same order and must reach the same image, byte for byte. So nothing here
+depends on anything but the arguments; the clock is the proposer's, clamped so that applied time never runs backwards.
+
+A refusal (InvalidRequest, NotFound, Conflict, Fenced, Unavailable, LimitReached, FateUnknown) is the same on every
+node: it becomes the response, and the command leaves no other trace. Anything else means that this node must not go
+on, and is left to propagate.
+"""
+
+from dataclasses import dataclass, replace
+
+from raft_meta.machine import brokers, cluster, partitions, producers, proposers, topics
+from raft_meta.machine.codec import LEVELS, encode_error, encode_response
+from raft_meta.machine.commands import (
+    AddPartitions,
+    AllocateProducer,
+    AlterConfigs,
+    AlterIsr,
+    CheckImage,
+    ClaimController,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    DrainBroker,
+    ElectLeaders,
+    Envelope,
+    FenceBroker,
+    InitCluster,
+    RegisterBroker,
+    SetFeatureLevel,
+    UnfenceBroker,
+    UnregisterBroker,
+)
+from raft_meta.machine.events import Event
+from raft_meta.machine.image import Image
+from raft_meta.machine.outcome import Outcome
+from storage.errors import (
+    ConflictError,
+    FateUnknownError,
+    FeatureLevelError,
+    FencedError,
+    InvalidRequestError,
+    LimitReachedError,
+    MilenaError,
+    NotFoundError,
+    NotReadyError,
+    UnavailableError,
+)
+from storage.types import WallMs
+
+_REFUSALS = (
+    InvalidRequestError,
+    NotFoundError,
+    ConflictError,
+    FencedError,
+    UnavailableError,
+    LimitReachedError,
+    FateUnknownError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The result of one command. ``error``: why it was refused; ``response`` holds it too, encoded.
+
+    A retry that was recognised has the first response, no events and no ``error``.
+    """
+
+    image: Image
+    events: tuple[Event, ...]
+    response: bytes
+    error: MilenaError | None = None
+
+
+def apply(image: Image, index: int, envelope: Envelope) -> Applied:
+    """The image after the command at ``index``, which must be above the image's.
+
+    Raises:
+        CorruptLogError: a CheckImage found that this node's image differs; the node must stop.
+    """
+    assert index > image.index, f"index {index} is not above {image.index}, the last applied"
+    now_ms = WallMs(max(image.now_ms, envelope.now_ms))
+    try:
+        repeated = proposers.earlier_response(image, envelope)
+    except _REFUSALS as error:
+        return Applied(replace(image, index=index, now_ms=now_ms), (), encode_error(error), error)
+    if repeated is not None:
+        return Applied(replace(image, index=index, now_ms=now_ms), (), repeated)
+    refusal: MilenaError | None = None
+    try:
+        outcome = _dispatch(image, index, now_ms, envelope.command)
+        response = encode_response(outcome.response)
+    except _REFUSALS as error:
+        outcome, response, refusal = Outcome(image), encode_error(error), error
+    after = replace(outcome.image, index=index, now_ms=now_ms)
+    return Applied(
+        proposers.with_response(after, envelope, response), outcome.events, response, refusal
+    )
+
+
+def _dispatch(image: Image, index: int, now_ms: WallMs, command: Command) -> Outcome:
+    _check_allowed(image, command)
+    match command:
+        case InitCluster() | ClaimController() | CheckImage() | SetFeatureLevel():
+            return cluster.apply(image, command)
+        case (
+            RegisterBroker() | UnfenceBroker() | FenceBroker() | DrainBroker() | UnregisterBroker()
+        ):
+            return brokers.apply(image, index, command)
+        case CreateTopic() | DeleteTopic() | AddPartitions() | AlterConfigs():
+            return topics.apply(image, now_ms, command)
+        case ElectLeaders() | AlterIsr():
+            return partitions.apply(image, command)
+        case AllocateProducer():
+            return producers.apply(image, command)
+
+
+def _check_allowed(image: Image, command: Command) -> None:
+    level = LEVELS[type(command)]
+    if level > image.feature_level:
+        raise FeatureLevelError(
+            f"{type(command).__name__} needs feature level {level}; the cluster is at"
+            f" {image.feature_level}."
+        )
+    if not image.cluster_id and not isinstance(command, InitCluster | ClaimController):
+        raise NotReadyError("The cluster has no id yet.")

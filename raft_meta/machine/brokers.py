@@ -1,0 +1,157 @@
+"""Brokers: registration, sessions' ends, draining and leaving.
+
+A broker's life: it registers (fenced, leading nothing, under a new epoch), is unfenced once it has caught up with the
+image, perhaps drains, and is fenced when its session ends. After that it may be unfenced again under the same epoch
+(it was only slow) or register anew (it was restarted).
+
+What a registration means for replicas is told in ``partitions``.
+"""
+
+from dataclasses import replace
+
+from raft_meta.machine import partitions
+from raft_meta.machine.commands import (
+    DrainBroker,
+    FenceBroker,
+    LeaderChange,
+    RegisterBroker,
+    UnfenceBroker,
+    UnregisterBroker,
+)
+from raft_meta.machine.events import BrokerChanged, Event
+from raft_meta.machine.image import Broker, Image
+from raft_meta.machine.outcome import Outcome
+from storage.errors import (
+    BrokerIdInUseError,
+    BrokerNotFoundError,
+    ConflictError,
+    FeatureLevelError,
+    InvalidRequestError,
+)
+
+BrokerCommand = RegisterBroker | UnfenceBroker | FenceBroker | DrainBroker | UnregisterBroker
+
+
+def apply(image: Image, index: int, command: BrokerCommand) -> Outcome:
+    """Carry out a broker command; ``index`` becomes the epoch of a broker that registers.
+
+    Raises:
+        StaleControllerEpochError, StaleBrokerEpochError, BrokerNotFoundError, BrokerIdInUseError,
+        FeatureLevelError, ConflictError, InvalidRequestError: refused.
+    """
+    match command:
+        case RegisterBroker():
+            return _register(image, index, command)
+        case UnfenceBroker():
+            return _unfence(image, command)
+        case FenceBroker():
+            return _fence(image, command)
+        case DrainBroker():
+            return _drain(image, command)
+        case UnregisterBroker():
+            return _unregister(image, command)
+
+
+def _register(image: Image, index: int, command: RegisterBroker) -> Outcome:
+    before = image.brokers.get(command.broker_id)
+    _check_registration(image, before, command)
+    after = Broker(
+        broker_id=command.broker_id,
+        broker_epoch=index,
+        directory_id=command.directory_id,
+        incarnation=command.incarnation,
+        api_url=command.api_url,
+        peer_host=command.peer_host,
+        peer_port=command.peer_port,
+        rack=command.rack,
+        is_fenced=True,
+        is_draining=False,
+        feature_min=command.feature_min,
+        feature_max=command.feature_max,
+        stored_epoch=command.last_broker_epoch,
+    )
+    changed = partitions.rejoined(
+        image,
+        command.broker_id,
+        is_same_directory=before is None or _is_same_directory(before, command),
+        reports=command.reports,
+    )
+    events: tuple[Event, ...] = (
+        BrokerChanged(broker_id=command.broker_id),
+        *partitions.events_of(changed),
+    )
+    return Outcome(_with_broker(partitions.with_partitions(image, changed), after), events, index)
+
+
+def _check_registration(image: Image, before: Broker | None, command: RegisterBroker) -> None:
+    if command.broker_id < 1 or not command.directory_id:
+        raise InvalidRequestError("A broker needs an id of at least 1 and a directory id.")
+    if before is not None and not before.is_fenced and before.directory_id != command.directory_id:
+        raise BrokerIdInUseError(
+            f"Broker id {command.broker_id} belongs to a live broker at {before.api_url} with another"
+            f" data directory, {before.directory_id}. Give this node another id, or stop that one."
+        )
+    if not command.feature_min <= image.feature_level <= command.feature_max:
+        raise FeatureLevelError(
+            f"The cluster is at feature level {image.feature_level}; broker {command.broker_id} supports"
+            f" {command.feature_min}..{command.feature_max}. Install a release that supports it."
+        )
+
+
+def _is_same_directory(before: Broker, command: RegisterBroker) -> bool:
+    is_epoch_known = before.stored_epoch <= command.last_broker_epoch <= before.broker_epoch
+    return before.directory_id == command.directory_id and is_epoch_known
+
+
+def _unfence(image: Image, command: UnfenceBroker) -> Outcome:
+    partitions.check_controller(image, command.controller_epoch)
+    broker = partitions.current_broker(image, command.broker_id, command.broker_epoch)
+    return _set_broker(image, replace(broker, is_fenced=False, stored_epoch=broker.broker_epoch))
+
+
+def _fence(image: Image, command: FenceBroker) -> Outcome:
+    partitions.check_controller(image, command.controller_epoch)
+    broker = partitions.current_broker(image, command.broker_id, command.broker_epoch)
+    fenced = _set_broker(image, replace(broker, is_fenced=True))
+    moved = _with_changes(fenced, command.changes)
+    lost = partitions.lose_leader(moved.image, command.broker_id)
+    return Outcome(
+        partitions.with_partitions(moved.image, lost),
+        (*moved.events, *partitions.events_of(lost)),
+        moved.response,
+    )
+
+
+def _drain(image: Image, command: DrainBroker) -> Outcome:
+    partitions.check_controller(image, command.controller_epoch)
+    broker = partitions.current_broker(image, command.broker_id, command.broker_epoch)
+    return _with_changes(_set_broker(image, replace(broker, is_draining=True)), command.changes)
+
+
+def _with_changes(outcome: Outcome, changes: tuple[LeaderChange, ...]) -> Outcome:
+    moved = partitions.apply_changes(outcome.image, changes)
+    return Outcome(moved.image, (*outcome.events, *moved.events), moved.response)
+
+
+def _unregister(image: Image, command: UnregisterBroker) -> Outcome:
+    broker = image.brokers.get(command.broker_id)
+    if broker is None:
+        raise BrokerNotFoundError(f"Broker {command.broker_id} is not registered.")
+    if not broker.is_fenced:
+        raise ConflictError(f"Broker {command.broker_id} is alive: stop it first.")
+    held = sum(command.broker_id in part.replicas for part in image.partitions.values())
+    if held:
+        raise ConflictError(f"Broker {command.broker_id} still holds {held} replicas.")
+    after = replace(image, brokers=image.brokers.delete(command.broker_id))
+    return Outcome(after, (BrokerChanged(broker_id=command.broker_id),))
+
+
+def _with_broker(image: Image, broker: Broker) -> Image:
+    return replace(image, brokers=image.brokers.set(broker.broker_id, broker))
+
+
+def _set_broker(image: Image, broker: Broker) -> Outcome:
+    """The image with the broker put in, and an event if that changes anything."""
+    if image.brokers[broker.broker_id] == broker:
+        return Outcome(image)
+    return Outcome(_with_broker(image, broker), (BrokerChanged(broker_id=broker.broker_id),))

@@ -1,0 +1,81 @@
+"""The cluster itself: its id and voters, who is controller, its feature level, and the check that all images agree."""
+
+from dataclasses import replace
+
+from raft_meta.machine.codec import image_hash
+from raft_meta.machine.commands import CheckImage, ClaimController, InitCluster, SetFeatureLevel
+from raft_meta.machine.events import ClusterInitialised, ControllerChanged
+from raft_meta.machine.image import Image
+from raft_meta.machine.outcome import Outcome
+from storage.errors import CorruptLogError, FeatureLevelError, InvalidRequestError
+
+ClusterCommand = InitCluster | ClaimController | CheckImage | SetFeatureLevel
+
+
+def apply(image: Image, command: ClusterCommand) -> Outcome:
+    """Carry out a cluster command.
+
+    Raises:
+        InvalidRequestError, FeatureLevelError: refused.
+        CorruptLogError: this node's image is not the controller's; the node must stop.
+    """
+    match command:
+        case InitCluster():
+            return _init(image, command)
+        case ClaimController():
+            return _claim_controller(image, command)
+        case CheckImage():
+            return _check_image(image, command)
+        case SetFeatureLevel():
+            return _set_feature_level(image, command)
+
+
+def _init(image: Image, command: InitCluster) -> Outcome:
+    if image.cluster_id:
+        return Outcome(image, (), image.cluster_id)
+    if not command.cluster_id or not command.voters or command.feature_level < 1:
+        raise InvalidRequestError(
+            "A cluster needs an id, voters and a feature level of at least 1."
+        )
+    after = replace(
+        image,
+        cluster_id=command.cluster_id,
+        voters=tuple(sorted(set(command.voters))),
+        feature_level=command.feature_level,
+    )
+    event = ClusterInitialised(cluster_id=command.cluster_id)
+    return Outcome(after, (event,), command.cluster_id)
+
+
+def _claim_controller(image: Image, command: ClaimController) -> Outcome:
+    epoch = image.controller_epoch + 1
+    after = replace(image, controller_id=command.broker_id, controller_epoch=epoch)
+    event = ControllerChanged(controller_id=command.broker_id, controller_epoch=epoch)
+    return Outcome(after, (event,), epoch)
+
+
+def _check_image(image: Image, command: CheckImage) -> Outcome:
+    if command.index == image.index and command.image_hash != image_hash(image):
+        raise CorruptLogError(
+            f"This node's metadata at index {image.index} is not the controller's. Stop the node, empty its"
+            " metadata folder and let it load the state from the others."
+        )
+    return Outcome(image)
+
+
+def _set_feature_level(image: Image, command: SetFeatureLevel) -> Outcome:
+    level = command.feature_level
+    if level == image.feature_level:
+        return Outcome(image)
+    if level < image.feature_level:
+        raise FeatureLevelError(
+            f"The feature level is {image.feature_level} and never falls; {level} was asked for."
+        )
+    for broker_id in sorted(image.brokers):
+        broker = image.brokers[broker_id]
+        if not broker.feature_min <= level <= broker.feature_max:
+            raise FeatureLevelError(
+                f"Broker {broker_id} supports feature levels {broker.feature_min}..{broker.feature_max},"
+                f" not {level}. Upgrade it first, or unregister it if it is gone for good."
+            )
+    return Outcome(replace(image, feature_level=level))

@@ -1,0 +1,332 @@
+"""Topic configs: their names, defaults and ranges, and what is in force for a topic.
+
+A topic holds only what was set, as canonical text; defaults live here, so that a better default reaches old topics.
+Only configs that have an effect are accepted: a wrong name is refused with the list of those that exist.
+
+Driven by ``topics`` (validation), the API (listing) and the node (``TopicSettings``).
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from immutables import Map
+
+from raft_meta.machine.image import Topic
+from storage.errors import InvalidConfigError
+from storage.types import TimestampType
+
+LONG_MAX = (1 << 63) - 1
+CLEANUP_POLICY = "cleanup.policy"
+COMPRESSION_TYPE = "compression.type"
+FLUSH_MESSAGES = "flush.messages"
+FLUSH_MS = "flush.ms"
+INDEX_INTERVAL_BYTES = "index.interval.bytes"
+MAX_MESSAGE_BYTES = "max.message.bytes"
+MESSAGE_TIMESTAMP_TYPE = "message.timestamp.type"
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+RETENTION_BYTES = "retention.bytes"
+RETENTION_MS = "retention.ms"
+SEGMENT_BYTES = "segment.bytes"
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One topic config: its name, the type and range in words, and what it does.
+
+    ``parse`` turns text into canonical text or raises InvalidConfigError. ``default`` takes the topic's
+    replication factor.
+    """
+
+    name: str
+    kind: str
+    allowed: str
+    doc: str
+    default: Callable[[int], str]
+    parse: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigValue:
+    """A config in force. ``default`` is what a reset would bring back."""
+
+    name: str
+    value: str
+    default: str
+    is_default: bool
+    kind: str
+    doc: str
+
+
+def _integer(name: str, default: int, low: int, high: int, doc: str) -> ConfigKey:
+    allowed = f"{low}..{high}"
+
+    def parse(text: str) -> str:
+        stripped = text.strip()
+        number = int(stripped) if _INTEGER.fullmatch(stripped) else None
+        if number is None or not low <= number <= high:
+            raise InvalidConfigError(
+                f"{name} must be a whole number in {allowed}, not {text[:64]!r}."
+            )
+        return str(number)
+
+    return ConfigKey(
+        name=name,
+        kind="LONG",
+        allowed=allowed,
+        doc=doc,
+        default=lambda _: str(default),
+        parse=parse,
+    )
+
+
+def _choice(
+    name: str, choices: tuple[str, ...], doc: str, *, kind: str = "STRING", note: str = ""
+) -> ConfigKey:
+    """The first choice is the default; case does not matter, as in Kafka's booleans."""
+    allowed = ", ".join(choices)
+    canonical = {choice.lower(): choice for choice in choices}
+
+    def parse(text: str) -> str:
+        found = canonical.get(text.strip().lower())
+        if found is None:
+            one = "" if len(choices) == 1 else "one of "
+            raise InvalidConfigError(f"{name} must be {one}{allowed}{note}, not {text[:64]!r}.")
+        return found
+
+    return ConfigKey(
+        name=name, kind=kind, allowed=allowed, doc=doc, default=lambda _: choices[0], parse=parse
+    )
+
+
+def _min_insync() -> ConfigKey:
+    # The upper end is the topic's replication factor, which ``parse`` does not know: ``validate`` adds it.
+    key = _integer(
+        MIN_INSYNC_REPLICAS,
+        1,
+        1,
+        32767,
+        "How many in-sync replicas acks=all needs; default 2 when there are 3 replicas or more, else 1.",
+    )
+    return ConfigKey(
+        name=key.name,
+        kind=key.kind,
+        allowed="1..replication factor",
+        doc=key.doc,
+        default=lambda replication_factor: "2" if replication_factor >= 3 else "1",
+        parse=key.parse,
+    )
+
+
+_KEYS = (
+    _choice(
+        CLEANUP_POLICY,
+        ("delete",),
+        "What happens to old segments. Only delete is supported: compaction is not.",
+        kind="LIST",
+        note=" (compaction is not supported)",
+    ),
+    _choice(
+        COMPRESSION_TYPE,
+        ("producer", "uncompressed", "gzip", "lz4", "zstd"),
+        "How batches are stored; producer keeps what the producer chose.",
+    ),
+    _integer(
+        FLUSH_MESSAGES,
+        1,
+        1,
+        LONG_MAX,
+        "Records between syncs to disk. 1 syncs before every acknowledgement; more is faster, but a power cut"
+        " on every replica at once may lose acknowledged records.",
+    ),
+    _integer(
+        FLUSH_MS,
+        -1,
+        -1,
+        LONG_MAX,
+        "Longest time in ms between write and sync when relaxed; -1: no limit.",
+    ),
+    _integer(
+        INDEX_INTERVAL_BYTES,
+        4096,
+        512,
+        1 << 24,
+        "Bytes of log per entry of the offset and time index.",
+    ),
+    _integer(MAX_MESSAGE_BYTES, 8 << 20, 1024, 32 << 20, "Largest batch in bytes, as stored."),
+    _choice(
+        MESSAGE_TIMESTAMP_TYPE,
+        ("CreateTime", "LogAppendTime"),
+        "Whether a record's timestamp is its producer's or the leader's at append.",
+    ),
+    _min_insync(),
+    _integer(
+        RETENTION_BYTES,
+        -1,
+        -1,
+        LONG_MAX,
+        "Bytes per partition above which old segments go; -1: no limit.",
+    ),
+    _integer(
+        RETENTION_MS,
+        7 * 24 * 3_600_000,
+        -1,
+        LONG_MAX,
+        "Age in ms above which old segments go; -1: no limit.",
+    ),
+    _integer(
+        SEGMENT_BYTES,
+        100 << 20,
+        64 << 10,
+        (1 << 31) - 1,
+        "Size in bytes at which a segment is closed and the next begun.",
+    ),
+    _choice(
+        UNCLEAN_ELECTION,
+        ("false", "true"),
+        "Whether a replica out of sync may lead when no other is left: records may be lost.",
+        kind="BOOLEAN",
+    ),
+)
+KEYS = Map({key.name: key for key in _KEYS})
+"""Every topic config, by name."""
+
+
+def _key(name: str) -> ConfigKey:
+    key = KEYS.get(name)
+    if key is None:
+        known = ", ".join(key.name for key in _KEYS)
+        raise InvalidConfigError(f"Unknown topic config {name[:64]!r}. Supported: {known}.")
+    return key
+
+
+def validate(configs: Iterable[tuple[str, str]], replication_factor: int) -> Map[str, str]:
+    """The configs as canonical text.
+
+    Raises:
+        InvalidConfigError: an unknown or repeated name, or a value out of its range; the message names it.
+    """
+    valid: dict[str, str] = {}
+    for name, value in configs:
+        key = _key(name)
+        if name in valid:
+            raise InvalidConfigError(f"{name} is set twice.")
+        valid[name] = key.parse(value)
+    check_min_insync(valid.get(MIN_INSYNC_REPLICAS), replication_factor)
+    return Map(valid)
+
+
+def alter(
+    configs: Map[str, str], changes: Iterable[tuple[str, str | None]], replication_factor: int
+) -> Map[str, str]:
+    """``configs`` with some set (value) or reset to their default (None).
+
+    Raises:
+        InvalidConfigError: as ``validate``.
+    """
+    altered = dict(configs)
+    seen: set[str] = set()
+    for name, value in changes:
+        key = _key(name)
+        if name in seen:
+            raise InvalidConfigError(f"{name} is changed twice.")
+        seen.add(name)
+        if value is None:
+            altered.pop(name, None)
+        else:
+            altered[name] = key.parse(value)
+    check_min_insync(altered.get(MIN_INSYNC_REPLICAS), replication_factor)
+    return Map(altered)
+
+
+def check_min_insync(value: str | None, replication_factor: int) -> None:
+    """Refuse a min.insync.replicas that no write could ever meet.
+
+    Raises:
+        InvalidConfigError: it is above the replication factor.
+    """
+    if value is not None and int(value) > replication_factor:
+        raise InvalidConfigError(
+            f"{MIN_INSYNC_REPLICAS} must be in 1..{replication_factor} (the topic's replication factor),"
+            f" not {value}."
+        )
+
+
+def min_insync(topic: Topic) -> int:
+    """The topic's min.insync.replicas in force."""
+    value = topic.configs.get(MIN_INSYNC_REPLICAS)
+    if value is not None:
+        return int(value)
+    return 2 if topic.replication_factor >= 3 else 1
+
+
+def allows_unclean(topic: Topic) -> bool:
+    """Whether the topic's unclean.leader.election.enable is true."""
+    return topic.configs.get(UNCLEAN_ELECTION) == "true"
+
+
+def effective(topic: Topic) -> dict[str, ConfigValue]:
+    """Every config in force for the topic, by name, in the order of names."""
+    values: dict[str, ConfigValue] = {}
+    for key in _KEYS:
+        default = key.default(topic.replication_factor)
+        value = topic.configs.get(key.name)
+        values[key.name] = ConfigValue(
+            name=key.name,
+            value=default if value is None else value,
+            default=default,
+            is_default=value is None,
+            kind=key.kind,
+            doc=key.doc,
+        )
+    return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """A topic's configs in force, typed. Made once per change of a topic, not per request."""
+
+    compression_type: str
+    """``producer``, ``uncompressed``, ``gzip``, ``lz4`` or ``zstd``."""
+    flush_messages: int
+    flush_ms: int | None
+    index_interval_bytes: int
+    max_message_bytes: int
+    min_insync_replicas: int
+    retention_bytes: int | None
+    retention_ms: int | None
+    segment_bytes: int
+    timestamp_type: TimestampType
+    is_unclean_allowed: bool
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether every record is synced before it is acknowledged."""
+        return self.flush_messages == 1
+
+    @classmethod
+    def of(cls, topic: Topic) -> "TopicSettings":
+        """The settings of a topic; -1 (no limit) becomes None."""
+        texts = {name: value.value for name, value in effective(topic).items()}
+
+        def limit(name: str) -> int | None:
+            number = int(texts[name])
+            return None if number == -1 else number
+
+        is_append_time = texts[MESSAGE_TIMESTAMP_TYPE] == "LogAppendTime"
+        return cls(
+            compression_type=texts[COMPRESSION_TYPE],
+            flush_messages=int(texts[FLUSH_MESSAGES]),
+            flush_ms=limit(FLUSH_MS),
+            index_interval_bytes=int(texts[INDEX_INTERVAL_BYTES]),
+            max_message_bytes=int(texts[MAX_MESSAGE_BYTES]),
+            min_insync_replicas=int(texts[MIN_INSYNC_REPLICAS]),
+            retention_bytes=limit(RETENTION_BYTES),
+            retention_ms=limit(RETENTION_MS),
+            segment_bytes=int(texts[SEGMENT_BYTES]),
+            timestamp_type=TimestampType.APPEND if is_append_time else TimestampType.CREATE,
+            is_unclean_allowed=texts[UNCLEAN_ELECTION] == "true",
+        )

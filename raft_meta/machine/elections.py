@@ -1,0 +1,184 @@
+"""Who shall lead: plans for the controller, made from one image and carried out by a command.
+
+A plan is a tuple of changes in order of partitions; each holds only while its partition has not moved on. Nothing
+here changes anything, and the same image always gives the same plan.
+
+Who may lead a partition, best first:
+
+1. a member of isr above doubt (neither suspect nor damaged) that is live, in the order of replicas, draining brokers
+   last; under a leader that is lost, then likewise the eligible (see ``Partition.eligible``);
+2. when every member is suspect and all of them are back: the one with the greatest (last epoch, log end offset), the
+   last known. Before that it is better to wait, also for a member that has not been judged yet: it may be sound.
+   Source: KIP-966;
+3. where the topic allows unclean elections and nobody sound in sync is alive: a live replica that is not damaged, the
+   suspects in sync before those out of sync. Records may be lost.
+
+The new isr is made of the live members above doubt: the others catch up with the leader first.
+"""
+
+from dataclasses import dataclass
+
+from raft_meta.machine import configs, partitions
+from raft_meta.machine.commands import LeaderChange
+from raft_meta.machine.image import Image, Partition, PartitionKey, Suspect
+
+
+@dataclass(frozen=True, slots=True)
+class _Fleet:
+    """Who is alive, for one plan."""
+
+    live: frozenset[int]
+    draining: frozenset[int]
+
+    @classmethod
+    def of(cls, image: Image, *, without: int | None = None) -> "_Fleet":
+        """The image's brokers, the one given taken for dead."""
+        live = frozenset(image.live_brokers()).difference(() if without is None else (without,))
+        draining = (b.broker_id for b in image.brokers.values() if b.is_draining)
+        return cls(live, frozenset(draining))
+
+
+def plan_fence(image: Image, broker_id: int) -> tuple[LeaderChange, ...]:
+    """Take a broker out of what it leads and out of every isr that another live member leads.
+
+    What nobody else can lead is left out: fencing makes it leaderless, and its isr stays.
+    """
+    return _plan_departure(image, broker_id)
+
+
+def plan_drain(image: Image, broker_id: int) -> tuple[LeaderChange, ...]:
+    """The same while the broker is still alive: what nobody else can lead stays with it."""
+    return _plan_departure(image, broker_id)
+
+
+def _plan_departure(image: Image, broker_id: int) -> tuple[LeaderChange, ...]:
+    fleet = _Fleet.of(image, without=broker_id)
+    planned: list[LeaderChange] = []
+    for key, partition in _in_order(image):
+        change = None
+        if partition.leader == broker_id:
+            change = _clean_election(key, partition, fleet)
+        elif partition.leader is not None and broker_id in partition.isr:
+            isr = tuple(member for member in partition.isr if member != broker_id)
+            change = _change(key, partition, partition.leader, isr)
+        if change is not None:
+            planned.append(change)
+    return tuple(planned)
+
+
+def plan_elections(image: Image, *, with_unclean: bool = True) -> tuple[LeaderChange, ...]:
+    """Give leaderless partitions a leader where that is possible.
+
+    ``with_unclean`` False leaves out unclean elections, for a controller that waits a while before them.
+    """
+    fleet = _Fleet.of(image)
+    planned: list[LeaderChange] = []
+    for key, partition in _in_order(image):
+        if partition.leader is not None:
+            continue
+        change = _clean_election(key, partition, fleet) or _last_known(key, partition, fleet)
+        if change is None and with_unclean and configs.allows_unclean(image.topics[key[0]]):
+            change = _unclean_election(key, partition, fleet)
+        if change is not None:
+            planned.append(change)
+    return tuple(planned)
+
+
+def plan_shrinks(image: Image) -> tuple[LeaderChange, ...]:
+    """Take fenced brokers out of every isr that another member leads.
+
+    Fencing does that already; this is for what slipped through, because the partition had moved on or the plan
+    was too large for one command.
+    """
+    fleet = _Fleet.of(image)
+    planned: list[LeaderChange] = []
+    for key, partition in _in_order(image):
+        isr = tuple(member for member in partition.isr if member in fleet.live)
+        if partition.leader is not None and isr != partition.isr:
+            planned.append(_change(key, partition, partition.leader, isr))
+    return tuple(planned)
+
+
+def plan_preferred(image: Image) -> tuple[LeaderChange, ...]:
+    """Bring leadership back to the first replica where it is in sync, live and not draining."""
+    fleet = _Fleet.of(image)
+    ready = fleet.live - fleet.draining
+    return tuple(
+        _change(key, partition, partition.replicas[0], partition.isr)
+        for key, partition in _in_order(image)
+        if partition.leader not in {None, partition.replicas[0]}
+        and partition.replicas[0] in partition.isr
+        and partition.replicas[0] in ready
+    )
+
+
+def _in_order(image: Image) -> list[tuple[PartitionKey, Partition]]:
+    return sorted(image.partitions.items(), key=_key_of)
+
+
+def _key_of(item: tuple[PartitionKey, Partition]) -> PartitionKey:
+    return item[0]
+
+
+def _change(
+    key: PartitionKey, partition: Partition, leader: int, isr: tuple[int, ...]
+) -> LeaderChange:
+    return LeaderChange(
+        topic_id=key[0],
+        partition=key[1],
+        partition_epoch=partition.partition_epoch,
+        leader=leader,
+        isr=isr,
+    )
+
+
+def _clean_election(key: PartitionKey, partition: Partition, fleet: _Fleet) -> LeaderChange | None:
+    """The first live member above doubt; of the eligible only when isr has none."""
+    doubtful = partitions.marked(partition)
+    for members in (partition.isr, partition.eligible):
+        sound = (fleet.live & frozenset(members)) - doubtful
+        candidates = partitions.in_order(partition, sound)
+        staying = tuple(member for member in candidates if member not in fleet.draining)
+        if staying:
+            return _change(key, partition, staying[0], staying)
+        if candidates:
+            return _change(key, partition, candidates[0], candidates[:1])
+    return None
+
+
+def _last_known(key: PartitionKey, partition: Partition, fleet: _Fleet) -> LeaderChange | None:
+    """The suspect whose log reaches furthest, once every member has come back suspect."""
+    suspects = {suspect.broker_id: suspect for suspect in partition.suspects}
+    if not fleet.live.issuperset(partition.isr) or not suspects.keys() >= set(partition.isr):
+        return None
+    # max keeps the first of equals, and isr is in the order of replicas.
+    leader = max(partition.isr, key=lambda member: _reach(suspects[member]))
+    return _change(key, partition, leader, (leader,))
+
+
+def _reach(suspect: Suspect) -> tuple[int, int]:
+    return suspect.last_epoch, suspect.log_end_offset
+
+
+def _unclean_election(
+    key: PartitionKey, partition: Partition, fleet: _Fleet
+) -> LeaderChange | None:
+    suspects = {suspect.broker_id: suspect for suspect in partition.suspects}
+    able = fleet.live - frozenset(partition.damaged)
+    back = [member for member in partition.isr if member in able and member in suspects]
+    if back:
+        leader: int | None = max(back, key=lambda member: _reach(suspects[member]))
+    else:
+        ready = [replica for replica in partition.replicas if replica in able]
+        staying = [replica for replica in ready if replica not in fleet.draining]
+        leader = next(iter(staying or ready), None)
+    if leader is None:
+        return None
+    return LeaderChange(
+        topic_id=key[0],
+        partition=key[1],
+        partition_epoch=partition.partition_epoch,
+        leader=leader,
+        isr=(leader,),
+        is_unclean=True,
+    )

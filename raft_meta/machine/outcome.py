@@ -1,0 +1,18 @@
+"""What the domain modules hand back to ``apply``: a new image, what changed, and a value for the proposer."""
+
+from dataclasses import dataclass
+
+from raft_meta.machine.events import Event
+from raft_meta.machine.image import Image
+
+Response = None | int | str | tuple[int, ...] | tuple[str, ...]
+"""What a command answers: nothing, a number, a word, or a row of either (a bool is a number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The effect of one accepted command. A refused one raises a typed error instead."""
+
+    image: Image
+    events: tuple[Event, ...] = ()
+    response: Response = None

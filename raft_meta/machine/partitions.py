@@ -1,0 +1,349 @@
+"""Partitions: every way in which leadership and in-sync replicas may change, and what each must keep.
+
+The rule behind all of them is that every member of ``isr`` (and of ``eligible``) that is not marked holds every
+committed record. So
+
+- a member leaves only in favour of a leader, which holds as much; a leaderless partition keeps its members, except
+  those whose copy is gone;
+- a suspect member (its recovery cut something) or a damaged one no longer proves anything. While there is a leader
+  it leaves at once, within its own registration. Would it stay, it could acknowledge further records, and its mark
+  (the log end that it came back with) would be out of date when the leader is lost. Hence the marks exist only
+  while there is no leader, during which nobody's log moves, so that they tell the truth for as long as they exist;
+- a later registration without a report clears no mark: what the earlier recovery cut is still missing, and the
+  later one merely found nothing else to cut. Marks end with an election (the elected one's by definition, the
+  others' because they leave) or with the broker's leaving isr; coming back into isr needs catching up;
+- while isr is smaller than min.insync.replicas nothing is committed, so whoever leaves it then stays ``eligible``
+  (KIP-966). A lost leader brings the eligible back into isr.
+
+Nothing here decides who shall lead: ``elections`` plans, these functions check a plan and carry it out.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from raft_meta.machine import configs
+from raft_meta.machine.commands import (
+    AlterIsr,
+    ElectLeaders,
+    IsrChange,
+    LeaderChange,
+    ReplicaReport,
+)
+from raft_meta.machine.events import PartitionChanged
+from raft_meta.machine.image import Broker, Image, Partition, PartitionKey, Suspect
+from raft_meta.machine.outcome import Outcome
+from storage.errors import (
+    BrokerNotFoundError,
+    DrainingError,
+    FencedError,
+    InvalidRequestError,
+    MilenaError,
+    NotLeaderError,
+    PartitionNotFoundError,
+    StaleBrokerEpochError,
+    StaleControllerEpochError,
+    StaleLeaderEpochError,
+    StaleVersionError,
+)
+
+PartitionCommand = ElectLeaders | AlterIsr
+
+
+def apply(image: Image, command: PartitionCommand) -> Outcome:
+    """Carry out a partition command.
+
+    Raises:
+        StaleControllerEpochError, StaleBrokerEpochError, BrokerNotFoundError: refused as a whole.
+    """
+    match command:
+        case ElectLeaders():
+            check_controller(image, command.controller_epoch)
+            return apply_changes(image, command.changes)
+        case AlterIsr():
+            return _alter_isr(image, command)
+
+
+def check_controller(image: Image, controller_epoch: int) -> None:
+    """Refuse what a deposed controller decided.
+
+    Raises:
+        StaleControllerEpochError: the epoch is not the current one.
+    """
+    if controller_epoch != image.controller_epoch:
+        raise StaleControllerEpochError(
+            f"Controller epoch {controller_epoch} is not the current one, {image.controller_epoch}."
+        )
+
+
+def current_broker(image: Image, broker_id: int, broker_epoch: int) -> Broker:
+    """The broker, if the epoch is that of its latest registration.
+
+    Raises:
+        BrokerNotFoundError: it is not registered.
+        StaleBrokerEpochError: it has registered again since.
+    """
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise BrokerNotFoundError(f"Broker {broker_id} is not registered.")
+    if broker.broker_epoch != broker_epoch:
+        raise StaleBrokerEpochError(
+            f"Broker epoch {broker_epoch} of broker {broker_id} is not the current one,"
+            f" {broker.broker_epoch}."
+        )
+    return broker
+
+
+def with_partitions(image: Image, changed: Mapping[PartitionKey, Partition]) -> Image:
+    """The image with these partitions put in."""
+    if not changed:
+        return image
+    return replace(image, partitions=image.partitions.update(changed))
+
+
+def events_of(keys: Iterable[PartitionKey]) -> tuple[PartitionChanged, ...]:
+    """One event per partition, in order of keys."""
+    return tuple(
+        PartitionChanged(topic_id=topic_id, partition=partition)
+        for topic_id, partition in sorted(keys)
+    )
+
+
+def marked(partition: Partition) -> frozenset[int]:
+    """The brokers marked suspect or damaged."""
+    return frozenset(suspect.broker_id for suspect in partition.suspects).union(partition.damaged)
+
+
+def in_order(partition: Partition, members: Collection[int]) -> tuple[int, ...]:
+    """These members in the order of replicas."""
+    return tuple(replica for replica in partition.replicas if replica in members)
+
+
+def without_leader(partition: Partition) -> Partition:
+    """The partition once its leader is lost: nobody leaves, and the eligible come back."""
+    return replace(
+        partition,
+        isr=in_order(partition, {*partition.isr, *partition.eligible}),
+        eligible=(),
+        leader=None,
+        leader_epoch=partition.leader_epoch + 1,
+        partition_epoch=partition.partition_epoch + 1,
+    )
+
+
+def with_leader(
+    partition: Partition, *, leader: int, isr: Collection[int], min_insync: int
+) -> Partition:
+    """The partition under this leader and isr; who leaves too small an isr unmarked stays eligible."""
+    is_small = len(isr) < min_insync
+    departed = {*partition.isr, *partition.eligible}.difference(isr, marked(partition))
+    return replace(
+        partition,
+        isr=in_order(partition, isr),
+        leader=leader,
+        leader_epoch=partition.leader_epoch + (leader != partition.leader),
+        partition_epoch=partition.partition_epoch + 1,
+        suspects=(),
+        damaged=(),
+        eligible=in_order(partition, departed) if is_small else (),
+    )
+
+
+def with_min_insync(partition: Partition, min_insync: int) -> Partition:
+    """The partition under another min.insync.replicas: a lower one lets isr commit without the eligible."""
+    if not partition.eligible or len(partition.isr) < min_insync:
+        return partition
+    return replace(partition, eligible=(), partition_epoch=partition.partition_epoch + 1)
+
+
+def apply_changes(image: Image, changes: Iterable[LeaderChange]) -> Outcome:
+    """Carry out those of the controller's changes that still hold; response: whether each was taken."""
+    changed: dict[PartitionKey, Partition] = {}
+    taken: list[bool] = []
+    for change in changes:
+        key = (change.topic_id, change.partition)
+        partition = changed.get(key) or image.partitions.get(key)
+        after = None if partition is None else _changed(image, partition, change)
+        taken.append(after is not None)
+        if after is not None:
+            changed[key] = after
+    return Outcome(with_partitions(image, changed), events_of(changed), tuple(taken))
+
+
+def _changed(image: Image, partition: Partition, change: LeaderChange) -> Partition | None:
+    """The partition after the change; None: the change does not hold, or would change nothing."""
+    if partition.partition_epoch != change.partition_epoch:
+        return None
+    isr = frozenset(change.isr)
+    if change.leader is None:
+        is_lost = partition.leader is not None and isr == frozenset(partition.isr)
+        return without_leader(partition) if is_lost else None
+    broker = image.brokers.get(change.leader)
+    if (
+        broker is None
+        or broker.is_fenced
+        or len(isr) != len(change.isr)
+        or change.leader not in isr
+    ):
+        return None
+    if change.is_unclean:
+        return _unclean(image, partition, change)
+    is_same = change.leader == partition.leader and isr == frozenset(partition.isr)
+    if is_same or not _is_clean(partition, change.leader, isr):
+        return None
+    min_insync = configs.min_insync(image.topics[change.topic_id])
+    return with_leader(partition, leader=change.leader, isr=isr, min_insync=min_insync)
+
+
+def _is_clean(partition: Partition, leader: int, isr: frozenset[int]) -> bool:
+    """Whether the leader may hold every committed record and all others of the new isr do."""
+    members = frozenset(partition.isr).union(partition.eligible)
+    doubtful = marked(partition)
+    if not isr <= members or not doubtful.isdisjoint(isr - {leader}):
+        return False
+    # The last known leader: only when nobody is left who is above doubt. A damaged copy never leads.
+    return leader not in doubtful or (doubtful == members and leader not in partition.damaged)
+
+
+def _unclean(image: Image, partition: Partition, change: LeaderChange) -> Partition | None:
+    """An election outside isr: the topic must allow it, and nobody sound may be there to lead."""
+    leader = change.leader
+    sound = {*partition.isr, *partition.eligible} - marked(partition)
+    is_needed = not any(is_live(image, member) for member in sound)
+    is_allowed = configs.allows_unclean(image.topics[change.topic_id])
+    is_possible = leader in partition.replicas and leader not in partition.damaged
+    if leader is None or not (is_needed and is_allowed and is_possible) or change.isr != (leader,):
+        return None
+    return replace(
+        partition,
+        isr=(leader,),
+        leader=leader,
+        leader_epoch=partition.leader_epoch + 1,
+        partition_epoch=partition.partition_epoch + 1,
+        suspects=(),
+        damaged=(),
+        eligible=(),
+        unclean_epoch=partition.leader_epoch + 1,
+    )
+
+
+def is_live(image: Image, broker_id: int) -> bool:
+    """Whether the broker is registered and not fenced."""
+    broker = image.brokers.get(broker_id)
+    return broker is not None and not broker.is_fenced
+
+
+def lose_leader(image: Image, broker_id: int) -> dict[PartitionKey, Partition]:
+    """The partitions that the broker leads, without a leader."""
+    return {
+        key: without_leader(partition)
+        for key, partition in image.partitions.items()
+        if partition.leader == broker_id
+    }
+
+
+def rejoined(
+    image: Image, broker_id: int, *, is_same_directory: bool, reports: Iterable[ReplicaReport]
+) -> dict[PartitionKey, Partition]:
+    """The partitions that a broker's registration changes: it leads none, and its replicas are judged.
+
+    The reasoning is in the module's docstring. ``is_same_directory`` False: each of its copies is gone.
+    """
+    by_key = {(report.topic_id, report.partition): report for report in reports}
+    changed: dict[PartitionKey, Partition] = {}
+    for key, before in image.partitions.items():
+        if broker_id not in before.isr and broker_id not in before.eligible:
+            continue
+        after = without_leader(before) if before.leader == broker_id else before
+        report = by_key.get(key)
+        if not is_same_directory or (report is not None and report.is_damaged):
+            after = _without_copy(image, key, after, broker_id)
+        elif report is not None:
+            after = _with_suspect(image, key, after, report, broker_id)
+        if after is not before:
+            # One command is one step of the epoch, however many rules took part in it.
+            changed[key] = replace(after, partition_epoch=before.partition_epoch + 1)
+    return changed
+
+
+def _without_copy(image: Image, key: PartitionKey, before: Partition, broker_id: int) -> Partition:
+    if before.leader is not None:
+        return _expelled(image, key, before, broker_id)
+    others = tuple(member for member in before.isr if member != broker_id)
+    suspects = tuple(suspect for suspect in before.suspects if suspect.broker_id != broker_id)
+    if others:
+        return replace(before, isr=others, suspects=suspects)
+    if before.damaged:
+        return before
+    return replace(before, suspects=suspects, damaged=(broker_id,))
+
+
+def _with_suspect(
+    image: Image, key: PartitionKey, before: Partition, report: ReplicaReport, broker_id: int
+) -> Partition:
+    if before.leader is not None:
+        return _expelled(image, key, before, broker_id)
+    if broker_id in before.damaged:
+        return before
+    mark = Suspect(
+        broker_id=broker_id, last_epoch=report.last_epoch, log_end_offset=report.log_end_offset
+    )
+    others = [suspect for suspect in before.suspects if suspect.broker_id != broker_id]
+    suspects = tuple(sorted([*others, mark], key=lambda suspect: suspect.broker_id))
+    return before if suspects == before.suspects else replace(before, suspects=suspects)
+
+
+def _expelled(image: Image, key: PartitionKey, before: Partition, broker_id: int) -> Partition:
+    """A member whose copy is in doubt goes while another one leads: it is not even eligible."""
+    if before.leader is None:
+        return before
+    after = with_leader(
+        before,
+        leader=before.leader,
+        isr=tuple(member for member in before.isr if member != broker_id),
+        min_insync=configs.min_insync(image.topics[key[0]]),
+    )
+    return replace(
+        after, eligible=tuple(member for member in after.eligible if member != broker_id)
+    )
+
+
+def _alter_isr(image: Image, command: AlterIsr) -> Outcome:
+    current_broker(image, command.broker_id, command.broker_epoch)
+    changed: dict[PartitionKey, Partition] = {}
+    codes: list[str] = []
+    for change in command.changes:
+        key = (change.topic_id, change.partition)
+        partition = changed.get(key) or image.partitions.get(key)
+        try:
+            changed[key] = _with_isr(image, partition, command.broker_id, change)
+        except MilenaError as error:
+            codes.append(error.code)
+        else:
+            codes.append("")
+    return Outcome(with_partitions(image, changed), events_of(changed), tuple(codes))
+
+
+def _with_isr(
+    image: Image, partition: Partition | None, leader: int, change: IsrChange
+) -> Partition:
+    if partition is None:
+        raise PartitionNotFoundError("The topic or partition is gone.")
+    if partition.leader != leader:
+        raise NotLeaderError("The sender does not lead the partition.", leader=partition.leader)
+    if partition.leader_epoch != change.leader_epoch:
+        raise StaleLeaderEpochError("The leader epoch has moved on.")
+    if partition.partition_epoch != change.partition_epoch:
+        raise StaleVersionError("The partition epoch has moved on.")
+    members = frozenset(member.broker_id for member in change.isr)
+    if len(members) != len(change.isr) or leader not in members:
+        raise InvalidRequestError("An isr names each member once, its leader included.")
+    if not members.issubset(partition.replicas):
+        raise InvalidRequestError("An isr is a subset of the replicas.")
+    for member in change.isr:
+        broker = current_broker(image, member.broker_id, member.broker_epoch)
+        if broker.is_fenced:
+            raise FencedError("A fenced broker cannot be in sync.")
+        if broker.is_draining and broker.broker_id != leader:
+            raise DrainingError("A draining broker cannot be in sync.")
+    min_insync = configs.min_insync(image.topics[change.topic_id])
+    return with_leader(partition, leader=leader, isr=members, min_insync=min_insync)

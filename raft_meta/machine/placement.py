@@ -1,0 +1,112 @@
+"""Where new replicas go: spread over racks, balanced over brokers, the same for the same seed.
+
+The proposer calls it and puts the result into the command, so that a better algorithm in a later release cannot make
+two nodes differ. For each partition in turn
+
+- the leader goes to the broker with the fewest leaders (of this topic, then of all), so that within a topic leaders
+  differ by at most one between brokers that are not draining;
+- each further replica goes to a rack that the partition uses least, and there to the broker with the fewest replicas
+  (of this topic, then of all);
+- ties are broken by an order of brokers drawn once per call: partitions of topics made at different times do not
+  all pair the same brokers.
+
+Brokers without a rack count as one rack. A draining broker is taken only when there are not enough others.
+"""
+
+from random import Random
+
+from raft_meta.machine.image import Broker, Image
+from storage.errors import InvalidReplicationError
+
+
+class _Load:
+    """One broker and what it holds; ``rank`` breaks ties."""
+
+    __slots__ = (
+        "all_leaders",
+        "all_replicas",
+        "broker_id",
+        "rack",
+        "rank",
+        "topic_leaders",
+        "topic_replicas",
+    )
+
+    def __init__(self, broker: Broker, rank: int) -> None:
+        self.broker_id = broker.broker_id
+        self.rack = broker.rack
+        # Draining brokers rank behind all others by a load that no other reaches.
+        burden = 1 << 40 if broker.is_draining else 0
+        self.topic_leaders = self.topic_replicas = burden
+        self.all_leaders = self.all_replicas = 0
+        self.rank = rank
+
+    def as_leader(self) -> tuple[int, ...]:
+        return (
+            self.topic_leaders,
+            self.topic_replicas,
+            self.all_leaders,
+            self.all_replicas,
+            self.rank,
+        )
+
+    def as_follower(self) -> tuple[int, ...]:
+        return self.topic_replicas, self.all_replicas, self.rank
+
+
+def place(
+    image: Image, partition_count: int, replication_factor: int, rng: Random
+) -> tuple[tuple[int, ...], ...]:
+    """Replicas for new partitions, preferred leader first.
+
+    Raises:
+        InvalidReplicationError: fewer live brokers than the replication factor, or a count below 1.
+    """
+    live = image.live_brokers()
+    if partition_count < 1 or replication_factor < 1:
+        raise InvalidReplicationError(
+            "Partition count and replication factor must be at least 1, not"
+            f" {partition_count} and {replication_factor}."
+        )
+    if replication_factor > len(live):
+        raise InvalidReplicationError(
+            f"Replication factor {replication_factor} is larger than the number of live brokers,"
+            f" {len(live)}."
+        )
+    ranks = rng.sample(range(len(live)), len(live))
+    loads = {
+        broker_id: _Load(image.brokers[broker_id], rank)
+        for broker_id, rank in zip(live, ranks, strict=True)
+    }
+    for partition in image.partitions.values():
+        _count(loads, partition.replicas)
+    return tuple(_place_one(loads, replication_factor) for _ in range(partition_count))
+
+
+def _count(loads: dict[int, _Load], replicas: tuple[int, ...]) -> None:
+    for at, replica in enumerate(replicas):
+        load = loads.get(replica)
+        if load is not None:
+            load.all_replicas += 1
+            load.all_leaders += at == 0
+
+
+def _place_one(loads: dict[int, _Load], replication_factor: int) -> tuple[int, ...]:
+    free = dict(loads)
+    leader = min(free.values(), key=_Load.as_leader)
+    leader.topic_leaders += 1
+    leader.all_leaders += 1
+    chosen = [leader]
+    racks = {leader.rack: 1}
+    del free[leader.broker_id]
+    while len(chosen) < replication_factor:
+        follower = min(
+            free.values(), key=lambda load: (racks.get(load.rack, 0), *load.as_follower())
+        )
+        racks[follower.rack] = racks.get(follower.rack, 0) + 1
+        chosen.append(follower)
+        del free[follower.broker_id]
+    for load in chosen:
+        load.topic_replicas += 1
+        load.all_replicas += 1
+    return tuple(load.broker_id for load in chosen)

@@ -1,0 +1,235 @@
+"""Topics: create, delete, grow, configure. Names follow Kafka's rules, so that Kafka's tools and habits fit.
+
+The proposer chose topic id and placement; here they are only checked. A partition starts with every live replica in
+sync (all are empty) and the first of them as leader, at leader epoch 0.
+"""
+
+import re
+from dataclasses import replace
+
+from raft_meta.machine import configs, partitions
+from raft_meta.machine.commands import AddPartitions, AlterConfigs, CreateTopic, DeleteTopic
+from raft_meta.machine.events import TopicChanged, TopicCreated, TopicDeleted
+from raft_meta.machine.image import Image, Partition, PartitionKey, Topic
+from raft_meta.machine.outcome import Outcome
+from storage.errors import (
+    ConflictError,
+    InvalidReplicationError,
+    InvalidRequestError,
+    InvalidTopicNameError,
+    StaleVersionError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UnavailableError,
+)
+from storage.types import WallMs
+
+TopicCommand = CreateTopic | DeleteTopic | AddPartitions | AlterConfigs
+
+NAME_LENGTH_MAX = 249
+"""As in Kafka: a partition's folder is the name, a dash and up to five digits, and 255 bytes is a file name."""
+PARTITIONS_MAX = 10_000
+"""Partitions of one topic; a command that creates them all stays below 1 MiB at replication factor 5."""
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+_TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+def apply(image: Image, now_ms: WallMs, command: TopicCommand) -> Outcome:
+    """Carry out a topic command; ``now_ms`` becomes a new topic's time of creation.
+
+    Raises:
+        InvalidTopicNameError, InvalidReplicationError, InvalidConfigError, TopicExistsError,
+        TopicNotFoundError, StaleVersionError, UnavailableError: refused.
+    """
+    match command:
+        case CreateTopic():
+            return _create(image, now_ms, command)
+        case DeleteTopic():
+            return _delete(image, command)
+        case AddPartitions():
+            return _add_partitions(image, command)
+        case AlterConfigs():
+            return _alter_configs(image, command)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that Kafka would refuse.
+
+    Raises:
+        InvalidTopicNameError: the message says which rule it breaks.
+    """
+    if not name:
+        raise InvalidTopicNameError("A topic name must not be empty.")
+    if len(name) > NAME_LENGTH_MAX:
+        raise InvalidTopicNameError(
+            f"A topic name has at most {NAME_LENGTH_MAX} characters, this one has {len(name)}."
+        )
+    if name in {".", ".."}:
+        raise InvalidTopicNameError(f"A topic cannot be named {name!r}.")
+    if not _NAME.fullmatch(name):
+        raise InvalidTopicNameError(
+            f"Topic name {name!r} has a character other than ASCII letters, digits, '.', '_' and '-'."
+        )
+
+
+def check_new_name(image: Image, name: str) -> None:
+    """Refuse a name that no new topic may take; for validation ahead of the command too.
+
+    Raises:
+        InvalidTopicNameError: a name against the rules, or one that differs from an existing topic's only in
+            '.' and '_' (Kafka refuses both, as metric names do not tell them apart).
+        TopicExistsError: the topic exists.
+    """
+    check_name(name)
+    if name in image.topic_ids:
+        raise TopicExistsError(f"Topic '{name}' already exists.")
+    if "." in name or "_" in name:
+        flat = name.replace(".", "_")
+        for other in image.topic_ids:
+            if len(other) == len(name) and other.replace(".", "_") == flat:
+                raise InvalidTopicNameError(
+                    f"Topic '{name}' collides with existing topic '{other}'."
+                )
+
+
+def check_placement(image: Image, placement: tuple[tuple[int, ...], ...]) -> int:
+    """The replication factor of a placement that can be met.
+
+    Raises:
+        InvalidReplicationError: no or too many partitions, a repeated or unknown broker, rows of unequal length.
+    """
+    if not 1 <= len(placement) <= PARTITIONS_MAX:
+        raise InvalidReplicationError(
+            f"A topic has 1..{PARTITIONS_MAX} partitions, not {len(placement)}."
+        )
+    replication_factor = len(placement[0])
+    for partition, replicas in enumerate(placement):
+        if not replicas or len(replicas) != replication_factor:
+            raise InvalidReplicationError(
+                f"Every partition needs the same number of replicas: partition 0 has {replication_factor},"
+                f" partition {partition} has {len(replicas)}."
+            )
+        if len(set(replicas)) != len(replicas):
+            raise InvalidReplicationError(
+                f"Partition {partition} names a broker twice: {replicas}."
+            )
+        unknown = [replica for replica in replicas if replica not in image.brokers]
+        if unknown:
+            raise InvalidReplicationError(
+                f"Partition {partition} names brokers that are not registered: {unknown}."
+            )
+    return replication_factor
+
+
+def _create(image: Image, now_ms: WallMs, command: CreateTopic) -> Outcome:
+    check_new_name(image, command.name)
+    if not _TOPIC_ID.fullmatch(command.topic_id):
+        raise InvalidRequestError("A topic id has 32 lower-case hex digits.")
+    if command.topic_id in image.topics:
+        raise ConflictError(f"Topic id {command.topic_id} is taken.")
+    replication_factor = check_placement(image, command.placement)
+    topic = Topic(
+        topic_id=command.topic_id,
+        name=command.name,
+        partition_count=len(command.placement),
+        replication_factor=replication_factor,
+        configs=configs.validate(command.configs, replication_factor),
+        created_ms=now_ms,
+    )
+    created = _placed(image, topic, command.placement, first_partition=0)
+    after = replace(
+        image,
+        topics=image.topics.set(topic.topic_id, topic),
+        topic_ids=image.topic_ids.set(topic.name, topic.topic_id),
+    )
+    return Outcome(
+        partitions.with_partitions(after, created),
+        (TopicCreated(topic_id=topic.topic_id, name=topic.name), *partitions.events_of(created)),
+        topic.topic_id,
+    )
+
+
+def _placed(
+    image: Image, topic: Topic, placement: tuple[tuple[int, ...], ...], *, first_partition: int
+) -> dict[PartitionKey, Partition]:
+    """New partitions. A draining broker is in sync, but leads only if no other replica is alive."""
+    live = frozenset(image.live_brokers())
+    leaving = frozenset(b.broker_id for b in image.brokers.values() if b.is_draining)
+    created: dict[PartitionKey, Partition] = {}
+    for partition, replicas in enumerate(placement, first_partition):
+        isr = tuple(replica for replica in replicas if replica in live)
+        if not isr:
+            raise UnavailableError(
+                f"None of the brokers {replicas} of partition {partition} is alive; try again later."
+            )
+        leader = next((member for member in isr if member not in leaving), isr[0])
+        created[topic.topic_id, partition] = Partition(
+            replicas=replicas, isr=isr, leader=leader, leader_epoch=0, partition_epoch=0
+        )
+    return created
+
+
+def _delete(image: Image, command: DeleteTopic) -> Outcome:
+    topic = _topic(image, command.topic_id)
+    with image.partitions.mutate() as remaining:
+        for partition in range(topic.partition_count):
+            del remaining[topic.topic_id, partition]
+        after = replace(
+            image,
+            topics=image.topics.delete(topic.topic_id),
+            topic_ids=image.topic_ids.delete(topic.name),
+            partitions=remaining.finish(),
+        )
+    return Outcome(after, (TopicDeleted(topic_id=topic.topic_id, name=topic.name),))
+
+
+def _add_partitions(image: Image, command: AddPartitions) -> Outcome:
+    topic = _topic(image, command.topic_id)
+    if topic.partition_count != command.partition_count:
+        raise StaleVersionError(
+            f"Topic '{topic.name}' has {topic.partition_count} partitions, not {command.partition_count}."
+        )
+    replication_factor = check_placement(image, command.placement)
+    partition_count = topic.partition_count + len(command.placement)
+    if replication_factor != topic.replication_factor or partition_count > PARTITIONS_MAX:
+        raise InvalidReplicationError(
+            f"Topic '{topic.name}' takes partitions of {topic.replication_factor} replicas, up to"
+            f" {PARTITIONS_MAX} in all; these have {replication_factor}, and would make {partition_count}."
+        )
+    created = _placed(image, topic, command.placement, first_partition=topic.partition_count)
+    grown = _with_topic(image, replace(topic, partition_count=partition_count))
+    return Outcome(
+        partitions.with_partitions(grown, created),
+        (TopicChanged(topic_id=topic.topic_id), *partitions.events_of(created)),
+    )
+
+
+def _alter_configs(image: Image, command: AlterConfigs) -> Outcome:
+    before = _topic(image, command.topic_id)
+    altered = configs.alter(before.configs, command.changes, before.replication_factor)
+    if altered == before.configs:
+        return Outcome(image)
+    after = replace(before, configs=altered)
+    changed: dict[PartitionKey, Partition] = {}
+    if configs.min_insync(after) < configs.min_insync(before):
+        for number in range(before.partition_count):
+            key = (before.topic_id, number)
+            partition = partitions.with_min_insync(image.partitions[key], configs.min_insync(after))
+            if partition is not image.partitions[key]:
+                changed[key] = partition
+    return Outcome(
+        partitions.with_partitions(_with_topic(image, after), changed),
+        (TopicChanged(topic_id=before.topic_id), *partitions.events_of(changed)),
+    )
+
+
+def _topic(image: Image, topic_id: str) -> Topic:
+    topic = image.topics.get(topic_id)
+    if topic is None:
+        raise TopicNotFoundError(f"There is no topic with id {topic_id}.")
+    return topic
+
+
+def _with_topic(image: Image, topic: Topic) -> Image:
+    return replace(image, topics=image.topics.set(topic.topic_id, topic))
