@@ -1,0 +1,57 @@
+"""Answers as handlers make them: bodies are bytes, headers a list of pairs."""
+
+from collections.abc import Sequence
+
+import orjson
+from aiohttp import web
+
+from http_api.errors import INTERNAL_ERROR, error_headers, row_of
+from http_api.media import JSON_TYPE
+from storage.errors import MilenaError, TopicNotFoundError
+
+Pairs = Sequence[tuple[str, str]]
+
+
+def bytes_answer(
+    body: bytes, content_type: str, *, status: int = 200, headers: Pairs = ()
+) -> web.Response:
+    """A body that is ready."""
+    return web.Response(
+        body=body, status=status, headers=[("Content-Type", content_type), *headers]
+    )
+
+
+def json_answer(
+    value: object, *, content_type: str = JSON_TYPE, status: int = 200, headers: Pairs = ()
+) -> web.Response:
+    """A value as compact JSON."""
+    return bytes_answer(orjson.dumps(value), content_type, status=status, headers=headers)
+
+
+def empty_answer(status: int = 204, headers: Pairs = ()) -> web.Response:
+    """No body."""
+    return web.Response(status=status, headers=list(headers))
+
+
+def error_answer(error: MilenaError, *, topic_missing_code: int) -> web.Response:
+    """The envelope ``{"error_code", "message"}`` of an error."""
+    row = row_of(error)
+    error_code = row.error_code
+    if isinstance(error, TopicNotFoundError):
+        error_code = topic_missing_code
+    return json_answer(
+        {"error_code": error_code, "message": error.message},
+        status=row.status,
+        headers=error_headers(error, row.status),
+    )
+
+
+def internal_error_answer(request_id: str) -> web.Response:
+    """The answer to a bug: nothing of its inside is shown, but the id that finds it in the log."""
+    return json_answer(
+        {
+            "error_code": INTERNAL_ERROR.error_code,
+            "message": f"Internal Server Error; the log has it under request_id={request_id}",
+        },
+        status=INTERNAL_ERROR.status,
+    )

@@ -1,0 +1,136 @@
+"""The one table from typed errors to HTTP: status and ``error_code`` of each concrete class.
+
+An ``error_code`` either is the status itself (what HTTP alone can say: 400, 404, 405, 406, 413, 415, 422, 500) or has
+five digits that begin with the status. Numbers that Confluent's REST proxy uses keep its meaning: 40002 is its word
+for "Kafka refused the request", which several of our classes share; 40401 to 40403 say that a topic or partition does
+not exist, and which of them a missing topic gets depends on the endpoint (``Route.topic_missing_code``). The others
+are ours. Clients that want to know the class itself read the ``Milena-Error`` header: the class's stable ``code``.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from storage import errors as e
+from storage.errors import InvalidRequestError, MilenaError, NotFoundError
+
+
+class InvalidFieldError(InvalidRequestError):
+    """A JSON body that is well-formed, but lacks a field, has an unknown one, or one out of its range."""
+
+    code: ClassVar[str] = "invalid_field"
+
+
+class MethodNotAllowedError(InvalidRequestError):
+    """The path exists, but not for this method. ``allowed`` lists the methods that do."""
+
+    code: ClassVar[str] = "method_not_allowed"
+
+    def __init__(self, message: str, *, allowed: str) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class BodyTimeoutError(InvalidRequestError):
+    """The body did not arrive in time."""
+
+    code: ClassVar[str] = "body_timeout"
+
+
+class ResourceNotFoundError(NotFoundError):
+    """A name below an existing thing that it does not have."""
+
+    code: ClassVar[str] = "resource_not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """What one class of errors becomes."""
+
+    status: int
+    error_code: int
+
+
+ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
+    # The request must change.
+    e.MalformedRequestError: ErrorRow(400, 400),
+    e.InvalidTopicNameError: ErrorRow(400, 40002),
+    e.InvalidConfigError: ErrorRow(400, 40002),
+    e.InvalidReplicationError: ErrorRow(400, 40002),
+    e.OffsetOutOfRangeError: ErrorRow(400, 40002),
+    MethodNotAllowedError: ErrorRow(405, 405),
+    e.NotAcceptableError: ErrorRow(406, 40601),
+    BodyTimeoutError: ErrorRow(408, 408),
+    e.UnsupportedMediaTypeError: ErrorRow(415, 415),
+    InvalidFieldError: ErrorRow(422, 422),
+    e.UnsupportedSchemaError: ErrorRow(422, 42202),
+    e.InvalidRecordError: ErrorRow(422, 42208),
+    e.InvalidProducerError: ErrorRow(422, 42210),
+    e.IdempotencyKeyReusedError: ErrorRow(422, 42211),
+    # Nothing of this name.
+    e.RouteNotFoundError: ErrorRow(404, 404),
+    e.TopicNotFoundError: ErrorRow(404, 40401),
+    e.PartitionNotFoundError: ErrorRow(404, 40402),
+    e.ClusterNotFoundError: ErrorRow(404, 40406),
+    e.BrokerNotFoundError: ErrorRow(404, 40407),
+    e.ConfigNotFoundError: ErrorRow(404, 40408),
+    e.ReplicaNotFoundError: ErrorRow(404, 40409),
+    ResourceNotFoundError: ErrorRow(404, 40410),
+    # The state does not allow it.
+    e.TopicExistsError: ErrorRow(400, 40002),
+    e.StaleVersionError: ErrorRow(409, 40911),
+    e.PartitionCountChangedError: ErrorRow(409, 40912),
+    e.FeatureLevelError: ErrorRow(409, 40913),
+    e.BrokerIdInUseError: ErrorRow(409, 40914),
+    e.StaleLeaderEpochError: ErrorRow(409, 40921),
+    e.StaleBrokerEpochError: ErrorRow(409, 40922),
+    e.StaleControllerEpochError: ErrorRow(409, 40923),
+    e.StaleProducerEpochError: ErrorRow(409, 40924),
+    # A bound was reached.
+    e.RequestTooLargeError: ErrorRow(413, 413),
+    e.TooManyRequestsError: ErrorRow(429, 42901),
+    # Not now, and nothing was written.
+    e.NoLeaderError: ErrorRow(503, 50302),
+    e.NotEnoughReplicasError: ErrorRow(503, 50303),
+    e.NotLeaderError: ErrorRow(503, 50304),
+    e.NoQuorumError: ErrorRow(503, 50305),
+    e.DiskFullError: ErrorRow(503, 50306),
+    e.ReplicaDamagedError: ErrorRow(503, 50307),
+    e.DrainingError: ErrorRow(503, 50308),
+    e.NotReadyError: ErrorRow(503, 50309),
+    # It may or may not have happened.
+    e.FateUnknownError: ErrorRow(504, 50401),
+    # Our own fault.
+    e.CorruptBatchError: ErrorRow(500, 50004),
+    e.DiskFailedError: ErrorRow(500, 50005),
+    e.StartupError: ErrorRow(500, 50006),
+}
+
+_UNLISTED = ErrorRow(500, 50002)
+"""A class between root and leaves that somebody raised all the same: Confluent's "Kafka error"."""
+
+INTERNAL_ERROR = ErrorRow(500, 500)
+"""A bug: anything that is not a ``MilenaError``."""
+
+RETRY_AFTER_S = "1"
+"""With 429 and 503. Elections and the end of a burst both take about a second."""
+
+_RETRY_STATUSES = frozenset({429, 503})
+
+
+def row_of(error: MilenaError) -> ErrorRow:
+    """The error's row; a subclass without one of its own has its parent's."""
+    for kind in type(error).__mro__:
+        row = ERROR_TABLE.get(kind)
+        if row is not None:
+            return row
+    return _UNLISTED
+
+
+def error_headers(error: MilenaError, status: int) -> list[tuple[str, str]]:
+    """Headers of an answer that is this error, beside its content type."""
+    headers = [("Milena-Error", error.code)]
+    if status in _RETRY_STATUSES:
+        headers.append(("Retry-After", RETRY_AFTER_S))
+    if isinstance(error, MethodNotAllowedError):
+        headers.append(("Allow", error.allowed))
+    return headers

@@ -1,0 +1,77 @@
+"""From what a fetch brought to the body of an answer, in the format asked for. Pure, so any thread may do it."""
+
+from dataclasses import dataclass
+
+from http_api.formats import binary_v2, json_v2
+from http_api.formats.rows import RowWriter, json_list
+from http_api.formats.selection import select
+from http_api.media import (
+    BATCH_TYPE,
+    BINARY_V2_TYPE,
+    JSON_V2_TYPE,
+    RecordFormat,
+    RecordsType,
+)
+from http_api.ports import FetchResult
+from storage.batch import iterate_headers
+from storage.errors import NotAcceptableError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsBody:
+    """A body. ``next_offset``: the first offset that the reader has not been given yet."""
+
+    body: bytes
+    content_type: str
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the request asked for. ``count`` None: no bound."""
+
+    topic: str
+    partition: int
+    type: RecordsType
+    count: int | None
+    bytes_max: int
+
+
+def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
+    """The answer to a fetch.
+
+    Raises:
+        NotAcceptableError: JSON was asked for, and the very first record is not JSON. When a later one is not, the
+            answer ends before it, so that a reader gets the error exactly at the record's offset.
+        CorruptBatchError: the batches are damaged.
+    """
+    if wanted.type.format is RecordFormat.BATCH:
+        return _batches(result)
+    selection = select(result, count=wanted.count, bytes_max=wanted.bytes_max)
+    writer = RowWriter(wanted.topic, wanted.partition)
+    if wanted.type.format is not RecordFormat.BINARY:
+        rows, bad_offset = json_v2.encode(writer, selection)
+        if bad_offset is None or (rows and wanted.type.format is RecordFormat.JSON):
+            return RecordsBody(
+                body=json_list(rows),
+                content_type=wanted.type.content_type or JSON_V2_TYPE,
+                next_offset=selection.next_offset if bad_offset is None else bad_offset,
+            )
+        if wanted.type.format is RecordFormat.JSON:
+            raise NotAcceptableError(
+                f"the record at offset {bad_offset} of {wanted.topic}-{wanted.partition} is not "
+                f"JSON; ask for {BINARY_V2_TYPE}, or go on at offset {bad_offset + 1}"
+            )
+    return RecordsBody(
+        body=json_list(binary_v2.encode(writer, selection)),
+        content_type=BINARY_V2_TYPE,
+        next_offset=selection.next_offset,
+    )
+
+
+def _batches(result: FetchResult) -> RecordsBody:
+    """Stored bytes as they are; whoever decodes them checks them."""
+    next_offset = result.start_offset
+    for _, header in iterate_headers(result.batches):
+        next_offset = max(next_offset, min(header.next_offset, result.high_watermark))
+    return RecordsBody(body=result.batches, content_type=BATCH_TYPE, next_offset=next_offset)

@@ -1,0 +1,43 @@
+"""Records as kafka binary v2: keys and values are base64 strings; ``null`` and an absent field are no value at all."""
+
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Sequence
+from typing import Any
+
+from http_api.formats.envelope import Column, decode_base64, decode_envelope
+from http_api.formats.rows import RowWriter
+from http_api.formats.selection import Selection
+from http_api.ports import Records
+
+
+def decode(body: bytes, *, records_max: int) -> Records:
+    """The records of a request's body.
+
+    Raises:
+        InvalidRequestError, NotFoundError, LimitReachedError: see ``decode_envelope``.
+    """
+    return decode_envelope(body, _decode_column, records_max=records_max)
+
+
+def _decode_column(items: list[Any], field: str) -> Column:
+    try:
+        return [None if item is None else a2b_base64(item, strict_mode=True) for item in items]
+    except (ValueError, TypeError):
+        # Some item is wrong; the slow way finds out which, and says so.
+        return [
+            None if item is None else decode_base64(item, f"records[{index}].{field}")
+            for index, item in enumerate(items)
+        ]
+
+
+def encode(writer: RowWriter, selection: Selection) -> list[bytes]:
+    """The records, whatever bytes they hold."""
+    rows: list[bytes] = []
+    for piece in selection.slices:
+        keys = None if piece.keys is None else _quoted(piece.keys)
+        rows += writer.rows(piece, keys, _quoted(piece.values))
+    return rows
+
+
+def _quoted(column: Sequence[bytes | None]) -> list[bytes | None]:
+    return [None if item is None else b'"%b"' % b2a_base64(item, newline=False) for item in column]

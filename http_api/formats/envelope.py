@@ -1,0 +1,202 @@
+"""The JSON envelope of produce requests, ``{"records": [{"key", "value", ...}]}``, shared by both v2 formats.
+
+Everything runs over whole lists, in C where there is a way: a set of all field names and of all types stands for a
+loop over the records. Only what a request really uses (headers, timestamps) is looked at record by record.
+"""
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from http_api.errors import InvalidFieldError
+from http_api.ports import Records
+from http_api.schemas import json_kind, parse_json, unknown_field
+from storage.errors import (
+    InvalidRecordError,
+    MalformedRequestError,
+    PartitionNotFoundError,
+    RequestTooLargeError,
+    UnsupportedSchemaError,
+)
+
+Column = list[bytes | None]
+Header = tuple[str, bytes | None]
+
+REQUEST_FIELDS = frozenset(
+    {"records", "key_schema", "key_schema_id", "value_schema", "value_schema_id"}
+)
+RECORD_FIELDS = frozenset({"key", "value", "partition", "timestamp", "headers"})
+_HEADER_FIELDS = frozenset({"key", "name", "value"})
+
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999: the last that other systems can write down."""
+
+
+def decode_envelope(
+    body: bytes,
+    decode_column: Callable[[list[Any], str], Column],
+    *,
+    records_max: int,
+) -> Records:
+    """The records of a body. ``decode_column(items, field)`` turns JSON values into stored bytes.
+
+    Raises:
+        MalformedRequestError: not JSON, or a wrong JSON type.
+        InvalidFieldError: no records, or a field that nothing reads.
+        UnsupportedSchemaError: a schema is named.
+        RequestTooLargeError: more than ``records_max`` records.
+    """
+    records = _records_of(parse_json(body), records_max)
+    used: set[str] = set().union(*records)
+    if not used <= RECORD_FIELDS:
+        raise unknown_field(min(used - RECORD_FIELDS), RECORD_FIELDS)
+    return Records(
+        keys=decode_column(_column(records, "key"), "key") if "key" in used else None,
+        values=(
+            decode_column(_column(records, "value"), "value")
+            if "value" in used
+            else [None] * len(records)
+        ),
+        headers=_headers_column(records) if "headers" in used else None,
+        timestamps=_timestamps_column(records) if "timestamp" in used else None,
+        partitions=_partitions_column(records) if "partition" in used else None,
+    )
+
+
+def _records_of(envelope: object, records_max: int) -> list[dict[str, Any]]:
+    if not isinstance(envelope, dict):
+        raise MalformedRequestError(
+            f'the body must be a JSON object {{"records": [...]}}, not {json_kind(envelope)}'
+        )
+    for name in envelope:
+        if name not in REQUEST_FIELDS:
+            raise unknown_field(name, REQUEST_FIELDS)
+    records = envelope.get("records")
+    if records is None or records == []:
+        raise InvalidFieldError("records may not be empty")
+    if not isinstance(records, list):
+        raise MalformedRequestError(f"records must be a list, not {json_kind(records)}")
+    if set(map(type, records)) != {dict}:
+        index, wrong = next((i, r) for i, r in enumerate(records) if type(r) is not dict)
+        raise MalformedRequestError(f"records[{index}] must be an object, not {json_kind(wrong)}")
+    _check_envelope(envelope, len(records), records_max)
+    return records
+
+
+def _check_envelope(envelope: dict[str, Any], count: int, records_max: int) -> None:
+    if count > records_max:
+        raise RequestTooLargeError(
+            f"{count} records; at most {records_max} are taken in one request"
+        )
+    for name in REQUEST_FIELDS - {"records"}:
+        if envelope.get(name) is not None:
+            raise UnsupportedSchemaError(
+                f"'{name}' needs a schema registry, which is not part of this cluster; leave it out"
+            )
+
+
+def _column(records: list[dict[str, Any]], name: str) -> list[Any]:
+    return [record.get(name) for record in records]
+
+
+def _partitions_column(records: list[dict[str, Any]]) -> list[int | None]:
+    column = _column(records, "partition")
+    if not set(map(type, column)) <= {int, type(None)}:
+        index, wrong = next(
+            (i, p) for i, p in enumerate(column) if p is not None and type(p) is not int
+        )
+        raise MalformedRequestError(
+            f"records[{index}].partition must be an integer, not {json_kind(wrong)}"
+        )
+    least = min((p for p in column if p is not None), default=0)
+    if least < 0:
+        raise PartitionNotFoundError(f"there is no partition {least}")
+    return column
+
+
+def _timestamps_column(records: list[dict[str, Any]]) -> list[int | None]:
+    column = _column(records, "timestamp")
+    if not set(map(type, column)) <= {int, type(None)}:
+        column = [_timestamp(index, value) for index, value in enumerate(column)]
+    for value in column:
+        if value is not None and not 0 <= value <= TIMESTAMP_MS_MAX:
+            raise InvalidRecordError(
+                f"timestamp {value} is not between 0 and {TIMESTAMP_MS_MAX} (ms since 1970)"
+            )
+    return column
+
+
+def _timestamp(index: int, value: object) -> int | None:
+    if value is None or type(value) is int:
+        return value
+    if isinstance(value, str):
+        return parse_time(value, f"records[{index}].timestamp")
+    raise MalformedRequestError(
+        f"records[{index}].timestamp must be ms since 1970 or an ISO-8601 time, not {json_kind(value)}"
+    )
+
+
+def parse_time(text: str, what: str) -> int:
+    """An ISO-8601 time as ms since 1970; UTC when it names no zone.
+
+    Raises:
+        MalformedRequestError: it is none.
+    """
+    try:
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is None:
+            time = time.replace(tzinfo=UTC)
+        since = time - datetime(1970, 1, 1, tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise MalformedRequestError(f"{what} is '{text}', not an ISO-8601 time") from None
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+def _headers_column(records: list[dict[str, Any]]) -> list[list[Header] | None]:
+    return [_headers(index, record.get("headers")) for index, record in enumerate(records)]
+
+
+def _headers(index: int, items: object) -> list[Header] | None:
+    where = f"records[{index}].headers"
+    if items is None or items == []:
+        return None
+    if not isinstance(items, list):
+        raise MalformedRequestError(f"{where} must be a list, not {json_kind(items)}")
+    return [_header(where, item) for item in items]
+
+
+def _header(where: str, item: object) -> Header:
+    if not isinstance(item, dict):
+        raise MalformedRequestError(f"{where} must hold objects, not {json_kind(item)}")
+    for field in item:
+        if field not in _HEADER_FIELDS:
+            raise unknown_field(field, _HEADER_FIELDS)
+    name = item.get("key", item.get("name"))
+    if not isinstance(name, str):
+        raise MalformedRequestError(
+            f"{where}: each header needs a 'key' (or 'name') that is a string"
+        )
+    value = item.get("value")
+    return name, None if value is None else decode_base64(value, where)
+
+
+def decode_base64(value: object, where: str) -> bytes:
+    """The bytes of a base64 string.
+
+    Raises:
+        MalformedRequestError: not a string, or not base64.
+    """
+    if not isinstance(value, str):
+        raise MalformedRequestError(f"{where}: base64 must be a string, not {json_kind(value)}")
+    try:
+        return b64decode(value, validate=True)
+    except (Base64Error, ValueError):
+        raise MalformedRequestError(
+            f"{where}: data={_shortened(value)} is not a valid base64 string."
+        ) from None
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 64 else f"{text[:61]}..."

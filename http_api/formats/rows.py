@@ -1,0 +1,75 @@
+"""Records as JSON objects: ``topic, key, value, partition, offset``, then timestamp and headers when there are any.
+
+Keys and values arrive as JSON text and are written as they are; one ``%`` a record, mapped in C.
+"""
+
+from binascii import b2a_base64
+from collections.abc import Iterable, Iterator, Sequence
+
+import orjson
+
+from http_api.formats.selection import Slice
+from storage.batch import Headers
+
+Column = Sequence[bytes | None]
+
+
+class RowWriter:
+    """Writes the records of one partition."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        name = orjson.dumps(topic).replace(b"%", b"%%")
+        self._head = b'{"topic":%b,"key":%%b,"value":%%b,"partition":%d,"offset":%%d' % (
+            name,
+            partition,
+        )
+        self._plain = self._head + b',"timestamp":%d}'
+
+    def rows(self, piece: Slice, keys: Column | None, values: Column) -> Iterable[bytes]:
+        """An object a record. ``keys`` and ``values``: the piece's, as JSON text; None is null."""
+        columns = zip(
+            _or_null(keys, len(values)),
+            _or_null(values, len(values)),
+            piece.offsets,
+            piece.timestamps,
+            strict=True,
+        )
+        if piece.headers is None and min(piece.timestamps, default=0) >= 0:
+            return map(self._plain.__mod__, columns)
+        return self._decorated(columns, piece.headers or [None] * len(values))
+
+    def _decorated(
+        self, columns: Iterable[tuple[bytes, bytes, int, int]], headers: Sequence[Headers | None]
+    ) -> Iterator[bytes]:
+        for (key, value, offset, timestamp), pairs in zip(columns, headers, strict=True):
+            row = self._head % (key, value, offset)
+            if timestamp >= 0:
+                row += b',"timestamp":%d' % timestamp
+            if pairs:
+                row += b',"headers":' + _encode_headers(pairs)
+            yield row + b"}"
+
+
+def _or_null(column: Column | None, count: int) -> Sequence[bytes]:
+    if column is None:
+        return [b"null"] * count
+    return [b"null" if item is None else item for item in column]
+
+
+def _encode_headers(pairs: Headers) -> bytes:
+    return orjson.dumps(
+        [
+            {"key": name, "value": None if value is None else base64_text(value)}
+            for name, value in pairs
+        ]
+    )
+
+
+def base64_text(value: bytes) -> str:
+    """Base64 without line breaks."""
+    return b2a_base64(value, newline=False).decode("ascii")
+
+
+def json_list(rows: Sequence[bytes]) -> bytes:
+    """A JSON list of JSON texts."""
+    return b"[%b]" % b",".join(rows)

@@ -1,0 +1,106 @@
+"""Which records of a fetch go into an answer: those in range, decoded batch by batch, within a budget."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from http_api.ports import FetchResult
+from storage.batch import (
+    BatchHeader,
+    Headers,
+    RecordColumns,
+    decode_columns,
+    iterate_batches,
+    offsets_of,
+    timestamps_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Records of one batch as columns of equal length."""
+
+    offsets: Sequence[int]
+    timestamps: Sequence[int]
+    """Wall ms; negative where the record has none."""
+    keys: Sequence[bytes | None] | None
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers | None] | None
+
+    def between(self, first: int, last: int) -> "Slice":
+        """The records at positions ``first`` to ``last``, exclusive."""
+        if first == 0 and last >= len(self.values):
+            return self
+        return Slice(
+            self.offsets[first:last],
+            self.timestamps[first:last],
+            None if self.keys is None else self.keys[first:last],
+            self.values[first:last],
+            None if self.headers is None else self.headers[first:last],
+        )
+
+
+@dataclass(slots=True)
+class Selection:
+    """What an answer holds. ``next_offset``: where the next request goes on."""
+
+    next_offset: int
+    slices: list[Slice] = field(default_factory=list)
+
+
+def select(result: FetchResult, *, count: int | None, bytes_max: int) -> Selection:
+    """The readable records of a fetch: at most ``count``, and whole batches of up to ``bytes_max`` decompressed.
+
+    The first batch with records is taken whatever its size, so that a reader always gets on.
+
+    Raises:
+        CorruptBatchError: the batches are damaged.
+    """
+    selection = Selection(result.start_offset)
+    left = count
+    budget = bytes_max
+    for position, header in iterate_batches(result.batches):
+        if header.last_offset < result.start_offset:
+            continue
+        budget -= header.uncompressed_bytes
+        is_full = left == 0 or (budget < 0 and selection.slices)
+        if header.base_offset >= result.high_watermark or is_full:
+            break
+        selection.next_offset = min(header.next_offset, result.high_watermark)
+        if header.is_control or header.record_count == 0:
+            continue
+        columns = decode_columns(result.batches, header, position)
+        piece = _trim(_slice_of(header, columns), result)
+        if left is not None:
+            left = _limit(selection, piece, left)
+        elif piece.values:
+            selection.slices.append(piece)
+    return selection
+
+
+def _limit(selection: Selection, piece: Slice, left: int) -> int:
+    """Take at most ``left`` records; how many may still be taken."""
+    taken = piece.between(0, left)
+    if taken.values:
+        selection.slices.append(taken)
+    if len(taken.values) < len(piece.values):
+        selection.next_offset = taken.offsets[-1] + 1
+    return left - len(taken.values)
+
+
+def _slice_of(header: BatchHeader, columns: RecordColumns) -> Slice:
+    return Slice(
+        offsets_of(header, columns),
+        timestamps_of(header, columns),
+        columns.keys,
+        columns.values,
+        columns.headers,
+    )
+
+
+def _trim(piece: Slice, result: FetchResult) -> Slice:
+    offsets = piece.offsets
+    if result.start_offset <= offsets[0] and offsets[-1] < result.high_watermark:
+        return piece
+    first = bisect_left(offsets, result.start_offset)
+    return piece.between(first, bisect_left(offsets, result.high_watermark))

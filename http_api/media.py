@@ -1,0 +1,207 @@
+"""Media types: what a ``Content-Type`` or ``Accept`` header asks for.
+
+Lenient where the dialects differ: ``application/json``, a missing header, ``v1`` and versionless names are taken;
+``Accept`` lists with q-values are read as RFC 9110 says. Results are cached by the header's text, because a client
+sends the same few headers with each of its requests; header sizes are bounded by the HTTP parser.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from functools import lru_cache
+
+from storage.errors import NotAcceptableError, UnsupportedMediaTypeError
+
+JSON_TYPE = "application/json"
+V2_TYPE = "application/vnd.kafka.v2+json"
+JSON_V2_TYPE = "application/vnd.kafka.json.v2+json"
+BINARY_V2_TYPE = "application/vnd.kafka.binary.v2+json"
+BATCH_TYPE = "application/vnd.milena.batch"
+
+_KAFKA = re.compile(
+    r"application/vnd\.kafka(?:\.(?P<embedded>[a-z]+))?(?:\.v(?P<version>\d+))?\+json"
+)
+_SCHEMA_FORMATS = frozenset({"avro", "jsonschema", "protobuf"})
+_WILDCARDS = ("application/*", "*/*")
+
+
+@unique
+class RecordFormat(StrEnum):
+    """How records are written in a body."""
+
+    JSON = "json"
+    BINARY = "binary"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class MediaRange:
+    """One member of an ``Accept`` list; ``rank`` is its quality, then how narrow it is, then its place."""
+
+    name: str
+    quality: float
+    place: int
+
+    @property
+    def rank(self) -> tuple[float, int, int]:
+        """Greater is wanted more."""
+        return (self.quality, 2 - self.name.count("*"), -self.place)
+
+
+def parse_accept(header: str) -> list[MediaRange]:
+    """The members of an ``Accept`` list, most wanted first; those with ``q=0`` come last and mean "never".
+
+    Raises:
+        NotAcceptableError: a quality that is not a number from 0 to 1.
+    """
+    ranges = []
+    for place, member in enumerate(header.lower().split(",")):
+        name, *parameters = (part.strip() for part in member.split(";"))
+        if name:
+            ranges.append(MediaRange(name, _quality(parameters), place))
+    ranges.sort(key=lambda media: media.rank, reverse=True)
+    return ranges
+
+
+def _quality(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() != "q":
+            continue
+        if re.fullmatch(r"\s*(0(\.\d{0,3})?|1(\.0{0,3})?)\s*", value) is None:
+            raise NotAcceptableError(f"'{parameter}' in Accept is not a quality from 0 to 1")
+        return float(value)
+    return 1.0
+
+
+def _is_kafka(name: str) -> re.Match[str] | None:
+    match = _KAFKA.fullmatch(name)
+    if match is None or match["version"] not in (None, "1", "2"):
+        return None
+    return match
+
+
+@lru_cache(maxsize=512)
+def metadata_type(accept: str) -> str:
+    """The content type of an answer that holds no records: JSON under the name that was asked for.
+
+    Raises:
+        NotAcceptableError: nothing in the list is JSON.
+    """
+    if not accept.strip():
+        return V2_TYPE
+    ranges = parse_accept(accept)
+    refused = {media.name for media in ranges if media.quality == 0}
+    for media in ranges:
+        if media.quality == 0:
+            break
+        if media.name == JSON_TYPE:
+            return JSON_TYPE
+        if _is_kafka(media.name):
+            return V2_TYPE
+        if media.name in _WILDCARDS:
+            return JSON_TYPE if V2_TYPE in refused else V2_TYPE
+    raise NotAcceptableError(
+        f"cannot answer with any of '{accept}'; ask for {V2_TYPE} or {JSON_TYPE}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsType:
+    """How records are to be answered. ``format`` None: JSON when every record is, else binary."""
+
+    format: RecordFormat | None
+    content_type: str
+
+
+_ANY_RECORDS = RecordsType(None, "")
+_RECORDS_BY_EMBEDDED = {
+    "json": RecordsType(RecordFormat.JSON, JSON_V2_TYPE),
+    "binary": RecordsType(RecordFormat.BINARY, BINARY_V2_TYPE),
+    None: _ANY_RECORDS,
+}
+
+
+@lru_cache(maxsize=512)
+def records_type(accept: str) -> RecordsType:
+    """The format of an answer that holds records.
+
+    Raises:
+        NotAcceptableError: nothing in the list is a format of ours.
+    """
+    if not accept.strip():
+        return _ANY_RECORDS
+    for media in parse_accept(accept):
+        if media.quality == 0:
+            break
+        if media.name in _WILDCARDS:
+            return _ANY_RECORDS
+        wanted = _records_type_named(media.name)
+        if wanted is not None:
+            return wanted
+    raise NotAcceptableError(
+        f"cannot answer records as any of '{accept}'; "
+        f"ask for {JSON_V2_TYPE}, {BINARY_V2_TYPE} or {BATCH_TYPE}"
+    )
+
+
+def _records_type_named(name: str) -> RecordsType | None:
+    if name == BATCH_TYPE:
+        return RecordsType(RecordFormat.BATCH, BATCH_TYPE)
+    if name == JSON_TYPE:
+        return RecordsType(RecordFormat.JSON, JSON_TYPE)
+    match = _is_kafka(name)
+    return None if match is None else _RECORDS_BY_EMBEDDED.get(match["embedded"])
+
+
+@lru_cache(maxsize=512)
+def produce_format(content_type: str) -> RecordFormat:
+    """The format of records in a request's body; JSON when nothing is said, binary for ``vnd.kafka.v2+json``.
+
+    Raises:
+        UnsupportedMediaTypeError: any other type.
+    """
+    name, *parameters = (part.strip() for part in content_type.lower().split(";"))
+    _check_charset(parameters)
+    if name in ("", JSON_TYPE):
+        return RecordFormat.JSON
+    if name == BATCH_TYPE:
+        return RecordFormat.BATCH
+    match = _is_kafka(name)
+    if match is not None:
+        if match["embedded"] in _SCHEMA_FORMATS:
+            raise UnsupportedMediaTypeError(
+                f"{match['embedded']} needs a schema registry, which is not part of this cluster; "
+                f"send {JSON_V2_TYPE} or {BINARY_V2_TYPE}"
+            )
+        if match["embedded"] == "json":
+            return RecordFormat.JSON
+        if match["embedded"] in (None, "binary"):
+            return RecordFormat.BINARY
+    raise UnsupportedMediaTypeError(
+        f"Content-Type '{name}' holds no records; "
+        f"send {JSON_V2_TYPE}, {BINARY_V2_TYPE}, {JSON_TYPE} or {BATCH_TYPE}"
+    )
+
+
+@lru_cache(maxsize=512)
+def check_json_type(content_type: str) -> None:
+    """Nothing, if a body of this type may be read as JSON.
+
+    Raises:
+        UnsupportedMediaTypeError: it may not. A browser's forms and plain text are refused on purpose: pages of other
+            origins may send those without asking.
+    """
+    name, *parameters = (part.strip() for part in content_type.lower().split(";"))
+    _check_charset(parameters)
+    if name not in ("", JSON_TYPE) and _is_kafka(name) is None:
+        raise UnsupportedMediaTypeError(
+            f"Content-Type '{name}' is not taken here; send {JSON_TYPE}"
+        )
+
+
+def _check_charset(parameters: list[str]) -> None:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "charset" and value.strip().strip('"') not in ("utf-8", "utf8"):
+            raise UnsupportedMediaTypeError(f"charset {value.strip()} is not taken; send UTF-8")

@@ -1,0 +1,178 @@
+"""Paths to handlers: a table of routes, and a tree that finds one by the segments of a path.
+
+Names in paths are percent-decoded one segment at a time, so that an encoded slash stays inside its name. A trailing
+slash means nothing. Control characters are refused before anything else looks at a name.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from http_api.errors import MethodNotAllowedError
+from storage.errors import MalformedRequestError, RouteNotFoundError
+
+if TYPE_CHECKING:
+    from http_api.call import Call
+
+Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_PICTURES = 0x2400
+
+
+@unique
+class ParamPlace(StrEnum):
+    """Where a parameter travels, in OpenAPI's words."""
+
+    PATH = "path"
+    QUERY = "query"
+    HEADER = "header"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Param:
+    """One parameter of a route, for people and for the OpenAPI file."""
+
+    name: str
+    place: ParamPlace
+    description: str
+    kind: str = "string"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One endpoint. ``path`` holds names in braces: ``/topics/{topic}``."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    params: tuple[Param, ...] = ()
+    topic_missing_code: int = 40401
+    """The ``error_code`` of a topic that does not exist: the dialects differ by endpoint."""
+    is_exempt: bool = False
+    """Answered however many requests are in flight: probes and metrics."""
+
+    @property
+    def path_names(self) -> tuple[str, ...]:
+        """Names in the path, in order."""
+        return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+
+
+@dataclass(slots=True)
+class _Node:
+    literals: dict[str, "_Node"] = field(default_factory=dict)
+    wildcard: "_Node | None" = None
+    routes: dict[str, Route] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A route and the names of its path."""
+
+    route: Route
+    names: Mapping[str, str]
+
+
+class Router:
+    """Finds the route of a request; never changes once built."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Node()
+        for route in routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        node = self._root
+        for part in _segments(route.path):
+            if part.startswith("{"):
+                if node.wildcard is None:
+                    node.wildcard = _Node()
+                node = node.wildcard
+            else:
+                node = node.literals.setdefault(part, _Node())
+        assert route.method not in node.routes, (route.method, route.path)
+        node.routes[route.method] = route
+
+    def find(self, method: str, raw_path: str) -> Match:
+        """The route of a request.
+
+        Raises:
+            RouteNotFoundError: no endpoint at this path.
+            MethodNotAllowedError: there is one, for other methods.
+            MalformedRequestError: a control character, or bytes that are not UTF-8, in a name.
+        """
+        node, values = self._walk(raw_path)
+        route = node.routes.get(method)
+        if route is None and method == "HEAD":
+            route = node.routes.get("GET")
+        if route is None:
+            allowed = allowed_methods(node.routes)
+            raise MethodNotAllowedError(
+                f"{method} is not allowed for {raw_path}; allowed: {allowed}", allowed=allowed
+            )
+        return Match(route, dict(zip(route.path_names, values, strict=True)))
+
+    def allowed(self, raw_path: str) -> str:
+        """The methods of a path, as an ``Allow`` header has them.
+
+        Raises:
+            RouteNotFoundError: no endpoint at this path.
+        """
+        return allowed_methods(self._walk(raw_path)[0].routes)
+
+    def _walk(self, raw_path: str) -> tuple[_Node, list[str]]:
+        node = self._root
+        values: list[str] = []
+        for part in _segments(raw_path):
+            found = node.literals.get(part)
+            if found is None:
+                found = node.wildcard
+                if found is None or not part:
+                    raise RouteNotFoundError(f"no endpoint at {raw_path}")
+                values.append(decode_segment(part) if "%" in part else part)
+            node = found
+        if not node.routes:
+            raise RouteNotFoundError(f"no endpoint at {raw_path}")
+        return node, values
+
+
+def _segments(path: str) -> list[str]:
+    parts = path.split("/")[1:]
+    if parts and not parts[-1]:
+        parts.pop()
+    return parts
+
+
+def decode_segment(part: str) -> str:
+    """A percent-decoded name.
+
+    Raises:
+        MalformedRequestError: it holds a control character (shown as its picture), or is not UTF-8.
+    """
+    try:
+        name = unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise MalformedRequestError(f"'{part}' in the path is not UTF-8") from None
+    if _CONTROL.search(name):
+        shown = _CONTROL.sub(_picture, name)
+        raise MalformedRequestError(f"control characters are not allowed in names: '{shown}'")
+    return name
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return chr(_CONTROL_PICTURES + (0x21 if code == 0x7F else code))
+
+
+def allowed_methods(methods: Iterable[str]) -> str:
+    """``GET, HEAD, OPTIONS, POST``: the methods, and those that come with them."""
+    names = {*methods, "OPTIONS"}
+    if "GET" in names:
+        names.add("HEAD")
+    return ", ".join(sorted(names))

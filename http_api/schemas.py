@@ -1,0 +1,218 @@
+"""Reading JSON bodies and query parameters: every mistake gets a sentence that names the field.
+
+A wrong JSON type, or text where a number is expected, is malformed (400); a missing, unknown or out-of-range field is
+invalid (422). Numbers and booleans are also taken as text, because the dialects disagree about them.
+"""
+
+from collections.abc import Iterator, Mapping
+from urllib.parse import parse_qsl
+
+import orjson
+
+from http_api.errors import InvalidFieldError
+from storage.errors import MalformedRequestError
+
+_QUERY_FIELDS_MAX = 64
+_INT64_MAX = (1 << 63) - 1
+_TRUE = frozenset({"true", "1", "yes", ""})
+_FALSE = frozenset({"false", "0", "no"})
+
+
+def parse_json(body: bytes) -> object:
+    """The body's JSON.
+
+    Raises:
+        MalformedRequestError: it is empty or not JSON; the message says where it stops being JSON.
+    """
+    if not body:
+        raise MalformedRequestError("the body is empty; JSON is expected")
+    try:
+        value: object = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedRequestError(f"the body is not JSON: {error}") from None
+    return value
+
+
+def parse_query(raw: str) -> dict[str, str]:
+    """The parameters of a query string; of repeated ones the last counts.
+
+    Raises:
+        MalformedRequestError: more parameters than any endpoint has, or bytes that are not UTF-8.
+    """
+    try:
+        pairs = parse_qsl(
+            raw, keep_blank_values=True, errors="strict", max_num_fields=_QUERY_FIELDS_MAX
+        )
+    except ValueError as error:
+        raise MalformedRequestError(f"the query string is malformed: {error}") from None
+    return dict(pairs)
+
+
+def integer_text(name: str, text: str) -> int:
+    """The integer that a parameter holds.
+
+    Raises:
+        MalformedRequestError: it is none, or has more than 64 bits.
+    """
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+        raise MalformedRequestError(f"Invalid parameter '{name}' got '{text}': not an integer")
+    value = int(text)
+    if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
+        raise MalformedRequestError(f"Invalid parameter '{name}' got '{text}': more than 64 bits")
+    return value
+
+
+def integer_param(query: Mapping[str, str], name: str, default: int, *, least: int) -> int:
+    """An integer parameter of at least ``least``.
+
+    Raises:
+        MalformedRequestError: not an integer, or too small.
+    """
+    text = query.get(name)
+    if text is None:
+        return default
+    value = integer_text(name, text)
+    if value < least:
+        raise MalformedRequestError(f"Invalid parameter '{name}' got '{text}': below {least}")
+    return value
+
+
+def boolean_param(query: Mapping[str, str], name: str) -> bool:
+    """A boolean parameter; absent is false, present without a value is true.
+
+    Raises:
+        MalformedRequestError: neither true nor false.
+    """
+    text = query.get(name)
+    if text is None:
+        return False
+    return _boolean(name, text)
+
+
+def _boolean(name: str, text: str) -> bool:
+    word = text.lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise MalformedRequestError(f"'{name}' is '{text}'; expected true or false")
+
+
+class Fields:
+    """A JSON object whose fields are taken by name and type; ``known`` are all that it may have."""
+
+    def __init__(self, value: object, where: str, known: frozenset[str]) -> None:
+        if not isinstance(value, dict):
+            raise MalformedRequestError(f"{where} must be a JSON object, not {json_kind(value)}")
+        self._values: dict[str, object] = value
+        self._where = where
+        for name in value:
+            if name not in known:
+                raise unknown_field(name, known)
+
+    def has(self, name: str) -> bool:
+        """The field is there and not null."""
+        return self._values.get(name) is not None
+
+    def raw(self, name: str) -> object:
+        """The field as it is; None when absent."""
+        return self._values.get(name)
+
+    def text(self, name: str) -> str | None:
+        """A string, or None when absent or null."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self._wrong(name, "a string", value)
+        return value
+
+    def required_text(self, name: str) -> str:
+        """A string that must be there.
+
+        Raises:
+            InvalidFieldError: absent, null or empty.
+        """
+        value = self.text(name)
+        if not value:
+            raise InvalidFieldError(f"{self._where}: '{name}' may not be empty")
+        return value
+
+    def setting(self, name: str) -> str | None:
+        """A string; numbers and booleans as their JSON text."""
+        value = self._values.get(name)
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int | float):
+            return str(value)
+        return self.text(name)
+
+    def integer(self, name: str, *, least: int) -> int | None:
+        """An integer of at least ``least`` (also as text), or None when absent or null.
+
+        Raises:
+            InvalidFieldError: it is smaller.
+        """
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, str):
+            value = integer_text(name, value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(name, "an integer", value)
+        if value < least:
+            raise InvalidFieldError(
+                f"{self._where}: '{name}' is {value}; at least {least} is needed"
+            )
+        return value
+
+    def boolean(self, name: str) -> bool:
+        """A boolean (also as text); false when absent or null."""
+        value = self._values.get(name)
+        if value is None:
+            return False
+        if isinstance(value, str):
+            return _boolean(name, value)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "a boolean", value)
+        return value
+
+    def items(self, name: str) -> list[object]:
+        """A list; empty when absent or null."""
+        value = self._values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise self._wrong(name, "a list", value)
+        return value
+
+    def objects(self, name: str, known: frozenset[str]) -> Iterator["Fields"]:
+        """The objects of a list."""
+        for index, item in enumerate(self.items(name)):
+            yield Fields(item, f"{name}[{index}]", known)
+
+    def _wrong(self, name: str, expected: str, value: object) -> MalformedRequestError:
+        return MalformedRequestError(
+            f"{self._where}: '{name}' must be {expected}, not {json_kind(value)}"
+        )
+
+
+def unknown_field(name: str, known: frozenset[str]) -> InvalidFieldError:
+    """The error for a field that nothing reads."""
+    return InvalidFieldError(f"Unrecognized field: {name} (known: {', '.join(sorted(known))})")
+
+
+def json_kind(value: object) -> str:
+    """What JSON calls a value, for messages."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "a list"
+        case _:
+            return "an object"

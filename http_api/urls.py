@@ -1,0 +1,46 @@
+"""Absolute URLs of answers, as the client sees this server: ``Forwarded``, ``X-Forwarded-*``, then ``Host``."""
+
+import re
+from urllib.parse import quote
+
+from aiohttp import web
+
+from storage.errors import MalformedRequestError
+
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
+_PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)*/?")
+
+
+def base_url(request: web.BaseRequest) -> str:
+    """``scheme://host[/prefix]`` without a trailing slash.
+
+    Raises:
+        MalformedRequestError: one of the headers holds no host, scheme or path.
+    """
+    headers = request.headers
+    forwarded = _forwarded(headers.get("Forwarded", ""))
+    scheme = forwarded.get("proto") or _first(headers.get("X-Forwarded-Proto")) or request.scheme
+    host = forwarded.get("host") or _first(headers.get("X-Forwarded-Host")) or headers.get("Host")
+    prefix = _first(headers.get("X-Forwarded-Path")) or ""
+    if scheme.lower() not in ("http", "https"):
+        raise MalformedRequestError(f"'{scheme}' is not a scheme that this server is reached by")
+    if host is None or not _HOST.fullmatch(host):
+        raise MalformedRequestError(f"'{host or ''}' is not a host; check the Host header")
+    if not _PREFIX.fullmatch(prefix):
+        raise MalformedRequestError(f"X-Forwarded-Path '{prefix}' is not a path")
+    return f"{scheme.lower()}://{host}{prefix.rstrip('/')}"
+
+
+def _first(header: str | None) -> str | None:
+    return None if header is None else header.split(",")[0].strip()
+
+
+def _forwarded(header: str) -> dict[str, str]:
+    """The parameters of the first, outermost element of a ``Forwarded`` header."""
+    pairs = (part.partition("=") for part in header.split(",", maxsplit=1)[0].split(";"))
+    return {name.strip().lower(): value.strip().strip('"') for name, _, value in pairs if value}
+
+
+def path_of(*parts: str | int) -> str:
+    """``/a/b/c`` with each part percent-encoded."""
+    return "".join("/" + quote(str(part), safe="") for part in parts)

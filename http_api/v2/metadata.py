@@ -1,0 +1,157 @@
+"""v2: what there is: topics, partitions, offsets, brokers."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from aiohttp import web
+
+from http_api.answers import empty_answer, json_answer
+from http_api.call import Call
+from http_api.media import metadata_type
+from http_api.ports import NewTopic
+from http_api.schemas import Fields
+from raft_meta.machine.configs import effective
+from raft_meta.machine.image import Partition, Topic
+from storage.errors import PartitionNotFoundError
+
+_NEW_TOPIC_FIELDS = frozenset({"topic_name", "partitions_count", "replication_factor", "configs"})
+_CONFIG_FIELDS = frozenset({"name", "value"})
+
+# Partition numbers are 32 bits wide; more digits than that name nothing.
+_PARTITION_DIGITS_MAX = 9
+
+try:
+    _VERSION = version("milena")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    _VERSION = "unknown"
+
+
+def _answer(call: Call, value: object) -> web.Response:
+    return json_answer(value, content_type=metadata_type(call.header("Accept")))
+
+
+async def root(call: Call) -> web.Response:
+    """Say who answers."""
+    metadata = call.ports.metadata
+    return _answer(
+        call,
+        {
+            "milena_version": _VERSION,
+            "cluster_id": metadata.image.cluster_id,
+            "node_id": metadata.node_id,
+        },
+    )
+
+
+async def list_topics(call: Call) -> web.Response:
+    """Names of all topics."""
+    return _answer(call, sorted(call.ports.metadata.image.topic_ids))
+
+
+async def get_topic(call: Call) -> web.Response:
+    """One topic: configs in force and partitions."""
+    topic = await call.ports.metadata.topic(call.names["topic"])
+    return _answer(
+        call,
+        {
+            "name": topic.name,
+            "configs": {name: config.value for name, config in effective(topic).items()},
+            "partitions": [
+                partition_json(partition, state) for partition, state in partitions_of(call, topic)
+            ],
+        },
+    )
+
+
+def partitions_of(call: Call, topic: Topic) -> list[tuple[int, Partition]]:
+    """The topic's partitions, as far as this node's image has them."""
+    image = call.ports.metadata.image
+    states = ((p, image.partition(topic.topic_id, p)) for p in range(topic.partition_count))
+    return [(partition, state) for partition, state in states if state is not None]
+
+
+def partition_json(partition: int, state: Partition) -> dict[str, object]:
+    """A partition as v2 shows it; leader -1 when there is none."""
+    return {
+        "partition": partition,
+        "leader": -1 if state.leader is None else state.leader,
+        "replicas": [
+            {
+                "broker": broker,
+                "leader": broker == state.leader,
+                "in_sync": broker in state.isr,
+            }
+            for broker in state.replicas
+        ],
+    }
+
+
+async def list_partitions(call: Call) -> web.Response:
+    """All partitions of a topic."""
+    topic = await call.ports.metadata.topic(call.names["topic"])
+    return _answer(call, [partition_json(p, state) for p, state in partitions_of(call, topic)])
+
+
+async def find_partition(call: Call) -> tuple[Topic, int, Partition]:
+    """The partition that the path names.
+
+    Raises:
+        TopicNotFoundError, PartitionNotFoundError: there is none.
+    """
+    topic = await call.ports.metadata.topic(call.names["topic"])
+    partition = partition_number(call.names["partition"], topic.name)
+    state = call.ports.metadata.image.partition(topic.topic_id, partition)
+    if state is None:
+        raise PartitionNotFoundError(
+            f"topic '{topic.name}' has {topic.partition_count} partitions; there is no {partition}"
+        )
+    return topic, partition, state
+
+
+def partition_number(text: str, topic: str) -> int:
+    """The number of a partition in a path.
+
+    Raises:
+        PartitionNotFoundError: not a number, or none that a partition can have.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= _PARTITION_DIGITS_MAX:
+        return int(text)
+    raise PartitionNotFoundError(f"topic '{topic}' has no partition '{text}'")
+
+
+async def get_partition(call: Call) -> web.Response:
+    """One partition: its leader and replicas."""
+    _, partition, state = await find_partition(call)
+    return _answer(call, partition_json(partition, state))
+
+
+async def get_offsets(call: Call) -> web.Response:
+    """The readable range of a partition; ``end_offset`` is the high watermark."""
+    topic = call.names["topic"]
+    partition = partition_number(call.names["partition"], topic)
+    offsets = await call.ports.records.offsets(topic, partition)
+    return _answer(
+        call,
+        {"beginning_offset": offsets.log_start_offset, "end_offset": offsets.high_watermark},
+    )
+
+
+async def list_brokers(call: Call) -> web.Response:
+    """Ids of the brokers that are alive."""
+    return _answer(call, {"brokers": list(call.ports.metadata.image.live_brokers())})
+
+
+async def create_topic(call: Call) -> web.Response:
+    """Create a topic, in the words of Strimzi's bridge."""
+    fields = Fields(await call.json_body(), "the body", _NEW_TOPIC_FIELDS)
+    configs = {}
+    for config in fields.objects("configs", _CONFIG_FIELDS):
+        configs[config.required_text("name")] = config.setting("value") or ""
+    await call.ports.metadata.create_topic(
+        NewTopic(
+            name=fields.required_text("topic_name"),
+            partition_count=fields.integer("partitions_count", least=1),
+            replication_factor=fields.integer("replication_factor", least=1),
+            configs=configs,
+        )
+    )
+    return empty_answer(201)

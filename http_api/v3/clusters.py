@@ -1,0 +1,74 @@
+"""v3: the cluster and its brokers."""
+
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from http_api.answers import json_answer
+from http_api.call import Call
+from http_api.urls import base_url
+from http_api.v3.resources import Links, Resource, item_answer
+from raft_meta.machine.image import Broker
+from storage.errors import BrokerNotFoundError
+
+
+async def root(call: Call) -> web.Response:
+    """Where to begin."""
+    return json_answer({"clusters": {"related": f"{base_url(call.request)}/v3/clusters"}})
+
+
+def _cluster(call: Call, links: Links) -> Resource:
+    controller = call.ports.metadata.image.controller_id
+    resource = links.item("KafkaCluster", (), "")
+    resource["controller"] = None if controller is None else links.related("brokers", controller)
+    for name in ("acls", "brokers", "broker-configs", "consumer-groups", "topics"):
+        resource[name.replace("-", "_")] = links.related(name)
+    resource["partition_reassignments"] = links.related(
+        "topics", "-", "partitions", "-", "reassignment"
+    )
+    return resource
+
+
+async def list_clusters(call: Call) -> web.Response:
+    """The only cluster there is."""
+    links = Links(call)
+    return item_answer(links.listing("KafkaClusterList", links.clusters(), [_cluster(call, links)]))
+
+
+async def get_cluster(call: Call) -> web.Response:
+    """The cluster."""
+    return item_answer(_cluster(call, Links(call)))
+
+
+def _broker(links: Links, broker: Broker) -> Resource:
+    parts = ("brokers", broker.broker_id)
+    address = urlsplit(broker.api_url)
+    return {
+        **links.item("KafkaBroker", parts, f"/broker={broker.broker_id}"),
+        "broker_id": broker.broker_id,
+        "host": address.hostname,
+        "port": address.port or (443 if address.scheme == "https" else 80),
+        "rack": broker.rack,
+        "configs": links.related(*parts, "configs"),
+        "partition_replicas": links.related(*parts, "partition-replicas"),
+    }
+
+
+async def list_brokers(call: Call) -> web.Response:
+    """Every registered broker."""
+    links = Links(call)
+    brokers = call.ports.metadata.image.brokers
+    items = [_broker(links, brokers[id_]) for id_ in sorted(brokers)]
+    return item_answer(links.listing("KafkaBrokerList", links.url("brokers"), items))
+
+
+async def get_broker(call: Call) -> web.Response:
+    """One broker."""
+    links = Links(call)
+    text = call.names["broker"]
+    broker = None
+    if text.isascii() and text.isdigit():
+        broker = call.ports.metadata.image.brokers.get(int(text))
+    if broker is None:
+        raise BrokerNotFoundError(f"there is no broker '{text}'")
+    return item_answer(_broker(links, broker))

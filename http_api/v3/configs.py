@@ -1,0 +1,116 @@
+"""v3: configs of a topic."""
+
+from aiohttp import web
+
+from http_api.answers import empty_answer
+from http_api.call import Call
+from http_api.errors import InvalidFieldError
+from http_api.schemas import Fields
+from http_api.v3.resources import Links, Resource, cluster_id, item_answer
+from raft_meta.machine.configs import ConfigValue, effective
+from storage.errors import ConfigNotFoundError
+
+_VALUE_FIELDS = frozenset({"value"})
+_ALTER_FIELDS = frozenset({"data", "validate_only"})
+_CHANGE_FIELDS = frozenset({"name", "value", "operation"})
+
+_SET_SOURCE = "DYNAMIC_TOPIC_CONFIG"
+_DEFAULT_SOURCE = "DEFAULT_CONFIG"
+
+
+def _config(links: Links, topic: str, config: ConfigValue) -> Resource:
+    synonyms = [{"name": config.name, "value": config.default, "source": _DEFAULT_SOURCE}]
+    if not config.is_default:
+        synonyms.insert(0, {"name": config.name, "value": config.value, "source": _SET_SOURCE})
+    return {
+        **links.item(
+            "KafkaTopicConfig",
+            ("topics", topic, "configs", config.name),
+            f"/topic={topic}/config={config.name}",
+        ),
+        "topic_name": topic,
+        "name": config.name,
+        "value": config.value,
+        "is_default": config.is_default,
+        "is_read_only": False,
+        "is_sensitive": False,
+        "source": _DEFAULT_SOURCE if config.is_default else _SET_SOURCE,
+        "synonyms": synonyms,
+    }
+
+
+async def list_configs(call: Call) -> web.Response:
+    """All configs in force for a topic; for a topic called ``-``, those of all topics."""
+    links = Links(call)
+    if call.names["topic"] == "-":
+        return _all_configs(call, links)
+    topic = await call.ports.metadata.topic(call.names["topic"])
+    items = [_config(links, topic.name, config) for config in effective(topic).values()]
+    url = links.url("topics", topic.name, "configs")
+    return item_answer(links.listing("KafkaTopicConfigList", url, items))
+
+
+def _all_configs(call: Call, links: Links) -> web.Response:
+    image = call.ports.metadata.image
+    topics = [image.topics[topic_id] for _, topic_id in sorted(image.topic_ids.items())]
+    items = [_config(links, t.name, config) for t in topics for config in effective(t).values()]
+    url = links.url("topics", "-", "configs")
+    return item_answer(links.listing("KafkaTopicConfigList", url, items))
+
+
+async def get_config(call: Call) -> web.Response:
+    """One config in force for a topic."""
+    links = Links(call)
+    topic = await call.ports.metadata.topic(call.names["topic"])
+    config = effective(topic).get(call.names["config"])
+    if config is None:
+        raise ConfigNotFoundError(f"there is no topic config '{call.names['config']}'")
+    return item_answer(_config(links, topic.name, config))
+
+
+async def put_config(call: Call) -> web.Response:
+    """Set one config."""
+    cluster_id(call)
+    value = Fields(await call.json_body(), "the body", _VALUE_FIELDS).setting("value")
+    if value is None:
+        raise InvalidFieldError("'value' is missing; to go back to the default, use DELETE")
+    return await _alter(call, {call.names["config"]: value})
+
+
+async def delete_config(call: Call) -> web.Response:
+    """Reset one config to its default."""
+    cluster_id(call)
+    return await _alter(call, {call.names["config"]: None})
+
+
+async def alter_configs(call: Call) -> web.Response:
+    """Set and reset several configs at once."""
+    cluster_id(call)
+    fields = Fields(await call.json_body(), "the body", _ALTER_FIELDS)
+    changes: dict[str, str | None] = {}
+    for change in fields.objects("data", _CHANGE_FIELDS):
+        name = change.required_text("name")
+        if name in changes:
+            raise InvalidFieldError(f"config '{name}' is changed twice")
+        changes[name] = _changed_value(change, name)
+    return await _alter(call, changes, is_validate_only=fields.boolean("validate_only"))
+
+
+def _changed_value(change: Fields, name: str) -> str | None:
+    operation = (change.text("operation") or "SET").upper()
+    if operation == "DELETE":
+        return None
+    if operation != "SET":
+        raise InvalidFieldError(
+            f"config '{name}': operation '{operation}' is neither SET nor DELETE"
+        )
+    return change.setting("value")
+
+
+async def _alter(
+    call: Call, changes: dict[str, str | None], *, is_validate_only: bool = False
+) -> web.Response:
+    await call.ports.metadata.alter_configs(
+        call.names["topic"], changes, is_validate_only=is_validate_only
+    )
+    return empty_answer()

@@ -1,0 +1,111 @@
+"""v3: partitions and replicas of a topic."""
+
+from aiohttp import web
+
+from http_api.call import Call
+from http_api.errors import ResourceNotFoundError
+from http_api.v2.metadata import find_partition, partitions_of
+from http_api.v3.resources import Links, Resource, item_answer
+from raft_meta.machine.image import Partition
+from storage.errors import MalformedRequestError
+
+
+def _partition(links: Links, topic: str, partition: int, state: Partition) -> Resource:
+    parts = ("topics", topic, "partitions", partition)
+    leader = None if state.leader is None else links.related(*parts, "replicas", state.leader)
+    return {
+        **links.item("KafkaPartition", parts, f"/topic={topic}/partition={partition}"),
+        "topic_name": topic,
+        "partition_id": partition,
+        "leader": leader,
+        "replicas": links.related(*parts, "replicas"),
+        "reassignment": links.related(*parts, "reassignment"),
+    }
+
+
+async def list_partitions(call: Call) -> web.Response:
+    """All partitions of a topic."""
+    links = Links(call)
+    topic = await call.ports.metadata.topic(call.names["topic"])
+    items = [_partition(links, topic.name, p, state) for p, state in partitions_of(call, topic)]
+    url = links.url("topics", topic.name, "partitions")
+    return item_answer(links.listing("KafkaPartitionList", url, items))
+
+
+async def get_partition(call: Call) -> web.Response:
+    """One partition."""
+    links = Links(call)
+    topic, partition, state = await find_partition(call)
+    return item_answer(_partition(links, topic.name, partition, state))
+
+
+async def get_offset(call: Call) -> web.Response:
+    """One partition with its readable range."""
+    links = Links(call)
+    wanted = call.query().get("offset_type", "earliest_and_latest")
+    if wanted != "earliest_and_latest":
+        raise MalformedRequestError(
+            f"Invalid parameter 'offset_type' got '{wanted}': use earliest_and_latest"
+        )
+    topic, partition, state = await find_partition(call)
+    offsets = await call.ports.records.offsets(topic.name, partition)
+    return item_answer(
+        {
+            **_partition(links, topic.name, partition, state),
+            "kind": "KafkaPartitionWithOffsets",
+            "earliest_offset": offsets.log_start_offset,
+            "latest_offset": offsets.high_watermark,
+        }
+    )
+
+
+def _replica(
+    links: Links, topic: str, partition: int, state: Partition, broker_id: int
+) -> Resource:
+    parts = ("topics", topic, "partitions", partition, "replicas", broker_id)
+    name = f"/topic={topic}/partition={partition}/replica={broker_id}"
+    return {
+        **links.item("KafkaReplica", parts, name),
+        "topic_name": topic,
+        "partition_id": partition,
+        "broker_id": broker_id,
+        "is_leader": broker_id == state.leader,
+        "is_in_sync": broker_id in state.isr,
+        "broker": links.related("brokers", broker_id),
+    }
+
+
+async def list_replicas(call: Call) -> web.Response:
+    """All replicas of a partition, the preferred leader first."""
+    links = Links(call)
+    topic, partition, state = await find_partition(call)
+    items = [_replica(links, topic.name, partition, state, id_) for id_ in state.replicas]
+    url = links.url("topics", topic.name, "partitions", partition, "replicas")
+    return item_answer(links.listing("KafkaReplicaList", url, items))
+
+
+async def get_replica(call: Call) -> web.Response:
+    """One replica of a partition."""
+    links = Links(call)
+    topic, partition, state = await find_partition(call)
+    text = call.names["broker"]
+    for broker_id in state.replicas:
+        if str(broker_id) == text:
+            return item_answer(_replica(links, topic.name, partition, state, broker_id))
+    raise ResourceNotFoundError(f"broker '{text}' holds no replica of {topic.name}-{partition}")
+
+
+async def list_broker_replicas(call: Call) -> web.Response:
+    """All replicas that a broker holds."""
+    links = Links(call)
+    image = call.ports.metadata.image
+    text = call.names["broker"]
+    items = [
+        _replica(links, topic.name, partition, state, int(text))
+        for _, topic_id in sorted(image.topic_ids.items())
+        for topic in (image.topics[topic_id],)
+        for partition, state in partitions_of(call, topic)
+        if text in map(str, state.replicas)
+    ]
+    url = links.url("brokers", text, "partition-replicas")
+    return item_answer(links.listing("KafkaReplicaList", url, items))

@@ -1,0 +1,71 @@
+"""v3: the envelopes of items and lists, with absolute links as the client sees this server."""
+
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from http_api.answers import json_answer
+from http_api.call import Call
+from http_api.urls import base_url, path_of
+from storage.errors import ClusterNotFoundError, NotReadyError
+
+Resource = dict[str, object]
+
+
+class Links:
+    """Makes links and envelopes for one request."""
+
+    def __init__(self, call: Call) -> None:
+        self._base = base_url(call.request)
+        self.cluster_id = cluster_id(call)
+        self._clusters = f"{self._base}/v3/clusters"
+
+    def clusters(self) -> str:
+        """The list of clusters."""
+        return self._clusters
+
+    def url(self, *parts: str | int) -> str:
+        """Something below the cluster."""
+        return self._clusters + path_of(self.cluster_id, *parts)
+
+    def related(self, *parts: str | int) -> dict[str, str]:
+        """A link to something below the cluster."""
+        return {"related": self.url(*parts)}
+
+    def item(self, kind: str, parts: tuple[str | int, ...], name: str) -> Resource:
+        """The head of an item: kind, metadata and the cluster's id. ``name``: its resource name below the cluster."""
+        return {
+            "kind": kind,
+            "metadata": {
+                "self": self.url(*parts),
+                "resource_name": f"crn:///kafka={self.cluster_id}{name}",
+            },
+            "cluster_id": self.cluster_id,
+        }
+
+    @staticmethod
+    def listing(kind: str, url: str, items: Iterable[Resource]) -> Resource:
+        """A list; nothing is ever on a second page."""
+        return {"kind": kind, "metadata": {"self": url, "next": None}, "data": list(items)}
+
+
+def cluster_id(call: Call) -> str:
+    """The cluster's id, if the path names it or names none.
+
+    Raises:
+        ClusterNotFoundError: the path names another.
+        NotReadyError: the cluster has not been formed yet.
+    """
+    own = call.ports.metadata.image.cluster_id
+    if not own:
+        raise NotReadyError("the cluster is still being formed; try again")
+    wanted = call.names.get("cluster", own)
+    if wanted != own:
+        raise ClusterNotFoundError(f"this cluster is '{own}'; there is no '{wanted}' here")
+    return own
+
+
+def item_answer(resource: Resource, *, status: int = 200, location: str = "") -> web.Response:
+    """One item; with its URL when it is new."""
+    headers = [("Location", location)] if location else []
+    return json_answer(resource, status=status, headers=headers)

@@ -1,0 +1,132 @@
+"""v3: topics."""
+
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from http_api.answers import empty_answer
+from http_api.call import Call
+from http_api.errors import InvalidFieldError
+from http_api.media import check_json_type
+from http_api.ports import NewTopic
+from http_api.schemas import Fields, integer_text, json_kind, parse_json
+from http_api.v3.resources import Links, Resource, cluster_id, item_answer
+from raft_meta.machine.image import Topic
+from storage.errors import MalformedRequestError
+
+_FIELDS = frozenset(
+    {
+        "topic_name",
+        "partitions_count",
+        "replication_factor",
+        "replicas_assignments",
+        "configs",
+        "validate_only",
+    }
+)
+_CONFIG_FIELDS = frozenset({"name", "value"})
+_ASSIGNMENT_FIELDS = frozenset({"partition_id", "broker_ids"})
+
+
+def topic_resource(links: Links, topic: Topic) -> Resource:
+    """A topic as v3 shows it."""
+    parts = ("topics", topic.name)
+    return {
+        **links.item("KafkaTopic", parts, f"/topic={topic.name}"),
+        "topic_name": topic.name,
+        "is_internal": topic.name.startswith("__"),
+        "replication_factor": topic.replication_factor,
+        "partitions_count": topic.partition_count,
+        "partitions": links.related(*parts, "partitions"),
+        "configs": links.related(*parts, "configs"),
+        "partition_reassignments": links.related(*parts, "partitions", "-", "reassignment"),
+    }
+
+
+async def list_topics(call: Call) -> web.Response:
+    """All topics."""
+    links = Links(call)
+    image = call.ports.metadata.image
+    items = [topic_resource(links, image.topics[id_]) for _, id_ in sorted(image.topic_ids.items())]
+    return item_answer(links.listing("KafkaTopicList", links.url("topics"), items))
+
+
+async def get_topic(call: Call) -> web.Response:
+    """One topic."""
+    links = Links(call)
+    return item_answer(topic_resource(links, await call.ports.metadata.topic(call.names["topic"])))
+
+
+async def delete_topic(call: Call) -> web.Response:
+    """Delete a topic with its records."""
+    cluster_id(call)
+    await call.ports.metadata.delete_topic(call.names["topic"])
+    return empty_answer()
+
+
+async def create_topic(call: Call) -> web.Response:
+    """Create a topic, or only check that it could be."""
+    links = Links(call)
+    check_json_type(call.header("Content-Type"))
+    body = await call.body()
+    if not body:
+        raise InvalidFieldError("Payload error. Request body is empty; a topic is expected.")
+    new = _new_topic(Fields(parse_json(body), "the body", _FIELDS))
+    topic = await call.ports.metadata.create_topic(new)
+    resource = topic_resource(links, topic)
+    if new.is_validate_only:
+        return item_answer(resource)
+    return item_answer(resource, status=201, location=links.url("topics", topic.name))
+
+
+def _new_topic(fields: Fields) -> NewTopic:
+    return NewTopic(
+        name=fields.required_text("topic_name"),
+        partition_count=fields.integer("partitions_count", least=1),
+        replication_factor=fields.integer("replication_factor", least=1),
+        replicas_assignments=_assignments(fields),
+        configs=parse_configs(fields),
+        is_validate_only=fields.boolean("validate_only"),
+    )
+
+
+def parse_configs(fields: Fields) -> Mapping[str, str]:
+    """Configs as ``[{"name", "value"}]``; one without a value keeps its default."""
+    configs = {}
+    for config in fields.objects("configs", _CONFIG_FIELDS):
+        value = config.setting("value")
+        if value is not None:
+            configs[config.required_text("name")] = value
+    return configs
+
+
+def _assignments(fields: Fields) -> Mapping[int, tuple[int, ...]] | None:
+    """Replicas by partition: ``{"0": [1, 2]}``, or a list of ``{"partition_id", "broker_ids"}``."""
+    raw = fields.raw("replicas_assignments")
+    if raw is None or raw in ([], {}):
+        return None
+    if isinstance(raw, list):
+        return dict(
+            _assignment(item) for item in fields.objects("replicas_assignments", _ASSIGNMENT_FIELDS)
+        )
+    if not isinstance(raw, dict):
+        raise MalformedRequestError(f"replicas_assignments must be an object, not {json_kind(raw)}")
+    return {
+        integer_text("replicas_assignments", partition): _broker_ids(brokers)
+        for partition, brokers in raw.items()
+    }
+
+
+def _assignment(item: Fields) -> tuple[int, tuple[int, ...]]:
+    partition = item.integer("partition_id", least=0)
+    if partition is None:
+        raise InvalidFieldError("replicas_assignments: 'partition_id' is missing")
+    return partition, _broker_ids(item.raw("broker_ids"))
+
+
+def _broker_ids(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or any(type(broker) is not int for broker in value):
+        raise MalformedRequestError(
+            "replicas_assignments must map partitions to lists of broker ids"
+        )
+    return tuple(value)
