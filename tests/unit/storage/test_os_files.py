@@ -1,0 +1,248 @@
+"""How the system's errors and half-done calls become ours; the rest is in the conformance suite."""
+
+import errno
+import os
+
+import pytest
+
+from storage.errors import CorruptLogError, DiskFailedError, DiskFullError
+from storage.os_files import OsFiles
+
+
+@pytest.fixture
+def files():
+    return OsFiles()
+
+
+@pytest.fixture
+def file(files, tmp_path):
+    file = files.open(str(tmp_path / "a"), create=True)
+    yield file
+    file.close()
+
+
+def failing(number):
+    def call(*_args):
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def in_turn(*calls):
+    left = iter(calls)
+
+    def call(*arguments):
+        return next(left)(*arguments)
+
+    return call
+
+
+def test_a_short_write_is_gone_on_with(file, monkeypatch):
+    real = os.pwritev
+    calls = []
+
+    def pwritev(descriptor, chunks, position):
+        calls.append(position)
+        return real(descriptor, [b"".join(chunks)[:3]], position)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    assert file.pwritev([b"ab", b"", b"cdef", b"gh"], 10) == 8
+    assert calls == [10, 13, 16]
+    assert file.pread(8, 10) == b"abcdefgh"
+
+
+def test_a_write_without_progress_fails(file, monkeypatch):
+    monkeypatch.setattr(os, "pwritev", lambda *_: 0)
+    with pytest.raises(DiskFailedError, match="no progress"):
+        file.pwritev([b"x"], 0)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_in_the_middle_takes_the_part_back(file, monkeypatch, number):
+    file.pwritev([b"head"], 0)
+    real = os.pwritev
+    partial = in_turn(lambda *a: real(a[0], [b"part"], a[2]), failing(number))
+    monkeypatch.setattr(os, "pwritev", partial)
+    with pytest.raises(DiskFullError, match=file.path):
+        file.pwritev([b"partial write"], 4)
+    assert file.pread(100, 0) == b"head"
+
+
+def test_a_full_disk_inside_preallocated_room_keeps_the_size(file, monkeypatch):
+    file.allocate(100)
+    monkeypatch.setattr(os, "pwritev", failing(errno.ENOSPC))
+    with pytest.raises(DiskFullError):
+        file.pwritev([b"x"], 0)
+    assert file.size() == 100
+
+
+def test_any_other_failure_of_a_write_is_a_failed_disk(file, monkeypatch):
+    monkeypatch.setattr(os, "pwritev", failing(errno.EIO))
+    with pytest.raises(DiskFailedError, match=r"Input/output error"):
+        file.pwritev([b"x"], 0)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_failed_sync_is_never_retried(file, monkeypatch, number):
+    monkeypatch.setattr(os, "fdatasync", failing(number))
+    with pytest.raises(DiskFailedError, match="cannot sync"):
+        file.sync()
+    monkeypatch.undo()
+    with pytest.raises(DiskFailedError, match="earlier sync"):
+        file.sync()
+
+
+def test_zeros_are_written_where_the_file_system_cannot_allocate(file, monkeypatch):
+    monkeypatch.setattr(os, "posix_fallocate", failing(errno.EOPNOTSUPP))
+    file.pwritev([b"head"], 0)
+    file.allocate((2 << 20) + 5)
+    assert file.pread(3 << 20, 0) == b"head" + bytes((2 << 20) + 1)
+
+
+def test_a_full_disk_takes_a_part_of_the_allocation_back(file, monkeypatch):
+    def fallocate(descriptor, position, length):
+        os.ftruncate(descriptor, position + length // 2)
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    with pytest.raises(DiskFullError):
+        file.allocate(1000)
+    assert file.size() == 0
+
+
+def test_another_failure_of_the_allocation_is_a_failed_disk(file, monkeypatch):
+    monkeypatch.setattr(os, "posix_fallocate", failing(errno.EIO))
+    with pytest.raises(DiskFailedError):
+        file.allocate(1000)
+
+
+def test_an_unreadable_place_is_damage_of_the_log_and_not_of_the_process(file, monkeypatch):
+    monkeypatch.setattr(os, "pread", failing(errno.EIO))
+    with pytest.raises(CorruptLogError, match=r"4 bytes at 8"):
+        file.pread(4, 8)
+
+
+def test_a_short_read_is_gone_on_with(file, monkeypatch):
+    file.pwritev([b"0123456789"], 0)
+    real = os.pread
+    monkeypatch.setattr(
+        os, "pread", lambda descriptor, length, at: real(descriptor, min(length, 3), at)
+    )
+    assert file.pread(7, 1) == b"1234567"
+    assert file.pread(100, 4) == b"456789"
+
+
+class TestCachedRead:
+    def test_a_cold_page_is_declined(self, file, monkeypatch):
+        monkeypatch.setattr(os, "preadv", failing(errno.EAGAIN))
+        assert file.pread_cached(4, 0) is None
+
+    def test_a_cold_page_behind_a_cached_one_is_declined(self, file, monkeypatch):
+        real = os.preadv
+        file.pwritev([b"x" * 100], 0)
+        partial = in_turn(lambda *a: real(a[0], [a[1][0][:10]], a[2]), failing(errno.EAGAIN))
+        monkeypatch.setattr(os, "preadv", partial)
+        assert file.pread_cached(50, 0) is None
+
+    def test_a_short_result_is_gone_on_with(self, file, monkeypatch):
+        real = os.preadv
+        file.pwritev([b"0123456789"], 0)
+        monkeypatch.setattr(
+            os, "preadv", lambda descriptor, views, at, _: real(descriptor, [views[0][:3]], at)
+        )
+        assert file.pread_cached(8, 1) == b"12345678"
+        assert file.pread_cached(80, 4) == b"456789"
+
+    def test_a_file_system_that_cannot_tell_is_declined(self, file, monkeypatch):
+        monkeypatch.setattr(os, "preadv", failing(errno.EOPNOTSUPP))
+        assert file.pread_cached(4, 0) is None
+
+    def test_what_it_returned_is_not_touched_by_the_next_read(self, file):
+        file.pwritev([b"first" + b"other"], 0)
+        first = file.pread_cached(5, 0)
+        file.pread_cached(5, 5)
+        assert first in (None, b"first")
+
+
+class Calls:
+    """The order in which the system is asked for what."""
+
+    def __init__(self, monkeypatch):
+        self.seen = []
+        for name in ("open", "pwritev", "ftruncate", "fdatasync", "fsync", "replace", "mkdir"):
+            monkeypatch.setattr(os, name, self.recorded(name, getattr(os, name)))
+
+    def recorded(self, name, real):
+        def call(*arguments):
+            names = [os.path.basename(a) for a in arguments if isinstance(a, str)]
+            self.seen.append(" ".join([name, *names]))
+            return real(*arguments)
+
+        return call
+
+
+def test_an_atomic_write_is_written_synced_renamed_and_the_folder_synced(
+    files, tmp_path, monkeypatch
+):
+    calls = Calls(monkeypatch)
+    files.write_atomically(str(tmp_path / "d"), b"content")
+    assert [call for call in calls.seen if not call.startswith("open")] == [
+        "ftruncate",
+        "pwritev",
+        "fdatasync",
+        "replace d.tmp d",
+        "fsync",
+    ]
+
+
+def test_every_folder_that_is_made_is_synced_into_its_parent(files, tmp_path, monkeypatch):
+    calls = Calls(monkeypatch)
+    files.make_directory(str(tmp_path / "x" / "y"))
+    assert calls.seen[0] == "mkdir x"
+    assert calls.seen[2:4] == ["fsync", "mkdir y"]
+    assert calls.seen[4:] == ["open x", "fsync"]
+
+
+def test_a_folder_made_by_another_process_in_between_is_fine(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "mkdir", failing(errno.EEXIST))
+    files.make_directory(str(tmp_path / "x"))
+
+
+def test_a_rename_across_folders_syncs_both(files, tmp_path, monkeypatch):
+    files.make_directory(str(tmp_path / "x"))
+    files.write_atomically(str(tmp_path / "a"), b"")
+    calls = Calls(monkeypatch)
+    files.rename_durably(str(tmp_path / "a"), str(tmp_path / "x" / "a"))
+    assert calls.seen == ["replace a a", "open x", "fsync", f"open {tmp_path.name}", "fsync"]
+
+
+def test_a_failed_sync_of_a_folder_is_a_failed_disk(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    with pytest.raises(DiskFailedError, match="folder"):
+        files.sync_directory(str(tmp_path))
+
+
+def test_a_failed_rename_keeps_the_old_file(files, tmp_path, monkeypatch):
+    path = str(tmp_path / "a")
+    files.write_atomically(path, b"old")
+    monkeypatch.setattr(os, "replace", failing(errno.EIO))
+    with pytest.raises(DiskFailedError, match="rename"):
+        files.write_atomically(path, b"new")
+    assert files.read_bytes(path) == b"old"
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(errno.ENOSPC, DiskFullError), (errno.EACCES, DiskFailedError)]
+)
+def test_making_a_file_fails_with_a_typed_error(files, tmp_path, monkeypatch, number, expected):
+    monkeypatch.setattr(os, "open", failing(number))
+    with pytest.raises(expected, match="cannot open"):
+        files.open(str(tmp_path / "a"), create=True)
+
+
+def test_a_relative_path_works(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files.make_directory("d")
+    files.write_atomically("a", b"x")
+    files.rename_durably("a", "d/a")
+    assert files.read_bytes("d/a") == b"x"
