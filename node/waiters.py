@@ -1,0 +1,63 @@
+"""Waiting for an offset: futures that complete when a watermark passes them."""
+
+import asyncio
+import heapq
+from itertools import count
+
+from storage.errors import MilenaError
+
+
+class OffsetWaiters:
+    """Futures keyed by the offset that a watermark must reach.
+
+    Invariants:
+        Every waiting future's offset is above the watermark given last. Owned by one event loop.
+    """
+
+    __slots__ = ("_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._order = count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def wait_for(self, offset: int) -> asyncio.Future[None]:
+        """A future that completes once the watermark is at or above ``offset``."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._heap, (offset, next(self._order), future))
+        return future
+
+    def advance(self, watermark: int) -> None:
+        """Complete what is at or below ``watermark``."""
+        heap = self._heap
+        while heap and heap[0][0] <= watermark:
+            future = heapq.heappop(heap)[2]
+            if not future.done():
+                future.set_result(None)
+
+    def fail_above(self, offset: int, error: MilenaError) -> None:
+        """Fail everything that waits for more than ``offset``: those records were cut off."""
+        kept = []
+        for entry in self._heap:
+            if entry[0] <= offset:
+                kept.append(entry)
+            elif not entry[2].done():
+                entry[2].set_exception(error)
+        heapq.heapify(kept)
+        self._heap = kept
+
+    def wake_all(self) -> None:
+        """Complete everything: whoever waits must look again (readers, when roles change)."""
+        heap, self._heap = self._heap, []
+        for _, _, future in heap:
+            if not future.done():
+                future.set_result(None)
+
+    def prune(self) -> None:
+        """Forget futures whose owners gave up, once they are the majority."""
+        alive = [entry for entry in self._heap if not entry[2].done()]
+        if len(alive) * 2 < len(self._heap):
+            heapq.heapify(alive)
+            self._heap = alive

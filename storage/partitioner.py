@@ -1,0 +1,28 @@
+"""Which partition a key belongs to: murmur2, the same as Kafka's default partitioner, for server and client alike."""
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(key: bytes) -> int:
+    """32-bit murmur2 of the key, as Kafka computes it; unsigned.
+
+    Source: Austin Appleby's MurmurHash2, with the seed of org.apache.kafka.common.utils.Utils.
+    """
+    length = len(key)
+    h = (_SEED ^ length) & _MASK
+    whole = length & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(key[i : i + 4], "little") * _M & _MASK
+        k = (k ^ k >> 24) * _M & _MASK
+        h = (h * _M & _MASK) ^ k
+    if length > whole:
+        h = (h ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    """The partition in [0, partition_count) of a record with this key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
