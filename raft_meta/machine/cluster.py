@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from raft_meta.machine.codec import image_hash
+from raft_meta.machine.codec import FEATURE_LEVEL_MAX, image_hash
 from raft_meta.machine.commands import CheckImage, ClaimController, InitCluster, SetFeatureLevel
 from raft_meta.machine.events import ClusterInitialised, ControllerChanged
 from raft_meta.machine.image import Image
@@ -17,7 +17,7 @@ def apply(image: Image, command: ClusterCommand) -> Outcome:
 
     Raises:
         InvalidRequestError, FeatureLevelError: refused.
-        CorruptLogError: this node's image is not the controller's; the node must stop.
+        CorruptLogError: this node's image is not the controller's, or its release is too old; it must stop.
     """
     match command:
         case InitCluster():
@@ -78,4 +78,14 @@ def _set_feature_level(image: Image, command: SetFeatureLevel) -> Outcome:
                 f"Broker {broker_id} supports feature levels {broker.feature_min}..{broker.feature_max},"
                 f" not {level}. Upgrade it first, or unregister it if it is gone for good."
             )
+    _check_known(level)
     return Outcome(replace(image, feature_level=level))
+
+
+def _check_known(level: int) -> None:
+    """Stop a node that the cluster has outgrown: it would refuse what the others apply."""
+    if level > FEATURE_LEVEL_MAX:
+        raise CorruptLogError(
+            f"The cluster is at feature level {level}; this release knows up to {FEATURE_LEVEL_MAX}."
+            " Upgrade this node."
+        )

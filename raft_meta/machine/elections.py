@@ -43,21 +43,28 @@ def plan_fence(image: Image, broker_id: int) -> tuple[LeaderChange, ...]:
 
     What nobody else can lead is left out: fencing makes it leaderless, and its isr stays.
     """
-    return _plan_departure(image, broker_id)
+    return _plan_departure(image, broker_id, with_eligible=True)
 
 
 def plan_drain(image: Image, broker_id: int) -> tuple[LeaderChange, ...]:
-    """The same while the broker is still alive: what nobody else can lead stays with it."""
-    return _plan_departure(image, broker_id)
+    """The same while the broker is still alive: what nobody else in isr can lead stays with it.
+
+    The eligible do not count here: they may lack records that only acks=1 acknowledged, and can still catch up.
+    """
+    return _plan_departure(image, broker_id, with_eligible=False)
 
 
-def _plan_departure(image: Image, broker_id: int) -> tuple[LeaderChange, ...]:
+def _plan_departure(
+    image: Image, broker_id: int, *, with_eligible: bool
+) -> tuple[LeaderChange, ...]:
     fleet = _Fleet.of(image, without=broker_id)
     planned: list[LeaderChange] = []
     for key, partition in _in_order(image):
         change = None
         if partition.leader == broker_id:
-            change = _clean_election(key, partition, fleet)
+            change = _clean_election(key, partition, fleet, partition.isr)
+            if change is None and with_eligible:
+                change = _clean_election(key, partition, fleet, partition.eligible)
         elif partition.leader is not None and broker_id in partition.isr:
             isr = tuple(member for member in partition.isr if member != broker_id)
             change = _change(key, partition, partition.leader, isr)
@@ -76,7 +83,9 @@ def plan_elections(image: Image, *, with_unclean: bool = True) -> tuple[LeaderCh
     for key, partition in _in_order(image):
         if partition.leader is not None:
             continue
-        change = _clean_election(key, partition, fleet) or _last_known(key, partition, fleet)
+        change = _clean_election(key, partition, fleet, partition.isr)
+        if change is None:
+            change = _last_known(key, partition, fleet)
         if change is None and with_unclean and configs.allows_unclean(image.topics[key[0]]):
             change = _unclean_election(key, partition, fleet)
         if change is not None:
@@ -132,18 +141,15 @@ def _change(
     )
 
 
-def _clean_election(key: PartitionKey, partition: Partition, fleet: _Fleet) -> LeaderChange | None:
-    """The first live member above doubt; of the eligible only when isr has none."""
-    doubtful = partitions.marked(partition)
-    for members in (partition.isr, partition.eligible):
-        sound = (fleet.live & frozenset(members)) - doubtful
-        candidates = partitions.in_order(partition, sound)
-        staying = tuple(member for member in candidates if member not in fleet.draining)
-        if staying:
-            return _change(key, partition, staying[0], staying)
-        if candidates:
-            return _change(key, partition, candidates[0], candidates[:1])
-    return None
+def _clean_election(
+    key: PartitionKey, partition: Partition, fleet: _Fleet, members: tuple[int, ...]
+) -> LeaderChange | None:
+    """The first of the members that is live and above doubt, draining ones last."""
+    sound = (fleet.live & frozenset(members)) - partitions.marked(partition)
+    candidates = partitions.in_order(partition, sound)
+    staying = tuple(member for member in candidates if member not in fleet.draining)
+    isr = staying or candidates[:1]
+    return _change(key, partition, isr[0], isr) if isr else None
 
 
 def _last_known(key: PartitionKey, partition: Partition, fleet: _Fleet) -> LeaderChange | None:
