@@ -457,7 +457,7 @@ class NodeConfig:
         )
 
 
-OPTIONS: Mapping[str, OptionDoc] = {
+OPTIONS: dict[str, OptionDoc] = {
     item.name: cast("OptionDoc", item.metadata["option"]) for item in fields(NodeConfig)
 }
 """Every field by name, in the order of the documentation."""

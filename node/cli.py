@@ -1,0 +1,211 @@
+"""The commands that run nodes: ``milena start`` and ``milena dev``.
+
+Exit codes: 0 stopped when asked to; 70 a broken invariant or a failed disk; 78 the node refuses to start, and one line
+says why.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from node import dev as dev_cluster
+from node.announce import announcement
+from node.clock import SystemClock
+from node.config import OPTIONS, NodeConfig, flag_of, load_config, warnings_of
+from node.config_docs import default_text
+from node.logs import configure_logs
+from storage.errors import StartupError
+
+log = logging.getLogger("node")
+
+EXIT_FATAL = 70
+EXIT_REFUSED = 78
+"""EX_CONFIG of sysexits.h: a supervisor should not try again with the same settings."""
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_MALLOC_SETTINGS = (
+    (_M_TRIM_THRESHOLD, 512 << 20),
+    (_M_TOP_PAD, 32 << 20),
+    (_M_MMAP_THRESHOLD, 32 << 20),
+)
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def config_options(command: F) -> F:
+    """Give a command a flag for every setting, made from the settings' metadata."""
+    # click shows options in the reverse order of their decorators.
+    for name in reversed(OPTIONS):
+        if not OPTIONS[name].is_secret:
+            command = _flag(name)(command)
+    return command
+
+
+def _flag(name: str) -> Callable[[F], F]:
+    meta = OPTIONS[name]
+    flag, doc = flag_of(name), meta.doc.replace("`", "")
+    text = f"{doc} [{meta.kind.allowed}; default: {default_text(name).replace('`', '')}]"
+    if meta.kind.is_switch:
+        switch = f"{flag}/--no-{flag.removeprefix('--')}"
+        return click.option(switch, name, default=None, help=text)
+    return click.option(flag, name, default=None, metavar=meta.kind.placeholder, help=text)
+
+
+@click.command(
+    epilog="Every flag is also a TOML key and a MILENA_* variable; docs/configuration.md has the table."
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="MILENA_CONFIG",
+    help="TOML file with settings; variables and flags win over it.",
+)
+@config_options
+def start(config_file: Path | None, **flags: object) -> None:
+    """Run one node in the foreground; alone, a single-node cluster that just works."""
+    try:
+        config = load_config(config_file, os.environ, flags)
+        raise SystemExit(run_node(config))
+    except StartupError as error:
+        click.echo(f"milena: cannot start: {error.message}", err=True)
+        raise SystemExit(EXIT_REFUSED) from None
+
+
+def run_node(config: NodeConfig) -> int:
+    """Run a node until SIGTERM or SIGINT; returns the exit code.
+
+    Raises:
+        StartupError: the node refuses to start.
+    """
+    import uvloop  # noqa: PLC0415 - `milena dev` and `--help` do without
+
+    configure_logs(level=config.log_level, form=config.log_format)
+    for warning in warnings_of(config):
+        log.warning(warning)
+    raise_malloc_thresholds()
+    try:
+        uvloop.run(_run(config))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Exception as error:
+        refusal = _refusal(error)
+        if refusal is not None:
+            raise refusal from None
+        log.critical("fatal error=%s", error, exc_info=error)
+        return EXIT_FATAL
+    return 0
+
+
+async def _run(config: NodeConfig) -> None:
+    from node import wiring  # noqa: PLC0415 - the whole server; `milena dev` does without
+
+    stop = asyncio.Event()
+    _stop_on_signals(stop)
+    clock = SystemClock()
+    node = wiring.Node(config, clock=clock, ids=wiring.draw_ids(clock))
+    await node.start()
+    click.echo(announcement(config, node.url))
+    await node.serve(stop)
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    """The first signal asks for a graceful stop, the second ends the process."""
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+
+
+def _refusal(error: BaseException) -> StartupError | None:
+    """The refusal to start within an error, which a task group may have wrapped."""
+    if isinstance(error, StartupError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_refusal, error.exceptions)), None)
+    return None
+
+
+def raise_malloc_thresholds() -> None:
+    """Keep freed memory of large bodies in the process, where glibc is the allocator.
+
+    By default glibc maps and unmaps every block above 128 KB: each body of 1 MB is paid for with page faults, which
+    cost more than moving its bytes.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for parameter, value in _MALLOC_SETTINGS:
+            mallopt(parameter, value)
+
+
+@click.command()
+@click.option(
+    "--nodes", "node_count", type=click.Choice(["1", "3", "5"]), default="3", show_default=True
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("milena-dev"),
+    show_default=True,
+    help="Holds a directory for each node, and the cluster secret.",
+)
+@click.option(
+    "--base-port",
+    type=click.IntRange(1, 65_000),
+    default=8082,
+    show_default=True,
+    help="API port of node 1; the others follow.",
+)
+@click.option(
+    "--base-peer-port",
+    type=click.IntRange(1, 65_000),
+    default=7082,
+    show_default=True,
+    help="Peer port of node 1; the others follow.",
+)
+@click.option("--log-level", default="info", show_default=True, help="Of every node.")
+@click.option(
+    "--auto-create-topics/--no-auto-create-topics",
+    default=True,
+    show_default=True,
+    help="Create a topic when somebody produces to it.",
+)
+def dev(
+    node_count: str,
+    data_dir: Path,
+    base_port: int,
+    base_peer_port: int,
+    log_level: str,
+    auto_create_topics: bool,
+) -> None:
+    """Run a local cluster in the foreground, a process for each node; Ctrl-C stops them all."""
+    try:
+        plans = dev_cluster.plan_nodes(
+            count=int(node_count),
+            data_dir=data_dir,
+            base_port=base_port,
+            base_peer_port=base_peer_port,
+            options={
+                "log_level": log_level,
+                "auto_create_topics": "true" if auto_create_topics else "false",
+            },
+            environment=os.environ,
+        )
+    except StartupError as error:
+        click.echo(f"milena: cannot start: {error.message}", err=True)
+        raise SystemExit(EXIT_REFUSED) from None
+    raise SystemExit(asyncio.run(dev_cluster.run_nodes(plans, write=partial(click.echo, nl=False))))

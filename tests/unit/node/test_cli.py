@@ -1,0 +1,98 @@
+"""The commands' flags, refusals and exit codes, without a node."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from node import cli
+from node.announce import announcement
+from node.config import OPTIONS, NodeConfig, load_config
+from storage.errors import StartupError
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[NodeConfig]:
+    """Configurations of which a node would have been run."""
+    configs: list[NodeConfig] = []
+
+    def run_node(config: NodeConfig) -> int:
+        configs.append(config)
+        return 0
+
+    monkeypatch.setattr(cli, "run_node", run_node)
+    return configs
+
+
+def invoke(*words: str, **environment: str):
+    return CliRunner().invoke(cli.start, words, env=environment)
+
+
+def test_every_setting_but_the_secret_has_a_flag():
+    flags = {option for parameter in cli.start.params for option in parameter.opts}
+    for name, meta in OPTIONS.items():
+        assert ("--" + name.replace("_", "-") in flags) is not meta.is_secret
+
+
+def test_start_without_anything_runs_the_defaults(started: list[NodeConfig]):
+    assert invoke().exit_code == 0
+    assert started == [NodeConfig()]
+
+
+def test_start_takes_settings_from_every_source(started: list[NodeConfig], tmp_path: Path):
+    path = tmp_path / "m.toml"
+    path.write_text('rack = "file"\nnode_id = 3\n', encoding="utf-8")
+    result = invoke(
+        "--node-id",
+        "5",
+        "--no-auto-create-topics",
+        MILENA_CONFIG=str(path),
+        MILENA_LOG_LEVEL="error",
+    )
+    assert result.exit_code == 0, result.output
+    (config,) = started
+    assert (config.rack, config.node_id, config.log_level) == ("file", 5, "error")
+    assert config.auto_create_topics is False
+
+
+def test_a_refusal_is_one_line_and_exit_code_78(started: list[NodeConfig]):
+    result = invoke("--peer-listen", "0.0.0.0:7082")
+    assert result.exit_code == 78
+    assert started == []
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("milena: cannot start: peer_listen = 0.0.0.0:7082 is open beyond")
+
+
+def test_a_refusal_inside_a_task_group_is_still_a_refusal():
+    inner = StartupError("another cluster")
+    group = BaseExceptionGroup("", [ValueError(), ExceptionGroup("", [inner])])
+    assert cli._refusal(group) is inner
+    assert cli._refusal(ExceptionGroup("", [ValueError()])) is None
+
+
+def test_dev_refuses_ports_that_collide(tmp_path: Path):
+    words = ["--data-dir", str(tmp_path / "d"), "--base-port", "7082"]
+    result = CliRunner().invoke(cli.dev, words)
+    assert result.exit_code == 78
+    assert "would collide" in result.stderr
+
+
+def test_the_malloc_settings_are_taken_wherever_there_is_a_malloc():
+    cli.raise_malloc_thresholds()
+
+
+def test_the_announcement_says_where_things_are_and_what_to_type_next():
+    config = load_config(None, {}, {"peers": "1=a:1,2=b:1,3=c:1", "data_dir": "/data"})
+    text = announcement(config, "http://h:1")
+    assert "Milena node 1 listens on http://h:1" in text
+    assert "/data" in text
+    assert "2=b:1, 3=c:1" in text
+    assert "curl -H 'Content-Type: application/vnd.kafka.json.v2+json' -d '{\"records\"" in text
+    assert "http://h:1/topics/greetings/partitions/0/records?offset=earliest" in text
+
+
+def test_the_announcement_of_other_kinds_of_node():
+    assert "a cluster of this node alone" in announcement(NodeConfig(), "http://h:1")
+    assert "joins a:7082" in announcement(load_config(None, {}, {"join": "a:7082"}), "http://h:1")
+    tls = load_config(None, {}, {"tls_cert_file": "c.pem", "tls_key_file": "k.pem"})
+    assert "curl --cacert c.pem" in announcement(tls, "https://h:1")
