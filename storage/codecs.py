@@ -25,8 +25,10 @@ GZIP_LEVEL = 6
 # zlib's way to say "a gzip header and trailer".
 _GZIP_WINDOW_BITS = 31
 
-# A window larger than the payload serves nothing; zstd needs at least 1 KiB.
-_ZSTD_WINDOW_BYTES_MIN = 1 << 10
+# A frame that does not declare its size is decompressed through a window as large as it asks for: 8 MiB is the
+# largest that levels up to 19 use, and what every decoder must support at least.
+_ZSTD_WINDOW_BYTES_MAX = 8 << 20
+
 _ZSTD_CONTENT_SIZE_UNKNOWN = -1
 _ZSTD_CONTENT_SIZE_UNKNOWN_UNSIGNED = (1 << 64) - 1
 
@@ -36,7 +38,7 @@ class _ZstdContexts(threading.local):
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-        self.decompressor = zstandard.ZstdDecompressor()
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
 
 
 _zstd = _ZstdContexts()
