@@ -86,7 +86,9 @@ class Call:
 
     def header(self, name: str) -> str:
         """A header; several of one name as one list; empty when absent."""
-        values = self.request.headers.getall(name, ())
+        values = self.request.headers.getall(name, None)
+        if values is None:
+            return ""
         return values[0] if len(values) == 1 else ", ".join(values)
 
     async def json_body(self) -> object:

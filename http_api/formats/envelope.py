@@ -74,10 +74,10 @@ def _records_of(envelope: object, records_max: int) -> list[dict[str, Any]]:
         if name not in REQUEST_FIELDS:
             raise unknown_field(name, REQUEST_FIELDS)
     records = envelope.get("records")
-    if records is None or records == []:
-        raise InvalidFieldError("records may not be empty")
-    if not isinstance(records, list):
+    if records is not None and not isinstance(records, list):
         raise MalformedRequestError(f"records must be a list, not {json_kind(records)}")
+    if not records:
+        raise InvalidFieldError("records may not be empty")
     if set(map(type, records)) != {dict}:
         index, wrong = next((i, r) for i, r in enumerate(records) if type(r) is not dict)
         raise MalformedRequestError(f"records[{index}] must be an object, not {json_kind(wrong)}")
@@ -90,8 +90,10 @@ def _check_envelope(envelope: dict[str, Any], count: int, records_max: int) -> N
         raise RequestTooLargeError(
             f"{count} records; at most {records_max} are taken in one request"
         )
-    for name in REQUEST_FIELDS - {"records"}:
-        if envelope.get(name) is not None:
+    if len(envelope) == 1:
+        return
+    for name in REQUEST_FIELDS:
+        if name != "records" and envelope.get(name) is not None:
             raise UnsupportedSchemaError(
                 f"'{name}' needs a schema registry, which is not part of this cluster; leave it out"
             )

@@ -10,10 +10,10 @@ from http_api.answers import bytes_answer
 from http_api.call import Call
 from http_api.formats.answers import RecordsBody, Wanted, encode_records
 from http_api.formats.envelope import parse_time
+from http_api.lookup import partition_number
 from http_api.media import records_type
 from http_api.ports import FetchRequest, FetchResult
 from http_api.schemas import integer_param, integer_text, parse_query
-from http_api.v2.metadata import partition_number
 from storage.errors import MalformedRequestError
 
 MAX_BYTES_DEFAULT = 1 << 20
@@ -73,7 +73,7 @@ def _timestamp(text: str) -> int:
 async def fetch_records(call: Call) -> web.Response:
     """Records from an offset or time on, waiting for some if asked to."""
     topic = call.names["topic"]
-    partition = partition_number(call.names["partition"], topic)
+    partition = partition_number(call)
     type_ = records_type(call.header("Accept"))
     options = parse_options(call.raw_query)
     limits = call.ports.limits

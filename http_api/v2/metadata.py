@@ -6,18 +6,15 @@ from aiohttp import web
 
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
+from http_api.lookup import find_partition, find_topic, partition_number, partitions_of
 from http_api.media import metadata_type
 from http_api.ports import NewTopic
 from http_api.schemas import Fields
 from raft_meta.machine.configs import effective
-from raft_meta.machine.image import Partition, Topic
-from storage.errors import PartitionNotFoundError
+from raft_meta.machine.image import Partition
 
 _NEW_TOPIC_FIELDS = frozenset({"topic_name", "partitions_count", "replication_factor", "configs"})
 _CONFIG_FIELDS = frozenset({"name", "value"})
-
-# Partition numbers are 32 bits wide; more digits than that name nothing.
-_PARTITION_DIGITS_MAX = 9
 
 try:
     _VERSION = version("milena")
@@ -49,7 +46,7 @@ async def list_topics(call: Call) -> web.Response:
 
 async def get_topic(call: Call) -> web.Response:
     """One topic: configs in force and partitions."""
-    topic = await call.ports.metadata.topic(call.names["topic"])
+    topic = await find_topic(call)
     return _answer(
         call,
         {
@@ -60,13 +57,6 @@ async def get_topic(call: Call) -> web.Response:
             ],
         },
     )
-
-
-def partitions_of(call: Call, topic: Topic) -> list[tuple[int, Partition]]:
-    """The topic's partitions, as far as this node's image has them."""
-    image = call.ports.metadata.image
-    states = ((p, image.partition(topic.topic_id, p)) for p in range(topic.partition_count))
-    return [(partition, state) for partition, state in states if state is not None]
 
 
 def partition_json(partition: int, state: Partition) -> dict[str, object]:
@@ -87,35 +77,8 @@ def partition_json(partition: int, state: Partition) -> dict[str, object]:
 
 async def list_partitions(call: Call) -> web.Response:
     """All partitions of a topic."""
-    topic = await call.ports.metadata.topic(call.names["topic"])
+    topic = await find_topic(call)
     return _answer(call, [partition_json(p, state) for p, state in partitions_of(call, topic)])
-
-
-async def find_partition(call: Call) -> tuple[Topic, int, Partition]:
-    """The partition that the path names.
-
-    Raises:
-        TopicNotFoundError, PartitionNotFoundError: there is none.
-    """
-    topic = await call.ports.metadata.topic(call.names["topic"])
-    partition = partition_number(call.names["partition"], topic.name)
-    state = call.ports.metadata.image.partition(topic.topic_id, partition)
-    if state is None:
-        raise PartitionNotFoundError(
-            f"topic '{topic.name}' has {topic.partition_count} partitions; there is no {partition}"
-        )
-    return topic, partition, state
-
-
-def partition_number(text: str, topic: str) -> int:
-    """The number of a partition in a path.
-
-    Raises:
-        PartitionNotFoundError: not a number, or none that a partition can have.
-    """
-    if text.isascii() and text.isdigit() and len(text) <= _PARTITION_DIGITS_MAX:
-        return int(text)
-    raise PartitionNotFoundError(f"topic '{topic}' has no partition '{text}'")
 
 
 async def get_partition(call: Call) -> web.Response:
@@ -126,9 +89,8 @@ async def get_partition(call: Call) -> web.Response:
 
 async def get_offsets(call: Call) -> web.Response:
     """The readable range of a partition; ``end_offset`` is the high watermark."""
-    topic = call.names["topic"]
-    partition = partition_number(call.names["partition"], topic)
-    offsets = await call.ports.records.offsets(topic, partition)
+    partition = partition_number(call)
+    offsets = await call.ports.records.offsets(call.names["topic"], partition)
     return _answer(
         call,
         {"beginning_offset": offsets.log_start_offset, "end_offset": offsets.high_watermark},

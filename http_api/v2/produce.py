@@ -16,10 +16,10 @@ from http_api.answers import bytes_answer, json_answer
 from http_api.call import Call
 from http_api.errors import row_of
 from http_api.formats import binary_v2, json_v2
+from http_api.lookup import partition_number
 from http_api.media import RecordFormat, metadata_type, produce_format
 from http_api.ports import Acks, IdempotencyKey, ProduceRequest, Receipt, Receipts, Records
 from http_api.schemas import integer_param, parse_query
-from http_api.v2.metadata import partition_number
 from storage.errors import (
     MalformedRequestError,
     MilenaError,
@@ -73,7 +73,7 @@ async def produce_to_topic(call: Call) -> web.Response:
 
 async def produce_to_partition(call: Call) -> web.Response:
     """Append records, or one encoded batch, to a partition."""
-    partition = partition_number(call.names["partition"], call.names["topic"])
+    partition = partition_number(call)
     return await _produce(call, partition)
 
 

@@ -5,6 +5,7 @@ from aiohttp import web
 from http_api.answers import empty_answer
 from http_api.call import Call
 from http_api.errors import InvalidFieldError
+from http_api.lookup import find_topic
 from http_api.schemas import Fields
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from raft_meta.machine.configs import ConfigValue, effective
@@ -44,7 +45,7 @@ async def list_configs(call: Call) -> web.Response:
     links = Links(call)
     if call.names["topic"] == "-":
         return _all_configs(call, links)
-    topic = await call.ports.metadata.topic(call.names["topic"])
+    topic = await find_topic(call)
     items = [_config(links, topic.name, config) for config in effective(topic).values()]
     url = links.url("topics", topic.name, "configs")
     return item_answer(links.listing("KafkaTopicConfigList", url, items))
@@ -61,7 +62,7 @@ def _all_configs(call: Call, links: Links) -> web.Response:
 async def get_config(call: Call) -> web.Response:
     """One config in force for a topic."""
     links = Links(call)
-    topic = await call.ports.metadata.topic(call.names["topic"])
+    topic = await find_topic(call)
     config = effective(topic).get(call.names["config"])
     if config is None:
         raise ConfigNotFoundError(f"there is no topic config '{call.names['config']}'")

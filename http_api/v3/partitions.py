@@ -4,7 +4,7 @@ from aiohttp import web
 
 from http_api.call import Call
 from http_api.errors import ResourceNotFoundError
-from http_api.v2.metadata import find_partition, partitions_of
+from http_api.lookup import find_partition, find_topic, partitions_of
 from http_api.v3.resources import Links, Resource, item_answer
 from raft_meta.machine.image import Partition
 from storage.errors import MalformedRequestError
@@ -26,7 +26,7 @@ def _partition(links: Links, topic: str, partition: int, state: Partition) -> Re
 async def list_partitions(call: Call) -> web.Response:
     """All partitions of a topic."""
     links = Links(call)
-    topic = await call.ports.metadata.topic(call.names["topic"])
+    topic = await find_topic(call)
     items = [_partition(links, topic.name, p, state) for p, state in partitions_of(call, topic)]
     url = links.url("topics", topic.name, "partitions")
     return item_answer(links.listing("KafkaPartitionList", url, items))

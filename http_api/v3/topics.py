@@ -7,6 +7,7 @@ from aiohttp import web
 from http_api.answers import empty_answer
 from http_api.call import Call
 from http_api.errors import InvalidFieldError
+from http_api.lookup import find_topic
 from http_api.media import check_json_type
 from http_api.ports import NewTopic
 from http_api.schemas import Fields, integer_text, json_kind, parse_json
@@ -54,7 +55,7 @@ async def list_topics(call: Call) -> web.Response:
 async def get_topic(call: Call) -> web.Response:
     """One topic."""
     links = Links(call)
-    return item_answer(topic_resource(links, await call.ports.metadata.topic(call.names["topic"])))
+    return item_answer(topic_resource(links, await find_topic(call)))
 
 
 async def delete_topic(call: Call) -> web.Response:

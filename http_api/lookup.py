@@ -1,0 +1,52 @@
+"""Topics and partitions that a path names, found in the replicated state or refused."""
+
+from http_api.call import Call
+from raft_meta.machine.image import Partition, Topic
+from storage.errors import PartitionNotFoundError
+
+# Partition numbers are 32 bits wide; more digits than that name nothing.
+_PARTITION_DIGITS_MAX = 9
+
+
+async def find_topic(call: Call) -> Topic:
+    """The topic that the path names.
+
+    Raises:
+        TopicNotFoundError: there is none.
+    """
+    return await call.ports.metadata.topic(call.names["topic"])
+
+
+async def find_partition(call: Call) -> tuple[Topic, int, Partition]:
+    """The partition that the path names.
+
+    Raises:
+        TopicNotFoundError, PartitionNotFoundError: there is none.
+    """
+    topic = await find_topic(call)
+    partition = partition_number(call)
+    state = call.ports.metadata.image.partition(topic.topic_id, partition)
+    if state is None:
+        raise PartitionNotFoundError(
+            f"topic '{topic.name}' has {topic.partition_count} partitions; there is no {partition}"
+        )
+    return topic, partition, state
+
+
+def partition_number(call: Call) -> int:
+    """The number of a partition in the path, whether or not there is one.
+
+    Raises:
+        PartitionNotFoundError: not a number, or none that a partition can have.
+    """
+    text = call.names["partition"]
+    if text.isascii() and text.isdigit() and len(text) <= _PARTITION_DIGITS_MAX:
+        return int(text)
+    raise PartitionNotFoundError(f"topic '{call.names['topic']}' has no partition '{text}'")
+
+
+def partitions_of(call: Call, topic: Topic) -> list[tuple[int, Partition]]:
+    """The topic's partitions, as far as this node's image has them."""
+    image = call.ports.metadata.image
+    states = ((p, image.partition(topic.topic_id, p)) for p in range(topic.partition_count))
+    return [(partition, state) for partition, state in states if state is not None]
