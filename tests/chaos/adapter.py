@@ -1,0 +1,214 @@
+"""The one module that knows the cluster's HTTP dialect."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from tests.chaos.history import Outcome
+
+JSON_MEDIA = "application/vnd.kafka.json.v2+json"
+META_MEDIA = "application/vnd.kafka.v2+json"
+CONNECT_TIMEOUT_S = 1.0
+
+NOT_JUDGED_BY_STATUS = frozenset({408, 429})
+"""The only 4xx that may follow an append."""
+
+Key = Any
+Value = Any
+"""Decoded JSON: a damaged record may hold anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What the client knows of one record."""
+
+    outcome: Outcome
+    offset: int | None = None
+    error: str | None = None
+
+
+class ApiError(Exception):
+    """A node gave no usable answer."""
+
+
+NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class Adapter:
+    """Calls of one run. An asynchronous context manager."""
+
+    def __init__(self, *, ready_path: str) -> None:
+        self._ready_path = ready_path
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> "Adapter":
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def is_ready(self, base: str) -> bool:
+        """The node serves."""
+        try:
+            status, _ = await self._call("GET", base + self._ready_path, 2.0)
+        except NETWORK_ERRORS:
+            return False
+        return status < 300
+
+    async def create_topic(
+        self,
+        base: str,
+        name: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+    ) -> None:
+        """Create the topic; one that is there already is fine.
+
+        Raises:
+            ApiError: it is not there.
+        """
+        try:
+            _, clusters = await self._call("GET", f"{base}/v3/clusters", 5.0)
+            cluster_id = clusters["data"][0]["cluster_id"]
+            status, answer = await self._call(
+                "POST",
+                f"{base}/v3/clusters/{cluster_id}/topics",
+                10.0,
+                json={
+                    "topic_name": name,
+                    "partitions_count": partitions,
+                    "replication_factor": replication_factor,
+                    "configs": [{"name": k, "value": v} for k, v in configs.items()],
+                },
+            )
+        except (*NETWORK_ERRORS, LookupError, TypeError) as error:
+            raise ApiError(f"create topic: {error!r}") from error
+        exists = status in (400, 409) and "exist" in json.dumps(answer).lower()
+        if status >= 300 and not exists:
+            raise ApiError(f"create topic: HTTP {status} {str(answer)[:200]}")
+
+    async def leader(self, base: str, topic: str, partition: int) -> int | None:
+        """The leader that this node knows of."""
+        found = await self._partition(base, topic, partition)
+        leader = found.get("leader")
+        return leader if isinstance(leader, int) and leader >= 0 else None
+
+    async def is_in_sync(self, base: str, topic: str, partition: int) -> bool:
+        """Every replica is in sync, as far as this node knows."""
+        replicas = (await self._partition(base, topic, partition)).get("replicas", [])
+        return bool(replicas) and all(replica.get("in_sync") for replica in replicas)
+
+    async def _partition(self, base: str, topic: str, partition: int) -> dict[str, Any]:
+        url = f"{base}/topics/{topic}/partitions/{partition}"
+        try:
+            status, found = await self._call("GET", url, 2.0, headers={"Accept": META_MEDIA})
+        except NETWORK_ERRORS:
+            return {}
+        return found if status == 200 and isinstance(found, dict) else {}
+
+    async def produce(
+        self,
+        base: str,
+        topic: str,
+        partition: int,
+        records: Sequence[tuple[str, Value]],
+        *,
+        acks: str,
+        timeout_s: float,
+        idempotency_key: str | None,
+    ) -> list[Receipt]:
+        """Write (key, value) pairs; one receipt each."""
+        body = {"records": [{"key": k, "value": v, "partition": partition} for k, v in records]}
+        headers = {"Content-Type": JSON_MEDIA, "Accept": META_MEDIA}
+        if idempotency_key is not None:
+            headers["Idempotency-Key"] = idempotency_key
+        try:
+            status, answer = await self._call(
+                "POST",
+                f"{base}/topics/{topic}",
+                timeout_s,
+                params={"acks": acks},
+                headers=headers,
+                data=json.dumps(body),
+            )
+        except aiohttp.ClientConnectorError as error:  # never connected, so never sent
+            return [Receipt(Outcome.FAILED, error=type(error).__name__)] * len(records)
+        except NETWORK_ERRORS as error:
+            return [Receipt(Outcome.UNKNOWN, error=type(error).__name__)] * len(records)
+        return read_receipts(status, answer, len(records))
+
+    async def fetch(
+        self,
+        base: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        wait_ms: int,
+        max_bytes: int,
+        timeout_s: float,
+        is_local: bool,
+    ) -> list[tuple[int, Key, Value]]:
+        """(offset, key, value) of one page; what lies below ``offset`` is kept, for the checker wants to know.
+
+        Raises:
+            ApiError: the node has no page to give.
+        """
+        params = {"offset": str(offset), "timeout": str(wait_ms), "max_bytes": str(max_bytes)}
+        if is_local:
+            params["replica"] = "local"
+        url = f"{base}/topics/{topic}/partitions/{partition}/records"
+        try:
+            status, page = await self._call(
+                "GET", url, timeout_s, params=params, headers={"Accept": JSON_MEDIA}
+            )
+        except NETWORK_ERRORS as error:
+            raise ApiError(f"{type(error).__name__} {error}") from error
+        if status != 200 or not isinstance(page, list):
+            raise ApiError(f"HTTP {status} {str(page)[:80]}")
+        return [(record["offset"], record["key"], record["value"]) for record in page]
+
+    async def _call(
+        self, method: str, url: str, timeout_s: float, **options: Any
+    ) -> tuple[int, Any]:
+        limits = aiohttp.ClientTimeout(
+            total=timeout_s, sock_connect=min(timeout_s, CONNECT_TIMEOUT_S)
+        )
+        async with self._session.request(method, url, timeout=limits, **options) as response:
+            text = await response.text()
+        try:
+            return response.status, json.loads(text) if text else None
+        except ValueError:
+            return response.status, text
+
+
+def read_receipts(status: int, answer: Any, count: int) -> list[Receipt]:
+    """What an answer to a produce request says of each of its records."""
+    receipts = answer.get("offsets", []) if isinstance(answer, dict) else []
+    if status == 200 and len(receipts) == count:
+        return [_receipt(r.get("error_code"), r.get("offset")) for r in receipts]
+    code = answer.get("error_code") if isinstance(answer, dict) else None
+    return [Receipt(_failure(code or status), error=f"HTTP {status} {code}")] * count
+
+
+def _receipt(code: int | None, offset: Any) -> Receipt:
+    if code:
+        return Receipt(_failure(code), error=f"code {code}")
+    is_offset = isinstance(offset, int) and offset >= 0
+    return Receipt(Outcome.OK, offset if is_offset else None)
+
+
+def _failure(code: int) -> Outcome:
+    """4xx and 503 promise that nothing was appended; after every other failure nobody knows.
+
+    ``code`` is a status, or five digits that begin with one.
+    """
+    status = code if code < 1000 else code // 100
+    is_refused = 400 <= status < 500 and status not in NOT_JUDGED_BY_STATUS
+    return Outcome.FAILED if is_refused or status == 503 else Outcome.UNKNOWN
