@@ -70,8 +70,8 @@ def longest_gap(times: Iterable[float]) -> tuple[float, float]:
 def gaps_after_faults(window: Window, faults: Sequence[Fault]) -> dict[str, list[float]]:
     """Longest gap of the faulted partition between each fault and the next, by kind of fault."""
     gaps: defaultdict[str, list[float]] = defaultdict(list)
-    next_began = [fault.began_s for fault in faults[1:]] + [window.end_s]
-    for fault, following_s in zip(faults, next_began, strict=True):
+    next_began = [*(fault.began_s for fault in faults[1:]), window.end_s]
+    for fault, following_s in zip(faults, next_began, strict=False):
         stop_s = max(following_s, fault.at_s)
         times = window.acknowledged_s.get(fault.partition, [])
         inside = [t for t in times if fault.began_s < t <= stop_s]

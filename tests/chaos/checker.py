@@ -151,6 +151,10 @@ def check_offsets(evidence: Evidence) -> Iterator[Finding]:
         if write.acks in COMMITTED_ACKS and write.offset is not None:
             where = f"acknowledged by node {write.node} at {write.at_s} s"
             seen[write.partition, write.offset].setdefault(write.record, where)
+            stands = evidence.places.get((write.partition, write.record))
+            if stands is not None and write.offset not in evidence.truth[write.partition]:
+                place = f"p{write.partition}@{write.offset}"
+                yield "inconsistent-offset", f"{place}: {write.record} ({where}) stands at {stands}"
     for (partition, offset), records in seen.items():
         if len(records) > 1:
             told = " / ".join(f"{record} ({where})" for record, where in records.items())

@@ -1,0 +1,13 @@
+"""The suite against its stand-in cluster: what must be found is found, and a correct cluster passes."""
+
+import pytest
+
+from tests.chaos.selftest import EASY, run_trial
+
+pytestmark = pytest.mark.chaos
+
+
+@pytest.mark.parametrize("trial", EASY, ids=str)
+def test_a_bug_is_found_by_its_name(trial, tmp_path):
+    finding = run_trial(trial, tmp_path / "run")
+    assert finding.is_as_expected(trial.expected), finding.text
