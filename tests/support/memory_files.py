@@ -101,7 +101,7 @@ def _resize(content: bytearray, size: int) -> None:
 
 
 NameChange = tuple[tuple[str, _Inode | None], ...]
-"""Names that change together: one for a create or remove, two for a rename."""
+"""Names that change together: one for a create or remove, two and more for a rename."""
 
 
 class MemoryFiles:
@@ -256,13 +256,20 @@ class MemoryFiles:
             self._change_names((name, None))
 
     def rename_durably(self, source: str, target: str) -> None:
-        """Rename and sync the folders."""
+        """Rename and sync the folders; a folder takes what is in it along, its unsynced names included."""
         source, target = _normal(source), _normal(target)
         if source not in self._live:
             raise FileNotFoundError(source)
         self._require_parent(target)
         self.note("rename", source)
-        self._change_names((target, self._live[source]), (source, None))
+        moved = [
+            (target + name[len(source) :], inode)
+            for name, inode in self._live.items()
+            if name == source or name.startswith(source + "/")
+        ]
+        if self._live[source].is_directory and self.exists(target):
+            raise DiskFailedError(f"cannot rename {source}: {target} exists")
+        self._change_names((source, None), *moved)
         for folder in dict.fromkeys((_parent(target), _parent(source))):
             self.sync_directory(folder)
 

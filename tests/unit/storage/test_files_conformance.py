@@ -212,6 +212,29 @@ def test_rename_durably_works_across_folders(files, root):
         files.rename_durably(f"{root}/a", f"{root}/d/b")
 
 
+def test_a_file_renamed_to_itself_stays(files, root):
+    files.write_atomically(f"{root}/a", b"x")
+    files.rename_durably(f"{root}/a", f"{root}/a")
+    assert files.read_bytes(f"{root}/a") == b"x"
+
+
+def test_a_renamed_folder_takes_what_is_in_it_along(files, root):
+    files.make_directory(f"{root}/old/deep")
+    files.write_atomically(f"{root}/old/deep/a", b"x")
+    files.rename_durably(f"{root}/old", f"{root}/new")
+    assert files.list_directory(root) == ["new"]
+    assert files.read_bytes(f"{root}/new/deep/a") == b"x"
+
+
+def test_a_folder_is_not_renamed_over_another(files, root):
+    files.make_directory(f"{root}/old")
+    files.make_directory(f"{root}/new")
+    files.write_atomically(f"{root}/new/a", b"x")
+    with pytest.raises(DiskFailedError):
+        files.rename_durably(f"{root}/old", f"{root}/new")
+    assert files.list_directory(root) == ["new", "old"]
+
+
 def test_read_bytes_refuses_a_missing_file(files, root):
     with pytest.raises(FileNotFoundError):
         files.read_bytes(f"{root}/missing")

@@ -137,6 +137,14 @@ def crash_now(kind, path, wanted):
         raise SimulatedCrashError(path)
 
 
+def test_a_renamed_folder_is_there_after_a_crash(files):
+    files.make_directory("/d/old")
+    files.write_atomically("/d/old/a", b"x")
+    files.rename_durably("/d/old", "/d/new")
+    files.crash()
+    assert files.paths() == ["/d/new/a"]
+
+
 def test_a_removed_folder_takes_what_is_in_it_along(files):
     files.make_directory("/d/sub")
     files.write_atomically("/d/sub/a", b"x")
