@@ -9,8 +9,10 @@ KEEP ?=
 SEEDS ?= 50
 SCENARIOS ?=
 SECONDS_EACH ?= 60
+DISK ?= dir
+NETWORK ?= none
 
-.PHONY: demo test lint types layers sim chaos clean lock format
+.PHONY: demo test lint types layers sim chaos chaos-selftest clean lock format
 
 .venv: $(STAMP)
 
@@ -39,6 +41,13 @@ types: $(STAMP)
 
 layers: $(STAMP)
 	$(BIN)/lint-imports
+
+chaos: SEEDS = 1
+chaos: $(STAMP)  ## the chaos suite: SCENARIOS=a,b SEEDS=1,2,3 SECONDS_EACH=60; as root DISK=loop NETWORK=netns
+	$(BIN)/python -m tests.chaos --scenario $(or $(SCENARIOS),all) --seconds $(SECONDS_EACH) --seeds $(SEEDS) --disk $(DISK) --network $(NETWORK) $(if $(IDEMPOTENT),--idempotent)
+
+chaos-selftest: $(STAMP)  ## the chaos suite against a stand-in cluster with known bugs; needs root
+	$(BIN)/python -m tests.chaos.selftest
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache chaos-runs demo-data
