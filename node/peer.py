@@ -58,6 +58,9 @@ STRANGERS_MAX = 256
 ACCEPT_RETRY_MS = 100
 """Wait after a failed accept (no descriptor left), so that the loop does not spin."""
 BACKLOG = 128
+HANG_UP_MS_MAX = 1_000
+"""How long queued answers may take to leave when the node stops."""
+REASONS_KEPT_MAX = 64
 UNACKNOWLEDGED_MS_MAX = 5_000
 """TCP_USER_TIMEOUT: a peer whose machine is gone does not acknowledge; the kernel gives up after this."""
 KEEPALIVE_IDLE_S = 5
@@ -98,6 +101,7 @@ class PeerServer(ServerLinkOwner):
         self._links: set[ServerLink] = set()
         self._current: dict[tuple[int, Channel], ServerLink] = {}
         self._idle: asyncio.Future[None] | None = None
+        self._refusals: set[str] = set()
 
     def register(self, request_type: str, handler: Handler) -> None:
         """Serve a type of request; each has one handler."""
@@ -136,7 +140,7 @@ class PeerServer(ServerLinkOwner):
         """Tell only about the last link of a peer and channel."""
         self.discard(link)
         if link.channel is None:
-            log.warning("peer refused reason=%s", link.failure)
+            self.refused(link.failure)
             return
         key = (link.peer_id, link.channel)
         if self._current.get(key) is link:
@@ -145,6 +149,13 @@ class PeerServer(ServerLinkOwner):
             if self._on_disconnected is not None:
                 self._on_disconnected(*key)
 
+    def refused(self, reason: str) -> None:
+        """Name a connection that was turned away; the same reason once, for its peer will try again and again."""
+        is_known = reason in self._refusals
+        if len(self._refusals) < REASONS_KEPT_MAX:
+            self._refusals.add(reason)
+        log.log(logging.DEBUG if is_known else logging.WARNING, "peer refused reason=%s", reason)
+
     def handler_failed(self, error: BaseException) -> None:
         """Log what a handler must not raise, and tell the node."""
         log.error("a peer's request failed inside", exc_info=error)
@@ -152,14 +163,21 @@ class PeerServer(ServerLinkOwner):
             self._on_failure(error)
 
     async def close(self) -> None:
-        """Drop every link; their handlers are cancelled. Returns once all are gone."""
+        """Send the answers that are queued, then drop every link; handlers that still run are cancelled."""
         self._on_disconnected = None
         if not self._links:
             return
-        self._idle = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._idle = loop.create_future()
+        for link in list(self._links):
+            link.hang_up("this node is stopping")
+        deadline = loop.call_later(HANG_UP_MS_MAX / 1000, self._abort)
+        await self._idle
+        deadline.cancel()
+
+    def _abort(self) -> None:
         for link in list(self._links):
             link.abort("this node is stopping")
-        await self._idle
 
 
 class PeerListener:
@@ -240,7 +258,7 @@ class PeerListener:
 
     def _on_accepted(self, connection: socket.socket) -> None:
         if len(self._strangers) + self._server.strangers() >= STRANGERS_MAX:
-            log.warning("peer refused reason=%s", "too many connections that prove nothing")
+            self._server.refused("too many connections that prove nothing")
             connection.close()
             return
         task = asyncio.get_running_loop().create_task(self._admit(connection), name="peer-admit")
@@ -270,9 +288,9 @@ class PeerListener:
             else:
                 await self._serve(connection)
         except TimeoutError:
-            log.warning("peer refused reason=%s", "nothing was sent")
+            self._server.refused("nothing was sent")
         except (PeerProtocolError, OSError) as error:
-            log.warning("peer refused reason=%s", error)
+            self._server.refused(str(error))
         else:
             return True
         return False
@@ -322,6 +340,8 @@ class PeerClient:
         self._tls = tls
         self._links: dict[tuple[int, Channel], CallerLink] = {}
         self._dials: dict[tuple[int, Channel], asyncio.Task[CallerLink]] = {}
+        self._unreachable: dict[tuple[int, Channel], str] = {}
+        """Why the last dial failed, where it did."""
         self._is_closed = False
 
     async def call(
@@ -458,21 +478,24 @@ class PeerClient:
             await self._connect(link, *address)
             await link.ready
         except (OSError, UnicodeError) as error:
-            link.abort(str(error) or type(error).__name__)
+            link.abort(f"{address[0]}:{address[1]}: {error or type(error).__name__}")
         except asyncio.CancelledError:
             link.close()
             raise
         if not link.is_open:
-            reason = link.failure
-            log.warning(
-                "peer unreachable node_id=%d channel=%s address=%s:%d reason=%s",
-                node_id,
-                channel,
-                *address,
-                reason,
-            )
-            raise PeerUnreachableError(f"node {node_id} cannot be reached: {reason}")
+            self._log_unreachable(node_id, channel, link.failure)
+            raise PeerUnreachableError(f"node {node_id} cannot be reached: {link.failure}")
+        log.info("peer reached node_id=%d channel=%s", node_id, channel)
+        self._unreachable.pop((node_id, channel), None)
         return link
+
+    def _log_unreachable(self, node_id: int, channel: Channel, reason: str) -> None:
+        """Once for each reason in a row: callers try again several times a second."""
+        key = (node_id, channel)
+        is_known = self._unreachable.get(key) == reason
+        self._unreachable[key] = reason
+        level = logging.DEBUG if is_known else logging.WARNING
+        log.log(level, "peer unreachable node_id=%d channel=%s reason=%s", *key, reason)
 
     async def _connect(self, link: CallerLink, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()

@@ -154,6 +154,13 @@ class Link(asyncio.Protocol):
         elif not self.closed.done():
             self.closed.set_result(None)
 
+    def hang_up(self, reason: str) -> None:
+        """Send what is queued, then close; nothing more is read."""
+        self.failure = self.failure or reason
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.close()
+
     def send(self, header: bytes, body: Sequence[Buffer] = ()) -> None:
         """Queue a frame; the link must be open."""
         assert self._encoder is not None, "a frame before the handshake"

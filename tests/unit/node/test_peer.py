@@ -315,6 +315,41 @@ async def test_a_node_that_answers_under_another_id_is_refused():
             await pair.call("echo")
 
 
+async def test_a_peer_that_cannot_be_reached_is_named_once(caplog: pytest.LogCaptureFixture):
+    async with Pair() as pair:
+        await pair.listener.stop()
+        for _ in range(3):
+            with pytest.raises(PeerUnreachableError):
+                await pair.call("echo")
+    assert caplog.text.count("peer unreachable node_id=1 channel=rpc reason=127.0.0.1:") == 1
+
+
+async def test_a_stranger_is_named_once_for_each_reason(caplog: pytest.LogCaptureFixture):
+    async with Pair(server_secret=b"quite another secret") as pair:
+        for _ in range(3):
+            with pytest.raises(PeerUnreachableError):
+                await pair.call("echo")
+        await pair.listener.stop()
+    assert caplog.text.count("another cluster secret") == 1
+
+
+async def test_answers_that_are_queued_leave_before_a_stopping_node_hangs_up():
+    async with Pair() as pair:
+        body = bytes(8 << 20)
+        answered = asyncio.Event()
+
+        async def then(peer_id: int, fields: Fields, data: bytes):
+            answered.set()
+            return {}, [body]
+
+        pair.server.register("then", then)
+        call = asyncio.ensure_future(pair.call("then"))
+        await answered.wait()
+        await asyncio.sleep(0)
+        await asyncio.gather(pair.listener.stop(), call)
+        assert call.result() == ({}, body)
+
+
 async def test_callers_share_one_dial():
     async with Pair() as pair:
         pair.server.register("echo", echo)
