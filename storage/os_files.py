@@ -28,7 +28,7 @@ _IOV_MAX = 1024
 # Zeros are written in pieces of this size where the file system cannot preallocate.
 _ZEROS = bytes(1 << 20)
 
-# A probe of the page cache reads into a buffer that stays; larger reads make one of their own.
+# The page cache is asked for a file's pages a piece at a time.
 _PROBE_BYTES = 1 << 20
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -39,10 +39,10 @@ _DIRECTORY_MODE = 0o750
 
 
 class _Probe(threading.local):
-    """A buffer a thread: zeroing a fresh one would cost as much as the read."""
+    """A buffer a thread, for bytes that nobody looks at."""
 
     def __init__(self) -> None:
-        self.buffer = bytearray(_PROBE_BYTES)
+        self.view = memoryview(bytearray(_PROBE_BYTES))
 
 
 _probe = _Probe()
@@ -111,23 +111,24 @@ class OsFile:
         return b"".join(parts)
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
-        """The same without touching the disk: None when it would have to."""
-        buffer = _probe.buffer if length <= _PROBE_BYTES else bytearray(length)
-        view = memoryview(buffer)
-        have = 0
-        while have < length:
+        """The same without touching the disk: None when it would have to.
+
+        Asks for every page first and reads then: two copies in the cache's speed cost less than zeroing a
+        buffer of that size. A page that is dropped in between is a wait, not an error.
+        """
+        at, end = position, position + length
+        while at < end:
+            view = _probe.view[: min(end - at, _PROBE_BYTES)]
             try:
-                count = os.preadv(
-                    self._descriptor, (view[have:length],), position + have, os.RWF_NOWAIT
-                )
+                count = os.preadv(self._descriptor, (view,), at, os.RWF_NOWAIT)
             except OSError:
                 # EAGAIN: a page is not cached. EOPNOTSUPP: this file system cannot tell. Anything
                 # else comes up again, and is told apart, in the read that follows.
                 return None
             if count == 0:
                 break
-            have += count
-        return bytes(view[:have])
+            at += count
+        return self.pread(at - position, position)
 
     def pwritev(self, chunks: Sequence[Buffer], position: int) -> int:
         """Write all chunks at ``position``; returns their total length.

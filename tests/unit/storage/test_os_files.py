@@ -157,11 +157,18 @@ class TestCachedRead:
         monkeypatch.setattr(os, "preadv", failing(errno.EOPNOTSUPP))
         assert file.pread_cached(4, 0) is None
 
-    def test_what_it_returned_is_not_touched_by_the_next_read(self, file):
-        file.pwritev([b"first" + b"other"], 0)
-        first = file.pread_cached(5, 0)
-        file.pread_cached(5, 5)
-        assert first in (None, b"first")
+    def test_every_piece_of_a_long_read_is_asked_for(self, file, monkeypatch):
+        real = os.preadv
+        file.pwritev([b"x" * (5 << 20)], 0)
+        asked = []
+
+        def preadv(descriptor, views, at, flags):
+            asked.append((at, len(views[0])))
+            return real(descriptor, views, at)
+
+        monkeypatch.setattr(os, "preadv", preadv)
+        assert file.pread_cached((2 << 20) + 7, 3) == b"x" * ((2 << 20) + 7)
+        assert asked == [(3, 1 << 20), (3 + (1 << 20), 1 << 20), (3 + (2 << 20), 7)]
 
 
 class Calls:
