@@ -478,7 +478,7 @@ class PeerClient:
             await self._connect(link, *address)
             await link.ready
         except (OSError, UnicodeError) as error:
-            link.abort(f"{address[0]}:{address[1]}: {error or type(error).__name__}")
+            link.abort(f"{address[0]}:{address[1]}: {str(error) or type(error).__name__}")
         except asyncio.CancelledError:
             link.close()
             raise

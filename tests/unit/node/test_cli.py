@@ -1,6 +1,12 @@
 """The commands' flags, refusals and exit codes, without a node."""
 
+import asyncio
+import os
+import signal
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -9,6 +15,9 @@ from node import cli
 from node.announce import announcement
 from node.config import OPTIONS, NodeConfig, load_config
 from storage.errors import StartupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -68,6 +77,63 @@ def test_a_refusal_inside_a_task_group_is_still_a_refusal():
     group = BaseExceptionGroup("", [ValueError(), ExceptionGroup("", [inner])])
     assert cli._refusal(group) is inner
     assert cli._refusal(ExceptionGroup("", [ValueError()])) is None
+
+
+class Graph:
+    """Stands for ``node.wiring``: a node that serves until it is stopped, or fails as told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fail_start: Exception | None = None
+        self.on_serve: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        self.stopped: list[bool] = []
+        graph = self
+
+        class Node:
+            url = "http://127.0.0.1:1"
+
+            def __init__(self, config: NodeConfig, **_: object) -> None:
+                pass
+
+            async def start(self) -> None:
+                if graph.fail_start is not None:
+                    raise graph.fail_start
+
+            async def serve(self, stop: asyncio.Event) -> None:
+                graph.on_serve()
+                await stop.wait()
+                graph.stopped.append(stop.is_set())
+
+        module = ModuleType("node.wiring")
+        module.__dict__.update(Node=Node, draw_ids=lambda clock: None)
+        monkeypatch.setitem(sys.modules, "node.wiring", module)
+        monkeypatch.setattr("node.wiring", module, raising=False)
+        monkeypatch.setattr(cli, "configure_logs", lambda **_: None)
+
+
+@pytest.fixture
+def graph(monkeypatch: pytest.MonkeyPatch) -> Graph:
+    return Graph(monkeypatch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_node_gracefully(graph: Graph, capsys, number: signal.Signals):
+    graph.on_serve = lambda: os.kill(os.getpid(), number)
+    assert cli.run_node(NodeConfig()) == 0
+    assert graph.stopped == [True]
+    assert "Milena node 1 listens on http://127.0.0.1:1" in capsys.readouterr().out
+
+
+def test_a_node_that_refuses_to_start_says_why(graph: Graph):
+    graph.fail_start = StartupError("data directory belongs to node 2")
+    result = invoke()
+    assert result.exit_code == 78
+    assert result.stderr == "milena: cannot start: data directory belongs to node 2\n"
+
+
+def test_a_broken_invariant_is_exit_code_70(graph: Graph, caplog: pytest.LogCaptureFixture):
+    graph.fail_start = AssertionError("high watermark fell")
+    assert cli.run_node(NodeConfig()) == 70
+    assert "high watermark fell" in caplog.text
 
 
 def test_dev_refuses_ports_that_collide(tmp_path: Path):
