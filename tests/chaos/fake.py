@@ -36,7 +36,7 @@ BUGS = {
 }
 """What each does, and what the checker must call it:
 
-lose-acked    acknowledges, writes a second later
+lose-acked    acknowledges, writes two seconds later
 no-fsync      seen only when the power is cut
 ignore-full   acknowledges what a full disk did not take
 dirty-read    shows records before they are written
@@ -52,6 +52,7 @@ split-brain   replicates, but the lowest id that a node reaches is its leader: n
 PAGE_RECORDS = 500
 TAIL_BYTES = 1 << 16
 SAY_ALIVE_S = 0.5
+WRITE_LATE_S = 2.0
 
 Record = tuple[Any, Any]
 """key, value"""
@@ -204,7 +205,7 @@ class Fake:
 
     async def _work(self) -> None:
         while self._bug == "lose-acked":
-            await asyncio.sleep(1)
+            await asyncio.sleep(WRITE_LATE_S)
             for partition, records in self._unwritten.items():
                 if records:
                     self.append(partition, records)

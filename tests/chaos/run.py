@@ -149,6 +149,7 @@ def make_setup(target: str, scenario: str, seconds: float, seed: int, node_count
 @click.option("--network", type=click.Choice([k.value for k in NetworkKind]), default="none")
 @click.option("--acks", default="all", show_default=True, help="Comma-separated: mixed at random.")
 @click.option("--idempotent", "is_idempotent", is_flag=True, help="With retries.")
+@click.option("--no-goals", "has_no_goals", is_flag=True, help="Judge safety, not time.")
 @click.option("--work", type=click.Path(path_type=Path), required=True, help="A new directory.")
 @click.option("--keep", "is_kept", is_flag=True, help="Keep the data of a good run.")
 def main(
@@ -161,6 +162,7 @@ def main(
     network: str,
     acks: str,
     is_idempotent: bool,
+    has_no_goals: bool,
     work: Path,
     is_kept: bool,
 ) -> None:
@@ -174,6 +176,8 @@ def main(
         is_idempotent=is_idempotent,
         retries=IDEMPOTENT_RETRIES if is_idempotent else 0,
     )
+    if has_no_goals:
+        setup = replace(setup, goals=replace(setup.goals, recovery_s=None, after_heal_s=None))
     setup = replace(setup, disk=DiskKind(disk), network=NetworkKind(network), workload=workload)
     try:
         report = run_once(setup, work.resolve(), is_kept=is_kept)

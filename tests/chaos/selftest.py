@@ -91,7 +91,7 @@ def run_trial(trial: Trial, work: Path) -> Finding:
 
 EASY = (
     Trial(bug="none", scenario="kill-leader"),
-    Trial(bug="lose-acked", scenario="kill-leader"),
+    Trial(bug="lose-acked", scenario="kill-all"),
     *(
         Trial(bug=bug, scenario="none", seconds=4)
         for bug in (
