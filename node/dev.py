@@ -83,7 +83,11 @@ def plan_nodes(
         plans.append(
             NodePlan(
                 name=f"node-{node_id}",
-                arguments=(sys.executable, "-m", "node", "start", *_flags({**settings, **options})),
+                # -P: a folder "node" in the user's directory must not be taken for this package.
+                arguments=(
+                    *(sys.executable, "-P", "-m", "node", "start"),
+                    *_flags({**settings, **options}),
+                ),
                 environment={**inherited, "PYTHONUNBUFFERED": "1"},
                 url=f"http://127.0.0.1:{base_port + node_id - 1}",
             )

@@ -34,7 +34,7 @@ def plan(tmp_path: Path, **changes: object) -> tuple[NodePlan, ...]:
 
 def flags(arguments: tuple[str, ...]) -> dict[str, object]:
     """The settings that a node makes of its command line."""
-    words = list(arguments[4:])
+    words = list(arguments[arguments.index("start") + 1 :])
     found: dict[str, object] = {}
     while words:
         name = words.pop(0).removeprefix("--")
