@@ -343,7 +343,7 @@ class NodeConfig:
     fetch_bytes_max: int = field(
         default=_LIMITS.fetch_bytes_max,
         metadata=option(
-            kinds.integer(1 << 10, 1 << 30, "bytes"),
+            kinds.integer(1 << 10, 64 << 20, "bytes"),
             "Most stored bytes that one fetch answers; a larger batch still comes whole.",
             LIMITS,
         ),
