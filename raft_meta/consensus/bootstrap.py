@@ -1,0 +1,114 @@
+"""How a voter's directory begins, and how a lost one is told from a new one.
+
+A voter may take part from the start only if no vote and no acknowledgement of its own can have been forgotten. An
+empty directory does not say which it is: new, or lost. So the first boot of a cluster goes through stages, each
+written before it is announced:
+
+    EMPTY     nothing here
+    FOUNDING  every other voter was reached, and each was EMPTY or FOUNDING; this one has not taken part yet
+    MEMBER    every other voter was FOUNDING or MEMBER, or one was MEMBER; takes part
+    LEARNER   was EMPTY and met a MEMBER or LEARNER: the cluster exists, so this directory was lost; neither
+              votes nor counts until it has proved that it caught up, then MEMBER
+
+Why this is safe: a node that is FOUNDING has never taken part, so it may begin with an empty log. A MEMBER exists
+only after every voter was FOUNDING. A voter that is EMPTY while another is MEMBER was FOUNDING once and lost that.
+
+At most a minority may be LEARNER at once: if a majority of directories is lost, acknowledged commands may be lost
+with them, and the cluster stays without a leader rather than going on with less.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import crc32c
+import msgpack  # type: ignore[import-untyped]  # ships no type hints
+
+from raft_meta.consensus.frames import BootstrapState
+from storage.errors import CorruptLogError, StartupError
+from storage.files import Files
+
+RECORD_NAME: Final = "voter"
+_FORMAT_VERSION: Final = 1
+
+_ESTABLISHED: Final = frozenset({BootstrapState.MEMBER, BootstrapState.LEARNER})
+_NEW: Final = frozenset({BootstrapState.EMPTY, BootstrapState.FOUNDING})
+_FOUNDED: Final = frozenset({BootstrapState.FOUNDING, BootstrapState.MEMBER})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterRecord:
+    """What a directory knows of itself. ``voters``: ids of all voters, sorted."""
+
+    node_id: int
+    voters: tuple[int, ...]
+    state: BootstrapState
+
+
+def next_state(own: BootstrapState, others: Mapping[int, BootstrapState | None]) -> BootstrapState:
+    """Where to go from ``own``; ``others``: each other voter's state, None while it is not reached."""
+    states = set(others.values())
+    if own is BootstrapState.EMPTY:
+        if states & _ESTABLISHED:
+            return BootstrapState.LEARNER
+        return BootstrapState.FOUNDING if states <= _NEW else own
+    if own is BootstrapState.FOUNDING and (BootstrapState.MEMBER in states or states <= _FOUNDED):
+        return BootstrapState.MEMBER
+    return own
+
+
+def load_record(files: Files, directory: str) -> VoterRecord | None:
+    """What was written last; None when nothing was.
+
+    Raises:
+        CorruptLogError: the file is damaged.
+    """
+    path = f"{directory}/{RECORD_NAME}"
+    try:
+        content = files.read_bytes(path)
+    except FileNotFoundError:
+        return None
+    body, crc = content[:-4], content[-4:]
+    if crc32c.crc32c(body).to_bytes(4, "big") != crc:
+        raise CorruptLogError(f"{path} fails its checksum")
+    version, node_id, voters, state = msgpack.unpackb(body)
+    if version != _FORMAT_VERSION:
+        raise CorruptLogError(f"{path} has format version {version}, not {_FORMAT_VERSION}")
+    return VoterRecord(node_id=node_id, voters=tuple(voters), state=BootstrapState(state))
+
+
+def store_record(files: Files, directory: str, record: VoterRecord) -> None:
+    """Write the record durably."""
+    body: bytes = msgpack.packb(
+        [_FORMAT_VERSION, record.node_id, list(record.voters), int(record.state)]
+    )
+    crc = crc32c.crc32c(body).to_bytes(4, "big")
+    files.write_atomically(f"{directory}/{RECORD_NAME}", body + crc)
+
+
+def check_directory(
+    files: Files, directory: str, *, node_id: int, voters: tuple[int, ...]
+) -> BootstrapState:
+    """The state that a directory is in, for a node with these ids.
+
+    Raises:
+        StartupError: the directory belongs to another node or other voters, or lost its record.
+        CorruptLogError: the record is damaged.
+    """
+    record = load_record(files, directory)
+    is_voter = node_id in voters
+    if record is None:
+        if any(files.exists(f"{directory}/{name}") for name in ("wal", "snapshot")):
+            raise StartupError(
+                f"{directory} holds a log but no voter record: remove the folder, and this node "
+                "rejoins with the others' copy"
+            )
+        return BootstrapState.EMPTY if is_voter else BootstrapState.NONE
+    if record.node_id != node_id:
+        raise StartupError(f"{directory} belongs to node {record.node_id}, not to node {node_id}")
+    if record.voters != voters:
+        raise StartupError(
+            f"{directory} was made with voters {list(record.voters)}, but this node was started with "
+            f"{list(voters)}: voter ids never change, addresses may"
+        )
+    return record.state

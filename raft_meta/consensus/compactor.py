@@ -1,0 +1,122 @@
+"""Keeps the log short: writes a snapshot in the background, then drops the entries that it holds.
+
+Judged by bytes, not by a count of entries: a large state with small commands must not be rewritten every few
+seconds. A failed attempt (a full disk) changes nothing and is repeated later.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from raft_meta.consensus.guards import Guard
+from raft_meta.consensus.library import Library
+from raft_meta.consensus.quorum import StateMachine
+from raft_meta.consensus.snapshot import SnapshotMeta, SnapshotStore, write_snapshot
+from raft_meta.consensus.wal import Wal
+from storage.errors import DiskFullError
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 10.0
+_PATIENCE: Final = 4
+"""A transfer that is still going on when the log has grown to so many times its bound does not stop us."""
+
+
+class Background(Protocol):
+    """Runs a job elsewhere, then ``done`` on the core's thread with what the job raised."""
+
+    def __call__(
+        self, job: Callable[[], None], done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Start the job."""
+
+
+class Compactor:
+    """Decides when to compact, and does it. Owned by the core."""
+
+    def __init__(
+        self,
+        *,
+        library: Library,
+        wal: Wal,
+        snapshots: SnapshotStore,
+        machine: StateMachine,
+        background: Background,
+        clock: Callable[[], float],
+        log_bytes_max: int,
+        guards: frozenset[Guard],
+    ) -> None:
+        self._library = library
+        self._wal = wal
+        self._snapshots = snapshots
+        self._machine = machine
+        self._background = background
+        self._clock = clock
+        self._log_bytes_max = log_bytes_max
+        self._guards = guards
+        self._is_running = False
+        self._not_before = 0.0
+        self._is_forced = False
+
+    def force(self) -> None:
+        """Compact at the next tick, however short the log is."""
+        self._is_forced = True
+
+    def maybe_compact(self, *, is_sending_snapshot: bool) -> None:
+        """Start a snapshot when the log is long enough."""
+        if self._is_running or not self._is_due(is_sending_snapshot):
+            return
+        self._is_forced = False
+        meta = self._meta()
+        if meta is None:
+            return
+        pack = self._machine.snapshot()
+        store = self._snapshots
+        is_synced = Guard.SNAPSYNC in self._guards
+
+        def job() -> None:
+            write_snapshot(store.files, store.local_path, meta, pack(), is_synced=is_synced)
+
+        self._is_running = True
+        self._background(job, lambda error: self._on_done(meta, error))
+
+    def _is_due(self, is_sending_snapshot: bool) -> bool:
+        bound = max(self._log_bytes_max, self._snapshots.size_bytes)
+        size = self._wal.size_bytes
+        if not self._is_forced and (size <= bound or self._clock() < self._not_before):
+            return False
+        waits = is_sending_snapshot and Guard.TAIL in self._guards
+        return not waits or size > _PATIENCE * bound
+
+    def _meta(self) -> SnapshotMeta | None:
+        log = self._wal.entries
+        position = self._library.applied_index - log[0][1]
+        if position < 1 or position >= len(log):
+            return None
+        meta = SnapshotMeta(last=log[position], previous=log[position - 1])
+        current = self._snapshots.meta
+        return None if current is not None and current.index >= meta.index else meta
+
+    def _on_done(self, meta: SnapshotMeta, error: BaseException | None) -> None:
+        self._is_running = False
+        if isinstance(error, DiskFullError):
+            self._not_before = self._clock() + _RETRY_SECONDS
+            _log.warning("snapshot refused by a full disk index=%d", meta.index)
+            return
+        if error is not None:
+            raise error
+        current = self._snapshots.meta
+        is_stale = current is not None and current.index >= meta.index
+        if is_stale and Guard.SERRACE in self._guards:
+            self._snapshots.files.remove(self._snapshots.local_path)
+            return
+        self._snapshots.adopt(self._snapshots.local_path)
+        self._wal.drop_before(meta.previous[1])
+        if self._wal.size_bytes > self._log_bytes_max:
+            self._not_before = self._clock() + _RETRY_SECONDS
+        _log.info(
+            "snapshot written index=%d bytes=%d log_bytes=%d",
+            meta.index,
+            self._snapshots.size_bytes,
+            self._wal.size_bytes,
+        )

@@ -1,0 +1,560 @@
+"""One Raft node without I/O of its own: the library's core behind the guards.
+
+Inputs: ``connected``, ``disconnected``, ``receive``, ``propose``, ``barrier`` and ``tick``. Outputs: messages through
+a ``Link``, the log through a ``Wal``, calls of a ``StateMachine``. Time and chance are injected, so production and the
+simulation run this same class.
+
+Order of a tick, which is the contract: sync what must not be counted before it is on disk → commit → apply and
+answer → send appends → take new commands; and again while that moved anything; then flush: sync before whatever
+promises to be on disk, send, sync the rest.
+
+What is left out: changes of membership, read leases, log entries above the append batch size.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from raft_meta.consensus.compactor import Background, Compactor
+from raft_meta.consensus.guards import ALL_GUARDS, Guard, PreVote, VoteBook, matching_count
+from raft_meta.consensus.installer import Installer
+from raft_meta.consensus.library import COMMAND, NO_OP, Callback, Failure, Library
+from raft_meta.consensus.messages import Entry, Message
+from raft_meta.consensus.outbox import Link, Outbox
+from raft_meta.consensus.quorum import QuorumStatus, Role, StateMachine
+from raft_meta.consensus.replicator import Replicator
+from raft_meta.consensus.snapshot import SnapshotStore
+from raft_meta.consensus.wal import Wal
+from storage.errors import CorruptLogError
+
+_log = logging.getLogger(__name__)
+
+_NEVER: Final = float("inf")
+_INCARNATION_BITS: Final = 31
+_REQUEST_BITS: Final = 32
+
+_FROM_ANYONE: Final = frozenset({"next_node_idx", "apply_command"})
+"""What an observer may send; everything else only voters may."""
+
+_TO_VOTERS: Final = frozenset(
+    {"request_vote", "response_vote", "pre_vote", "pre_vote_reply", "timeout_now"}
+)
+"""What an observer has no answer to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreConfig:
+    """How one node takes part. Times in seconds.
+
+    ``voters``: ids of all voters; a node that is not among them is an observer. ``incarnation``: larger than
+    at any former start of this node. ``leader_fallback_s``: a leader without answers of a majority for so long
+    steps down; more than it takes to send and load a snapshot, where that is needed for a majority.
+    """
+
+    node_id: int
+    voters: tuple[int, ...]
+    incarnation: int
+    election_timeout_s: tuple[float, float] = (0.5, 1.0)
+    heartbeat_s: float = 0.1
+    leader_fallback_s: float = 1.0
+    batch_bytes: int = 4 << 20
+    log_bytes_max: int = 64 << 20
+
+
+class RaftCore:
+    """One node.
+
+    Invariants: ``applied_index`` ≤ ``commit_index`` ≤ last index of the log; none of the first two ever falls.
+    Owned by one thread. Whatever a method raises must stop the process.
+    """
+
+    def __init__(
+        self,
+        config: CoreConfig,
+        *,
+        wal: Wal,
+        snapshots: SnapshotStore,
+        machine: StateMachine,
+        link: Link,
+        background: Background,
+        clock: Callable[[], float],
+        rng: random.Random,
+        is_learner: bool = False,
+        on_member: Callable[[], None] = lambda: None,
+        without: frozenset[Guard] = frozenset(),
+    ) -> None:
+        self._config = config
+        self._guards = ALL_GUARDS - without
+        self._wal = wal
+        self._machine = machine
+        self._clock = clock
+        self._rng = rng
+        self._on_member = on_member
+        self._is_voter = config.node_id in config.voters
+        self._majority = len(config.voters) // 2 + 1
+        self._pre_vote = PreVote(deadline=clock() + self.election_timeout())
+        self._heard_at = -_NEVER
+        self._votes = VoteBook()
+        self._observers: set[int] = set()
+        self._previous_index: int | None = None
+        self._term_seen = 0
+        self._is_learner = is_learner and self._is_voter and Guard.LEARNER in self._guards
+        # A candidacy that our former self voted for must be over before this one may vote.
+        self._proof_due = clock() + config.election_timeout_s[1]
+        self._proof: bytes | None = None
+        self._proofs = 0
+        self._outbox = Outbox(link, wal, syncs_first=Guard.SYNC in self._guards)
+        self._check_log(snapshots)
+        self._library = Library(
+            self,
+            node_id=config.node_id,
+            voters=config.voters,
+            wal=wal,
+            election_timeout=config.election_timeout_s,
+            heartbeat=config.heartbeat_s,
+            leader_fallback=config.leader_fallback_s,
+        )
+        if Guard.REQID in self._guards:
+            incarnation = config.incarnation % (1 << _INCARNATION_BITS)
+            self._library.start_requests_at(incarnation << _REQUEST_BITS)
+        self._replicator = Replicator(
+            library=self._library,
+            wal=wal,
+            snapshots=snapshots,
+            outbox=self._outbox,
+            link=link,
+            clock=clock,
+            incarnation=config.incarnation,
+            batch_bytes=config.batch_bytes,
+            guards=self._guards,
+        )
+        self._installer = Installer(
+            library=self._library,
+            wal=wal,
+            snapshots=snapshots,
+            machine=machine,
+            acknowledge=self.on_acknowledge,
+            on_installed=self._answer_orphans,
+            guards=self._guards,
+        )
+        self._compactor = Compactor(
+            library=self._library,
+            wal=wal,
+            snapshots=snapshots,
+            machine=machine,
+            background=background,
+            clock=clock,
+            log_bytes_max=config.log_bytes_max,
+            guards=self._guards,
+        )
+        self._handlers: dict[str, Callable[[int, Message], None]] = {
+            "pre_vote": self._on_pre_vote,
+            "pre_vote_reply": self._on_pre_vote_reply,
+            "request_vote": self._on_request_vote,
+            "response_vote": self._on_vote,
+            "next_node_idx": self._on_acknowledgement,
+            "append_entries": self._on_append,
+            "apply_command_response": self._on_command_response,
+        }
+        if snapshots.meta is not None:
+            self._installer.load(is_installed=False)
+            self._library.commit_index = snapshots.meta.index
+
+    def _check_log(self, snapshots: SnapshotStore) -> None:
+        first = self._wal.entries[0][1] if self._wal.entries else 1
+        covered = 0 if snapshots.meta is None else snapshots.meta.index
+        if first > covered + 1:
+            raise CorruptLogError(
+                f"the log begins at index {first}, the snapshot ends at {covered}: files are missing"
+            )
+
+    # -- what it is
+
+    @property
+    def library(self) -> Library:
+        """The library's node, for tests that put it into a state."""
+        return self._library
+
+    @property
+    def wal(self) -> Wal:
+        """The log."""
+        return self._wal
+
+    @property
+    def is_learner(self) -> bool:
+        """A voter that lost its directory and has not proved that it caught up."""
+        return self._is_learner
+
+    @property
+    def role(self) -> Role:
+        """Role of this node."""
+        if not self._is_voter:
+            return Role.OBSERVER
+        if self._is_learner:
+            return Role.LEARNER
+        if self._library.is_leader:
+            return Role.LEADER
+        return Role.CANDIDATE if self._library.is_candidate else Role.FOLLOWER
+
+    def status(self) -> QuorumStatus:
+        """A view of now."""
+        library = self._library
+        return QuorumStatus(
+            role=self.role,
+            leader_id=library.leader_id,
+            term=library.term,
+            commit_index=library.commit_index,
+            applied_index=library.applied_index,
+        )
+
+    def next_due(self) -> float:
+        """When ``tick`` is needed if nothing else happens, on the clock."""
+        latest = self._clock() + self._config.heartbeat_s
+        if self._library.is_leader:
+            return min(self._library.heartbeat_due, latest)
+        if self._is_voter and not self._is_learner:
+            return self._pre_vote.deadline
+        return latest
+
+    # -- inputs
+
+    def connected(self, node_id: int) -> None:
+        """The one live connection to this node is up."""
+        self._outbox.forget(node_id)
+        if node_id not in self._config.voters:
+            self._observers.add(node_id)
+        self._library.connected(node_id)
+
+    def disconnected(self, node_id: int) -> None:
+        """It is gone, and whatever was on its way with it."""
+        self._outbox.forget(node_id)
+        self._observers.discard(node_id)
+        self._library.disconnected(node_id)
+        if Guard.CANCEL in self._guards:
+            self._replicator.cancel(node_id)
+        if node_id == self._library.leader_id:
+            self._on_leader_unreachable()
+
+    def _on_leader_unreachable(self) -> None:
+        if Guard.LOST in self._guards:
+            self._library.fail_forwarded()
+            self._library.forget_leader()
+        if Guard.PREVOTE in self._guards:
+            # Most likely its process died: ask the others soon. They refuse if they still hear it.
+            soon = self._clock() + self._config.heartbeat_s * (0.5 + self._rng.random())
+            self._pre_vote.deadline = min(self._pre_vote.deadline, soon)
+            self._heard_at = -_NEVER
+
+    def receive(self, node_id: int, message: Message) -> None:
+        """Take a checked message from the live connection to ``node_id``."""
+        kind = message["type"]
+        may_send = node_id in self._observers and kind in _FROM_ANYONE
+        if node_id not in self._config.voters and not may_send:
+            return
+        if not self._is_voter and kind in _TO_VOTERS:
+            return
+        handler = self._handlers.get(cast("str", kind), self._library.receive)
+        handler(node_id, message)
+
+    def propose(self, command: bytes, callback: Callback) -> int | None:
+        """Have a command committed and applied; the callback gets the response or the failure.
+
+        Returns:
+            A ticket for ``withdraw``; None when the callback was called already.
+        """
+        return self._submit(COMMAND + command, callback)
+
+    def barrier(self, callback: Callable[[int, Failure | None], None]) -> int | None:
+        """Commit a no-op; the callback gets the index applied here, or the failure. Ticket as ``propose``."""
+
+        def on_result(_: bytes | None, failure: Failure | None) -> None:
+            callback(self._library.applied_index + 1, failure)
+
+        return self._submit(NO_OP, on_result)
+
+    def _submit(self, entry: bytes, callback: Callback) -> int | None:
+        ticket = self._library.submit(entry, callback)
+        if ticket is None:
+            callback(None, Failure.QUEUE_FULL)
+        return ticket
+
+    def withdraw(self, ticket: int) -> bool:
+        """Take back a command that has not left the queue; False when it has: its fate is unknown."""
+        return self._library.queue.withdraw(ticket)
+
+    def transfer_leadership(self) -> bool:
+        """Ask the most caught-up voter to take over; False when none is caught up right now."""
+        return self._library.is_leader and self._library.transfer_leadership()
+
+    def force_compaction(self) -> None:
+        """Write a snapshot and shorten the log at the next tick."""
+        self._compactor.force()
+
+    def tick(self) -> None:
+        """Do all that is due."""
+        self._maybe_ask()
+        library = self._library
+        mark = None
+        while mark != (library.commit_index, self._wal.entries[-1][1]):
+            mark = (library.commit_index, self._wal.entries[-1][1])
+            self._sync_before_counting()
+            library.tick()
+            if library.is_leader and mark != (library.commit_index, self._wal.entries[-1][1]):
+                library.send_soon()
+        if self._term_seen != library.term:
+            self._on_new_term()
+        if self._is_learner:
+            self._maybe_prove()
+        self._outbox.flush()
+        self._wal.sync()
+
+    def _sync_before_counting(self) -> None:
+        """A tick ends with a sync, so only a voter without others could count what is not on disk."""
+        if self._majority == 1 and Guard.OWNSYNC in self._guards:
+            self._wal.sync()
+
+    def _on_new_term(self) -> None:
+        self._term_seen = self._library.term
+        self._answer_orphans()
+        if Guard.CANCEL in self._guards:
+            self._replicator.cancel_all()
+
+    def close(self) -> None:
+        """Sync and close the log. Nothing may be called afterwards."""
+        self._replicator.cancel_all()
+        self._wal.close()
+
+    # -- hooks of the library
+
+    def on_send(self, node_id: int, message: Message) -> None:
+        """See ``Hooks``."""
+        self._outbox.put(node_id, message)
+
+    def on_send_entries(self) -> None:
+        """See ``Hooks``."""
+        self._replicator.send_all()
+
+    def on_tick_end(self) -> None:
+        """See ``Hooks``."""
+        self._compactor.maybe_compact(is_sending_snapshot=self._replicator.is_sending_snapshot)
+
+    def on_apply(self, entry: Entry) -> bytes | None:
+        """See ``Hooks``."""
+        command, index, _ = entry
+        if command[:1] == COMMAND:
+            return self._machine.apply(index, command[1:])
+        if self._is_learner and command == self._proof:
+            self._become_member()
+        return None
+
+    def on_acknowledge(
+        self, node_id: int, *, reset: bool, next_index: int | None, success: bool
+    ) -> None:
+        """See ``Hooks``."""
+        end = self._wal.entries[-1][1]
+        previous = self._previous_index
+        if reset and Guard.HINT in self._guards and (previous is None or previous <= end):
+            next_index = self._library.commit_index + 1
+        self._outbox.put(
+            node_id,
+            {
+                "type": "next_node_idx",
+                "term": self._library.term,
+                "next_node_idx": end + 1 if next_index is None else next_index,
+                "reset": reset,
+                "success": success,
+                "learner": self._is_learner,
+            },
+        )
+
+    def election_deadline(self) -> float:
+        """See ``Hooks``: the library sees the deadline only once it may campaign."""
+        if self._is_learner:
+            return _NEVER
+        if Guard.PREVOTE not in self._guards:
+            return self._pre_vote.deadline
+        may_campaign = self._pre_vote.is_approved or self._library.is_transfer_pending
+        return 0.0 if may_campaign else _NEVER
+
+    def on_election_deadline(self, deadline: float) -> None:
+        """See ``Hooks``."""
+        self._pre_vote.reset(deadline)
+
+    def election_timeout(self) -> float:
+        """See ``Hooks``."""
+        least, most = self._config.election_timeout_s
+        return least + (most - least) * self._rng.random()
+
+    def has_room(self, command: bytes) -> bool:
+        """See ``Hooks``."""
+        return self._wal.has_room(len(command), is_urgent=command[:1] == NO_OP)
+
+    # -- elections
+
+    def _maybe_ask(self) -> None:
+        """Ask the others whether they would vote for us, when no leader was heard for long."""
+        now = self._clock()
+        if Guard.PREVOTE not in self._guards or not self._is_voter or self._is_learner:
+            return
+        if self._library.is_leader or self._pre_vote.is_approved or now < self._pre_vote.deadline:
+            return
+        least = self._config.election_timeout_s[0]
+        again = now + least * (0.4 + 0.8 * self._rng.random())
+        self._pre_vote.begin(self._config.node_id, again, self._majority)
+        for node_id in self._library.others:
+            self._outbox.put(
+                node_id, {"type": "pre_vote", **self._position(), "round": self._pre_vote.round}
+            )
+
+    def _position(self) -> Message:
+        _, index, term = self._wal.entries[-1]
+        return {"term": self._library.term, "last_log_index": index, "last_log_term": term}
+
+    def _on_pre_vote(self, node_id: int, message: Message) -> None:
+        _, index, term = self._wal.entries[-1]
+        theirs = (_int(message, "last_log_term"), _int(message, "last_log_index"))
+        is_quiet = self._clock() - self._heard_at >= self._config.election_timeout_s[0]
+        would_vote = not self._library.is_leader and not self._is_learner and is_quiet
+        self._outbox.put(
+            node_id,
+            {
+                "type": "pre_vote_reply",
+                "term": self._library.term,
+                "round": message["round"],
+                "ok": would_vote and theirs >= (term, index),
+            },
+        )
+
+    def _on_pre_vote_reply(self, node_id: int, message: Message) -> None:
+        # Terms are ignored in the question and adopted from the answer: a newer log at a lower term must win.
+        if _int(message, "term") > self._library.term:
+            self._adopt(_int(message, "term"))
+        if message["ok"]:
+            self._pre_vote.on_support(node_id, _int(message, "round"), self._majority)
+
+    def _on_request_vote(self, node_id: int, message: Message) -> None:
+        if not self._is_learner:
+            self._library.receive(node_id, message)
+
+    def _on_vote(self, node_id: int, message: Message) -> None:
+        is_new = self._votes.is_new(_int(message, "term"), node_id)
+        if is_new or Guard.VOTES not in self._guards:
+            self._library.receive(node_id, message)
+
+    def _adopt(self, term: int) -> None:
+        self._library.set_term(term, None)
+        self._library.step_down()
+
+    # -- appends
+
+    def _on_append(self, node_id: int, message: Message) -> None:
+        term = self._library.term
+        if _int(message, "term") < term:
+            if Guard.STEPDOWN in self._guards:
+                self.on_acknowledge(node_id, reset=False, next_index=1, success=False)
+            return
+        self._heard_at = self._clock()
+        if "serialized" in message:
+            self._installer.on_piece(node_id, message)
+            return
+        self._library.receive(node_id, self._trimmed(message))
+        self._library.keep_tail(keep=False)
+        if self._library.term != term or message["entries"]:
+            self._answer_orphans()
+
+    def _trimmed(self, message: Message) -> Message:
+        """The part of the message that is new here, and no commit beyond what it verifies."""
+        entries = cast("list[Entry]", message["entries"])
+        trimmed = dict(message)
+        if Guard.TRIM in self._guards:
+            known = matching_count(entries, self._wal.entries)
+            if known and entries[known - 1][1] >= self._wal.entries[0][1]:
+                _, trimmed["prevLogIdx"], trimmed["prevLogTerm"] = entries[known - 1]
+                trimmed["entries"] = entries[known:]
+        self._drop_without_room(trimmed)
+        rest = cast("list[Entry]", trimmed["entries"])
+        self._library.keep_tail(keep=Guard.TRIM in self._guards and not rest)
+        if Guard.CAP in self._guards:
+            matched = cast("int | None", trimmed["prevLogIdx"])
+            end = 0 if matched is None else matched + len(rest)
+            trimmed["commit_index"] = min(_int(message, "commit_index"), end)
+        self._previous_index = cast("int | None", trimmed["prevLogIdx"])
+        return trimmed
+
+    def _drop_without_room(self, message: Message) -> None:
+        """On a full disk take no entries: what is not taken is not acknowledged, and is sent again."""
+        entries = cast("list[Entry]", message["entries"])
+        size = sum(len(command) for command, _, _ in entries)
+        if entries and not self._wal.has_room(size, count=len(entries)):
+            message["entries"] = []
+
+    def _on_acknowledgement(self, node_id: int, message: Message) -> None:
+        library, term = self._library, _int(message, "term")
+        if term > library.term and Guard.STEPDOWN in self._guards:
+            self._adopt(term)
+            return
+        if (term != library.term and Guard.ACKTERM in self._guards) or not library.is_leader:
+            return
+        answer = dict(message)
+        answered_before = library.response_time(node_id)
+        next_before = library.next_index(node_id)
+        if answer["learner"]:
+            answer["success"], answer["reset"] = False, answer["success"] or answer["reset"]
+        elif answer["reset"] and Guard.NEXTBACK in self._guards:
+            matched = library.match_index(node_id) + 1
+            answer["next_node_idx"] = max(_int(answer, "next_node_idx"), matched)
+        library.receive(node_id, answer)
+        if answer["learner"]:
+            library.set_response_time(node_id, answered_before)
+        if answer["success"] and Guard.NEXTBACK in self._guards:
+            library.set_next_index(node_id, max(next_before, library.next_index(node_id)))
+        is_progress = not answer["success"] and not answer["reset"]
+        self._replicator.on_answer(node_id, _int(answer, "next_node_idx") - 1 if is_progress else 0)
+
+    # -- commands that will never be answered
+
+    def _on_command_response(self, node_id: int, message: Message) -> None:
+        self._library.receive(node_id, message)
+        self._answer_orphans()
+
+    def _answer_orphans(self) -> None:
+        library = self._library
+        if Guard.ORPHANS not in self._guards or not library.is_anything_waiting:
+            return
+        log = self._wal.entries
+        first, last = log[0][1], log[-1][1]
+
+        def is_lost(index: int, term: int) -> bool:
+            if index <= library.applied_index:
+                return True
+            here = log[index - first][2] if index <= last else None
+            return term != here and term < library.term
+
+        library.fail_waiting(is_lost)
+
+    # -- a voter that lost its directory
+
+    def _maybe_prove(self) -> None:
+        """Propose an entry of our own: once it is applied here, everything acknowledged before is here too."""
+        now = self._clock()
+        if self._library.leader_id is None or now < self._proof_due:
+            return
+        self._proof_due = now + self._config.election_timeout_s[1]
+        self._proofs += 1
+        proof = f"learner {self._config.node_id} {self._config.incarnation} {self._proofs}"
+        self._proof = NO_OP + proof.encode()
+        self._submit(self._proof, lambda _response, _failure: None)
+
+    def _become_member(self) -> None:
+        # The vote of this term may have been given before the directory was lost.
+        self._library.set_term(self._library.term, self._config.node_id)
+        self._wal.sync()
+        self._is_learner = False
+        self._on_member()
+        _log.info("caught up and votes again node_id=%d", self._config.node_id)
+
+
+def _int(message: Message, field: str) -> int:
+    return cast("int", message[field])

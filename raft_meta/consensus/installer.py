@@ -1,0 +1,159 @@
+"""The follower's side of a snapshot: pieces into a file, the file checked, made durable, installed.
+
+The library sees no more of it than a heartbeat. Order, which is the contract: verify the whole file → sync it →
+rename it over the old one → restore the state → align the log → only then acknowledge.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from raft_meta.consensus.guards import Guard
+from raft_meta.consensus.library import Library
+from raft_meta.consensus.messages import Chunk, Message
+from raft_meta.consensus.quorum import StateMachine
+from raft_meta.consensus.snapshot import IncomingTransfer, SnapshotStore
+from raft_meta.consensus.wal import Wal
+from storage.errors import CorruptLogError, DiskFullError
+
+_FIRST: Final = 1
+
+
+class Acknowledge(Protocol):
+    """Answers the leader."""
+
+    def __call__(self, node_id: int, *, reset: bool, next_index: int | None, success: bool) -> None:
+        """As the library's acknowledgement."""
+
+
+class Installer:
+    """Receives and loads snapshots. Owned by the core."""
+
+    def __init__(
+        self,
+        *,
+        library: Library,
+        wal: Wal,
+        snapshots: SnapshotStore,
+        machine: StateMachine,
+        acknowledge: Acknowledge,
+        on_installed: Callable[[], None],
+        guards: frozenset[Guard],
+    ) -> None:
+        self._library = library
+        self._wal = wal
+        self._snapshots = snapshots
+        self._machine = machine
+        self._acknowledge = acknowledge
+        self._on_installed = on_installed
+        self._guards = guards
+        self._incoming: IncomingTransfer | None = None
+
+    def on_piece(self, node_id: int, message: Message) -> None:
+        """Take an append that carries a piece, or None while the leader has none to send."""
+        commit_index = 0 if Guard.CHUNKCOMMIT in self._guards else message["commit_index"]
+        self._library.receive(
+            node_id, {**message, "serialized": None, "commit_index": commit_index}
+        )
+        piece = message["serialized"]
+        if piece is None:
+            self._answer_progress(node_id)
+        elif self._take(node_id, piece):  # type: ignore[arg-type]  # the codec checked its shape
+            self._finish(node_id, message)
+
+    def load(self, *, is_installed: bool) -> None:
+        """Restore the state from the current snapshot and align the log with it.
+
+        Raises:
+            CorruptLogError: the snapshot is not whole; the process must stop rather than run empty.
+        """
+        meta, chunks = self._snapshots.read()
+        self._machine.restore(chunks)
+        keeps = Guard.SUFFIX in self._guards if is_installed else Guard.ALIGN in self._guards
+        position = self._wal.position_of(meta.last) if keeps else None
+        log = self._wal.entries
+        if not is_installed and not keeps and len(log) > 1 and log[1] == meta.last:
+            position = 1
+        if position is None:
+            self._wal.restart_with([meta.previous, meta.last])
+        elif position != 1:
+            self._drop_head(position, [meta.previous, *log[position:]])
+        self._library.applied_index = meta.index
+
+    def _drop_head(self, position: int, kept: list[tuple[bytes, int, int]]) -> None:
+        if Guard.ATOMIC in self._guards and position > 1:
+            self._wal.drop_before(kept[0][1])
+        elif Guard.ATOMIC in self._guards:
+            self._wal.restart_with(kept)
+        else:
+            self._wal.truncate_from(self._wal.entries[0][1])
+            for entry in kept:
+                self._wal.append(entry)
+
+    def _take(self, node_id: int, piece: Chunk) -> bool:
+        """Store a piece; True when it was the last one of a transfer."""
+        data, is_first, is_last, transfer_id, offset = piece
+        if is_first:
+            self._drop_incoming()
+            self._incoming = self._snapshots.open_incoming(node_id, transfer_id)
+        incoming = self._incoming
+        if incoming is None:
+            return False
+        position = (incoming.node_id, incoming.transfer_id, incoming.received_bytes)
+        if Guard.CHUNKS in self._guards and position != (node_id, transfer_id, offset):
+            self._drop_incoming()
+            return False
+        try:
+            incoming.write(data)
+        except DiskFullError:
+            self._drop_incoming()
+            return False
+        if not is_last:
+            self._answer_progress(node_id)
+        return is_last
+
+    def _answer_progress(self, node_id: int) -> None:
+        if Guard.CHUNKACK in self._guards:
+            received = self._incoming.received_bytes if self._incoming is not None else 0
+            self._acknowledge(node_id, reset=False, next_index=received + _FIRST, success=False)
+
+    def _drop_incoming(self) -> None:
+        if self._incoming is not None:
+            self._incoming.close()
+            self._incoming = None
+
+    def _finish(self, node_id: int, message: Message) -> None:
+        incoming = self._incoming
+        assert incoming is not None, "a finished transfer exists"
+        try:
+            meta = self._snapshots.verify_incoming()
+        except CorruptLogError:
+            self._drop_incoming()
+            if Guard.CRC not in self._guards:
+                self._acknowledge(node_id, reset=False, next_index=None, success=True)
+            return
+        if Guard.SNAPBACK in self._guards and meta.index <= self._library.commit_index:
+            # Never backwards; what is committed here is in every later leader's log.
+            self._drop_incoming()
+            next_index = self._library.commit_index + 1
+            self._acknowledge(node_id, reset=False, next_index=next_index, success=True)
+            return
+        if Guard.SNAPSYNC in self._guards:
+            incoming.sync()
+        self._drop_incoming()
+        self._snapshots.adopt(self._snapshots.incoming_path)
+        self.load(is_installed=True)
+        self._set_commit(meta.index, message)
+        verified = meta.index + 1 if Guard.SUFFIX in self._guards else None
+        self._acknowledge(node_id, reset=False, next_index=verified, success=True)
+        self._on_installed()
+
+    def _set_commit(self, index: int, message: Message) -> None:
+        last = self._wal.entries[-1][1]
+        if Guard.SUFFIXCAP not in self._guards:
+            told = message["commit_index"]
+            assert isinstance(told, int), "the codec checked it"
+            self._library.commit_index = max(index, min(told, last))
+        elif Guard.SNAPBACK in self._guards:
+            self._library.commit_index = index
+        else:
+            self._library.commit_index = min(self._library.commit_index, last)

@@ -1,0 +1,540 @@
+"""pysyncobj behind clean, typed names: the only file that knows the library's private ones.
+
+What is used of it: elections, the log-matching check, the commit rule, the command queue and forwarding. What
+is replaced, by overriding: everything that touches a disk, a socket, a clock, pickle or snapshots. The version is
+pinned and checked, because name-mangled privates are used; another one needs the whole simulation again.
+
+The library reads time and makes its poller and journal from module globals. They are replaced once a core is
+built (``_patched``); the clock is one for the process (``use_clock``), because the library has no other way.
+"""
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum, unique
+from typing import Final, Protocol, cast
+
+import pysyncobj.syncobj as _syncobj
+from pysyncobj import SyncObj, SyncObjConf
+from pysyncobj.node import Node
+from pysyncobj.transport import Transport
+from pysyncobj.version import VERSION
+
+from raft_meta.consensus.messages import Entry, Message
+from raft_meta.consensus.wal import Wal
+from storage.errors import StartupError
+
+REQUIRED_VERSION: Final = "0.3.17"
+
+COMMAND: Final = b"\x00"
+"""First byte of an entry that goes to the state machine."""
+
+NO_OP: Final = b"\x01"
+"""First byte of an entry that does not: a leader's first, a barrier, a learner's proof."""
+
+COMMAND_BYTES_MAX: Final = 1 << 20
+"""Largest command. Below the append batch size, so that no entry is ever cut in pieces."""
+
+QUEUE_LENGTH_MAX: Final = 20_000
+QUEUE_BYTES_MAX: Final = 64 << 20
+
+_build_lock = threading.Lock()
+
+
+@unique
+class Failure(IntEnum):
+    """Why a command failed; the library's own codes, which travel between nodes.
+
+    All but ``LEADER_CHANGED`` and ``UNKNOWN_OUTCOME`` are definite: it was never applied.
+    """
+
+    QUEUE_FULL = 1
+    MISSING_LEADER = 2
+    DISCARDED = 3
+    NOT_LEADER = 4
+    LEADER_CHANGED = 5
+    REQUEST_DENIED = 6
+    UNKNOWN_OUTCOME = 7
+
+    @property
+    def is_definite(self) -> bool:
+        """The command was not applied and never will be."""
+        return self not in {Failure.LEADER_CHANGED, Failure.UNKNOWN_OUTCOME}
+
+
+Callback = Callable[[bytes | None, Failure | None], None]
+"""Takes a response, or the failure. Must never raise: the library would apply the entry twice."""
+
+_LibraryCallback = Callable[[object, int], None]
+
+
+class Hooks(Protocol):
+    """What the library asks of the core."""
+
+    def on_send(self, node_id: int, message: Message) -> None:
+        """Send, unless the connection is gone."""
+
+    def on_apply(self, entry: Entry) -> bytes | None:
+        """Apply a committed entry; returns the response."""
+
+    def has_room(self, command: bytes) -> bool:
+        """Whether the leader may add this command to its log."""
+
+    def on_acknowledge(
+        self, node_id: int, *, reset: bool, next_index: int | None, success: bool
+    ) -> None:
+        """Answer the leader's append."""
+
+    def on_send_entries(self) -> None:
+        """Send every connected node what it lacks, or a heartbeat."""
+
+    def on_tick_end(self) -> None:
+        """Compact, when it is time to."""
+
+    def election_deadline(self) -> float:
+        """When to campaign."""
+
+    def on_election_deadline(self, deadline: float) -> None:
+        """The library moved the deadline."""
+
+    def election_timeout(self) -> float:
+        """A random election timeout in seconds."""
+
+
+def check_version() -> None:
+    """Refuse to run on another version of the library.
+
+    Raises:
+        StartupError: it is not the one that was checked.
+    """
+    if VERSION != REQUIRED_VERSION:
+        raise StartupError(
+            f"pysyncobj {VERSION} is installed; this program needs exactly {REQUIRED_VERSION}"
+        )
+
+
+@contextmanager
+def use_clock(clock: Callable[[], float]) -> Iterator[None]:
+    """Run the library on another clock (seconds, monotonic), in this whole process."""
+    previous = _syncobj.monotonicTime
+    _syncobj.monotonicTime = clock
+    try:
+        yield
+    finally:
+        _syncobj.monotonicTime = previous
+
+
+class _NoPoller:
+    def poll(self, _timeout: float) -> None:
+        """Nothing to poll: the sockets are the transport's."""
+
+
+class _Outlet(Transport):  # type: ignore[misc]  # the library ships no types
+    """The library's transport: hands messages out, and gives the library's callbacks a home."""
+
+    ready = True
+
+    def __init__(self, hooks: Hooks) -> None:
+        super().__init__(None, None, None)
+        self._hooks = hooks
+
+    def send(self, node: Node, message: Message) -> bool:
+        self._hooks.on_send(node.id, message)
+        return True
+
+
+class _Journal:
+    """The library's journal over the durable log; the camel-case names are the library's."""
+
+    def __init__(self, wal: Wal) -> None:
+        self._wal = wal
+        self.keeps_tail = False
+
+    def add(self, command: bytes, index: int, term: int) -> None:
+        self._wal.append((command, index, term))
+
+    def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802
+        entries = self._wal.entries
+        if not self.keeps_tail and position < len(entries):
+            self._wal.truncate_from(entries[position][1])
+
+    def setCurrentTerm(self, term: int, voted_for: int | None) -> None:  # noqa: N802
+        self._wal.set_hard_state(term, voted_for)
+
+    def getCurrentTerm(self) -> int:  # noqa: N802
+        return self._wal.term
+
+    def getVotedForNodeId(self) -> int | None:  # noqa: N802
+        return self._wal.voted_for
+
+    def setRaftCommitIndex(self, _index: int) -> None:  # noqa: N802
+        """Not stored: a restart begins at the snapshot and learns the rest from the leader."""
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802
+        return 1
+
+    def onOneSecondTimer(self) -> None:  # noqa: N802
+        """Nothing is due."""
+
+    def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
+        return self._wal.entries[item]
+
+    def __len__(self) -> int:
+        return len(self._wal.entries)
+
+
+class CommandQueue:
+    """Commands on their way to the log or to the leader. Bounded in number and bytes.
+
+    ``put_nowait`` and ``get_nowait`` are what the library calls. ``refuse``: is asked about each command that
+    leaves, and answers it when it may not.
+    """
+
+    def __init__(self, refuse: Callable[[bytes, object], bool]) -> None:
+        self._refuse = refuse
+        self._items: dict[int, tuple[bytes, object]] = {}
+        self._tickets = itertools.count(1)
+        self.bytes = 0
+
+    def put(self, command: bytes, callback: object) -> int | None:
+        """Append; returns a ticket for ``withdraw``, or None when the queue is full."""
+        if len(self._items) >= QUEUE_LENGTH_MAX or self.bytes + len(command) > QUEUE_BYTES_MAX:
+            return None
+        ticket = next(self._tickets)
+        self._items[ticket] = (command, callback)
+        self.bytes += len(command)
+        return ticket
+
+    def withdraw(self, ticket: int) -> bool:
+        """Take a command back; False when it has left already."""
+        item = self._items.pop(ticket, None)
+        if item is None:
+            return False
+        self.bytes -= len(item[0])
+        return True
+
+    def put_nowait(self, item: tuple[bytes, object]) -> None:
+        """The library's ``put``."""
+        if self.put(*item) is None:
+            raise queue.Full
+
+    def get_nowait(self) -> tuple[bytes, object]:
+        """The oldest command."""
+        while self._items:
+            ticket = next(iter(self._items))
+            command, callback = self._items.pop(ticket)
+            self.bytes -= len(command)
+            if not self._refuse(command, callback):
+                return command, callback
+        raise queue.Empty
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class _Core(SyncObj):  # type: ignore[misc]  # the library ships no types
+    """The library's node with its hooks turned outwards. Method names are mangled privates of the library."""
+
+    _is_built = False
+
+    def __init__(
+        self, hooks: Hooks, self_node: Node | None, others: list[Node], conf: SyncObjConf
+    ) -> None:
+        self._hooks = hooks
+        super().__init__(self_node, others, conf, nodeClass=Node, transport=_Outlet(hooks))
+        self._is_built = True
+
+    @property
+    def _SyncObj__raftElectionDeadline(self) -> float:  # noqa: N802
+        # The library reads every attribute of itself while it is built, before the core can answer.
+        return self._hooks.election_deadline() if self._is_built else float("inf")
+
+    @_SyncObj__raftElectionDeadline.setter
+    def _SyncObj__raftElectionDeadline(self, deadline: float) -> None:  # noqa: N802
+        self._hooks.on_election_deadline(deadline)
+
+    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
+        return self._hooks.election_timeout()
+
+    def _SyncObj__onSetCodeVersion(self, _version: int) -> None:  # noqa: N802
+        """Nothing has versions here but the commands themselves."""
+
+    def _SyncObj__parseChangeClusterRequest(self, _command: bytes) -> None:  # noqa: N802
+        """Membership never changes, and nothing is unpickled."""
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> bytes | None:  # noqa: N802
+        index = self.raftLastApplied + 1
+        log = self._SyncObj__raftLog
+        return self._hooks.on_apply((command, index, log[index - log[0][1]][2]))
+
+    def _SyncObj__sendNextNodeIdx(  # noqa: N802
+        self,
+        node: Node,
+        reset: bool = False,
+        nextNodeIdx: int | None = None,  # noqa: N803  # the library calls it by this name
+        success: bool = False,
+    ) -> None:
+        self._hooks.on_acknowledge(node.id, reset=reset, next_index=nextNodeIdx, success=success)
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
+        conf = self.conf
+        self._SyncObj__newAppendEntriesTime = _syncobj.monotonicTime() + conf.appendEntriesPeriod
+        self._hooks.on_send_entries()
+
+    def _SyncObj__tryLogCompaction(self) -> None:  # noqa: N802
+        self._hooks.on_tick_end()
+
+
+@contextmanager
+def _patched(wal: Wal) -> Iterator[None]:
+    """The library builds its journal and poller itself; hand it ours."""
+    with _build_lock:
+        journal, poller = _syncobj.createJournal, _syncobj.createPoller
+        _syncobj.createJournal = lambda *_: _Journal(wal)
+        _syncobj.createPoller = lambda *_: _NoPoller()
+        try:
+            yield
+        finally:
+            _syncobj.createJournal, _syncobj.createPoller = journal, poller
+
+
+class Library:
+    """One node of the library, under clean names. Nodes are named by their ids.
+
+    Owned by one thread. What is raised inside ``Hooks.on_apply`` comes out of ``tick``.
+    """
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        *,
+        node_id: int,
+        voters: tuple[int, ...],
+        wal: Wal,
+        election_timeout: tuple[float, float],
+        heartbeat: float,
+        leader_fallback: float,
+    ) -> None:
+        check_version()
+        conf = SyncObjConf(
+            autoTick=False,
+            appendEntriesUseBatch=True,
+            appendEntriesPeriod=heartbeat,
+            raftMinTimeout=election_timeout[0],
+            raftMaxTimeout=election_timeout[1],
+            leaderFallbackTimeout=leader_fallback,
+            connectionTimeout=max(3.5, election_timeout[1]),
+            dynamicMembershipChange=False,
+            commandsWaitLeader=True,
+            logCompactionMinEntries=10**9,
+            logCompactionMinTime=10**9,
+            password=None,
+        )
+        self._nodes = {voter: Node(voter) for voter in voters}
+        self.others = tuple(voter for voter in voters if voter != node_id)
+        with _patched(wal):
+            self._core = _Core(
+                hooks,
+                self._nodes.get(node_id),
+                [self._nodes[other] for other in self.others],
+                conf,
+            )
+        self._hooks = hooks
+        self.queue = CommandQueue(self._refuse)
+        self._core._SyncObj__commandsQueue = self.queue
+
+    # -- state
+
+    @property
+    def term(self) -> int:
+        """Current term."""
+        return cast("int", self._core._SyncObj__raftCurrentTerm)
+
+    @property
+    def is_leader(self) -> bool:
+        """This node believes that it leads."""
+        return bool(self._state == _syncobj._RAFT_STATE.LEADER)
+
+    @property
+    def is_candidate(self) -> bool:
+        """This node campaigns."""
+        return bool(self._state == _syncobj._RAFT_STATE.CANDIDATE)
+
+    @property
+    def _state(self) -> int:
+        return cast("int", self._core._SyncObj__raftState)
+
+    @property
+    def leader_id(self) -> int | None:
+        """The leader as far as this node knows."""
+        leader = self._core._SyncObj__raftLeader
+        return None if leader is None else cast("int", leader.id)
+
+    @property
+    def commit_index(self) -> int:
+        """Highest index known to be committed."""
+        return cast("int", self._core._SyncObj__raftCommitIndex)
+
+    @commit_index.setter
+    def commit_index(self, index: int) -> None:
+        self._core._SyncObj__raftCommitIndex = index
+
+    @property
+    def applied_index(self) -> int:
+        """Highest index that was applied."""
+        return cast("int", self._core._SyncObj__raftLastApplied)
+
+    @applied_index.setter
+    def applied_index(self, index: int) -> None:
+        self._core._SyncObj__raftLastApplied = index
+
+    @property
+    def is_transfer_pending(self) -> bool:
+        """The leader told this node to campaign at once."""
+        return cast("bool", self._core._SyncObj__transferInProgress)
+
+    @property
+    def heartbeat_due(self) -> float:
+        """When the leader sends next, on the library's clock."""
+        return cast("float", self._core._SyncObj__newAppendEntriesTime)
+
+    def send_soon(self) -> None:
+        """Let the next tick send instead of waiting for the heartbeat: batching without added latency."""
+        self._core._SyncObj__newAppendEntriesTime = 0
+
+    def set_term(self, term: int, voted_for: int | None) -> None:
+        """Write term and vote."""
+        self._core._SyncObj__setCurrentTerm(term, voted_for)
+
+    def step_down(self) -> None:
+        """Become a follower of nobody yet."""
+        self._core._SyncObj__setState(_syncobj._RAFT_STATE.FOLLOWER)
+        self._core._SyncObj__raftLeader = None
+
+    def keep_tail(self, *, keep: bool) -> None:
+        """While True, the library's truncations do nothing: the message at hand conflicts with no entry."""
+        self._core._SyncObj__raftLog.keeps_tail = keep
+
+    # -- what the leader knows of the others
+
+    def next_index(self, node_id: int) -> int:
+        """The index to be sent to the node next."""
+        return cast("int", self._core._SyncObj__raftNextIndex[self._node(node_id)])
+
+    def set_next_index(self, node_id: int, index: int) -> None:
+        """Set what is sent to the node next."""
+        self._core._SyncObj__raftNextIndex[self._node(node_id)] = index
+
+    def match_index(self, node_id: int) -> int:
+        """The highest index that the node is known to hold on disk."""
+        return cast("int", self._core._SyncObj__raftMatchIndex[self._node(node_id)])
+
+    def response_time(self, node_id: int) -> float | None:
+        """When the node last answered this leader."""
+        times = cast("dict[Node, float]", self._core._SyncObj__lastResponseTime)
+        return times.get(self._node(node_id))
+
+    def set_response_time(self, node_id: int, moment: float | None) -> None:
+        """Set it back, for an answer that must not count."""
+        if moment is not None:
+            self._core._SyncObj__lastResponseTime[self._node(node_id)] = moment
+
+    def connected_ids(self) -> list[int]:
+        """Voters and observers with a connection, in a fixed order."""
+        nodes = cast("set[Node]", self._core._SyncObj__connectedNodes)
+        return sorted(node.id for node in nodes)
+
+    # -- inputs
+
+    def receive(self, node_id: int, message: Message) -> None:
+        """Hand over a checked message."""
+        self._core._SyncObj__onMessageReceived(self._node(node_id), message)
+
+    def connected(self, node_id: int) -> None:
+        """A connection to the node is up."""
+        if node_id in self._nodes:
+            self._core._SyncObj__onNodeConnected(self._nodes[node_id])
+        else:
+            self._core._SyncObj__onReadonlyNodeConnected(Node(node_id))
+
+    def disconnected(self, node_id: int) -> None:
+        """The connection to the node is gone."""
+        if node_id in self._nodes:
+            self._core._SyncObj__onNodeDisconnected(self._nodes[node_id])
+        else:
+            self._core._SyncObj__onReadonlyNodeDisconnected(Node(node_id))
+
+    def tick(self) -> None:
+        """Campaign, commit, apply, send and take commands, as far as is due."""
+        self._core.doTick(0)
+
+    def campaign_as_leader(self) -> None:
+        """Become leader of the current term without a vote. For tests of what follows."""
+        self._core._SyncObj__onBecomeLeader()
+
+    def transfer_leadership(self) -> bool:
+        """Tell the most caught-up follower to campaign; False when none is caught up."""
+        outcomes: list[int] = []
+        self._core.transferLeadership(None, lambda _, outcome: outcomes.append(outcome))
+        return outcomes == [0]
+
+    # -- commands
+
+    def submit(self, command: bytes, callback: Callback) -> int | None:
+        """Queue a command (with its kind byte); returns a ticket, or None when the queue is full."""
+        return self.queue.put(command, _adapted(callback))
+
+    def _refuse(self, command: bytes, callback: object) -> bool:
+        if not self.is_leader or self._hooks.has_room(command):
+            return False
+        self._core._SyncObj__callErrCallback(int(Failure.REQUEST_DENIED), callback)
+        return True
+
+    def start_requests_at(self, number: int) -> None:
+        """First request id of this incarnation, less one."""
+        self._core._SyncObj__commandsLocalCounter = number
+
+    def fail_forwarded(self) -> None:
+        """The leader is out of reach: the fate of what was forwarded to it is unknown."""
+        self._core._SyncObj__onLeaderChanged()
+
+    def forget_leader(self) -> None:
+        """Queue commands until a leader shows up."""
+        self._core._SyncObj__raftLeader = None
+
+    def fail_waiting(self, is_lost: Callable[[int, int], bool]) -> None:
+        """Answer "unknown" for commands that wait for an (index, term) which is lost to this node."""
+        waiting = cast(
+            "dict[int, list[tuple[int, _LibraryCallback]]]",
+            self._core._SyncObj__commandsWaitingCommit,
+        )
+        for index in sorted(waiting):
+            gone = [item for item in waiting[index] if is_lost(index, item[0])]
+            if not gone:
+                continue
+            waiting[index] = [item for item in waiting[index] if item not in gone]
+            if not waiting[index]:
+                del waiting[index]
+            for _, callback in gone:
+                callback(None, Failure.UNKNOWN_OUTCOME)
+
+    @property
+    def is_anything_waiting(self) -> bool:
+        """Some command waits for an index to be applied."""
+        return bool(self._core._SyncObj__commandsWaitingCommit)
+
+    def _node(self, node_id: int) -> Node:
+        node = self._nodes.get(node_id)
+        return Node(node_id) if node is None else node
+
+
+def _adapted(callback: Callback) -> _LibraryCallback:
+    def call(result: object, error: int) -> None:
+        if error:
+            callback(None, Failure(error))
+        else:
+            callback(cast("bytes", result), None)
+
+    return call

@@ -1,0 +1,186 @@
+"""The Raft messages as bytes: a positional msgpack array a message, with whitelisted types and checked fields.
+
+The core (``core``) speaks in dicts whose keys the library chose; they stop here. A message is one array,
+``[code, field, ...]``, in the order of the table below. Nothing that arrives can name another type, leave a
+field out or put a value of another type or sign into one: the core never sees a malformed message.
+
+Entries travel as ``[command, index, term]`` and must be consecutive.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgpack  # type: ignore[import-untyped]  # ships no type hints
+
+from raft_meta.consensus.frames import PeerProtocolError
+
+Entry = tuple[bytes, int, int]
+"""A log entry: (command with its kind byte, index, term)."""
+
+Message = dict[str, object]
+"""A message as the core knows it; ``type`` names it."""
+
+Chunk = tuple[bytes, bool, bool, tuple[int, int], int]
+"""A piece of a snapshot: (bytes, is first, is last, transfer id, offset of the bytes)."""
+
+_INT_MAX: Final = 2**63 - 1
+
+
+def _check_int(value: object) -> object:
+    if type(value) is not int or not 0 <= value <= _INT_MAX:
+        raise ValueError(f"{value!r} is not a natural number")
+    return value
+
+
+def _check_optional_int(value: object) -> object:
+    return None if value is None else _check_int(value)
+
+
+def _check_bool(value: object) -> object:
+    if type(value) is not bool:
+        raise ValueError(f"{value!r} is not a truth value")
+    return value
+
+
+def _check_failure(value: object) -> object:
+    if type(value) is not int or not 1 <= value <= 7:
+        raise ValueError(f"{value!r} is not a failure code")
+    return value
+
+
+def _check_command(value: object) -> object:
+    if type(value) is not bytes or not value:
+        raise ValueError("a command is not bytes or empty")
+    return value
+
+
+def _check_entries(value: object) -> object:
+    if not isinstance(value, list):
+        raise TypeError("entries are not a list")
+    entries: list[Entry] = []
+    expected = None
+    for command, index, term in value:
+        if type(index) is not int or type(term) is not int or index < 1 or term < 0:
+            raise ValueError("an entry's index or term is wrong")
+        if expected is not None and index != expected:
+            raise ValueError(f"entry {index} follows entry {expected - 1}")
+        _check_command(command)
+        expected = index + 1
+        entries.append((command, index, term))
+    return entries
+
+
+def _check_chunk(value: object) -> object:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 6:
+        raise ValueError("a snapshot chunk has another shape")
+    data, is_first, is_last, incarnation, serial, offset = value
+    if type(data) is not bytes:
+        raise ValueError("a snapshot chunk is not bytes")
+    for flag in (is_first, is_last):
+        _check_bool(flag)
+    for number in (incarnation, serial, offset):
+        _check_int(number)
+    return data, is_first, is_last, (incarnation, serial), offset
+
+
+_Check = Callable[[object], object]
+
+_TERM: Final = ("term", _check_int)
+_POSITION: Final = (
+    _TERM,
+    ("last_log_index", _check_int),
+    ("last_log_term", _check_int),
+)
+
+# code → (type, fields in wire order). Two codes of one type are its two shapes.
+_TABLE: Final[dict[int, tuple[str, tuple[tuple[str, _Check], ...]]]] = {
+    1: ("request_vote", _POSITION),
+    2: ("response_vote", (_TERM,)),
+    3: ("timeout_now", (_TERM,)),
+    4: (
+        "append_entries",
+        (
+            _TERM,
+            ("commit_index", _check_int),
+            ("prevLogIdx", _check_optional_int),
+            ("prevLogTerm", _check_optional_int),
+            ("entries", _check_entries),
+        ),
+    ),
+    5: (
+        "append_entries",
+        (_TERM, ("commit_index", _check_int), ("serialized", _check_chunk)),
+    ),
+    6: (
+        "next_node_idx",
+        (
+            _TERM,
+            ("next_node_idx", _check_int),
+            ("reset", _check_bool),
+            ("success", _check_bool),
+            ("learner", _check_bool),
+        ),
+    ),
+    7: ("apply_command", (("command", _check_command),)),
+    8: ("apply_command", (("command", _check_command), ("request_id", _check_int))),
+    9: (
+        "apply_command_response",
+        (("request_id", _check_int), ("log_idx", _check_int), ("log_term", _check_int)),
+    ),
+    10: ("apply_command_response", (("request_id", _check_int), ("error", _check_failure))),
+    11: ("pre_vote", (*_POSITION, ("round", _check_int))),
+    12: ("pre_vote_reply", (_TERM, ("round", _check_int), ("ok", _check_bool))),
+    13: ("bootstrap", (("state", _check_int),)),
+}
+
+_BY_SHAPE: Final = {
+    (name, frozenset(field for field, _ in fields)): (code, tuple(field for field, _ in fields))
+    for code, (name, fields) in _TABLE.items()
+}
+
+MESSAGE_TYPES: Final = frozenset(name for name, _ in _TABLE.values())
+
+
+def encode_message(message: Message) -> bytes:
+    """The bytes of a message of ours.
+
+    A shape that the table does not know is a fault of this program: it fails an assertion.
+    """
+    name = message["type"]
+    shape = (name, frozenset(message) - {"type"})
+    assert shape in _BY_SHAPE, f"no message of shape {shape}"
+    code, fields = _BY_SHAPE[shape]
+    values = [message[field] for field in fields]
+    if code == 5 and values[2] is not None:
+        values[2] = _flatten(values[2])
+    encoded: bytes = msgpack.packb([code, *values])
+    return encoded
+
+
+def _flatten(chunk: object) -> Sequence[object]:
+    assert isinstance(chunk, tuple), f"a snapshot chunk is a tuple, not {type(chunk)}"
+    data, is_first, is_last, (incarnation, serial), offset = chunk
+    return data, is_first, is_last, incarnation, serial, offset
+
+
+def decode_message(data: bytes) -> Message:
+    """A peer's message, checked.
+
+    Raises:
+        PeerProtocolError: not a message of ours; the connection must be closed.
+    """
+    try:
+        fields = msgpack.unpackb(data, raw=False, max_map_len=0, max_ext_len=0)
+        if not isinstance(fields, list) or not fields or type(fields[0]) is not int:
+            raise ValueError("not a message")  # one except clause for all of them
+        name, table = _TABLE[fields[0]]
+        if len(fields) != len(table) + 1:
+            raise ValueError(f"{name} has {len(fields) - 1} fields")
+        message: Message = {"type": name}
+        for (field, check), value in zip(table, fields[1:], strict=True):
+            message[field] = check(value)
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+        raise PeerProtocolError(f"malformed Raft message: {error!r}") from error
+    return message

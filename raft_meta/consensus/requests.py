@@ -1,0 +1,167 @@
+"""Commands between a caller's loop and the quorum's: handed over in batches, answered exactly once.
+
+A request lives until its deadline. A definite failure (no leader yet, the leader changed before it took the command,
+a full queue) is repeated inside until then, since nothing was applied. What left this node and was not answered is
+*unknown*, never failed; a command that never left the queue is certainly not applied.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from raft_meta.consensus.core import RaftCore
+from raft_meta.consensus.driver import Driver, LoopThread
+from raft_meta.consensus.library import Failure
+from storage.errors import FateUnknownError, MilenaError, NoQuorumError
+
+_RETRY_SECONDS: Final = 0.02
+
+
+class Request:
+    """One proposal or barrier (``command`` is None). Made on the caller's loop, used on the quorum's."""
+
+    __slots__ = ("command", "deadline", "future", "is_answered", "loop", "ticket", "timeout_ms")
+
+    def __init__(self, command: bytes | None, timeout_ms: int) -> None:
+        self.command = command
+        self.timeout_ms = timeout_ms
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[bytes | int] = self.loop.create_future()
+        self.ticket: int | None = None
+        self.is_answered = False
+        self.deadline: asyncio.TimerHandle | None = None
+
+
+_Outcome = bytes | int | MilenaError
+
+
+class Requests:
+    """All requests of one node that are not answered yet."""
+
+    def __init__(self, thread: LoopThread, driver: Driver) -> None:
+        self._thread = thread
+        self._driver = driver
+        self._arriving: deque[Request] = deque()
+        self._is_waking = False
+        self._open: set[Request] = set()
+        self._answers: dict[asyncio.AbstractEventLoop, list[tuple[Request, _Outcome]]] = {}
+        self._is_closed = False
+
+    async def ask(self, request: Request) -> bytes | int:
+        """Hand a request over and wait for its outcome. Any loop.
+
+        Raises:
+            NoQuorumError: it was certainly not applied.
+            FateUnknownError: it may have been applied.
+        """
+        self._arriving.append(request)
+        if not self._is_waking:
+            self._is_waking = True
+            if not self._thread.call(self._take):
+                raise NoQuorumError("this node's quorum has stopped")
+        return await request.future
+
+    # -- on the quorum's loop
+
+    def _take(self) -> None:
+        self._is_waking = False
+        while self._arriving:
+            request = self._arriving.popleft()
+            seconds = request.timeout_ms / 1000
+            request.deadline = self._thread.loop.call_later(seconds, self._expire, request)
+            self._open.add(request)
+            self._submit(request)
+        self.deliver()
+
+    def _submit(self, request: Request) -> None:
+        if request.is_answered:
+            return
+        if self._is_closed:
+            self._answer(request, NoQuorumError("this node's quorum has stopped"))
+        elif self._driver.core is None:
+            self._again(request)
+        else:
+            self._driver.guarded(lambda core: self._start(core, request))
+
+    def _start(self, core: RaftCore, request: Request) -> None:
+        command = request.command
+        if command is None:
+            request.ticket = core.barrier(
+                lambda index, failure: self._on_result(request, index, failure)
+            )
+        else:
+            request.ticket = core.propose(
+                command, lambda response, failure: self._on_result(request, response, failure)
+            )
+
+    def _on_result(
+        self, request: Request, result: bytes | int | None, failure: Failure | None
+    ) -> None:
+        request.ticket = None
+        if request.is_answered:
+            return
+        if failure is None:
+            assert result is not None, "a command that was applied has a response"
+            self._answer(request, result)
+        elif failure is Failure.REQUEST_DENIED:
+            self._answer(request, NoQuorumError("the Raft leader's disk is full"))
+        elif failure.is_definite or request.command is None:
+            self._again(request)
+        else:
+            self._answer(
+                request, FateUnknownError("the Raft leader changed: the command's fate is unknown")
+            )
+
+    def _again(self, request: Request) -> None:
+        self._thread.loop.call_later(_RETRY_SECONDS, self._submit, request)
+
+    def _expire(self, request: Request) -> None:
+        if request.is_answered:
+            return
+        core, ticket = self._driver.core, request.ticket
+        is_out = ticket is not None and not (core is not None and core.withdraw(ticket))
+        within = f"within {request.timeout_ms} ms"
+        if is_out and request.command is not None:
+            self._answer(request, FateUnknownError(f"no majority answered {within}"))
+        else:
+            self._answer(request, NoQuorumError(f"no majority or no Raft leader {within}"))
+        self.deliver()
+
+    def _answer(self, request: Request, outcome: _Outcome) -> None:
+        request.is_answered = True
+        self._open.discard(request)
+        if request.deadline is not None:
+            request.deadline.cancel()
+        self._answers.setdefault(request.loop, []).append((request, outcome))
+
+    def deliver(self) -> None:
+        """Hand over what was answered: one wake-up a loop, however many answers."""
+        if not self._answers:
+            return
+        answers, self._answers = self._answers, {}
+        for loop, batch in answers.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_settle, batch)
+
+    def close(self) -> None:
+        """Answer all that is open: unknown, if it left this node."""
+        self._is_closed = True
+        for request in list(self._open):
+            is_out = request.ticket is not None and request.command is not None
+            self._answer(
+                request,
+                FateUnknownError("this node's quorum stopped: the command's fate is unknown")
+                if is_out
+                else NoQuorumError("this node's quorum has stopped"),
+            )
+        self._take()
+
+
+def _settle(batch: list[tuple[Request, _Outcome]]) -> None:
+    for request, outcome in batch:
+        if request.future.done():
+            continue
+        if isinstance(outcome, MilenaError):
+            request.future.set_exception(outcome)
+        else:
+            request.future.set_result(outcome)

@@ -1,0 +1,306 @@
+"""Snapshot files: written whole, checked whole, sent and received in pieces.
+
+A snapshot file is a run of records, all integers big-endian:
+
+    offset  size  meaning
+    0       4     payload_bytes
+    4       4     CRC-32C over the kind, the payload and the CRC of the record before (0 for the first)
+    8       1     kind: b"H" head, b"C" chunk of the state, b"E" end
+    9       ..    payload
+
+The head's payload is msgpack ``[version, [command, index, term], [command, index, term]]``: the last entry that
+the state contains, and the one before it. The end's is msgpack ``[number of chunks]``. Chained CRCs make every
+cut, splice, swap and flipped bit visible; a file is used only after it was read to its end record.
+
+A file becomes *the* snapshot by rename, after its bytes were synced; the names:
+
+    snapshot             the current one
+    snapshot.local       being written by this node
+    snapshot.incoming    being received from the leader
+
+A transfer has an id and offsets: pieces of two transfers can never be joined, and a lost piece ends it.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import crc32c
+import msgpack  # type: ignore[import-untyped]  # ships no type hints
+
+from raft_meta.consensus.messages import Chunk, Entry
+from storage.errors import CorruptLogError, DiskFullError
+from storage.files import File, Files
+
+FORMAT_VERSION: Final = 1
+
+PIECE_BYTES: Final = 256 << 10
+"""How much of the file one message carries."""
+
+_PAYLOAD_BYTES_MAX: Final = 256 << 20
+_RECORD: Final = struct.Struct(">IIc")
+_HEAD, _CHUNK, _END = b"H", b"C", b"E"
+
+TransferId = tuple[int, int]
+"""(incarnation of the sender, serial number of the transfer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotMeta:
+    """Where a snapshot stands: the last entry that it contains, and the one before."""
+
+    last: Entry
+    previous: Entry
+
+    @property
+    def index(self) -> int:
+        """Index of the last entry that it contains."""
+        return self.last[1]
+
+
+class _Writer:
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._position = 0
+        self._crc = 0
+
+    def write(self, kind: bytes, payload: bytes) -> None:
+        self._crc = _chained(kind, payload, self._crc)
+        self._position += self._file.pwritev(
+            [_RECORD.pack(len(payload), self._crc, kind), payload], self._position
+        )
+
+
+def _chained(kind: bytes, payload: bytes, previous: int) -> int:
+    crc: int = crc32c.crc32c(payload, crc32c.crc32c(kind, previous))
+    return crc
+
+
+def write_snapshot(
+    files: Files, path: str, meta: SnapshotMeta, chunks: Iterable[bytes], *, is_synced: bool = True
+) -> None:
+    """Write a snapshot file and sync it. May run on any thread.
+
+    Raises:
+        DiskFullError: nothing is left at ``path``.
+        DiskFailedError: the process must stop.
+    """
+    files.remove(path)
+    file = files.open(path, create=True)
+    try:
+        writer = _Writer(file)
+        writer.write(_HEAD, msgpack.packb([FORMAT_VERSION, meta.last, meta.previous]))
+        count = 0
+        for chunk in chunks:
+            writer.write(_CHUNK, chunk)
+            count += 1
+        writer.write(_END, msgpack.packb([count]))
+        if is_synced:
+            file.sync()
+    except DiskFullError:
+        files.remove(path)
+        raise
+    finally:
+        file.close()
+
+
+class SnapshotReader:
+    """Reads one snapshot file, checking as it goes.
+
+    Every method raises ``CorruptLogError`` when the file is not whole and unharmed as far as it was read.
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._path = path
+        self._file = files.open(path)
+        self._size = self._file.size()
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self._size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def read_meta(self) -> SnapshotMeta:
+        """The head alone."""
+        kind, payload, _, _ = self._record(0, 0)
+        if kind != _HEAD:
+            raise self._corrupt("it has no head")
+        try:
+            version, last, previous = msgpack.unpackb(payload, use_list=False)
+            if version != FORMAT_VERSION:
+                raise self._corrupt(f"its format version is {version}")
+            meta = SnapshotMeta(_entry(last), _entry(previous))
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise self._corrupt("its head is malformed") from error
+        if meta.previous[1] + 1 != meta.last[1]:
+            raise self._corrupt("its head contradicts itself")
+        return meta
+
+    def verify(self) -> SnapshotMeta:
+        """Read to the end; what was verified can be read again without surprise."""
+        for _ in self.chunks():
+            pass
+        return self.read_meta()
+
+    def chunks(self) -> Iterator[bytes]:
+        """The chunks of the state, in order."""
+        kind, _, position, crc = self._record(0, 0)
+        count = 0
+        while True:
+            kind, payload, position, crc = self._record(position, crc)
+            if kind != _CHUNK:
+                break
+            count += 1
+            yield payload
+        if kind != _END or payload != msgpack.packb([count]) or position != self._size:
+            raise self._corrupt("its end is wrong")
+
+    def _record(self, position: int, previous: int) -> tuple[bytes, bytes, int, int]:
+        head = self._file.pread(_RECORD.size, position)
+        if len(head) < _RECORD.size:
+            raise self._corrupt(f"it ends at byte {position}")
+        payload_bytes, crc, kind = _RECORD.unpack(head)
+        start = position + _RECORD.size
+        if payload_bytes > min(_PAYLOAD_BYTES_MAX, self._size - start):
+            raise self._corrupt(f"the record at byte {position} is cut off")
+        payload = self._file.pread(payload_bytes, start)
+        if len(payload) != payload_bytes or _chained(kind, payload, previous) != crc:
+            raise self._corrupt(f"the record at byte {position} fails its checksum")
+        return kind, payload, start + payload_bytes, crc
+
+    def _corrupt(self, reason: str) -> CorruptLogError:
+        return CorruptLogError(f"snapshot {self._path} is not usable: {reason}")
+
+
+def _entry(fields: object) -> Entry:
+    match fields:
+        case (bytes(command), int(index), int(term)):
+            return command, index, term
+        case _:
+            raise ValueError("not an entry")
+
+
+class OutgoingTransfer:
+    """One snapshot on its way to one node; holds the file it started with, whatever replaces it."""
+
+    def __init__(self, file: File, transfer_id: TransferId, *, piece_bytes: int) -> None:
+        self._file = file
+        self._id = transfer_id
+        self._size = file.size()
+        self._piece_bytes = piece_bytes
+        self._offset = 0
+
+    @property
+    def offset(self) -> int:
+        """How many bytes were taken."""
+        return self._offset
+
+    def next_piece(self) -> Chunk:
+        """The next piece; the last one says so."""
+        start = self._offset
+        data = self._file.pread(self._piece_bytes, start)
+        self._offset += len(data)
+        return data, start == 0, self._offset >= self._size, self._id, start
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class IncomingTransfer:
+    """One snapshot arriving from one node."""
+
+    def __init__(self, files: Files, path: str, node_id: int, transfer_id: TransferId) -> None:
+        files.remove(path)
+        self._file = files.open(path, create=True)
+        self.node_id = node_id
+        self.transfer_id = transfer_id
+        self.received_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Append the next piece.
+
+        Raises:
+            DiskFullError: the transfer must be given up.
+        """
+        self.received_bytes += self._file.pwritev([data], self.received_bytes)
+
+    def sync(self) -> None:
+        """Make it durable."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Close the file; it stays where it is."""
+        self._file.close()
+
+
+class SnapshotStore:
+    """The snapshot files of one directory. Owned by one thread, ``write_snapshot`` excepted."""
+
+    def __init__(self, files: Files, directory: str, *, piece_bytes: int = PIECE_BYTES) -> None:
+        self.files = files
+        self.path = f"{directory}/snapshot"
+        self.local_path = f"{directory}/snapshot.local"
+        self.incoming_path = f"{directory}/snapshot.incoming"
+        self._piece_bytes = piece_bytes
+        files.remove(self.local_path)
+        files.remove(self.incoming_path)
+        # A rename that a killed process did not live to sync has been seen; it must not be taken back later.
+        files.sync_directory(directory)
+        self.meta: SnapshotMeta | None = None
+        self.size_bytes = 0
+        if files.exists(self.path):
+            self._look()
+
+    def read(self) -> tuple[SnapshotMeta, list[bytes]]:
+        """The current snapshot, wholly checked before any of it is used.
+
+        Raises:
+            CorruptLogError: it is not whole; the process must stop rather than run empty.
+        """
+        reader = SnapshotReader(self.files, self.path)
+        try:
+            return reader.read_meta(), list(reader.chunks())
+        finally:
+            reader.close()
+
+    def adopt(self, path: str) -> None:
+        """Make the synced file at ``path`` the current snapshot."""
+        self.files.rename_durably(path, self.path)
+        self._look()
+
+    def open_outgoing(self, transfer_id: TransferId) -> OutgoingTransfer | None:
+        """A transfer of the current snapshot; None when there is none."""
+        if self.meta is None:
+            return None
+        file = self.files.open(self.path)
+        return OutgoingTransfer(file, transfer_id, piece_bytes=self._piece_bytes)
+
+    def open_incoming(self, node_id: int, transfer_id: TransferId) -> IncomingTransfer:
+        """A new file to receive into; what was received before is gone."""
+        return IncomingTransfer(self.files, self.incoming_path, node_id, transfer_id)
+
+    def verify_incoming(self) -> SnapshotMeta:
+        """Check the received file as a whole.
+
+        Raises:
+            CorruptLogError: it is not a whole snapshot.
+        """
+        reader = SnapshotReader(self.files, self.incoming_path)
+        try:
+            return reader.verify()
+        finally:
+            reader.close()
+
+    def _look(self) -> None:
+        reader = SnapshotReader(self.files, self.path)
+        try:
+            self.meta = reader.read_meta()
+            self.size_bytes = reader.size_bytes
+        finally:
+            reader.close()

@@ -1,0 +1,374 @@
+"""The live connections of the Raft channel: who dials whom, what a session may carry, when it ends.
+
+Runs on the quorum's loop. Of two voters the one with the higher id dials; observers dial every voter. So a pair has
+one dialer, which keeps one connection; when it dials again the acceptor drops the older one at once and ignores
+what that one still delivers: two live connections would reorder messages.
+
+Names are resolved at every dial (addresses change). A session ends when the peer closes, breaks the protocol, or the
+kernel gives up on unanswered bytes (``TCP_USER_TIMEOUT``), so that a healed network is dialled anew instead of
+waiting for a retransmission timer that has backed off for minutes.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from raft_meta.consensus.frames import (
+    Channel,
+    Handshake,
+    HandshakeRole,
+    PeerIdentity,
+    PeerProtocolError,
+    PeerRefusedError,
+    Session,
+    encode_preface,
+)
+from raft_meta.consensus.messages import Message, decode_message, encode_message
+
+_log = logging.getLogger(__name__)
+
+CONNECT_SECONDS_MAX: Final = 2.0
+HANDSHAKE_SECONDS_MAX: Final = 2.0
+CONGESTED_BYTES: Final = 8 << 20
+"""Bytes waiting for one peer above which it gets heartbeats only."""
+
+_FRAME_BYTES_MAX: Final = 16 << 20
+_UNANSWERED_MS_MAX: Final = 3000
+_BACKOFF_SECONDS: Final = (0.05, 1.0)
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3))
+
+
+class Events(Protocol):
+    """What the transport tells; called on the quorum's loop."""
+
+    def on_connected(self, peer: PeerIdentity) -> None:
+        """A session with this peer is live; any older one is gone."""
+
+    def on_disconnected(self, node_id: int) -> None:
+        """The session with this peer is gone."""
+
+    def on_message(self, node_id: int, message: Message) -> None:
+        """A message of the live session."""
+
+    def on_refused(self, error: PeerRefusedError) -> None:
+        """A peer proved who it is, and was refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportConfig:
+    """Whom to reach and how. ``voters``: id → (host, port); ``identity``: who this node is, asked at each dial."""
+
+    voters: dict[int, tuple[str, int]]
+    secret: bytes
+    identity: Callable[[], PeerIdentity]
+    ssl_server: ssl.SSLContext | None
+    ssl_client: ssl.SSLContext | None
+
+
+class Transport:
+    """All sessions of one node. Owned by the quorum's loop."""
+
+    def __init__(self, config: TransportConfig, events: Events, rng: random.Random) -> None:
+        self._config = config
+        self._events = events
+        self._rng = rng
+        self._node_id = config.identity().node_id
+        self._live: dict[int, _Connection] = {}
+        self._opening: set[_Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._contact_ms: dict[int, int] = {}
+        self._is_closed = False
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin to dial."""
+        is_voter = self._node_id in self._config.voters
+        for node_id in self._config.voters:
+            if node_id != self._node_id and (not is_voter or self._node_id > node_id):
+                self._spawn(self._keep_dialling(node_id))
+
+    async def close(self) -> None:
+        """Close all sessions and stop dialling."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in [*self._live.values(), *self._opening]:
+            connection.abort()
+        self._live.clear()
+
+    def accept(self, connection: socket.socket) -> None:
+        """Take over an accepted socket behind its preface."""
+        if self._is_closed:
+            connection.close()
+            return
+        self._spawn(self._open(connection, None))
+
+    def _spawn(self, coroutine: "asyncio.Future[None] | object") -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)  # type: ignore[arg-type]  # coroutines of ours
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- sessions
+
+    def send(self, node_id: int, message: Message) -> None:
+        """Send on the live session; drop when there is none."""
+        connection = self._live.get(node_id)
+        if connection is not None:
+            connection.send(encode_message(message))
+
+    def is_congested(self, node_id: int) -> bool:
+        """Whether much waits to be sent to this node."""
+        connection = self._live.get(node_id)
+        return connection is not None and connection.waiting_bytes > CONGESTED_BYTES
+
+    def connected_ids(self) -> list[int]:
+        """Peers with a live session, sorted."""
+        return sorted(self._live)
+
+    def last_contact_ms(self, node_id: int) -> int | None:
+        """Monotonic ms when the peer was last heard of. Any thread."""
+        return self._contact_ms.get(node_id)
+
+    # -- called by connections
+
+    def on_session(self, connection: "_Connection", session: Session) -> None:
+        """Make a finished handshake the live session of its pair.
+
+        Raises:
+            PeerRefusedError: it is not one to talk to.
+        """
+        peer = session.peer
+        self._check(peer)
+        older = self._live.pop(peer.node_id, None)
+        if older is not None:
+            older.abort()
+            self._events.on_disconnected(peer.node_id)
+        self._opening.discard(connection)
+        self._live[peer.node_id] = connection
+        _log.info("raft session up node_id=%d peer_id=%d", self._node_id, peer.node_id)
+        self._events.on_connected(peer)
+
+    def _check(self, peer: PeerIdentity) -> None:
+        voters = self._config.voters
+        if peer.is_voter != (peer.node_id in voters) or (
+            peer.voters and peer.voters != tuple(sorted(voters))
+        ):
+            raise PeerRefusedError(
+                f"node {peer.node_id} was started with voters {list(peer.voters)}, "
+                f"this node {self._node_id} with {sorted(voters)}",
+                peer,
+            )
+
+    def on_frame(self, connection: "_Connection", node_id: int, header: bytes) -> None:
+        """A checked frame."""
+        if self._live.get(node_id) is not connection:
+            return
+        self._contact_ms[node_id] = int(asyncio.get_running_loop().time() * 1000)
+        self._events.on_message(node_id, decode_message(header))
+
+    def on_refused(self, error: PeerRefusedError) -> None:
+        """A peer of another cluster, or under a wrong address."""
+        self._events.on_refused(error)
+
+    def on_closed(self, connection: "_Connection", node_id: int | None) -> None:
+        """The connection is gone."""
+        self._opening.discard(connection)
+        if node_id is not None and self._live.get(node_id) is connection:
+            del self._live[node_id]
+            _log.info("raft session down node_id=%d peer_id=%d", self._node_id, node_id)
+            if not self._is_closed:
+                self._events.on_disconnected(node_id)
+
+    # -- dialling
+
+    async def _keep_dialling(self, node_id: int) -> None:
+        least, most = _BACKOFF_SECONDS
+        backoff = least
+        while True:
+            try:
+                dialled = await asyncio.wait_for(self._dial(node_id), CONNECT_SECONDS_MAX)
+                await self._open(dialled, node_id)
+                backoff = least
+            except (OSError, TimeoutError) as error:
+                _log.debug("dial failed peer_id=%d reason=%r", node_id, str(error))
+            await _pause(backoff * (0.75 + 0.5 * self._rng.random()))
+            backoff = min(most, backoff * 2)
+
+    async def _dial(self, node_id: int) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        host, port = self._config.voters[node_id]
+        failure: OSError | None = None
+        for family, kind, protocol, _, address in await loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
+            dialled = socket.socket(family, kind, protocol)
+            try:
+                dialled.setblocking(False)
+                await loop.sock_connect(dialled, address)
+                await loop.sock_sendall(dialled, encode_preface(Channel.RAFT))
+            except OSError as error:
+                dialled.close()
+                failure = error
+            except BaseException:
+                dialled.close()
+                raise
+            else:
+                return dialled
+        raise failure or OSError(f"{host} has no address")
+
+    async def _open(self, opened: socket.socket, dialled_id: int | None) -> None:
+        """Run a connection to its end."""
+        config, loop = self._config, asyncio.get_running_loop()
+        handshake = Handshake(
+            HandshakeRole.ACCEPTOR if dialled_id is None else HandshakeRole.DIALER,
+            config.identity(),
+            config.secret,
+            channel=Channel.RAFT,
+            expected_node_id=dialled_id,
+        )
+        connection = _Connection(self, handshake, loop)
+        self._opening.add(connection)
+        try:
+            opened.setblocking(False)
+            _tune(opened)
+            await self._connect(loop, connection, opened, dialled_id)
+            await connection.closed
+        except (OSError, TimeoutError) as error:
+            opened.close()
+            _log.debug("raft connection failed peer_id=%s reason=%r", dialled_id, str(error))
+        finally:
+            self._opening.discard(connection)
+            connection.abort()
+
+    async def _connect(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connection: "_Connection",
+        opened: socket.socket,
+        dialled_id: int | None,
+    ) -> None:
+        config = self._config
+        if dialled_id is None:
+            tls = config.ssl_server
+            await loop.connect_accepted_socket(
+                lambda: connection,
+                opened,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX if tls else None,
+            )
+            return
+        tls = config.ssl_client
+        await loop.create_connection(
+            lambda: connection,
+            sock=opened,
+            ssl=tls,
+            server_hostname=config.voters[dialled_id][0] if tls else None,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX if tls else None,
+        )
+
+
+class _Connection(asyncio.Protocol):
+    """One socket: the handshake, then frames."""
+
+    def __init__(
+        self, owner: Transport, handshake: Handshake, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._owner = owner
+        self._handshake = handshake
+        self._session: Session | None = None
+        self._transport: asyncio.Transport | None = None
+        self._deadline = loop.call_later(HANDSHAKE_SECONDS_MAX * 2, self.abort)
+        self.closed: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that the kernel has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def send(self, header: bytes) -> None:
+        """Send one frame; every field that matters is in the header, which is authenticated."""
+        if self._session is not None and self._transport is not None:
+            self._transport.writelines(self._session.encoder.encode(header))
+
+    def abort(self) -> None:
+        """Close at once; what is not sent yet is lost."""
+        self._deadline.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        elif not self.closed.done():
+            self.closed.set_result(None)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport), "a stream socket"
+        self._transport = transport
+        transport.set_write_buffer_limits(high=CONGESTED_BYTES)
+        self._write_handshake()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            if self._session is None:
+                data = self._shake(data)
+            if self._session is not None and data:
+                self._take(self._session, data)
+        except PeerRefusedError as error:
+            self._owner.on_refused(error)
+            self.abort()
+        except PeerProtocolError as error:
+            _log.warning("raft connection refused reason=%r", str(error))
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        node_id = None if self._session is None else self._session.peer.node_id
+        self._owner.on_closed(self, node_id)
+        self._transport = None
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _shake(self, data: bytes) -> bytes:
+        """Feed the handshake; returns what came behind it."""
+        self._handshake.receive(data)
+        self._write_handshake()
+        if not self._handshake.is_complete:
+            return b""
+        session = self._handshake.finish(header_bytes_max=_FRAME_BYTES_MAX, body_bytes_max=0)
+        self._deadline.cancel()
+        self._session = session
+        try:
+            self._owner.on_session(self, session)
+        except PeerRefusedError:
+            self._session = None
+            raise
+        return session.leftover
+
+    def _write_handshake(self) -> None:
+        outgoing = self._handshake.outgoing()
+        if outgoing and self._transport is not None:
+            self._transport.write(outgoing)
+
+    def _take(self, session: Session, data: bytes) -> None:
+        for header, _ in session.decoder.feed(data):
+            self._owner.on_frame(self, session.peer.node_id, header)
+
+
+def _tune(connection: socket.socket) -> None:
+    if connection.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MS_MAX)
+
+
+async def _pause(seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.get_running_loop().create_future(), seconds)

@@ -1,0 +1,356 @@
+"""The durable Raft log: entries, hard state (term and vote) and truncations, in one checksummed file.
+
+Everything is written in *groups*. A group is what was recorded since the last ``sync``, and it is written and
+synced as one; the next group is written only after that sync returned. Hence the rule that recovery rests on:
+
+- A bad group with nothing valid behind it is the torn tail of a crash: nobody was told of it, it is cut.
+- A bad group with a valid one behind it had been synced: votes or acknowledgements rest on it. That is
+  damage, and the node refuses to start (``CorruptLogError``).
+
+Group, all integers big-endian; zeros behind the last group are preallocated room, not a group:
+
+    offset  size  meaning
+    0       4     b"MWAL"
+    4       4     payload_bytes
+    8       8     sequence: 1 for the first group of a file, then one more each
+    16      4     CRC-32C over payload_bytes, sequence and payload
+    20      ..    payload: msgpack arrays back to back
+
+    record                        meaning
+    [0, version]                  the first record of a file
+    [1, command, index, term]     an entry; indexes are consecutive
+    [2, index]                    the entry of this index and all later ones are gone
+    [3, term, vote|nil]           hard state
+
+Compaction writes a new file beside the old one and renames it over (``drop_before``): the suffix that is kept
+was acknowledged, so it is never rewritten in place. Room is preallocated in steps and a reserve is kept back from
+proposals (``has_room``), so that a full disk refuses proposals while votes, terms and leadership go on.
+
+A failed sync (``DiskFailedError``) leaves the log unusable: the process must stop.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+import crc32c
+import msgpack  # type: ignore[import-untyped]  # ships no type hints
+
+from raft_meta.consensus.messages import Entry
+from storage.errors import CorruptLogError, DiskFailedError, DiskFullError
+from storage.files import File, Files
+
+FORMAT_VERSION: Final = 1
+
+ROOM_STEP_BYTES: Final = 4 << 20
+"""How far the file grows at a time. Four of the largest commands."""
+
+RESERVE_BYTES: Final = 1 << 20
+"""Room that proposals may not use: some 30,000 changes of term on a disk that stays full."""
+
+_MAGIC: Final = b"MWAL"
+_GROUP: Final = struct.Struct(">4sIQI")
+_CHECKED: Final = struct.Struct(">IQ")
+_RECORD_OVERHEAD: Final = 32
+"""More than the msgpack framing of one entry: array, kind, bytes header, two integers of up to 9 bytes."""
+
+_VERSION, _ENTRY, _TRUNCATE, _HARD_STATE = range(4)
+
+
+class Wal:
+    """The log, in memory and on disk.
+
+    Invariants: ``entries`` are consecutive in index; what ``is_dirty`` says is not yet on disk is lost by a
+    crash as a whole or from some record on, never in the middle. Owned by one thread.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        *,
+        room_step_bytes: int = ROOM_STEP_BYTES,
+        reserve_bytes: int = RESERVE_BYTES,
+    ) -> None:
+        self._files = files
+        self._path = path
+        self._room_step = room_step_bytes
+        self._reserve = reserve_bytes
+        self.entries: list[Entry] = []
+        self.term = 0
+        self.voted_for: int | None = None
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._sequence = 0
+        self._end = 0
+        self._failed = False
+        self._file = files.open(path, create=True)
+        try:
+            self._end = self._load()
+        except BaseException:
+            self._file.close()
+            raise
+        self._allocated = self._file.size()
+        self._cut_bytes = self._cut_tail()
+        # What a killed process wrote but did not sync has been read; it must not vanish in a later power cut.
+        self._file.sync()
+        files.sync_directory(path.rpartition("/")[0] or ".")
+        if self._end == 0:
+            self._record(_VERSION, FORMAT_VERSION)
+
+    # -- what is in it
+
+    @property
+    def cut_bytes(self) -> int:
+        """How many bytes of a torn tail were cut when the log was opened."""
+        return self._cut_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """How much of the file is used; what compaction is judged by."""
+        return self._end + self._pending_bytes
+
+    @property
+    def is_dirty(self) -> bool:
+        """Something was recorded that is not on disk yet."""
+        return bool(self._pending)
+
+    def position_of(self, entry: Entry) -> int | None:
+        """Where the entry of this index and term stands in ``entries``; None when it is not there."""
+        position = entry[1] - self.entries[0][1] if self.entries else -1
+        if 0 <= position < len(self.entries) and self.entries[position][1:] == entry[1:]:
+            return position
+        return None
+
+    def has_room(self, command_bytes: int, *, count: int = 1, is_urgent: bool = False) -> bool:
+        """Whether ``count`` commands of this size together may be added; grows the file when it can.
+
+        ``is_urgent``: half the reserve may be used, for what reads and rejoining voters need.
+        """
+        reserve = self._reserve // 2 if is_urgent else self._reserve
+        added = _GROUP.size + command_bytes + _RECORD_OVERHEAD * count
+        needed = self.size_bytes + added + reserve
+        if needed <= self._allocated:
+            return True
+        try:
+            self._grow(needed)
+        except DiskFullError:
+            return False
+        return True
+
+    # -- changes; on disk only after ``sync``
+
+    def append(self, entry: Entry) -> None:
+        """Add the next entry."""
+        assert not self.entries or entry[1] == self.entries[-1][1] + 1, (
+            f"entry {entry[1]} does not follow {self.entries[-1][1]}"
+        )
+        self.entries.append(entry)
+        self._record(_ENTRY, *entry)
+
+    def truncate_from(self, index: int) -> None:
+        """Drop the entry of this index and all later ones."""
+        if not self.entries or index > self.entries[-1][1]:
+            return
+        position = max(0, index - self.entries[0][1])
+        self._record(_TRUNCATE, self.entries[position][1])
+        del self.entries[position:]
+
+    def set_hard_state(self, term: int, voted_for: int | None) -> None:
+        """Term and vote. They must be synced before any message that rests on them leaves."""
+        if (term, voted_for) != (self.term, self.voted_for):
+            self.term, self.voted_for = term, voted_for
+            self._record(_HARD_STATE, term, voted_for)
+
+    def sync(self) -> None:
+        """Write and sync all that was recorded, as one group.
+
+        Raises:
+            DiskFailedError: stop the process.
+            DiskFullError: not even the reserve was left; stop the process.
+        """
+        if self._failed:
+            raise DiskFailedError(f"{self._path}: a sync failed before")
+        if not self._pending:
+            return
+        self._failed = True
+        chunks = _group(self._sequence + 1, self._pending)
+        needed = self._end + sum(map(len, chunks))
+        if needed > self._allocated:
+            self._grow(needed)
+        self._file.pwritev(chunks, self._end)
+        self._file.sync()
+        self._failed = False
+        self._sequence += 1
+        self._end = needed
+        self._pending = []
+        self._pending_bytes = 0
+
+    def drop_before(self, index: int) -> None:
+        """Forget the entries below ``index``, durably and at once; what is recorded so far is synced with it.
+
+        On a full disk the file stays as it is: opened again it gives the older entries too, which the snapshot
+        that replaces them covers.
+        """
+        if self.entries:
+            del self.entries[: max(0, index - self.entries[0][1])]
+        self._rewrite()
+
+    def restart_with(self, entries: Iterable[Entry]) -> None:
+        """Replace all entries at once, durably; on a full disk by records at the end of the old file."""
+        kept = list(entries)
+        if self.entries:
+            self._record(_TRUNCATE, self.entries[0][1])
+        self.entries = []
+        for entry in kept:
+            self.append(entry)
+        self._rewrite()
+
+    def close(self) -> None:
+        """Sync and close."""
+        if not self._failed:
+            self.sync()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Close without syncing: the process is stopping because of this log."""
+        self._file.close()
+
+    # -- the file
+
+    def _record(self, *record: object) -> None:
+        data: bytes = msgpack.packb(record)
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+
+    def _grow(self, needed: int) -> None:
+        size = self._rounded(needed)
+        self._file.allocate(size)
+        self._allocated = size
+
+    def _rounded(self, needed: int) -> int:
+        return -(-(needed + self._reserve) // self._room_step) * self._room_step
+
+    def _rewrite(self) -> None:
+        if self._failed:
+            raise DiskFailedError(f"{self._path}: a sync failed before")
+        records: list[bytes] = [msgpack.packb((_VERSION, FORMAT_VERSION))]
+        records.append(msgpack.packb((_HARD_STATE, self.term, self.voted_for)))
+        records.extend(msgpack.packb((_ENTRY, *entry)) for entry in self.entries)
+        chunks = _group(1, records)
+        end = sum(map(len, chunks))
+        temporary = self._path + ".new"
+        self._files.remove(temporary)
+        file = self._files.open(temporary, create=True)
+        try:
+            allocated = self._rounded(end)
+            file.allocate(allocated)
+            file.pwritev(chunks, 0)
+            file.sync()
+        except DiskFullError:
+            file.close()
+            self._files.remove(temporary)
+            return
+        except BaseException:
+            self._failed = True
+            file.close()
+            raise
+        self._swap(file, temporary, end, allocated)
+
+    def _swap(self, file: File, temporary: str, end: int, allocated: int) -> None:
+        self._failed = True
+        self._files.rename_durably(temporary, self._path)
+        self._failed = False
+        self._file.close()
+        self._file = file
+        self._sequence = 1
+        self._end, self._allocated = end, allocated
+        self._pending = []
+        self._pending_bytes = 0
+
+    # -- recovery
+
+    def _load(self) -> int:
+        """Replay the file; returns where its last good group ends."""
+        content = self._file.pread(self._file.size(), 0)
+        position = 0
+        while (end := self._load_group(content, position)) is not None:
+            position = end
+        self._refuse_damage(content, position)
+        return position
+
+    def _load_group(self, content: bytes, position: int) -> int | None:
+        found = _read_group(content, position)
+        if found is None or found[0] != self._sequence + 1:
+            return None
+        self._sequence, payload = found
+        unpacker = msgpack.Unpacker(max_buffer_size=0, use_list=False)
+        unpacker.feed(payload)
+        for record in unpacker:
+            self._replay(record)
+        return position + _GROUP.size + len(payload)
+
+    def _replay(self, record: tuple[object, ...]) -> None:
+        match record:
+            case (0, version):
+                if version != FORMAT_VERSION:
+                    raise CorruptLogError(
+                        f"{self._path}: format version {version}, this program reads {FORMAT_VERSION}"
+                    )
+            case (1, bytes(command), int(index), int(term)):
+                if self.entries and index != self.entries[-1][1] + 1:
+                    raise CorruptLogError(
+                        f"{self._path}: entry {index} follows entry {self.entries[-1][1]}"
+                    )
+                self.entries.append((command, index, term))
+            case (2, int(index)):
+                while self.entries and self.entries[-1][1] >= index:
+                    self.entries.pop()
+            case (3, int(term), int(vote)):
+                self.term, self.voted_for = term, vote
+            case (3, int(term), None):
+                self.term, self.voted_for = term, None
+            case _:
+                raise CorruptLogError(f"{self._path}: unknown record {record[:1]!r}")
+
+    def _refuse_damage(self, content: bytes, position: int) -> None:
+        candidate = content.find(_MAGIC, position + 1)
+        while candidate >= 0:
+            found = _read_group(content, candidate)
+            if found is not None and found[0] > self._sequence:
+                raise CorruptLogError(
+                    f"{self._path}: damaged at byte {position}, but a synced group follows at "
+                    f"byte {candidate}; replace this node's directory, or restore the file"
+                )
+            candidate = content.find(_MAGIC, candidate + 1)
+
+    def _cut_tail(self) -> int:
+        tail = self._file.pread(self._allocated - self._end, self._end)
+        torn = len(tail.rstrip(b"\0"))
+        if torn:
+            # Bytes of the torn group must never be taken for a part of a later one.
+            self._file.truncate(self._end)
+            self._allocated = self._end
+        return torn
+
+
+def _group(sequence: int, records: list[bytes]) -> list[bytes]:
+    payload = b"".join(records)
+    checked = _CHECKED.pack(len(payload), sequence)
+    crc = crc32c.crc32c(payload, crc32c.crc32c(checked))
+    return [_GROUP.pack(_MAGIC, len(payload), sequence, crc), payload]
+
+
+def _read_group(content: bytes, position: int) -> tuple[int, memoryview] | None:
+    """(sequence, payload) of the group at ``position``; None when there is no whole, unharmed one."""
+    start = position + _GROUP.size
+    if start > len(content):
+        return None
+    magic, payload_bytes, sequence, crc = _GROUP.unpack_from(content, position)
+    if magic != _MAGIC or start + payload_bytes > len(content):
+        return None
+    payload = memoryview(content)[start : start + payload_bytes]
+    checked = _CHECKED.pack(payload_bytes, sequence)
+    if crc32c.crc32c(payload, crc32c.crc32c(checked)) != crc:
+        return None
+    return sequence, payload

@@ -1,0 +1,105 @@
+"""``RaftQuorum`` over loopback sockets and a real disk: first boot, commands, failover, rejoining."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from raft_meta.consensus.library import COMMAND_BYTES_MAX
+from raft_meta.consensus.quorum import Role
+from storage.errors import FateUnknownError, NoQuorumError, RequestTooLargeError
+from tests.support.quorum_cluster import QuorumCluster
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_command_is_applied_everywhere_and_answered_on_any_node(tmp_path: Path) -> None:
+    async with QuorumCluster(tmp_path) as cluster:
+        await cluster.leader()
+        for number, member in enumerate(cluster.running()):
+            response = await member.quorum.propose(b"c%d" % number, timeout_ms=5000)
+            assert response.endswith(b":c%d" % number)
+        for member in cluster.running():
+            await member.quorum.barrier(timeout_ms=5000)
+            assert [command for _, command in member.machine.commands] == [b"c0", b"c1", b"c2"]
+
+
+async def test_a_single_voter_is_a_cluster(tmp_path: Path) -> None:
+    async with QuorumCluster(tmp_path, voters=1) as cluster:
+        member = await cluster.leader()
+        assert (await member.quorum.propose(b"x", timeout_ms=5000)).endswith(b":x")
+        await member.stop()
+        await member.start()
+        await cluster.leader()
+        assert [command for _, command in member.machine.commands] == [b"x"]
+
+
+async def test_failover_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    async with QuorumCluster(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await leader.quorum.propose(b"kept", timeout_ms=5000)
+        await leader.stop()
+        successor = await cluster.leader()
+        assert successor is not leader
+        await successor.quorum.propose(b"next", timeout_ms=5000)
+        await leader.start()
+        await leader.quorum.barrier(timeout_ms=5000)
+        assert [command for _, command in leader.machine.commands] == [b"kept", b"next"]
+
+
+async def test_an_observer_applies_proposes_and_never_leads(tmp_path: Path) -> None:
+    async with QuorumCluster(tmp_path, voters=1, observers=1) as cluster:
+        await cluster.leader()
+        observer = cluster.members[2]
+        assert (await observer.quorum.propose(b"x", timeout_ms=5000)).endswith(b":x")
+        assert observer.quorum.status().role is Role.OBSERVER
+        assert [command for _, command in observer.machine.commands] == [b"x"]
+
+
+async def test_leadership_is_handed_over_on_request(tmp_path: Path) -> None:
+    async with QuorumCluster(tmp_path) as cluster:
+        leader = await cluster.leader()
+        assert await leader.quorum.transfer_leadership(timeout_ms=5000)
+        assert await cluster.leader() is not leader
+
+
+async def test_without_a_majority_a_command_is_refused_or_unknown_never_lost(
+    tmp_path: Path,
+) -> None:
+    async with QuorumCluster(tmp_path) as cluster:
+        leader = await cluster.leader()
+        for follower in cluster.followers(leader):
+            await follower.stop()
+        with pytest.raises((NoQuorumError, FateUnknownError)):
+            await leader.quorum.propose(b"x", timeout_ms=300)
+        with pytest.raises(NoQuorumError):
+            await leader.quorum.barrier(timeout_ms=300)
+        async with asyncio.timeout(10):
+            while leader.quorum.status().role is Role.LEADER:
+                await asyncio.sleep(0.01)
+        with pytest.raises(NoQuorumError):
+            await leader.quorum.propose(b"x", timeout_ms=100)
+
+
+async def test_a_command_above_one_mebibyte_is_refused(tmp_path: Path) -> None:
+    async with QuorumCluster(tmp_path, voters=1) as cluster:
+        member = await cluster.leader()
+        await member.quorum.propose(bytes(COMMAND_BYTES_MAX), timeout_ms=5000)
+        with pytest.raises(RequestTooLargeError):
+            await member.quorum.propose(bytes(COMMAND_BYTES_MAX + 1), timeout_ms=5000)
+
+
+async def test_a_voter_that_lost_its_directory_learns_before_it_votes(tmp_path: Path) -> None:
+    async with QuorumCluster(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await leader.quorum.propose(b"kept", timeout_ms=5000)
+        victim = cluster.followers(leader)[0]
+        await victim.stop()
+        victim.wipe()
+        await victim.start()
+        async with asyncio.timeout(10):
+            while Role.LEARNER not in {status.role for status in victim.statuses}:
+                await asyncio.sleep(0.01)
+            while victim.quorum.status().role is not Role.FOLLOWER:
+                await asyncio.sleep(0.01)
+        assert [command for _, command in victim.machine.commands] == [b"kept"]
