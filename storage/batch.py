@@ -78,6 +78,7 @@ __all__ = [
     "timestamps_of",
     "validate_client_batch",
     "with_idempotency",
+    "with_timestamp_type",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -107,6 +108,7 @@ _HEADER = Struct(">IBHqiqIIHiiqqqhiI")
 _STAMP = Struct(">IBHqiq")
 _BODY = Struct(">HiiqqqhiI")
 _CRC = Struct(">I")
+_ATTRIBUTES = Struct(">H")
 _EXTENSION = Struct(">BH")
 _IDEMPOTENCY = Struct(">16s8sI")
 
@@ -305,6 +307,19 @@ def with_idempotency(batch: bytes, idempotency: IdempotencyExtension) -> bytes:
     body = batch[_BODY_POSITION:HEADER_BYTES]
     payload = memoryview(batch)[header.header_bytes :]
     return _frame((0, NO_EPOCH, NO_TIMESTAMP), body, _encode_extensions(idempotency), payload)
+
+
+def with_timestamp_type(batch: bytes, timestamp_type: TimestampType) -> bytes:
+    """The batch under the topic's timestamp type; only the attributes and their checksum change."""
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, _BODY_POSITION)
+    changed = (attributes & ~_TIMESTAMP_TYPE_BIT) | (timestamp_type << 3)
+    if changed == attributes:
+        return batch
+    covered = _ATTRIBUTES.pack(changed)
+    rest = memoryview(batch)[_BODY_POSITION + len(covered) :]
+    return b"".join(
+        (batch[:_CRC_POSITION], _CRC.pack(crc32c(rest, crc32c(covered))), covered, rest)
+    )
 
 
 def _frame(

@@ -31,6 +31,7 @@ from storage.batch import (
     timestamps_of,
     validate_client_batch,
     with_idempotency,
+    with_timestamp_type,
 )
 from storage.codecs import compress, decompress
 from storage.columns import HEADERS_PER_RECORD_MAX, unpack_columns
@@ -165,6 +166,14 @@ class TestLayout:
             columns(b"v"), base_timestamp_ms=1, codec=Codec.LZ4, idempotency=KEY
         )
 
+    def test_the_timestamp_type_can_be_set_to_the_topics(self):
+        made = {
+            kind: batch_of(b"v", codec=Codec.ZSTD, timestamp_type=kind) for kind in TimestampType
+        }
+        for batch in made.values():
+            for kind in TimestampType:
+                assert with_timestamp_type(batch, kind) == made[kind]
+
     def test_offsets_sequences_and_timestamps_of_the_header(self):
         header = check_batch(
             batch_of(
@@ -295,6 +304,11 @@ class TestRecords:
     def test_an_integer_that_does_not_fit_is_refused(self):
         with pytest.raises(InvalidRecordError, match="packed"):
             encode_batch(columns(b"v", timestamps=[1 << 70]), base_timestamp_ms=1)
+
+    def test_more_bytes_than_a_batch_can_have_are_refused(self, monkeypatch):
+        monkeypatch.setattr("storage.batch.BATCH_BYTES_MAX", 100)
+        with pytest.raises(InvalidRecordError, match="do not fit into one batch"):
+            encode_batch(columns(b"v" * 100), base_timestamp_ms=1)
 
     def test_columns_of_unequal_length_are_a_fault_of_ours(self):
         with pytest.raises(AssertionError):

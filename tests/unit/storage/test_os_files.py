@@ -132,6 +132,11 @@ def test_a_short_read_is_gone_on_with(file, monkeypatch):
     assert file.pread(100, 4) == b"456789"
 
 
+def test_the_descriptor_is_there_for_reads_of_the_event_loop(file):
+    file.pwritev([b"x"], 0)
+    assert os.pread(file.fileno(), 1, 0) == b"x"
+
+
 class TestCachedRead:
     def test_a_cold_page_is_declined(self, file, monkeypatch):
         monkeypatch.setattr(os, "preadv", failing(errno.EAGAIN))
