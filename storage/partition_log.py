@@ -1,0 +1,1122 @@
+"""One partition's log on one node: ordered segments, appended at the end, read anywhere, cut at both ends.
+
+The owner's thread alone calls what changes the log. ``read`` and its kin may run on other threads at the same time,
+and so may ``run`` of the tickets that take the waiting for the disk off the owner.
+
+    append            memory and page cache; durable after the next sync ticket was finished
+    begin_sync        group commit: one ticket covers whatever was appended since the last
+    begin_checkpoint  moves the recovery point now and then, and keeps the high watermark for the next start
+
+Who may append, what the high watermark is, and what a full disk or a suspect replica means for the cluster is not
+decided here. There is no clock: callers pass ``now_ms``.
+"""
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from storage.batch import (
+    STAMP_BYTES,
+    BatchHeader,
+    decode_columns,
+    decode_header,
+    iterate_batches,
+    iterate_headers,
+    offsets_of,
+    stamp_batch,
+    timestamps_of,
+)
+from storage.checkpoint import Checkpoint, CheckpointFile
+from storage.errors import (
+    CorruptBatchError,
+    CorruptLogError,
+    DiskFullError,
+    OffsetOutOfRangeError,
+    ReplicaDamagedError,
+    RequestTooLargeError,
+    StaleLeaderEpochError,
+)
+from storage.files import Buffer, Files
+from storage.idempotency import IdempotencyEntry
+from storage.producer_state import (
+    QueuedProducers,
+    Verdict,
+    WriterState,
+    decode_snapshot,
+    encode_snapshot,
+)
+from storage.recovery import (
+    RecoveredLog,
+    RecoveryReport,
+    ReplicaFiles,
+    load_writers,
+    recover,
+    write_truncated_epochs,
+)
+from storage.replica_meta import META_NAME, Change, ChangeKind, MetaFile, ReplicaMeta
+from storage.retention import UNLIMITED, forgettable, retained_start
+from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, offset_name
+from storage.tickets import CheckpointPlan, CheckpointTicket, Generations, SyncTicket
+from storage.types import NO_OFFSET, ReplicaHealth
+
+_OPEN_SEALED_MAX = 4
+"""Sealed segments whose file and index stay open; the rest is opened again when somebody reads it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Settings of one log. Sizes are in bytes.
+
+    Attributes:
+        segment_bytes: a segment is rolled before it would grow beyond this (unless by a single batch).
+        index_interval_bytes: bytes between two entries of the sparse index.
+        flush_messages: 1 = strict: stored means synced. N = relaxed: synced after N records.
+        flush_ms: relaxed: synced when something has waited that long; None = never by time.
+        retention_ms: age of a segment's youngest record after which it goes; -1 = for ever.
+        retention_bytes: what is kept at least; -1 = no bound.
+        max_message_bytes: the largest batch.
+        preallocate_bytes: the largest step in which a segment's file grows; 0 = exactly as needed.
+        checkpoint_bytes: appended bytes after which a checkpoint moves the recovery point within a segment: what
+            recovery has to scan at most, besides what was appended since the last checkpoint.
+    """
+
+    segment_bytes: int = 100_000_000
+    index_interval_bytes: int = 4096
+    flush_messages: int = 1
+    flush_ms: int | None = None
+    retention_ms: int = 7 * 24 * 3_600_000
+    retention_bytes: int = UNLIMITED
+    max_message_bytes: int = 8 << 20
+    preallocate_bytes: int = 4 << 20
+    checkpoint_bytes: int = 16 << 20
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether nothing counts as stored before it was synced."""
+        return self.flush_messages <= 1
+
+
+@dataclass(slots=True)
+class _Run:
+    """Batches of one append that go into one segment, in one write."""
+
+    segment: Segment
+    is_new: bool
+    chunks: list[Buffer]
+    total_bytes: int
+    batches: list[tuple[BatchHeader, int]]
+    """Header and base offset."""
+
+
+class PartitionLog:
+    """The log of one replica; see the module.
+
+    Invariants:
+        - ``log_start_offset <= log_end_offset`` and ``synced_end_offset <= log_end_offset``;
+        - segments follow each other without a gap, and only the last one grows;
+        - batches below the log end are whole and checked; epochs never fall along the log;
+        - the recovery point on disk never passes the synced end, nor a truncation that has returned;
+        - after a DiskFullError the log is as before the call.
+    """
+
+    def __init__(self, replica: ReplicaFiles, config: LogConfig, recovered: RecoveredLog) -> None:
+        """Used by ``open``."""
+        self._replica = replica
+        self._config = config
+        self._lock = threading.Lock()
+        self._generations = Generations()
+        self._cache_lock = threading.Lock()
+        self._open_sealed: OrderedDict[int, Segment] = OrderedDict()
+        self.recovery: RecoveryReport = recovered.report
+        """What ``open`` found; the present verdict is ``health``."""
+        self._take_over(recovered)
+
+    def _take_over(self, recovered: RecoveredLog) -> None:
+        replica = self._replica
+        self._epochs = recovered.epochs
+        self._writers = recovered.writers
+        self._has_remains = recovered.has_remains
+        self._set_segments(recovered.segments)
+        self._log_start_offset = max(replica.log_start_offset, self._bases[0])
+        end_offset = self._active.next_offset
+        self._log_end_offset = end_offset
+        self._synced_end_offset = end_offset
+        self._sync_ticket: SyncTicket | None = None
+        self._unsynced: list[Segment] = []
+        self._has_unsynced_names = False
+        self._unsynced_records = 0
+        self._unsynced_since_ms: int | None = None
+        recovery_point = replica.checkpoint.recovery_point
+        self._unsealed = [
+            segment for segment in self._segments[:-1] if segment.next_offset > recovery_point
+        ]
+        self._bytes_since_checkpoint = sum(segment.size_bytes for segment in self._unsealed)
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        directory: str,
+        *,
+        config: LogConfig,
+        topic_id: str,
+        topic_name: str,
+        partition: int,
+        is_listed: bool,
+        was_clean: bool,
+        now_ms: int,
+    ) -> "PartitionLog":
+        """Open the replica in ``directory``: create it, or recover what is there.
+
+        Create the replica here first and list it in the manifest then; on deletion the other way round. A crash in
+        between leaves files that nobody counts on, not a listed replica without files.
+
+        Args:
+            files: the file system.
+            directory: the replica's folder; its parents are made when they are missing.
+            config: settings.
+            topic_id: must match what the folder says.
+            topic_name: likewise.
+            partition: likewise.
+            is_listed: whether the manifest says that the replica was created before: without files it is damaged.
+            was_clean: whether the node stopped in order.
+            now_ms: wall clock.
+
+        Raises:
+            CorruptLogError: the folder belongs to another partition.
+            DiskFullError: no room for a new replica.
+            DiskFailedError: stop the process.
+        """
+        meta = ReplicaMeta(topic_id=topic_id, topic_name=topic_name, partition=partition)
+        replica = _open_replica(files, directory, config, meta, is_listed=is_listed)
+        if not was_clean:
+            replica.checkpoint = replace(replica.checkpoint, is_clean=False)
+        log = cls(replica, config, recover(replica))
+        log._writers.expire(now_ms)
+        return log
+
+    # What it is.
+
+    @property
+    def topic_name(self) -> str:
+        """Name of the topic."""
+        return self._replica.meta.topic_name
+
+    @property
+    def topic_id(self) -> str:
+        """Id of the topic."""
+        return self._replica.meta.topic_id
+
+    @property
+    def partition(self) -> int:
+        """Number of the partition."""
+        return self._replica.meta.partition
+
+    @property
+    def directory(self) -> str:
+        """The replica's folder."""
+        return self._replica.directory
+
+    @property
+    def config(self) -> LogConfig:
+        """Settings; assign others at any time."""
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = config
+        self._replica.index_interval_bytes = config.index_interval_bytes
+
+    @property
+    def health(self) -> ReplicaHealth:
+        """Whether the replica can be trusted; kept across restarts until ``mark_sound``."""
+        return self._replica.meta.health
+
+    @property
+    def log_start_offset(self) -> int:
+        """First readable offset."""
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Next offset to be written."""
+        return self._log_end_offset
+
+    @property
+    def synced_end_offset(self) -> int:
+        """Everything below it is durable."""
+        return self._synced_end_offset
+
+    @property
+    def stored_end_offset(self) -> int:
+        """What this replica may acknowledge (exclusive): the synced end when strict, the log end when relaxed."""
+        return self._synced_end_offset if self._config.is_strict else self._log_end_offset
+
+    @property
+    def high_watermark_checkpoint(self) -> int:
+        """The high watermark that was checkpointed last."""
+        return self._replica.checkpoint.high_watermark
+
+    @property
+    def recovery_point(self) -> int:
+        """Where recovery would begin to scan."""
+        return self._replica.checkpoint.recovery_point
+
+    @property
+    def last_epoch(self) -> int:
+        """Leader epoch of the last batch, -1 without one."""
+        return self._epochs.last_epoch
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        """Segments, the active one included."""
+        return len(self._segments)
+
+    def mark_sound(self) -> None:
+        """Trust the replica again: it was restored from the leader, or elected for want of a better one.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        with self._lock:
+            self._drop_remains()
+            # What was lost is lost: the next start must not find the replica suspect for it again.
+            self._replica.lower_checkpoint(self._log_end_offset)
+            self._replica.store_meta(replace(self._replica.meta, health=ReplicaHealth.SOUND))
+
+    # Segments.
+
+    @property
+    def _segments(self) -> tuple[Segment, ...]:
+        return self._table[1]
+
+    @property
+    def _bases(self) -> tuple[int, ...]:
+        return self._table[0]
+
+    @property
+    def _active(self) -> Segment:
+        return self._table[1][-1]
+
+    def _set_segments(self, segments: Sequence[Segment]) -> None:
+        """Replace the table as a whole: readers on other threads go on with the one they have."""
+        bases = tuple(segment.base_offset for segment in segments)
+        self._table: tuple[tuple[int, ...], tuple[Segment, ...]] = (bases, tuple(segments))
+
+    def _note_use(self, segment: Segment) -> None:
+        """Keep the last few sealed segments open, and close the one that was used longest ago."""
+        with self._cache_lock:
+            if segment is self._active or segment in self._unsealed:
+                return
+            self._open_sealed[segment.base_offset] = segment
+            self._open_sealed.move_to_end(segment.base_offset)
+            if len(self._open_sealed) > _OPEN_SEALED_MAX:
+                _, unused = self._open_sealed.popitem(last=False)
+                unused.drop_index()
+                unused.let_go()
+
+    def _forget_use(self, segments: Sequence[Segment]) -> None:
+        """Segments that are no longer sealed ones of this log: nobody may close them any more."""
+        with self._cache_lock:
+            for segment in segments:
+                self._open_sealed.pop(segment.base_offset, None)
+
+    # Appending.
+
+    def append_as_leader(
+        self,
+        batches: Sequence[bytes],
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        headers: Sequence[BatchHeader] | None = None,
+    ) -> tuple[int, ...]:
+        """Stamp and append batches, in one write; returns the base offset of each.
+
+        Args:
+            batches: validated before; any stamp that they carry is replaced.
+            leader_epoch: of this leader.
+            now_ms: wall clock, the append time.
+            headers: their headers, if the caller has decoded them already.
+
+        Raises:
+            StaleLeaderEpochError: the log holds batches of a later epoch.
+            RequestTooLargeError: a batch is larger than ``max_message_bytes``.
+            ReplicaDamagedError: the replica is damaged.
+            DiskFullError: nothing was appended.
+            DiskFailedError: stop the process.
+        """
+        self._require_undamaged()
+        if leader_epoch < self._epochs.last_epoch:
+            raise StaleLeaderEpochError(
+                f"leader epoch {leader_epoch} is older than epoch {self._epochs.last_epoch} of the log"
+            )
+        if headers is None:
+            headers = [decode_header(batch) for batch in batches]
+        self._require_sizes(headers)
+        self._forget_foreign_state()
+        run = self._first_run()
+        runs = [run]
+        base_offset = self._log_end_offset
+        for batch, header in zip(batches, headers, strict=True):
+            run = self._room_for(runs, header.batch_bytes, base_offset)
+            stamp = stamp_batch(
+                batch, base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=now_ms
+            )
+            run.chunks += (stamp, memoryview(batch)[STAMP_BYTES:])
+            run.total_bytes += header.batch_bytes
+            stamped = header._replace(
+                base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=now_ms
+            )
+            run.batches.append((stamped, base_offset))
+            base_offset += header.last_offset_delta + 1
+        self._write(runs)
+        return tuple(offset for run in runs for _, offset in run.batches)
+
+    def append_as_follower(self, data: Buffer) -> int:
+        """Append whole batches as the leader sent them; returns the new log end.
+
+        Raises:
+            CorruptBatchError: they are damaged, do not begin at the log end, or do not follow each other.
+            DiskFullError: nothing was appended.
+            DiskFailedError: stop the process.
+        """
+        found = list(iterate_batches(data))
+        self._check_succession(found)
+        if self._has_remains:
+            with self._lock:
+                self._drop_remains()
+        view = memoryview(data)
+        runs = [self._first_run()]
+        for position, header in found:
+            run = self._room_for(runs, header.batch_bytes, header.base_offset)
+            chunk = view[position : position + header.batch_bytes]
+            run.chunks.append(chunk)
+            run.total_bytes += header.batch_bytes
+            run.batches.append((header, header.base_offset))
+        self._write(runs)
+        return self._log_end_offset
+
+    def _check_succession(self, found: Sequence[tuple[int, BatchHeader]]) -> None:
+        offset, epoch = self._log_end_offset, max(self._epochs.last_epoch, 0)
+        for _, header in found:
+            if header.base_offset != offset:
+                raise CorruptBatchError(
+                    f"the leader sent a batch at offset {header.base_offset} where {offset} follows"
+                )
+            if header.leader_epoch < epoch:
+                raise CorruptBatchError(
+                    f"the leader sent leader epoch {header.leader_epoch} after {epoch}"
+                )
+            offset, epoch = header.next_offset, header.leader_epoch
+
+    def _require_sizes(self, headers: Sequence[BatchHeader]) -> None:
+        bytes_max = self._config.max_message_bytes
+        for header in headers:
+            if header.batch_bytes > bytes_max:
+                raise RequestTooLargeError(
+                    f"a batch of {header.batch_bytes} bytes is above "
+                    f"max.message.bytes={bytes_max}; send fewer records at a time"
+                )
+
+    def _require_undamaged(self) -> None:
+        if self.health is ReplicaHealth.DAMAGED:
+            raise ReplicaDamagedError(
+                f"this replica of {self.topic_name}/{self.partition} is damaged: {self.recovery.reason}"
+            )
+
+    def _forget_foreign_state(self) -> None:
+        """Drop what an installed snapshot says of batches that this log never got, now that it goes its own way."""
+        if self._writers.covers_offset > self._log_end_offset:
+            self._writers.forget_from(self._log_end_offset)
+
+    def _first_run(self) -> _Run:
+        return _Run(self._active, False, [], 0, [])
+
+    def _room_for(self, runs: list[_Run], batch_bytes: int, base_offset: int) -> _Run:
+        """The run that takes the next batch: a new one when the segment has no room for it."""
+        run = runs[-1]
+        size = run.segment.size_bytes + run.total_bytes
+        if size and size + batch_bytes > self._config.segment_bytes:
+            segment = Segment(
+                self._replica.files,
+                self._replica.directory,
+                base_offset,
+                index_interval_bytes=self._config.index_interval_bytes,
+            )
+            run = _Run(segment, True, [], 0, [])
+            runs.append(run)
+        return run
+
+    def _write(self, runs: list[_Run]) -> None:
+        """Write all runs, and let them count when all are written."""
+        written: list[_Run] = []
+        try:
+            for run in runs:
+                written.append(run)
+                if run.is_new:
+                    run.segment.create_file()
+                if run.chunks:
+                    end = run.segment.size_bytes + self._config.preallocate_bytes
+                    run.segment.write(
+                        run.chunks,
+                        run.total_bytes,
+                        allocation_end=min(end, self._config.segment_bytes),
+                    )
+        except DiskFullError:
+            self._take_back(written)
+            raise
+        for run in runs:
+            self._commit(run)
+
+    def _take_back(self, written: Sequence[_Run]) -> None:
+        for run in reversed(written):
+            if run.is_new:
+                run.segment.remove()
+            else:
+                run.segment.cut_leftovers()
+
+    def _commit(self, run: _Run) -> None:
+        if run.is_new:
+            self._push(run.segment)
+        if not run.batches:
+            return
+        segment = run.segment
+        for header, base_offset in run.batches:
+            self._epochs.assign(header.leader_epoch, base_offset)
+            self._writers.record(header, base_offset, header.append_time_ms)
+            segment.add_batch(
+                base_offset,
+                base_offset + header.last_offset_delta + 1,
+                header.batch_bytes,
+                header.latest_timestamp_ms,
+            )
+            self._unsynced_records += header.record_count
+        self._bytes_since_checkpoint += run.total_bytes
+        self._log_end_offset = segment.next_offset
+        if segment not in self._unsynced:
+            self._unsynced.append(segment)
+
+    def _push(self, segment: Segment) -> None:
+        """A new segment takes over; the last one is sealed by the next checkpoint."""
+        self._unsealed.append(self._active)
+        self._set_segments((*self._segments, segment))
+        self._has_unsynced_names = True
+
+    def _roll(self) -> None:
+        """Begin a new segment at the log end, unless the active one is empty.
+
+        Raises:
+            DiskFullError: nothing has changed.
+        """
+        if self._active.size_bytes:
+            self._push(self._replica.new_segment(self._log_end_offset))
+
+    # Syncing.
+
+    def needs_sync(self, now_ms: int) -> bool:
+        """Whether ``begin_sync`` is due: always when strict and something is unsynced, else by count or time."""
+        if not self._unsynced and not self._has_unsynced_names:
+            return False
+        if self._config.is_strict:
+            return True
+        if self._unsynced_since_ms is None:
+            self._unsynced_since_ms = now_ms
+        flush_ms = self._config.flush_ms
+        return self._unsynced_records >= self._config.flush_messages or (
+            flush_ms is not None and now_ms - self._unsynced_since_ms >= flush_ms
+        )
+
+    def begin_sync(self) -> SyncTicket | None:
+        """A ticket for all that is unsynced; None when nothing is, or while another one is under way."""
+        if self._sync_ticket is not None or not (self._unsynced or self._has_unsynced_names):
+            return None
+        self._sync_ticket = SyncTicket(
+            self._replica,
+            self._unsynced,
+            self._log_end_offset,
+            has_names=self._has_unsynced_names,
+        )
+        self._unsynced = []
+        self._has_unsynced_names = False
+        self._unsynced_records = 0
+        self._unsynced_since_ms = None
+        return self._sync_ticket
+
+    def finish_sync(self, ticket: SyncTicket) -> int:
+        """Count in a ticket that has run; returns the synced end."""
+        ticket.release()
+        if ticket is self._sync_ticket:
+            self._sync_ticket = None
+            self._synced_end_offset = max(self._synced_end_offset, ticket.end_offset)
+        return self._synced_end_offset
+
+    def sync(self) -> int:
+        """Sync everything now, on this thread; returns the synced end.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        under_way = self._sync_ticket
+        if under_way is not None:
+            under_way.run()
+            self.finish_sync(under_way)
+        ticket = self.begin_sync()
+        if ticket is not None:
+            ticket.run()
+            self.finish_sync(ticket)
+        return self._synced_end_offset
+
+    # Reading.
+
+    def read(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> list[bytes]:
+        """Whole batches from the one that holds ``offset``; none at the log end.
+
+        At least one batch, and otherwise no more than ``max_bytes``; none that begins at or above ``end_offset``
+        (the log end when it is None). Never reaches across a segment: read on where it ended.
+
+        Raises:
+            OffsetOutOfRangeError: below the log start or above the log end.
+            ReplicaDamagedError: the replica is damaged.
+            CorruptLogError: the bytes on the disk are not batches.
+        """
+        return _split(self.read_span(offset, max_bytes=max_bytes, end_offset=end_offset))
+
+    def read_cached(
+        self, offset: int, *, max_bytes: int, end_offset: int | None = None
+    ) -> list[bytes] | None:
+        """The same from the page cache alone: None when the disk would have to be read.
+
+        Raises:
+            OffsetOutOfRangeError: below the log start or above the log end.
+            ReplicaDamagedError: the replica is damaged.
+            CorruptLogError: the bytes on the disk are not batches.
+        """
+        span = self.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
+        return None if span is None else _split(span)
+
+    def read_span(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> bytes:
+        """Like ``read``, with the batches in one piece, as they lie in the file.
+
+        Raises:
+            OffsetOutOfRangeError: below the log start or above the log end.
+            ReplicaDamagedError: the replica is damaged.
+            CorruptLogError: the bytes on the disk are not batches.
+        """
+        span = self._read(offset, max_bytes, end_offset, is_cached=False)
+        assert span is not None, "only a read from the page cache may miss"
+        return span
+
+    def read_span_cached(
+        self, offset: int, *, max_bytes: int, end_offset: int | None = None
+    ) -> bytes | None:
+        """Like ``read_cached``, in one piece.
+
+        Raises:
+            OffsetOutOfRangeError: below the log start or above the log end.
+            ReplicaDamagedError: the replica is damaged.
+            CorruptLogError: the bytes on the disk are not batches.
+        """
+        return self._read(offset, max_bytes, end_offset, is_cached=True)
+
+    def _read(
+        self, offset: int, max_bytes: int, end_offset: int | None, *, is_cached: bool
+    ) -> bytes | None:
+        self._require_undamaged()
+        bases, segments = self._table
+        log_end_offset = self._log_end_offset
+        if not self._log_start_offset <= offset <= log_end_offset:
+            raise self._out_of_range(offset)
+        end = log_end_offset if end_offset is None else min(end_offset, log_end_offset)
+        if offset >= end:
+            return b""
+        segment = segments[bisect_right(bases, offset) - 1]
+        if is_cached and not segment.has_index:
+            return None
+        try:
+            file = segment.pin()
+        except FileNotFoundError:
+            # Retention removed it after we took the table.
+            raise self._out_of_range(offset) from None
+        try:
+            span = segment.read(
+                file, offset, max_bytes=max_bytes, end_offset=end, is_cached=is_cached
+            )
+        finally:
+            segment.unpin()
+        self._note_use(segment)
+        return span
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            f"offset {offset} of {self.topic_name}/{self.partition} is out of range: the log goes "
+            f"from {self._log_start_offset} to {self._log_end_offset}"
+        )
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record that is not older than ``timestamp_ms``; None without one.
+
+        Raises:
+            ReplicaDamagedError: the replica is damaged.
+            CorruptLogError: the bytes on the disk are not batches.
+        """
+        self._require_undamaged()
+        for segment in self._segments:
+            if segment.max_timestamp_ms < timestamp_ms:
+                continue
+            found = self._search(segment, timestamp_ms)
+            if found is not None:
+                return found
+        return None
+
+    def _search(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
+        index = segment.load_index()
+        offset = index.offsets[index.floor_by_timestamp(timestamp_ms)]
+        offset = max(offset, self._log_start_offset)
+        end_offset = min(segment.next_offset, self._log_end_offset)
+        while offset < end_offset:
+            span = self.read_span(offset, max_bytes=1 << 20, end_offset=end_offset)
+            for position, header in iterate_headers(span):
+                offset = header.next_offset
+                if header.latest_timestamp_ms >= timestamp_ms and not header.is_control:
+                    found = self._search_batch(span, position, header, timestamp_ms)
+                    if found is not None:
+                        return found
+        return None
+
+    def _search_batch(
+        self, span: bytes, position: int, header: BatchHeader, timestamp_ms: int
+    ) -> tuple[int, int] | None:
+        columns = decode_columns(span, header, position)
+        rows = zip(offsets_of(header, columns), timestamps_of(header, columns), strict=True)
+        for offset, timestamp in rows:
+            if timestamp >= timestamp_ms and offset >= self._log_start_offset:
+                return offset, timestamp
+        return None
+
+    # Epochs and writers.
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The largest leader epoch <= ``epoch`` and the offset where it ends (exclusive); (-1, -1) without one."""
+        return self._epochs.end_of(epoch, self._log_end_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """Leader epoch of the batch that holds ``offset``; -1 below the log start."""
+        return self._epochs.epoch_at(offset)
+
+    def producer_check(self, header: BatchHeader, now_ms: int) -> Verdict:
+        """Whether a batch may be appended, after all that were, synced or not.
+
+        Raises:
+            StaleProducerEpochError: a later epoch of the producer has written.
+            InvalidProducerError: its sequence leaves a gap, or repeats one that is forgotten.
+        """
+        self._forget_foreign_state()
+        return self._writers.producers.check(header, now_ms)
+
+    def producer_queue(self, now_ms: int) -> QueuedProducers:
+        """Like ``producer_check`` for batches that will be appended together, each after those before it."""
+        self._forget_foreign_state()
+        return QueuedProducers(
+            self._writers.producers, next_offset=self._log_end_offset, now_ms=now_ms
+        )
+
+    def idempotency_lookup(self, key_hash: bytes, now_ms: int) -> IdempotencyEntry | None:
+        """What was appended under an idempotency key within its window."""
+        return self._writers.idempotency.lookup(key_hash, now_ms)
+
+    def producer_snapshot(self) -> bytes:
+        """The writers' state, for a follower that starts above offset 0."""
+        return encode_snapshot(self._writers.freeze(self._log_end_offset))
+
+    def install_producer_snapshot(self, content: bytes) -> None:
+        """Take over the leader's writers' state; batches that it covers may still follow.
+
+        Raises:
+            CorruptLogError: damaged.
+            DiskFullError: no space; nothing has changed.
+        """
+        snapshot = decode_snapshot(content)
+        if self.recovery_point < self._log_end_offset:
+            self._checkpoint(self.high_watermark_checkpoint, is_forced=True)
+        with self._lock:
+            self._writers.install(snapshot)
+            self._write_snapshot(self._writers)
+
+    def _write_snapshot(self, writers: WriterState) -> None:
+        name = offset_name(self._log_end_offset, SNAPSHOT_SUFFIX)
+        content = encode_snapshot(writers.freeze(self._log_end_offset))
+        self._replica.files.write_atomically(self._replica.path(name), content)
+
+    # Cutting the end.
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut everything at and above ``offset``, durably; a batch that holds it goes as a whole.
+
+        Raises:
+            CorruptLogError: the log is damaged before it.
+            DiskFailedError: stop the process.
+        """
+        if offset >= self._log_end_offset and not self._has_remains:
+            return
+        if offset < self._log_start_offset:
+            self.restart_at(offset)
+            return
+        with self._lock:
+            self._generations.current += 1
+            self._truncate(min(offset, self._log_end_offset))
+
+    def _truncate(self, offset: int) -> None:
+        """The steps of a truncation. When it crosses segments the meta file says so first: recovery goes on with it."""
+        replica = self._replica
+        keep = max(bisect_left(self._bases, offset), 1)
+        kept, dropped = self._segments[:keep], self._segments[keep:]
+        end_offset = kept[-1].locate(offset)[1]
+        has_steps = bool(dropped) or self._has_remains
+        if has_steps:
+            change = Change(ChangeKind.TRUNCATE, end_offset)
+            replica.store_meta(replace(replica.meta, change=change))
+        replica.lower_checkpoint(end_offset)
+        if self._epochs.truncate_to(end_offset):
+            write_truncated_epochs(replica, self._epochs)
+        self._set_segments(kept)
+        self._forget_use((kept[-1], *dropped))
+        self._log_end_offset = end_offset
+        self._remove_above(end_offset, kept[-1].base_offset)
+        kept[-1].truncate_to(offset)
+        self._forget_above(end_offset, dropped)
+        if has_steps:
+            replica.files.sync_directory(replica.directory)
+            self._has_remains = False
+            replica.store_meta(replace(replica.meta, change=None))
+
+    def _remove_above(self, end_offset: int, last_base_offset: int) -> None:
+        """Remove the files of segments and snapshots that the log no longer reaches; the highest first."""
+        replica = self._replica
+        for base_offset in reversed(replica.offsets_of(LOG_SUFFIX)):
+            if base_offset > last_base_offset:
+                replica.remove_segment(base_offset)
+        for snapshot_offset in replica.offsets_of(SNAPSHOT_SUFFIX):
+            if snapshot_offset > end_offset:
+                replica.files.remove(replica.path(offset_name(snapshot_offset, SNAPSHOT_SUFFIX)))
+
+    def _forget_above(self, end_offset: int, dropped: Sequence[Segment]) -> None:
+        """Bring the rest of the state in line with a log that ends at ``end_offset``."""
+        for segment in dropped:
+            segment.let_go()
+        self._unsealed = [
+            segment for segment in self._unsealed if segment not in (*dropped, self._active)
+        ]
+        self._unsynced = [segment for segment in self._unsynced if segment not in dropped]
+        self._synced_end_offset = min(self._synced_end_offset, end_offset)
+        if self._sync_ticket is not None:
+            self._sync_ticket.end_offset = min(self._sync_ticket.end_offset, end_offset)
+        self._writers = self._rebuilt_writers()
+
+    def _rebuilt_writers(self) -> WriterState:
+        """The writers' state from the newest snapshot on: what was cut may have pushed out what was there before."""
+        writers, offset = load_writers(self._replica, self._log_end_offset)
+        start = max(offset, self._bases[0])
+        for segment in self._segments:
+            if segment.next_offset <= start:
+                continue
+            position, _ = segment.locate(max(start, segment.base_offset))
+            for _, header in segment.headers_from(position):
+                writers.record(header, header.base_offset, header.append_time_ms)
+        if writers.covers_offset > self._log_end_offset:
+            writers.forget_from(self._log_end_offset)
+        return writers
+
+    def _drop_remains(self) -> None:
+        """Cut what lies behind the damage, now that the log grows again."""
+        if self._has_remains:
+            self._generations.current += 1
+            self._truncate(self._log_end_offset)
+
+    def restart_at(self, offset: int, producer_snapshot: bytes | None = None) -> None:
+        """Drop everything and begin, empty, at ``offset``, where the leader's log starts.
+
+        Args:
+            offset: the new log start and log end.
+            producer_snapshot: the leader's ``producer_snapshot``.
+
+        Raises:
+            CorruptLogError: the snapshot is damaged; nothing has changed.
+            DiskFullError: nothing has changed, or the next start goes on with it.
+            DiskFailedError: stop the process.
+        """
+        writers = WriterState()
+        if producer_snapshot is not None:
+            writers.install(decode_snapshot(producer_snapshot))
+        replica = self._replica
+        with self._lock:
+            self._generations.current += 1
+            if self._sync_ticket is not None:
+                self._sync_ticket.end_offset = offset
+            name = replica.path(offset_name(offset, SNAPSHOT_SUFFIX))
+            replica.files.remove(name)
+            if producer_snapshot is not None:
+                replica.files.write_atomically(name, encode_snapshot(writers.freeze(offset)))
+            change = Change(ChangeKind.RESTART, offset)
+            replica.store_meta(replace(replica.meta, change=change))
+            self._epochs.clear()
+            dropped = self._segments
+            segment = replica.restart_at(offset)
+        for old in dropped:
+            old.let_go()
+        with self._cache_lock:
+            self._open_sealed.clear()
+        under_way = self._sync_ticket
+        self._take_over(
+            RecoveredLog(
+                segments=[segment],
+                epochs=self._epochs,
+                writers=writers,
+                report=self.recovery,
+                has_remains=False,
+            )
+        )
+        self._sync_ticket = under_way
+
+    # Cutting the beginning.
+
+    def advance_log_start(self, offset: int) -> None:
+        """Make ``offset`` the first readable one, durably; segments wholly below it go.
+
+        Raises:
+            OffsetOutOfRangeError: above the log end; ``restart_at`` is for that.
+            DiskFailedError: stop the process.
+        """
+        if offset <= self._log_start_offset:
+            return
+        if offset > self._log_end_offset:
+            raise self._out_of_range(offset)
+        if offset == self._log_end_offset:
+            # On a full disk the last segment stays for now; its records are out of reach all the same.
+            with suppress(DiskFullError):
+                self._roll()
+        with self._lock:
+            replica = self._replica
+            replica.store_checkpoint(
+                replace(replica.checkpoint, log_start_offset=offset, is_clean=False)
+            )
+            self._log_start_offset = offset
+            self._epochs.advance_start(offset)
+            self._drop_forgettable()
+
+    def _drop_forgettable(self) -> None:
+        count = forgettable([segment.summary for segment in self._segments], self._log_start_offset)
+        dropped, kept = self._segments[:count], self._segments[count:]
+        self._set_segments(kept)
+        self._unsealed = [segment for segment in self._unsealed if segment not in dropped]
+        self._unsynced = [segment for segment in self._unsynced if segment not in dropped]
+        self._forget_use(dropped)
+        for segment in dropped:
+            segment.remove()
+        if dropped:
+            # A checkpoint under way must not write index files of segments that are gone.
+            self._generations.current += 1
+
+    def maybe_apply_retention(self, now_ms: int, high_watermark: int) -> int:
+        """Forget segments that are too old or too many, below the high watermark; returns the log start.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        self._writers.expire(now_ms)
+        start = retained_start(
+            [segment.summary for segment in self._segments],
+            now_ms=now_ms,
+            retention_ms=self._config.retention_ms,
+            retention_bytes=self._config.retention_bytes,
+            deletable_end=min(high_watermark, self._synced_end_offset),
+        )
+        self.advance_log_start(start)
+        return self._log_start_offset
+
+    # Checkpoints and the end.
+
+    def checkpoint(self, high_watermark: int) -> None:
+        """Store the high watermark and, when enough was appended, move the recovery point; all on this thread.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        self._checkpoint(high_watermark, is_forced=False)
+
+    def _checkpoint(self, high_watermark: int, *, is_forced: bool, is_clean: bool = False) -> None:
+        ticket = self.begin_checkpoint(high_watermark, is_forced=is_forced, is_clean=is_clean)
+        if ticket is not None:
+            ticket.run()
+            self.finish_checkpoint(ticket)
+
+    def begin_checkpoint(
+        self, high_watermark: int, *, is_forced: bool = False, is_clean: bool = False
+    ) -> CheckpointTicket | None:
+        """A ticket for a checkpoint; None when it would say nothing new.
+
+        Args:
+            high_watermark: of the partition, as far as this replica knows.
+            is_forced: move the recovery point to the log end, however little was appended.
+            is_clean: the log is being closed.
+        """
+        stored = self._replica.checkpoint
+        is_due = is_forced or self._unsealed or self._is_checkpoint_due()
+        has_moved = self._log_end_offset != stored.recovery_point or bool(self._unsealed)
+        plan = self._plan_checkpoint() if is_due and has_moved and not self._has_remains else None
+        checkpoint = Checkpoint(
+            recovery_point=stored.recovery_point if plan is None else self._log_end_offset,
+            log_start_offset=self._log_start_offset,
+            # It never falls but through a truncation, which lowers it in the file.
+            high_watermark=max(stored.high_watermark, min(high_watermark, self._log_end_offset)),
+            is_clean=is_clean,
+        )
+        if plan is None and checkpoint == stored:
+            return None
+        return CheckpointTicket(
+            self._replica, checkpoint, plan, lock=self._lock, generations=self._generations
+        )
+
+    def _is_checkpoint_due(self) -> bool:
+        return self._bytes_since_checkpoint >= self._config.checkpoint_bytes
+
+    def _plan_checkpoint(self) -> CheckpointPlan:
+        self._bytes_since_checkpoint = 0
+        unsynced = [
+            segment for segment in self._segments if segment.next_offset > self._synced_end_offset
+        ]
+        return CheckpointPlan(
+            sync=SyncTicket(self._replica, unsynced, self._log_end_offset, has_names=True),
+            sealed=tuple(self._unsealed),
+            indexes=self._active.encode_indexes(),
+            epochs=self._epochs.encode(),
+            writers=self._writers.freeze(self._log_end_offset),
+        )
+
+    def finish_checkpoint(self, ticket: CheckpointTicket) -> None:
+        """Count in a checkpoint that has run."""
+        ticket.release()
+        if not ticket.is_done or ticket.generation != self._generations.current:
+            return
+        self._synced_end_offset = max(
+            self._synced_end_offset, min(ticket.checkpoint.recovery_point, self._log_end_offset)
+        )
+        sealed = ticket.sealed
+        self._unsealed = [segment for segment in self._unsealed if segment not in sealed]
+        for segment in sealed:
+            self._note_use(segment)
+        with self._lock:
+            self._remove_old_snapshots()
+
+    def _remove_old_snapshots(self) -> None:
+        """Keep the newest snapshot below the high watermark, which a truncation may need, and all above."""
+        replica = self._replica
+        limit = min(replica.checkpoint.high_watermark, replica.checkpoint.recovery_point)
+        below = [offset for offset in replica.offsets_of(SNAPSHOT_SUFFIX) if offset <= limit]
+        for offset in below[:-1]:
+            replica.files.remove(replica.path(offset_name(offset, SNAPSHOT_SUFFIX)))
+
+    def close(self, *, is_clean: bool) -> None:
+        """Close all files. ``is_clean``: sync and checkpoint first, so that the next start need not scan.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        if is_clean:
+            self.sync()
+            if not self._has_remains:
+                self._active.cut_leftovers()
+            self._checkpoint(
+                self.high_watermark_checkpoint, is_forced=True, is_clean=not self._has_remains
+            )
+        for segment in self._segments:
+            segment.let_go()
+
+    def delete(self) -> None:
+        """Close and remove the replica's folder; take it off the manifest first.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        with self._lock:
+            self._generations.current += 1
+            for segment in self._segments:
+                segment.let_go()
+            replica = self._replica
+            # Without its meta file the rest is taken for leftovers, whatever of it survives a crash.
+            replica.files.remove(replica.path(META_NAME))
+            replica.files.sync_directory(replica.directory)
+            replica.files.remove_tree(replica.directory)
+
+
+def _open_replica(
+    files: Files, directory: str, config: LogConfig, wanted: ReplicaMeta, *, is_listed: bool
+) -> ReplicaFiles:
+    """The replica's small files, made when they are missing."""
+    replica = ReplicaFiles(
+        files=files,
+        directory=directory,
+        meta_file=MetaFile(files, directory),
+        checkpoint_file=CheckpointFile(files, directory),
+        meta=wanted,
+        checkpoint=Checkpoint(),
+        index_interval_bytes=config.index_interval_bytes,
+    )
+    try:
+        meta = replica.meta_file.load()
+    except CorruptLogError:
+        meta = None
+    if meta is None:
+        _make_meta(replica, is_listed=is_listed)
+    elif (meta.topic_id, meta.partition) != (wanted.topic_id, wanted.partition):
+        raise CorruptLogError(
+            f"{directory} belongs to partition {meta.partition} of topic {meta.topic_id}, "
+            f"not to partition {wanted.partition} of {wanted.topic_id}"
+        )
+    else:
+        replica.meta = meta
+    try:
+        checkpoint = replica.checkpoint_file.load()
+    except CorruptLogError:
+        checkpoint = None
+    replica.checkpoint = checkpoint or Checkpoint(recovery_point=NO_OFFSET, is_whole=False)
+    return replica
+
+
+def _make_meta(replica: ReplicaFiles, *, is_listed: bool) -> None:
+    """Create the replica, or give a listed one that lost its meta file a new one that tells of the loss."""
+    files, directory = replica.files, replica.directory
+    is_there = files.exists(directory)
+    if is_there and is_listed and replica.offsets_of(LOG_SUFFIX):
+        replica.reason = "the meta file is lost"
+        replica.meta = replace(replica.meta, health=ReplicaHealth.SUSPECT)
+        replica.meta_file.store(replica.meta)
+        return
+    if is_there:
+        files.remove_tree(directory)
+    files.make_directory(directory)
+    if is_listed:
+        replica.reason = "the files of the replica are gone"
+        replica.meta = replace(replica.meta, health=ReplicaHealth.DAMAGED)
+    segment = replica.new_segment(0)
+    segment.let_go()
+    replica.checkpoint_file.store(Checkpoint())
+    files.sync_directory(directory)
+    # Last, since a folder with a meta file counts as complete.
+    replica.meta_file.store(replica.meta)
+
+
+def _split(span: bytes) -> list[bytes]:
+    if not span:
+        return []
+    return [
+        span[position : position + header.batch_bytes] for position, header in iterate_headers(span)
+    ]
