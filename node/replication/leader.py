@@ -169,8 +169,10 @@ class PartitionLeader:
             return FetchVerdict.NOT_A_REPLICA
         if offset < log_start:
             return FetchVerdict.BELOW_LOG_START
-        if offset == log_start and last_epoch < 0:
-            return FetchVerdict.ACCEPTED  # an empty log that begins where ours does
+        if last_epoch < 0 and offset <= self.high_watermark:
+            # An empty log: nothing in it can differ from ours. What lies below its start was committed and
+            # deleted where it copied from, though we may still have it.
+            return FetchVerdict.ACCEPTED
         epoch, end = epoch_end
         if epoch != last_epoch or offset > end:
             return FetchVerdict.DIVERGING

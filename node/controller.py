@@ -1,0 +1,394 @@
+"""The controller: the Raft leader's duty of watching brokers and giving partitions their leaders.
+
+It decides from the local image and its own session table, and writes every decision as a command that names what it was
+decided from, so that a late or deposed controller's commands do nothing. Heartbeats never touch the log.
+
+A turn, in this order: fence brokers whose session ended (with the elections that follow from it) → unfence brokers that
+caught up → drain brokers that ask for it → elect for leaderless partitions → now and then, restore preferred leaders.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from node.clock import Clock
+from node.metadata import MetadataStore
+from node.peer import ProbeResult
+from node.sessions import BrokerSessions
+from raft_meta.consensus.quorum import QuorumStatus, Role
+from raft_meta.machine import elections
+from raft_meta.machine.commands import (
+    ClaimController,
+    DrainBroker,
+    ElectLeaders,
+    FenceBroker,
+    InitCluster,
+    LeaderChange,
+    UnfenceBroker,
+)
+from raft_meta.machine.image import Image
+from storage.errors import (
+    MalformedRequestError,
+    MilenaError,
+    NotLeaderError,
+    NotReadyError,
+    StaleBrokerEpochError,
+)
+from storage.files import Buffer
+from storage.types import MonotonicMs
+
+logger = logging.getLogger(__name__)
+
+TICK_MS = 100
+PROBE_PAUSE_MS = 100
+PROBE_TIMEOUT_MS = 500
+PROPOSE_TIMEOUT_MS = 3_000
+CHANGES_MAX = 2_000
+"""Partition changes in one command."""
+
+
+class Dial(Protocol):
+    """Dials a broker's peer port once, to learn whether its process is there."""
+
+    def __call__(self, broker_id: int, /, *, timeout_ms: float) -> Awaitable[ProbeResult]:
+        """Connect, and close at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """How patient the controller is."""
+
+    session_ms: int
+    preferred_interval_ms: int
+    """Between looks at whether leaders are the preferred ones."""
+    voters: tuple[int, ...]
+    feature_level: int
+    """Of a new cluster."""
+    new_cluster_id: Callable[[], str]
+
+
+class Controller:
+    """Runs on every node, works only where Raft leads. Owned by the data loop."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        metadata: MetadataStore,
+        probe: Dial,
+        clock: Clock,
+        settings: ControllerSettings,
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._dial = probe
+        self._clock = clock
+        self._settings = settings
+        self._epoch = -1
+        self._sessions: BrokerSessions | None = None
+        self._term = -1
+        self._previous_leader: int | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._probes: dict[int, asyncio.Task[None]] = {}
+        self._work = asyncio.Event()
+        self._preferred_ms = MonotonicMs(0)
+        self._is_yielding = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the controller."""
+        return self._sessions is not None
+
+    # -- role ------------------------------------------------------------------------------------
+
+    def on_status(self, status: QuorumStatus) -> None:
+        """The quorum's role changed."""
+        is_leader = status.role is Role.LEADER
+        if is_leader and (self._task is None or status.term != self._term):
+            self._stop()
+            self._term = status.term
+            self._task = asyncio.create_task(self._lead(status.term), name="controller")
+        elif not is_leader:
+            self._stop()
+            if status.leader_id is not None:
+                self._previous_leader = status.leader_id
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            logger.info("controller steps down epoch=%d", self._epoch)
+            self._task.cancel()
+            self._task = None
+        self._sessions = None
+        for probe in self._probes.values():
+            probe.cancel()
+        self._probes.clear()
+
+    def on_image(self, image: Image) -> None:
+        """Something changed: look at once whether it needs a decision."""
+        del image
+        self._work.set()
+
+    def close(self) -> None:
+        """Stop controlling."""
+        self._stop()
+
+    async def _lead(self, term: int) -> None:
+        self._epoch = -1
+        while self._epoch < 0:
+            try:
+                self._epoch = await self._claim()
+            except MilenaError as error:
+                logger.info("controller claim failed term=%d: %s", term, error)
+                await self._clock.sleep(TICK_MS)
+        self._take_over()
+        logger.info("controller epoch=%d term=%d", self._epoch, term)
+        await self._run()
+
+    async def _claim(self) -> int:
+        """Raise the controller epoch; its answer means that all that was committed before is in the image."""
+        if not (await self._metadata.barrier(timeout_ms=PROPOSE_TIMEOUT_MS)).cluster_id:
+            await self._metadata.propose(
+                InitCluster(
+                    cluster_id=self._settings.new_cluster_id(),
+                    voters=self._settings.voters,
+                    feature_level=self._settings.feature_level,
+                ),
+                timeout_ms=PROPOSE_TIMEOUT_MS,
+            )
+        epoch = await self._metadata.propose(
+            ClaimController(broker_id=self._node_id), timeout_ms=PROPOSE_TIMEOUT_MS
+        )
+        assert isinstance(epoch, int)
+        return epoch
+
+    def _take_over(self) -> None:
+        now_ms = self._clock.now_ms()
+        sessions = self._sessions = BrokerSessions(self._settings.session_ms)
+        sessions.arm(_epochs(self._metadata.image), now_ms)
+        previous = self._previous_leader
+        if previous is not None and previous != self._node_id:
+            heard_ms = self._metadata.quorum.last_contact_ms(previous)
+            if heard_ms is not None:
+                sessions.backdate(previous, MonotonicMs(heard_ms))
+        for broker_id in self._metadata.image.brokers:
+            if broker_id != self._node_id:
+                self.suspect(broker_id)
+
+    # -- heartbeats ------------------------------------------------------------------------------
+
+    async def on_heartbeat(
+        self, peer_id: int, header: dict[str, object], body: Buffer
+    ) -> tuple[dict[str, object], Sequence[Buffer]]:
+        """A broker's heartbeat over the peer port."""
+        del body
+        return self.take_heartbeat(peer_id, header), ()
+
+    def take_heartbeat(self, broker_id: int, header: dict[str, object]) -> dict[str, object]:
+        """Count a heartbeat.
+
+        Raises:
+            NotReadyError: this node is not the controller, or not yet.
+            StaleBrokerEpochError: another life of the broker registered since.
+        """
+        sessions = self._sessions
+        if sessions is None:
+            raise NotReadyError(f"broker {self._node_id} is not the controller")
+        match header:
+            case {
+                "epoch": int(epoch),
+                "echo": int(echo),
+                "index": int(index),
+                "draining": bool(is_draining),
+                "full": bool(is_disk_full),
+            }:
+                pass
+            case _:
+                raise MalformedRequestError("heartbeat: the request has the wrong shape")
+        now_ms = self._clock.now_ms()
+        sessions.arm(_epochs(self._metadata.image), now_ms)
+        answer = sessions.on_heartbeat(
+            broker_id,
+            epoch,
+            echo=echo,
+            applied_index=index,
+            is_draining=is_draining,
+            is_disk_full=is_disk_full,
+            now_ms=now_ms,
+        )
+        if answer is None:
+            raise StaleBrokerEpochError(f"broker {broker_id} is not registered under epoch {epoch}")
+        image = self._metadata.image
+        broker = image.brokers[broker_id]
+        if broker.is_fenced or is_draining or is_disk_full:
+            self._work.set()
+        is_drained = (
+            is_draining and broker.is_draining and not elections.plan_drain(image, broker_id)
+        )
+        return {"answer": answer, "drained": is_drained}
+
+    # -- quick detection of dead processes -------------------------------------------------------
+
+    def on_disconnected(self, broker_id: int) -> None:
+        """A connection to the broker broke: find out whether its process is gone."""
+        if self._sessions is not None:
+            self.suspect(broker_id)
+
+    def suspect(self, broker_id: int) -> None:
+        """Dial the broker; two refusals 100 ms apart mean that nobody listens there any more."""
+        if broker_id not in self._probes and broker_id != self._node_id:
+            task = asyncio.create_task(self._probe(broker_id), name=f"probe-{broker_id}")
+            self._probes[broker_id] = task
+            task.add_done_callback(lambda _: self._probes.pop(broker_id, None))
+
+    async def _probe(self, broker_id: int) -> None:
+        for attempt in range(2):
+            if attempt:
+                await self._clock.sleep(PROBE_PAUSE_MS)
+            result = await self._dial(broker_id, timeout_ms=PROBE_TIMEOUT_MS)
+            if result is not ProbeResult.REFUSED:
+                return
+        if self._sessions is not None:
+            logger.info("broker gone broker_id=%d: connection refused twice", broker_id)
+            self._sessions.end(broker_id)
+            self._work.set()
+
+    # -- turns -----------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        last_ms = self._clock.now_ms()
+        while True:
+            try:
+                async with asyncio.timeout(TICK_MS / 1000):
+                    await self._work.wait()
+            except TimeoutError:
+                pass
+            self._work.clear()
+            now_ms = self._clock.now_ms()
+            sessions = self._sessions
+            if sessions is None:
+                return
+            if now_ms - last_ms > self._settings.session_ms // 2:
+                logger.warning("controller stalled ms=%d: sessions start anew", now_ms - last_ms)
+                sessions.rearm(now_ms)
+            try:
+                await self._turn(sessions, now_ms)
+            except NotLeaderError:
+                return
+            except MilenaError as error:
+                logger.info("controller turn failed epoch=%d: %s", self._epoch, error)
+                await self._clock.sleep(TICK_MS)
+            last_ms = self._clock.now_ms()
+
+    async def _turn(self, sessions: BrokerSessions, now_ms: MonotonicMs) -> None:
+        sessions.arm(_epochs(self._metadata.image), now_ms)
+        await self._fence(sessions, now_ms)
+        await self._unfence(sessions, now_ms)
+        await self._drain(sessions)
+        await self._relieve(sessions)
+        await self._elect()
+        await self._prefer(now_ms)
+
+    async def _fence(self, sessions: BrokerSessions, now_ms: MonotonicMs) -> None:
+        for broker_id in sessions.expired(now_ms):
+            image = self._metadata.image
+            broker = image.brokers.get(broker_id)
+            session = sessions.get(broker_id)
+            if broker is None or session is None or session.broker_epoch != broker.broker_epoch:
+                continue
+            changes = elections.plan_fence(image, broker_id)
+            if broker.is_fenced and not changes:
+                continue
+            logger.info(
+                "fence broker_id=%d broker_epoch=%d changes=%d",
+                broker_id,
+                broker.broker_epoch,
+                len(changes),
+            )
+            # The fence itself goes with the first command; what it cannot hold follows as elections.
+            await self._propose(
+                FenceBroker(
+                    controller_epoch=self._epoch,
+                    broker_id=broker_id,
+                    broker_epoch=broker.broker_epoch,
+                    changes=tuple(changes[:CHANGES_MAX]),
+                )
+            )
+
+    async def _unfence(self, sessions: BrokerSessions, now_ms: MonotonicMs) -> None:
+        image = self._metadata.image
+        for broker in image.brokers.values():
+            session = sessions.get(broker.broker_id)
+            if (
+                broker.is_fenced
+                and session is not None
+                and session.has_reported
+                and session.broker_epoch == broker.broker_epoch
+                and session.applied_index >= broker.broker_epoch
+                and not session.is_draining
+                and sessions.is_alive(broker.broker_id, now_ms)
+            ):
+                logger.info("unfence broker_id=%d", broker.broker_id)
+                await self._propose(
+                    UnfenceBroker(
+                        controller_epoch=self._epoch,
+                        broker_id=broker.broker_id,
+                        broker_epoch=broker.broker_epoch,
+                    )
+                )
+
+    async def _drain(self, sessions: BrokerSessions) -> None:
+        for broker_id in list(self._metadata.image.brokers):
+            image = self._metadata.image
+            broker = image.brokers.get(broker_id)
+            session = sessions.get(broker_id)
+            if broker is None or session is None or not session.is_draining or broker.is_fenced:
+                continue
+            changes = elections.plan_drain(image, broker_id)
+            if broker.is_draining and not changes:
+                continue
+            logger.info("drain broker_id=%d changes=%d", broker_id, len(changes))
+            await self._propose(
+                DrainBroker(
+                    controller_epoch=self._epoch,
+                    broker_id=broker_id,
+                    broker_epoch=broker.broker_epoch,
+                    changes=tuple(changes[:CHANGES_MAX]),
+                )
+            )
+
+    async def _relieve(self, sessions: BrokerSessions) -> None:
+        """Take leadership and ISR membership from brokers without room, while others have some."""
+        image = self._metadata.image
+        live = image.live_brokers()
+        full = [b for b in live if (s := sessions.get(b)) is not None and s.is_disk_full]
+        if len(full) < len(live):
+            for broker_id in full:
+                await self._propose_changes(
+                    elections.plan_drain(self._metadata.image, broker_id), "relieve"
+                )
+
+    async def _elect(self) -> None:
+        await self._propose_changes(elections.plan_elections(self._metadata.image), "elect")
+
+    async def _prefer(self, now_ms: MonotonicMs) -> None:
+        if now_ms - self._preferred_ms < self._settings.preferred_interval_ms:
+            return
+        self._preferred_ms = now_ms
+        await self._propose_changes(elections.plan_preferred(self._metadata.image), "prefer")
+
+    async def _propose_changes(self, changes: Sequence[LeaderChange], why: str) -> None:
+        for first in range(0, len(changes), CHANGES_MAX):
+            part = tuple(changes[first : first + CHANGES_MAX])
+            logger.info("%s partitions=%d", why, len(part))
+            await self._propose(ElectLeaders(controller_epoch=self._epoch, changes=part))
+
+    async def _propose(
+        self, command: FenceBroker | UnfenceBroker | DrainBroker | ElectLeaders
+    ) -> None:
+        await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
+
+
+def _epochs(image: Image) -> dict[int, int]:
+    return {b.broker_id: b.broker_epoch for b in image.brokers.values()}

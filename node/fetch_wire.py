@@ -1,0 +1,114 @@
+"""The replica fetch between brokers: what a follower asks of a leader's node, and what comes back.
+
+One request covers every partition that the follower follows there. It is incremental (KIP-227): a session lives in the
+leader's memory, the follower lists only the positions that changed since its last request, and the leader answers only
+with partitions that have news. A position is sent data for once; the next data follows when the position moved.
+
+Request header: ``s`` session id, ``full`` whether this begins a session, ``be`` broker epoch of the follower, ``p``
+positions ``[index, topic_id, partition, leader_epoch, offset, last_epoch]``, ``f`` indexes to forget, ``w`` longest
+wait in ms, ``m`` most bytes. Response header: ``r`` rows ``[index, code, high_watermark, log_start, bytes, a, b]``;
+the body holds the rows' bytes one after the other. ``index`` is the follower's own number for the partition.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, unique
+
+from storage.errors import CorruptLogError
+
+FETCH = "fetch"
+FETCH_WAKE = "fetch_wake"
+
+
+@unique
+class FetchCode(IntEnum):
+    """What a row of the answer means."""
+
+    OK = 0
+    DIVERGING = 1
+    """a = the leader's greatest epoch <= the one asked for, b = its end offset."""
+    BELOW_LOG_START = 2
+    """a = the leader's log start; the row's bytes are its producer snapshot."""
+    STALE_LEADER_EPOCH = 3
+    UNKNOWN_LEADER_EPOCH = 4
+    STALE_BROKER_EPOCH = 5
+    NOT_A_REPLICA = 6
+    NOT_LEADER = 7
+    UNKNOWN_SESSION = 8
+    """The only row: the leader's node restarted or forgot the session; begin a new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a follower is in one partition."""
+
+    index: int
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    offset: int
+    last_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One partition's part of the answer."""
+
+    index: int
+    code: FetchCode
+    high_watermark: int = -1
+    log_start: int = -1
+    size: int = 0
+    a: int = -1
+    b: int = -1
+
+    def pack(self) -> list[int]:
+        """As it travels."""
+        return [
+            self.index,
+            int(self.code),
+            self.high_watermark,
+            self.log_start,
+            self.size,
+            self.a,
+            self.b,
+        ]
+
+
+def parse_positions(raw: object) -> list[Position]:
+    """Check what a peer sent.
+
+    Raises:
+        CorruptLogError: not a list of positions.
+    """
+    if not isinstance(raw, list):
+        raise CorruptLogError("fetch: positions are not a list")
+    positions = []
+    for item in raw:
+        match item:
+            case [int(i), str(topic_id), int(p), int(epoch), int(offset), int(last)]:
+                positions.append(Position(i, topic_id, p, epoch, offset, last))
+            case _:
+                raise CorruptLogError("fetch: a position has the wrong shape")
+    return positions
+
+
+def parse_rows(raw: object, body_bytes: int) -> list[Row]:
+    """Check what a peer answered; the rows' sizes must add up to the body.
+
+    Raises:
+        CorruptLogError: not a list of rows, or sizes that do not match the body.
+    """
+    if not isinstance(raw, list):
+        raise CorruptLogError("fetch: rows are not a list")
+    rows = []
+    total = 0
+    for item in raw:
+        match item:
+            case [int(i), int(code), int(hw), int(start), int(size), int(a), int(b)] if size >= 0:
+                rows.append(Row(i, FetchCode(code), hw, start, size, a, b))
+                total += size
+            case _:
+                raise CorruptLogError("fetch: a row has the wrong shape")
+    if total != body_bytes:
+        raise CorruptLogError(f"fetch: rows hold {total} bytes, the body {body_bytes}")
+    return rows

@@ -1,0 +1,193 @@
+"""The node's hold on the replicated state: the machine behind the quorum, the store that the data loop uses."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterable
+
+from node.clock import Clock
+from raft_meta.consensus.quorum import Quorum
+from raft_meta.machine import codec
+from raft_meta.machine.apply import apply
+from raft_meta.machine.commands import Command, Envelope
+from raft_meta.machine.image import Image
+from raft_meta.machine.proposers import WINDOW
+from storage.errors import FateUnknownError, NoQuorumError
+
+logger = logging.getLogger(__name__)
+
+ImageListener = Callable[[Image], None]
+RETRY_MS = 20
+UNDER_WAY_MAX = WINDOW // 2
+"""Proposals at a time: well within what the state machine remembers, so that a retry is always recognised."""
+
+
+class MetadataMachine:
+    """The state machine behind the quorum. Called on the quorum's thread; ``image`` may be read from any thread."""
+
+    def __init__(self) -> None:
+        self.image = Image()
+        self._publish: Callable[[], None] = lambda: None
+
+    def on_change(self, publish: Callable[[], None]) -> None:
+        """Call ``publish`` (on the quorum's thread) after every change of the image."""
+        self._publish = publish
+
+    def apply(self, index: int, command: bytes) -> bytes:
+        """Apply one committed command."""
+        applied = apply(self.image, index, codec.decode_envelope(command))
+        self.image = applied.image
+        self._publish()
+        return applied.response
+
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
+        """The image is immutable: a reference is a snapshot."""
+        image = self.image
+        return lambda: codec.encode_image(image)
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """Replace the image."""
+        self.image = codec.decode_image(chunks)
+        self._publish()
+
+
+class MetadataStore:
+    """The data loop's side: the image, changes of it, proposals and barriers."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        incarnation: int,
+        machine: MetadataMachine,
+        quorum: Quorum,
+        clock: Clock,
+    ) -> None:
+        self.node_id = node_id
+        self.incarnation = incarnation
+        self.quorum = quorum
+        self._machine = machine
+        self._clock = clock
+        self._sequences = itertools.count(1)
+        self._slots = asyncio.Semaphore(UNDER_WAY_MAX)
+        self._listeners: list[ImageListener] = []
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._seen = machine.image
+        self._is_scheduled = False
+        self._loop = asyncio.get_running_loop()
+        machine.on_change(self._on_applied)
+
+    @property
+    def image(self) -> Image:
+        """The newest image that listeners have been told of."""
+        return self._seen
+
+    def listen(self, listener: ImageListener) -> None:
+        """Call on the data loop with every new image; images in between may be skipped."""
+        self._listeners.append(listener)
+
+    def _on_applied(self) -> None:
+        # On the quorum's thread. A burst of commits is one callback: the flag is cleared before the image is read.
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:
+                logger.debug("image changed after the loop was closed")
+
+    def _deliver(self) -> None:
+        self._is_scheduled = False
+        image = self._machine.image
+        if image is self._seen:
+            return
+        self._seen = image
+        for listener in self._listeners:
+            listener(image)
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def changed(self, timeout_ms: float) -> bool:
+        """Wait for the next image; False when the time was up first."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
+        except TimeoutError:
+            return False
+        finally:
+            self._waiters.discard(waiter)
+        return True
+
+    async def wait_until(self, condition: Callable[[Image], bool], *, timeout_ms: float) -> bool:
+        """Wait until the image fulfils the condition; False when the time was up first."""
+        deadline = self._clock.now_ms() + timeout_ms
+        while not condition(self.image):
+            left = deadline - self._clock.now_ms()
+            if left <= 0:
+                return False
+            await self.changed(left)
+        return True
+
+    async def barrier(self, *, timeout_ms: int) -> Image:
+        """The image as of a moment after this call.
+
+        Raises:
+            NoQuorumError: no majority answered in time.
+        """
+        index = await self.quorum.barrier(timeout_ms=timeout_ms)
+        # The barrier's own entry is not applied to the image, so the image may stay below its index.
+        del index
+        self._deliver()
+        return self.image
+
+    def outlive_past_incarnations(self) -> None:
+        """Take an incarnation above every one that the image knows of this node."""
+        known = self._machine.image.proposers.get(self.node_id)
+        if known is not None:
+            self.incarnation = max(self.incarnation, known.incarnation) + 1
+            self._sequences = itertools.count(1)
+
+    async def propose(self, command: Command, *, timeout_ms: int) -> object:
+        """Commit a command and return its response, once this node's image includes it.
+
+        An answer that got lost is asked for again under the same sequence, which is applied only once.
+
+        Raises:
+            NoQuorumError: it was certainly not applied.
+            FateUnknownError: nobody could tell in time.
+            MilenaError: what the state machine refused it with.
+        """
+        async with self._slots:
+            return await self._propose(command, timeout_ms)
+
+    async def _propose(self, command: Command, timeout_ms: int) -> object:
+        envelope = Envelope(
+            proposer=self.node_id,
+            incarnation=self.incarnation,
+            sequence=next(self._sequences),
+            now_ms=self._clock.wall_ms(),
+            command=command,
+        )
+        encoded = codec.encode_envelope(envelope)
+        deadline = self._clock.now_ms() + timeout_ms
+        unknown: FateUnknownError | None = None
+        while True:
+            left = int(deadline - self._clock.now_ms())
+            try:
+                response = await self.quorum.propose(encoded, timeout_ms=max(1, left))
+            except FateUnknownError as error:
+                unknown = error
+                if deadline - self._clock.now_ms() <= RETRY_MS:
+                    raise
+                await self._clock.sleep(RETRY_MS)
+                continue
+            except NoQuorumError:
+                # This try was not applied, but an earlier one may have been.
+                if unknown is not None:
+                    raise unknown from None
+                raise
+            self._deliver()
+            return codec.decode_response(response)

@@ -1,0 +1,721 @@
+"""The shell around one local replica: its log, its role, and everybody who waits for it.
+
+Owned by the data loop. Appends that arrive in one turn of the loop go out as one write; one sync at a time runs on a
+worker thread, and what is written meanwhile is covered by the next one (group commit). The order for a leader is:
+
+    judge duplicates → write → tell followers' fetches → sync (thread) → high watermark → answer
+
+so that followers sync at the same time as the leader does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import Protocol
+
+from http_api.ports import Acks, BatchReceipt
+from node.clock import Clock
+from node.metrics import NodeCounts, PartitionCounts
+from node.replication.follower import plan_truncation
+from node.replication.leader import FetchVerdict, IsrProposal, PartitionLeader
+from node.topic_settings import log_config
+from node.waiters import OffsetWaiters
+from raft_meta.machine.configs import TopicSettings
+from raft_meta.machine.image import Broker, Partition
+from storage.batch import BatchHeader, IdempotencyExtension
+from storage.errors import (
+    CorruptLogError,
+    DiskFailedError,
+    DiskFullError,
+    FateUnknownError,
+    IdempotencyKeyReusedError,
+    MilenaError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+    PartitionCountChangedError,
+    ReplicaDamagedError,
+)
+from storage.partition_log import PartitionLog
+from storage.producer_state import Duplicate
+from storage.tickets import SyncTicket
+from storage.types import MonotonicMs, ReplicaHealth
+
+logger = logging.getLogger(__name__)
+
+Brokers = Mapping[int, Broker]
+
+
+@unique
+class ReplicaRole(StrEnum):
+    """What this node does with the partition. OFFLINE: nobody leads it, or our copy is damaged."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    OFFLINE = "offline"
+
+
+class ReplicaWatcher(Protocol):
+    """A follower's fetch session that wants to hear of news."""
+
+    def on_news(self, runner: "PartitionRunner") -> None:
+        """The log grew or the high watermark moved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerContext:
+    """What every runner of a node shares."""
+
+    broker_id: int
+    clock: Clock
+    pool: Executor
+    """Worker threads for syncs and cold reads."""
+    lag_ms_max: int
+    on_fatal: Callable[[BaseException], None]
+    """Must stop the process."""
+    on_proposal: Callable[["PartitionRunner", IsrProposal], None]
+    """Carries an ISR proposal to the quorum and its answer to ``on_proposal_done``."""
+    on_disk_full: Callable[["PartitionRunner"], None]
+    counts: NodeCounts
+
+
+@dataclass(slots=True, eq=False)
+class PendingAppend:
+    """A batch on its way into the log. ``done`` holds its receipt, or an error: nothing was appended."""
+
+    batch: bytes
+    header: BatchHeader
+    acks: Acks
+    done: asyncio.Future[BatchReceipt]
+
+
+class PartitionRunner:
+    """One local replica.
+
+    Invariants:
+        All methods run on the data loop. The log is touched by this object alone (syncs and cold reads on worker
+        threads aside). high_watermark never exceeds what the role allows and never falls but for an unclean election.
+    """
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        *,
+        topic_id: str,
+        topic: str,
+        partition: int,
+        settings: TopicSettings,
+        context: RunnerContext,
+    ) -> None:
+        self.log = log
+        self.topic_id = topic_id
+        self.topic = topic
+        self.partition = partition
+        self.settings = settings
+        self.role = ReplicaRole.OFFLINE
+        self.leader: PartitionLeader | None = None
+        self.leader_id: int | None = None
+        self.leader_epoch = -1
+        self.state: Partition | None = None
+        self.watchers: set[ReplicaWatcher] = set()
+        self.is_disk_full = False
+        self.is_closed = False
+        self.is_stuck = False
+        """The leader wants committed records gone: this replica refuses and waits for an operator."""
+        self.counts = PartitionCounts()
+        self._context = context
+        self._follower_hw = log.high_watermark_checkpoint
+        self._is_checkpointing = False
+        self._pending: list[PendingAppend] = []
+        self._committed = OffsetWaiters()
+        self._stored = OffsetWaiters()
+        self._sync: asyncio.Future[None] | None = None
+        self._sync_began_ms = MonotonicMs(0)
+
+    # -- what others look at ---------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """``topic-partition``, for logs."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def high_watermark(self) -> int:
+        """First offset not known to be committed, on this replica."""
+        return self._follower_hw if self.leader is None else self.leader.high_watermark
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the copy failed its checksums below the recovery point."""
+        return self.log.health is ReplicaHealth.DAMAGED
+
+    # -- roles -----------------------------------------------------------------------------------
+
+    def on_image(
+        self, state: Partition, *, settings: TopicSettings, broker_epoch: int, brokers: Brokers
+    ) -> None:
+        """Take the role that the image gives us."""
+        self.settings = settings
+        self._count_isr(state)
+        self.state = state
+        self.log.config = log_config(settings)
+        if state.leader_epoch == self.leader_epoch and self.leader is not None:
+            if self.leader.on_image(state, min_insync=settings.min_insync_replicas):
+                self._on_high_watermark()
+            self._maybe_mark_sound(state)
+            self.maybe_propose(brokers)
+            return
+        if state.leader_epoch != self.leader_epoch or state.leader != self.leader_id:
+            self._change_role(state, broker_epoch)
+        self._maybe_mark_sound(state)
+
+    def _maybe_mark_sound(self, state: Partition) -> None:
+        """In sync under a leader means: restored, or chosen as the last known. Recovery's doubts are over."""
+        me = self._context.broker_id
+        if self.log.health is ReplicaHealth.SOUND or state.leader is None or me not in state.isr:
+            return
+        if me not in state.damaged and all(s.broker_id != me for s in state.suspects):
+            logger.info("sound again partition=%s leader_epoch=%d", self.name, state.leader_epoch)
+            self.log.mark_sound()
+
+    def _count_isr(self, state: Partition) -> None:
+        if self.leader is not None and state.leader_epoch == self.leader_epoch:
+            before, after = self.leader.isr, frozenset(state.isr)
+            self._context.counts.isr_shrinks += len(before - after)
+            self._context.counts.isr_expands += len(after - before)
+
+    def _change_role(self, state: Partition, broker_epoch: int) -> None:
+        context = self._context
+        self._follower_hw = self.high_watermark
+        self.leader = None
+        self.leader_epoch, self.leader_id = state.leader_epoch, state.leader
+        self.is_stuck = False
+        if state.leader == context.broker_id and not self.is_damaged:
+            self.role = ReplicaRole.LEADER
+            context.counts.leaders_taken += 1
+            self.leader = PartitionLeader(
+                broker_id=context.broker_id,
+                broker_epoch=broker_epoch,
+                leader_epoch=state.leader_epoch,
+                partition_epoch=state.partition_epoch,
+                replicas=state.replicas,
+                isr=frozenset(state.isr),
+                min_insync=self.settings.min_insync_replicas,
+                lag_ms_max=context.lag_ms_max,
+                epoch_start_offset=self.log.log_end_offset,
+                log_end=self.log.log_end_offset,
+                stored_end=self.log.stored_end_offset,
+                high_watermark=min(self._follower_hw, self.log.log_end_offset),
+                started_ms=context.clock.now_ms(),
+            )
+            if self.leader.on_stored(self.log.stored_end_offset):
+                self._on_high_watermark()
+            self._maybe_sync()
+        else:
+            self.role = ReplicaRole.OFFLINE if state.leader is None else ReplicaRole.FOLLOWER
+        logger.info(
+            "replica role=%s partition=%s log_end=%d high_watermark=%d leader_epoch=%d leader=%s isr=%s",
+            self.role,
+            self.name,
+            self.log.log_end_offset,
+            self.high_watermark,
+            self.leader_epoch,
+            self.leader_id,
+            state.isr,
+        )
+        for pending in self._take_pending():
+            pending.done.set_exception(self._not_leader())
+        self._notify_watchers()
+        # Writers keep waiting: a record of an earlier leadership is committed once our high watermark passes
+        # it, whoever leads, unless it is truncated first. Readers look again by themselves.
+
+    def _not_leader(self) -> NotLeaderError:
+        return NotLeaderError(
+            f"broker {self._context.broker_id} does not lead {self.name}; nothing was written",
+            leader=self.leader_id,
+        )
+
+    # -- appending as leader ---------------------------------------------------------------------
+
+    async def append(
+        self, batch: bytes, header: BatchHeader, *, acks: Acks, timeout_ms: int
+    ) -> BatchReceipt:
+        """Append one checked batch and wait as ``acks`` says.
+
+        Raises:
+            NotLeaderError, NotEnoughReplicasError, DiskFullError, ...: nothing was appended.
+            FateUnknownError: it was appended, but not seen committed within ``timeout_ms``.
+        """
+        loop = asyncio.get_running_loop()
+        pending = PendingAppend(batch, header, acks, loop.create_future())
+        if not self._pending:
+            loop.call_soon(self._flush)
+        self._pending.append(pending)
+        receipt = await pending.done
+        if acks is Acks.NONE:
+            return receipt
+        assert receipt.last_offset is not None
+        end = receipt.last_offset + 1
+        began_ms = self._context.clock.now_ms()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                if acks is Acks.ALL:
+                    if self.high_watermark < end:
+                        await self._committed.wait_for(end)
+                    self._context.counts.commit_ms.observe(self._context.clock.now_ms() - began_ms)
+                elif self.log.stored_end_offset < end:
+                    await self._stored.wait_for(end)
+        except TimeoutError as error:
+            self._committed.prune()
+            self._context.counts.fate_unknown += 1
+            raise FateUnknownError(
+                f"{self.name} offset {receipt.base_offset} was appended but not acknowledged by every "
+                f"in-sync replica within {timeout_ms} ms; it may still be"
+            ) from error
+        return receipt
+
+    def _take_pending(self) -> list[PendingAppend]:
+        taken, self._pending = self._pending, []
+        return [p for p in taken if not p.done.done()]
+
+    def _flush(self) -> None:
+        """Append what arrived in this turn of the loop, as one write where nothing stands against it."""
+        group: list[PendingAppend] = []
+        identities: set[int | bytes] = set()
+        for pending in self._take_pending():
+            identity = _identity(pending.header)
+            if identity is not None and identity in identities:
+                # The log must know the earlier one before it can judge this one.
+                self._append_group(group)
+                group, identities = [], set()
+            if self._admit(pending):
+                group.append(pending)
+                if identity is not None:
+                    identities.add(identity)
+        self._append_group(group)
+
+    def _admit(self, pending: PendingAppend) -> bool:
+        """Whether to append it; otherwise it has its answer."""
+        try:
+            self._check_can_append(pending.acks)
+            receipt = self._find_duplicate(pending.header)
+        except MilenaError as error:
+            self._context.counts.produce_refused += 1
+            pending.done.set_exception(error)
+            return False
+        if receipt is None:
+            return True
+        pending.done.set_result(receipt)
+        return False
+
+    def _check_can_append(self, acks: Acks) -> None:
+        if self.leader is None or self.is_closed:
+            raise self._not_leader()
+        if acks is Acks.ALL and not self.leader.has_enough_in_sync:
+            raise NotEnoughReplicasError(
+                f"{self.name} has {len(self.leader.isr)} in-sync replicas, min.insync.replicas is "
+                f"{self.leader.min_insync}; nothing was written"
+            )
+
+    def _find_duplicate(self, header: BatchHeader) -> BatchReceipt | None:
+        now_ms = self._context.clock.wall_ms()
+        if header.idempotency is not None:
+            return self._find_keyed(header.idempotency, now_ms)
+        if header.producer_id < 0:
+            return None
+        verdict = self.log.producer_check(header, now_ms)
+        if isinstance(verdict, Duplicate):
+            return self._duplicate(verdict.base_offset, verdict.last_offset)
+        return None
+
+    def _find_keyed(self, key: IdempotencyExtension, now_ms: int) -> BatchReceipt | None:
+        entry = self.log.idempotency_lookup(key.key_hash, now_ms)
+        if entry is None:
+            return None
+        if entry.partition_count != key.partition_count:
+            raise PartitionCountChangedError(
+                f"this idempotency key was used when {self.topic} had {entry.partition_count} partitions, "
+                f"it has {key.partition_count} now; use a new key"
+            )
+        if entry.body_hash != key.body_hash:
+            raise IdempotencyKeyReusedError(
+                "this idempotency key was used with another body; use a new key for new records"
+            )
+        return self._duplicate(entry.base_offset, entry.last_offset)
+
+    def _duplicate(self, base_offset: int, last_offset: int) -> BatchReceipt:
+        return BatchReceipt(
+            partition=self.partition,
+            base_offset=base_offset,
+            last_offset=last_offset,
+            is_duplicate=True,
+        )
+
+    def _append_group(self, group: Sequence[PendingAppend]) -> None:
+        if not group:
+            return
+        assert self.leader is not None
+        try:
+            offsets = self.log.append_as_leader(
+                [p.batch for p in group],
+                leader_epoch=self.leader_epoch,
+                now_ms=self._context.clock.wall_ms(),
+                headers=[p.header for p in group],
+            )
+        except DiskFullError as error:
+            self._on_disk_full(error, group)
+            return
+        except DiskFailedError as error:
+            self._context.on_fatal(error)
+            raise
+        except MilenaError as error:
+            self._refuse_group(group, error)
+            return
+        self.is_disk_full = False
+        self.leader.on_appended(self.log.log_end_offset)
+        for pending, base_offset in zip(group, offsets, strict=True):
+            self.counts.records_in += pending.header.record_count
+            self.counts.bytes_in += len(pending.batch)
+            if pending.acks is Acks.NONE:
+                receipt = BatchReceipt(partition=self.partition, base_offset=None, last_offset=None)
+            else:
+                receipt = BatchReceipt(
+                    partition=self.partition,
+                    base_offset=base_offset,
+                    last_offset=base_offset + pending.header.last_offset_delta,
+                )
+            pending.done.set_result(receipt)
+        self._notify_watchers()
+        self._maybe_sync()
+        self._on_stored()
+
+    def _refuse_group(self, group: Sequence[PendingAppend], error: MilenaError) -> None:
+        """One of them cannot be appended: find out which, so that the others are not refused with it."""
+        if len(group) == 1:
+            group[0].done.set_exception(error)
+            return
+        for pending in group:
+            self._append_group([pending])
+
+    def _on_disk_full(self, error: DiskFullError, group: Sequence[PendingAppend]) -> None:
+        logger.warning("disk full partition=%s: write refused", self.name)
+        self.is_disk_full = True
+        for pending in group:
+            pending.done.set_exception(DiskFullError(error.message))
+        self._context.on_disk_full(self)
+
+    # -- syncing ---------------------------------------------------------------------------------
+
+    def _maybe_sync(self) -> None:
+        """Start a sync unless one runs; it starts the next one itself."""
+        if self._sync is not None or self.is_closed:
+            return
+        if not self.log.needs_sync(self._context.clock.wall_ms()):
+            return
+        ticket = self.log.begin_sync()
+        if ticket is None:
+            return
+        self._sync_began_ms = self._context.clock.now_ms()
+        loop = asyncio.get_running_loop()
+        self._sync = loop.run_in_executor(self._context.pool, ticket.run)
+        self._sync.add_done_callback(lambda done: self._on_synced(done, ticket))
+
+    def _on_synced(self, done: "asyncio.Future[None]", ticket: SyncTicket) -> None:
+        self._sync = None
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            self._context.on_fatal(error)
+            return
+        self.log.finish_sync(ticket)
+        self._context.counts.syncs += 1
+        self._context.counts.sync_ms.observe(self._context.clock.now_ms() - self._sync_began_ms)
+        self._on_stored()
+        self._maybe_sync()
+
+    def _on_stored(self) -> None:
+        stored_end = self.log.stored_end_offset
+        self._stored.advance(stored_end)
+        if self.leader is not None and self.leader.on_stored(stored_end):
+            self._on_high_watermark()
+
+    async def stored(self, offset: int) -> None:
+        """Wait until everything below ``offset`` is stored here, as the topic understands it."""
+        self._maybe_sync()
+        if self.log.stored_end_offset < offset:
+            await self._stored.wait_for(offset)
+
+    def _on_high_watermark(self) -> None:
+        self._committed.advance(self.high_watermark)
+        self._notify_watchers()
+
+    def _notify_watchers(self) -> None:
+        for watcher in self.watchers:
+            watcher.on_news(self)
+
+    # -- serving followers -----------------------------------------------------------------------
+
+    def on_replica_fetch(
+        self,
+        *,
+        follower: int,
+        broker_epoch: int,
+        leader_epoch: int,
+        offset: int,
+        last_epoch: int,
+        brokers: Brokers,
+    ) -> FetchVerdict:
+        """Judge a follower's position and count it as an acknowledgement when it lies on our log.
+
+        Raises:
+            NotLeaderError: we lead nothing here.
+        """
+        leader = self.leader
+        if leader is None:
+            raise self._not_leader()
+        verdict = leader.judge_fetch(
+            follower=follower,
+            broker_epoch=broker_epoch,
+            leader_epoch=leader_epoch,
+            offset=offset,
+            last_epoch=last_epoch,
+            log_start=self.log.log_start_offset,
+            epoch_end=self.log.epoch_end(last_epoch),
+            brokers=brokers,
+        )
+        if verdict is FetchVerdict.ACCEPTED:
+            if leader.on_accepted_fetch(
+                follower=follower,
+                broker_epoch=broker_epoch,
+                offset=offset,
+                now_ms=self._context.clock.now_ms(),
+            ):
+                self._on_high_watermark()
+            if follower not in leader.isr or follower in leader.expelled:
+                self.maybe_propose(brokers)
+        return verdict
+
+    def maybe_propose(self, brokers: Brokers) -> None:
+        """Send an ISR change to the quorum when one is due."""
+        if self.leader is None:
+            return
+        proposal = self.leader.next_proposal(now_ms=self._context.clock.now_ms(), brokers=brokers)
+        if proposal is not None:
+            logger.info(
+                "isr proposed partition=%s leader_epoch=%d from=%s to=%s",
+                self.name,
+                self.leader_epoch,
+                sorted(self.leader.isr),
+                sorted(proposal.broker_ids),
+            )
+            self._context.on_proposal(self, proposal)
+
+    def on_proposal_done(self, proposal: IsrProposal, *, is_definite_refusal: bool) -> None:
+        """The quorum answered an ISR proposal (taken: the image tells), refused it, or did not answer."""
+        leader = self.leader
+        if leader is None or leader.leader_epoch != proposal.leader_epoch:
+            return
+        if leader.on_proposal_done(proposal, is_definite_refusal=is_definite_refusal):
+            self._on_high_watermark()
+
+    # -- following -------------------------------------------------------------------------------
+
+    def append_as_follower(self, batches: bytes, *, leader_epoch: int) -> None:
+        """Take the leader's batches as they are; stored later, see ``stored``.
+
+        Raises:
+            NotLeaderError: the leadership changed while they were under way.
+            DiskFullError, CorruptLogError: nothing was appended.
+        """
+        self._check_follows(leader_epoch)
+        try:
+            self.log.append_as_follower(batches)
+            self.counts.replicated_bytes_in += len(batches)
+        except DiskFailedError as error:
+            self._context.on_fatal(error)
+            raise
+        self._maybe_sync()
+        self._on_stored()
+
+    def advance_as_follower(
+        self, *, leader_epoch: int, high_watermark: int, log_start: int
+    ) -> None:
+        """Adopt the leader's high watermark, as far as our log reaches, and its log start."""
+        self._check_follows(leader_epoch)
+        reached = min(high_watermark, self.log.log_end_offset)
+        if reached > self._follower_hw:
+            self._follower_hw = reached
+            self._on_high_watermark()
+        if log_start > self.log.log_start_offset and log_start <= self._follower_hw:
+            self.log.advance_log_start(log_start)
+
+    def truncate_as_follower(self, *, leader_epoch: int, epoch: int, end_offset: int) -> None:
+        """Our log parts from the leader's: cut it to where they may agree.
+
+        Raises:
+            CorruptLogError: the leader wants committed records gone; this replica stops following.
+        """
+        state = self._check_follows(leader_epoch)
+        truncation = plan_truncation(
+            diverging_epoch=epoch,
+            diverging_end=end_offset,
+            epoch_end=self.log.epoch_end,
+            log_start=self.log.log_start_offset,
+            log_end=self.log.log_end_offset,
+            high_watermark=self._follower_hw,
+            last_epoch=self.log.last_epoch,
+            partition=state,
+        )
+        if not truncation.is_allowed:
+            self.is_stuck = True
+            raise CorruptLogError(
+                f"{self.name}: leader {self.leader_id} of epoch {leader_epoch} has no record of offsets "
+                f"{truncation.offset} to {self._follower_hw - 1}, which are committed here; not truncating"
+            )
+        logger.info(
+            "truncate partition=%s from=%d to=%d leader_epoch=%d high_watermark=%d",
+            self.name,
+            self.log.log_end_offset,
+            truncation.offset,
+            leader_epoch,
+            self._follower_hw,
+        )
+        self._truncate(truncation.offset)
+
+    def _truncate(self, offset: int) -> None:
+        self._context.counts.truncations += 1
+        self.log.truncate_to(offset)
+        self._follower_hw = min(self._follower_hw, offset)
+        cut = FateUnknownError(
+            f"{self.name}: another leader took over before the record was on every in-sync replica"
+        )
+        self._committed.fail_above(offset, cut)
+        self._stored.fail_above(offset, cut)
+
+    def restart_as_follower(self, *, leader_epoch: int, log_start: int, producers: bytes) -> None:
+        """The leader deleted what we ask for: drop our log and go on at its start, with its producer state."""
+        self._check_follows(leader_epoch)
+        logger.warning(
+            "restart partition=%s log_end=%d at=%d leader_epoch=%d",
+            self.name,
+            self.log.log_end_offset,
+            log_start,
+            leader_epoch,
+        )
+        self.log.restart_at(log_start, producers)
+        self._follower_hw = log_start
+        # Whether what was written here is what was committed cannot be told any more.
+        lost = FateUnknownError(f"{self.name}: the log was restarted at offset {log_start}")
+        self._committed.fail_above(-1, lost)
+        self._stored.fail_above(-1, lost)
+
+    def _check_follows(self, leader_epoch: int) -> Partition:
+        if self.role is not ReplicaRole.FOLLOWER or leader_epoch != self.leader_epoch:
+            raise self._not_leader()
+        if self.is_closed:
+            raise NotReadyError(f"{self.name} is closing")
+        assert self.state is not None
+        return self.state
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def check_readable(self) -> None:
+        """Refuse to serve a copy that cannot be trusted."""
+        if self.is_damaged and self.role is not ReplicaRole.FOLLOWER:
+            raise ReplicaDamagedError(
+                f"{self.name}: this copy is damaged; it is restored from its leader"
+            )
+
+    def check_offset(self, offset: int) -> None:
+        """Judge a reader's offset; only a leader with an established high watermark may.
+
+        Raises:
+            OffsetOutOfRangeError: below the log start, or above the end that the leader knows.
+            NotReadyError: this leader does not know its end yet.
+        """
+        start, end = self.log.log_start_offset, self.high_watermark
+        if start <= offset <= end:
+            return
+        leader = self.leader
+        if offset < start:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.name} is deleted; the first one is {start}"
+            )
+        if offset > self.log.log_end_offset and leader is not None:
+            if not leader.is_established:
+                raise NotReadyError(f"{self.name}: the new leader does not know its log end yet")
+            raise OffsetOutOfRangeError(f"offset {offset} of {self.name} is above its end, {end}")
+
+    async def wait_committed(self, offset: int, timeout_ms: int) -> None:
+        """Wait until ``offset`` is readable here, or the time is up."""
+        if self.high_watermark > offset or timeout_ms <= 0:
+            return
+        waiter = self._committed.wait_for(offset + 1)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
+        except (TimeoutError, FateUnknownError):
+            self._committed.prune()
+
+    async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes:
+        """Whole batches from the one that holds ``offset``, below ``end_offset``."""
+        found = self.log.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
+        if found is not None:
+            return found
+        # A page is not in the page cache: the disk must not stall the loop.
+        return await asyncio.get_running_loop().run_in_executor(
+            self._context.pool,
+            lambda: self.log.read_span(offset, max_bytes=max_bytes, end_offset=end_offset),
+        )
+
+    # -- housekeeping ----------------------------------------------------------------------------
+
+    def tick(self, now_ms: MonotonicMs, brokers: Brokers) -> None:
+        """Lag checks and time-based syncs; a few times a second."""
+        del now_ms
+        self.maybe_propose(brokers)
+        self._maybe_sync()
+
+    async def maybe_checkpoint(self) -> None:
+        """Store the high watermark, and move the recovery point when enough was appended."""
+        if self.is_closed or self._is_checkpointing:
+            return
+        ticket = self.log.begin_checkpoint(self.high_watermark)
+        if ticket is None:
+            return
+        self._is_checkpointing = True
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._context.pool, ticket.run)
+        except DiskFailedError as error:
+            self._context.on_fatal(error)
+        finally:
+            self._is_checkpointing = False
+            self.log.finish_checkpoint(ticket)
+        self._on_stored()
+
+    async def close(self, *, is_clean: bool) -> None:
+        """Stop taking appends, sync what is written, checkpoint, close the files."""
+        self.is_closed = True
+        for pending in self._take_pending():
+            pending.done.set_exception(self._not_leader())
+        while self._sync is not None:
+            await asyncio.wait([self._sync])
+        if is_clean:
+            await asyncio.get_running_loop().run_in_executor(
+                self._context.pool, self.log.checkpoint, self.high_watermark
+            )
+        self.log.close(is_clean=is_clean)
+        self._committed.wake_all()
+        self._stored.wake_all()
+
+
+def _identity(header: BatchHeader) -> int | bytes | None:
+    """What two batches of one producer or key share."""
+    if header.idempotency is not None:
+        return header.idempotency.key_hash
+    return header.producer_id if header.producer_id >= 0 else None

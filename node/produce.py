@@ -1,0 +1,444 @@
+"""Produce on any node: encodes a request's records and brings each batch to its partition's leader.
+
+One call crosses the peer port: ``produce`` carries an encoded batch to the leader, which never forwards it on. The
+sender tries again only after an answer that says that nothing was appended.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from http_api.ports import (
+    Acks,
+    BatchReceipt,
+    ProduceRequest,
+    Receipt,
+)
+from node.clock import Clock
+from node.membership import Membership
+from node.metadata import MetadataStore
+from node.metrics import NodeCounts
+from node.peer import PeerClient, PeerUnreachableError
+from node.record_batches import (
+    PartitionBatch,
+    check_partition,
+    halve,
+    receipts_of,
+    receipts_of_one,
+    split_request,
+)
+from node.replicas import LocalReplicas
+from node.topic_settings import record_codec, topic_settings
+from raft_meta.machine.configs import TopicSettings
+from raft_meta.machine.image import Image, PartitionKey, Topic
+from storage.batch import (
+    BatchHeader,
+    IdempotencyExtension,
+    check_batch,
+    decode_header,
+    encode_batch,
+    validate_client_batch,
+)
+from storage.errors import (
+    CorruptBatchError,
+    FateUnknownError,
+    InvalidRecordError,
+    MalformedRequestError,
+    MilenaError,
+    NoLeaderError,
+    NotLeaderError,
+    RequestTooLargeError,
+    TooManyRequestsError,
+)
+from storage.files import Buffer
+
+logger = logging.getLogger(__name__)
+
+PRODUCE = "produce"
+
+LEADER_WAIT_MS = 300
+"""How long a write may wait for the image to name another leader before it is refused. Long enough for a planned
+change of leader, short enough to count as "at once"."""
+
+HANDOVER_MS = 500
+"""How long a forwarded write may go on after its leader was replaced: in a planned change the old leader still sees it
+committed; in any other nobody will answer."""
+
+ANSWER_MARGIN_MS = 500
+UNACKED_MAX = 10_000
+"""Requests with acks=0 that may be under way; they hold memory and nobody waits for them."""
+
+GetTopic = Callable[[str], Awaitable[Topic]]
+"""The topic of a name, made when it is missing and auto-creation is on."""
+
+
+@dataclass(slots=True, eq=False)
+class LeaderWatch:
+    """A forwarded write that wants to hear when its leader epoch is over."""
+
+    leader_epoch: int
+    moved: "asyncio.Future[None]"
+
+
+class ProduceService:
+    """The writing half of ``http_api.ports.RecordsPort``."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        replicas: LocalReplicas,
+        membership: Membership,
+        peer: PeerClient,
+        clock: Clock,
+        counts: NodeCounts,
+        topic_to_write: GetTopic,
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._membership = membership
+        self._peer = peer
+        self._clock = clock
+        self._counts = counts
+        self._topic_to_write = topic_to_write
+        self._sticky = 0
+        self._unacked: set[asyncio.Task[None]] = set()
+        self._watches: dict[PartitionKey, list[LeaderWatch]] = {}
+        metadata.listen(self._on_image)
+
+    @property
+    def _node_id(self) -> int:
+        return self._metadata.node_id
+
+    async def close(self) -> None:
+        """Wait for writes that nobody waits for."""
+        if self._unacked:
+            await asyncio.wait(self._unacked, timeout=1)
+
+    # -- produce ---------------------------------------------------------------------------------
+
+    async def produce(self, request: ProduceRequest) -> Sequence[Receipt]:
+        """Append the request's records; one receipt each, in order."""
+        topic = await self._topic_to_write(request.topic)
+        settings = topic_settings(topic)
+        self._sticky = (self._sticky + 1) % topic.partition_count
+        parts, errors = split_request(
+            topic, request, sticky=self._sticky, now_ms=self._clock.wall_ms()
+        )
+        places = [(part, part.places) for part in parts]
+        appends = [self._append_columns(topic, settings, part, request) for part in parts]
+        if request.acks is Acks.NONE:
+            self._append_unacked(appends)
+            outcomes: list[MilenaError | Sequence[int | None]] = [
+                [None] * len(p) for _, p in places
+            ]
+        elif len(appends) == 1:
+            outcomes = [await _outcome(appends[0])]
+        else:
+            outcomes = list(await asyncio.gather(*(_outcome(a) for a in appends)))
+        if len(parts) == 1 and not errors:
+            return receipts_of_one(parts[0], outcomes[0])
+        return receipts_of(len(request.records.values), parts, outcomes, errors)
+
+    def _append_unacked(
+        self, appends: Sequence[Coroutine[object, object, Sequence[int | None]]]
+    ) -> None:
+        if len(self._unacked) + len(appends) > UNACKED_MAX:
+            for append in appends:
+                append.close()
+            raise TooManyRequestsError("too many writes with acks=0 are under way; try again")
+
+        async def ignore(append: Coroutine[object, object, Sequence[int | None]]) -> None:
+            outcome = await _outcome(append)
+            if isinstance(outcome, MilenaError):
+                logger.info("write with acks=0 failed: %s", outcome)
+
+        for append in appends:
+            task = asyncio.create_task(ignore(append))
+            self._unacked.add(task)
+            task.add_done_callback(self._unacked.discard)
+
+    async def _append_columns(
+        self, topic: Topic, settings: TopicSettings, part: PartitionBatch, request: ProduceRequest
+    ) -> Sequence[int | None]:
+        """Encode and append one partition's records; their offsets."""
+        idempotency = None
+        if request.idempotency is not None:
+            idempotency = IdempotencyExtension(
+                key_hash=request.idempotency.key_hash,
+                body_hash=request.idempotency.body_hash,
+                partition_count=topic.partition_count,
+            )
+        batch = encode_batch(
+            part.columns,
+            base_timestamp_ms=part.base_timestamp_ms,
+            codec=record_codec(settings),
+            timestamp_type=settings.timestamp_type,
+            idempotency=idempotency,
+        )
+        count = len(part.columns.values)
+        if len(batch) > settings.max_message_bytes:
+            return await self._append_halves(topic, settings, part, request, len(batch))
+        receipt = await self._append(
+            topic,
+            part.partition,
+            batch,
+            decode_header(batch),
+            acks=request.acks,
+            timeout_ms=request.timeout_ms,
+        )
+        if receipt.base_offset is None:
+            return [None] * count
+        return range(receipt.base_offset, receipt.base_offset + count)
+
+    async def _append_halves(
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        request: ProduceRequest,
+        size: int,
+    ) -> Sequence[int | None]:
+        """A request may be larger than a batch: then it becomes several, one after the other."""
+        count = len(part.columns.values)
+        if count == 1 or request.idempotency is not None:
+            what = "a record" if count == 1 else "the records of one idempotency key"
+            raise RequestTooLargeError(
+                f"{what} for {topic.name}-{part.partition} take {size} bytes, max.message.bytes is "
+                f"{settings.max_message_bytes}; send less at once or raise it"
+            )
+        offsets: list[int | None] = []
+        for half in halve(part):
+            offsets.extend(await self._append_columns(topic, settings, half, request))
+        return offsets
+
+    async def produce_batch(
+        self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
+    ) -> BatchReceipt:
+        """Append one batch that a client encoded."""
+        found = await self._topic_to_write(topic)
+        check_partition(found, partition)
+        settings = topic_settings(found)
+        header = validate_client_batch(
+            batch, bytes_max=settings.max_message_bytes, now_ms=self._clock.wall_ms()
+        )
+        if settings.timestamp_type is not header.timestamp_type:
+            raise InvalidRecordError(
+                f"{topic} has message.timestamp.type={settings.timestamp_type.name}, the batch says "
+                f"{header.timestamp_type.name}; set bit 3 of its attributes accordingly"
+            )
+        if header.producer_id >= 0:
+            await self._check_producer(header)
+        append = self._append(found, partition, batch, header, acks=acks, timeout_ms=timeout_ms)
+        if acks is Acks.NONE:
+
+            async def nobody_waits() -> Sequence[int | None]:
+                await append
+                return []
+
+            self._append_unacked([nobody_waits()])
+            return BatchReceipt(partition=partition, base_offset=None, last_offset=None)
+        return await append
+
+    async def _check_producer(self, header: BatchHeader) -> None:
+        if header.producer_id not in self._metadata.image.producers:
+            image = await self._metadata.barrier(timeout_ms=2_000)
+            if header.producer_id not in image.producers:
+                raise InvalidRecordError(
+                    f"producer id {header.producer_id} was never allocated; POST /producers gives one"
+                )
+
+    # -- getting a batch to its leader -----------------------------------------------------------
+
+    async def _append(
+        self,
+        topic: Topic,
+        partition: int,
+        batch: bytes,
+        header: BatchHeader,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+    ) -> BatchReceipt:
+        """Append at the leader, wherever it is; try again while it is certain that nothing was appended."""
+        deadline = self._clock.now_ms() + timeout_ms
+        patience = self._clock.now_ms() + min(LEADER_WAIT_MS, timeout_ms)
+        while True:
+            seen_epoch = -1
+            try:
+                state = self._metadata.image.partition(topic.topic_id, partition)
+                if state is None:
+                    raise NoLeaderError(
+                        f"{topic.name}-{partition} is not known here; nothing was written"
+                    )
+                seen_epoch = state.leader_epoch
+                if state.leader is None:
+                    raise NoLeaderError(
+                        f"{topic.name}-{partition} has no leader; nothing was written"
+                    )
+                left = max(1, deadline - self._clock.now_ms())
+                if state.leader == self._node_id:
+                    return await self._append_here(
+                        topic.topic_id, partition, batch, header, acks, left
+                    )
+                return await self._append_there(
+                    state.leader, state.leader_epoch, topic, partition, batch, acks, left
+                )
+            except (NotLeaderError, NoLeaderError, PeerUnreachableError) as error:
+                left = patience - self._clock.now_ms()
+                if left <= 0 or not await self._leader_moved(topic, partition, seen_epoch, left):
+                    raise NoLeaderError(
+                        f"{topic.name}-{partition}: {error.message}; nothing was written"
+                        if isinstance(error, PeerUnreachableError)
+                        else error.message
+                    ) from error
+
+    async def _leader_moved(
+        self, topic: Topic, partition: int, leader_epoch: int, timeout_ms: float
+    ) -> bool:
+        """Wait for a leader of another epoch than the one that was tried."""
+
+        def has_moved(image: Image) -> bool:
+            state = image.partition(topic.topic_id, partition)
+            return (
+                state is not None
+                and state.leader_epoch != leader_epoch
+                and state.leader is not None
+            )
+
+        return await self._metadata.wait_until(has_moved, timeout_ms=timeout_ms)
+
+    async def _append_here(
+        self,
+        topic_id: str,
+        partition: int,
+        batch: bytes,
+        header: BatchHeader,
+        acks: Acks,
+        timeout_ms: float,
+    ) -> BatchReceipt:
+        runner = self._replicas.find(topic_id, partition)
+        if runner is None:
+            raise NotLeaderError("the replica is not open here yet; nothing was written")
+        if not self._membership.has_lease:
+            raise NoLeaderError(
+                f"broker {self._node_id} is cut off from the metadata quorum; nothing was written"
+            )
+        return await runner.append(batch, header, acks=acks, timeout_ms=int(timeout_ms))
+
+    async def _append_there(
+        self,
+        leader_id: int,
+        leader_epoch: int,
+        topic: Topic,
+        partition: int,
+        batch: bytes,
+        acks: Acks,
+        timeout_ms: float,
+    ) -> BatchReceipt:
+        self._counts.forwarded_requests += 1
+        key = (topic.topic_id, partition)
+        call = asyncio.ensure_future(
+            self._peer.call(
+                leader_id,
+                PRODUCE,
+                {
+                    "topic": topic.topic_id,
+                    "partition": partition,
+                    "epoch": leader_epoch,
+                    "acks": int(acks),
+                    "timeout_ms": int(timeout_ms),
+                },
+                [batch],
+                timeout_ms=timeout_ms + ANSWER_MARGIN_MS,
+            )
+        )
+        watch = self._watch_leader(key, leader_epoch)
+        try:
+            either: list[asyncio.Future[Any]] = [call, watch.moved]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                await asyncio.wait([call], timeout=HANDOVER_MS / 1000)
+            if not call.done():
+                raise FateUnknownError(
+                    f"{topic.name}-{partition}: leader {leader_id} was replaced before it answered; "
+                    "the records may or may not have been written"
+                )
+            answer, _ = call.result()
+        finally:
+            call.cancel()
+            self._unwatch_leader(key, watch)
+        match answer:
+            case {"base": int(base), "last": int(last), "dup": bool(is_duplicate)}:
+                return BatchReceipt(
+                    partition=partition,
+                    base_offset=base if base >= 0 else None,
+                    last_offset=last if base >= 0 else None,
+                    is_duplicate=is_duplicate,
+                )
+            case _:
+                raise FateUnknownError("the leader's answer has the wrong shape")
+
+    def _watch_leader(self, key: PartitionKey, leader_epoch: int) -> LeaderWatch:
+        watch = LeaderWatch(leader_epoch, asyncio.get_running_loop().create_future())
+        self._watches.setdefault(key, []).append(watch)
+        return watch
+
+    def _unwatch_leader(self, key: PartitionKey, watch: LeaderWatch) -> None:
+        watch.moved.cancel()
+        watches = self._watches[key]
+        watches.remove(watch)
+        if not watches:
+            del self._watches[key]
+
+    def _on_image(self, image: Image) -> None:
+        for key, watches in self._watches.items():
+            state = image.partitions.get(key)
+            for watch in watches:
+                is_same = state is not None and state.leader_epoch == watch.leader_epoch
+                if not is_same and not watch.moved.done():
+                    watch.moved.set_result(None)
+
+    async def on_produce(
+        self, peer_id: int, header: dict[str, object], body: Buffer
+    ) -> tuple[dict[str, object], Sequence[Buffer]]:
+        """A batch that another node forwards to this leader; never forwarded again."""
+        match header:
+            case {
+                "topic": str(topic_id),
+                "partition": int(partition),
+                "epoch": int(leader_epoch),
+                "acks": int(acks),
+                "timeout_ms": int(timeout_ms),
+            }:
+                pass
+            case _:
+                raise MalformedRequestError("produce: the request has the wrong shape")
+        batch = bytes(body)
+        try:
+            batch_header = check_batch(batch)
+        except CorruptBatchError as error:
+            raise InvalidRecordError(f"a batch from node {peer_id} is damaged: {error}") from error
+        runner = self._replicas.find(topic_id, partition)
+        if runner is None or runner.leader_epoch != leader_epoch:
+            raise NotLeaderError(
+                f"broker {self._node_id} does not lead this partition in epoch {leader_epoch}; "
+                "nothing was written"
+            )
+        receipt = await self._append_here(
+            topic_id, partition, batch, batch_header, Acks(acks), max(1, timeout_ms)
+        )
+        base = -1 if receipt.base_offset is None else receipt.base_offset
+        last = -1 if receipt.last_offset is None else receipt.last_offset
+        return {"base": base, "last": last, "dup": receipt.is_duplicate}, ()
+
+
+async def _outcome(
+    append: Coroutine[object, object, Sequence[int | None]],
+) -> MilenaError | Sequence[int | None]:
+    try:
+        return await append
+    except MilenaError as error:
+        return error

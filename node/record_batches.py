@@ -1,0 +1,182 @@
+"""Records of a request, by partition, ready to be encoded. Pure."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from http_api.ports import ProduceRequest, Receipt, Receipts, Records
+from raft_meta.machine.image import Topic
+from storage.batch import RecordColumns
+from storage.errors import MilenaError, PartitionNotFoundError
+from storage.partitioner import partition_for_key
+
+
+@dataclass(slots=True)
+class PartitionBatch:
+    """Records of one request for one partition. ``places``: their positions in the request."""
+
+    partition: int
+    places: Sequence[int]
+    columns: RecordColumns
+    base_timestamp_ms: int
+
+
+def split_request(
+    topic: Topic, request: ProduceRequest, *, sticky: int, now_ms: int
+) -> tuple[list[PartitionBatch], dict[int, MilenaError]]:
+    """Records by partition, and errors of records that name a partition which is not there.
+
+    ``sticky``: the partition for records that name none and have no key.
+    """
+    records = request.records
+    count = len(records.values)
+    if request.partition is not None:
+        check_partition(topic, request.partition)
+        return [_whole(request.partition, records, count, now_ms)], {}
+    chosen, errors = _choose(topic, request, sticky)
+    if not errors and len(set(chosen)) == 1:
+        return [_whole(chosen[0], records, count, now_ms)], {}
+    by_partition: dict[int, list[int]] = {}
+    for place, partition in enumerate(chosen):
+        if place not in errors:
+            by_partition.setdefault(partition, []).append(place)
+    parts = [_some(p, records, places, now_ms) for p, places in by_partition.items()]
+    return parts, errors
+
+
+def _choose(
+    topic: Topic, request: ProduceRequest, sticky: int
+) -> tuple[list[int], dict[int, MilenaError]]:
+    """A partition for every record: as it says, else by its key, else one for all that say nothing.
+
+    With an idempotency key, records without a key are placed by hash(key, index), so that a retry on any node
+    places them alike.
+    """
+    records, count = request.records, topic.partition_count
+    total = len(records.values)
+    keys = records.keys or [None] * total
+    named = records.partitions or [None] * total
+    chosen: list[int] = []
+    errors: dict[int, MilenaError] = {}
+    hashed: dict[bytes, int] = {}
+    for place, (partition, key) in enumerate(zip(named, keys, strict=True)):
+        if partition is not None:
+            if not 0 <= partition < count:
+                errors[place] = _no_partition(topic, partition)
+            chosen.append(partition)
+        elif key is not None:
+            found = hashed.get(key)
+            if found is None:
+                found = hashed[key] = partition_for_key(key, count)
+            chosen.append(found)
+        elif request.idempotency is not None:
+            chosen.append(_place_by_hash(request.idempotency.key_hash, place, count))
+        else:
+            chosen.append(sticky)
+    return chosen, errors
+
+
+def check_partition(topic: Topic, partition: int) -> None:
+    """Refuse a partition that the topic does not have."""
+    if not 0 <= partition < topic.partition_count:
+        raise _no_partition(topic, partition)
+
+
+def _no_partition(topic: Topic, partition: int) -> PartitionNotFoundError:
+    return PartitionNotFoundError(
+        f"topic {topic.name} has partitions 0 to {topic.partition_count - 1}, not {partition}"
+    )
+
+
+def _place_by_hash(key_hash: bytes, place: int, count: int) -> int:
+    digest = hashlib.blake2b(place.to_bytes(8, "big"), digest_size=8, key=key_hash).digest()
+    return int.from_bytes(digest, "big") % count
+
+
+def _whole(partition: int, records: Records, count: int, now_ms: int) -> PartitionBatch:
+    base, deltas = _timestamps(records.timestamps, now_ms)
+    columns = RecordColumns(
+        offset_deltas=None,
+        timestamp_deltas=deltas,
+        keys=records.keys,
+        values=records.values,
+        headers=records.headers,
+    )
+    return PartitionBatch(partition, range(count), columns, base)
+
+
+def _some(partition: int, records: Records, places: Sequence[int], now_ms: int) -> PartitionBatch:
+    timestamps = records.timestamps
+    base, deltas = _timestamps(
+        None if timestamps is None else [timestamps[i] for i in places], now_ms
+    )
+    columns = RecordColumns(
+        offset_deltas=None,
+        timestamp_deltas=deltas,
+        keys=None if records.keys is None else [records.keys[i] for i in places],
+        values=[records.values[i] for i in places],
+        headers=None if records.headers is None else [records.headers[i] for i in places],
+    )
+    return PartitionBatch(partition, places, columns, base)
+
+
+def _timestamps(
+    timestamps: Sequence[int | None] | None, now_ms: int
+) -> tuple[int, list[int] | None]:
+    """Base timestamp and deltas; records that say nothing were made now."""
+    if timestamps is None or all(t is None for t in timestamps):
+        return now_ms, None
+    filled = [now_ms if t is None else t for t in timestamps]
+    base = filled[0]
+    return base, [t - base for t in filled]
+
+
+def halve(part: PartitionBatch) -> list[PartitionBatch]:
+    """The same records in two batches."""
+    middle = len(part.columns.values) // 2
+    columns = part.columns
+    return [
+        PartitionBatch(
+            part.partition,
+            part.places[piece],
+            RecordColumns(
+                offset_deltas=None,
+                timestamp_deltas=columns.timestamp_deltas and columns.timestamp_deltas[piece],
+                keys=columns.keys and columns.keys[piece],
+                values=columns.values[piece],
+                headers=columns.headers and columns.headers[piece],
+            ),
+            part.base_timestamp_ms,
+        )
+        for piece in (slice(None, middle), slice(middle, None))
+    ]
+
+
+def receipts_of_one(
+    part: PartitionBatch, outcome: MilenaError | Sequence[int | None]
+) -> Sequence[Receipt]:
+    """Receipts of a request whose records all went to one partition."""
+    count = len(part.places)
+    if isinstance(outcome, MilenaError):
+        return Receipts.failed(part.partition, outcome, count)
+    return Receipts(partitions=[part.partition] * count, offsets=outcome)
+
+
+def receipts_of(
+    count: int,
+    parts: Sequence[PartitionBatch],
+    outcomes: Sequence[MilenaError | Sequence[int | None]],
+    errors: dict[int, MilenaError],
+) -> list[Receipt]:
+    """Receipts in request order, from each partition's offsets or error."""
+    receipts: list[Receipt | None] = [None] * count
+    for place, error in errors.items():
+        receipts[place] = Receipt(partition=-1, offset=None, error=error)
+    for part, outcome in zip(parts, outcomes, strict=True):
+        if isinstance(outcome, MilenaError):
+            for place in part.places:
+                receipts[place] = Receipt(partition=part.partition, offset=None, error=outcome)
+        else:
+            for place, offset in zip(part.places, outcome, strict=True):
+                receipts[place] = Receipt(partition=part.partition, offset=offset)
+    return [r for r in receipts if r is not None]

@@ -1,0 +1,43 @@
+"""Records in and out: the two halves of ``http_api.ports.RecordsPort`` as one object."""
+
+from collections.abc import Sequence
+
+from http_api.ports import (
+    Acks,
+    BatchReceipt,
+    FetchRequest,
+    FetchResult,
+    PartitionOffsets,
+    ProduceRequest,
+    Receipt,
+)
+from node.produce import ProduceService
+from node.reads import ReadService
+
+
+class RecordsService:
+    """Implements ``RecordsPort``."""
+
+    def __init__(self, produce: ProduceService, reads: ReadService) -> None:
+        self._produce = produce
+        self._reads = reads
+
+    async def produce(self, request: ProduceRequest) -> Sequence[Receipt]:
+        """Append records; one receipt each, in order."""
+        return await self._produce.produce(request)
+
+    async def produce_batch(
+        self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
+    ) -> BatchReceipt:
+        """Append one batch that a client encoded."""
+        return await self._produce.produce_batch(
+            topic, partition, batch, acks=acks, timeout_ms=timeout_ms
+        )
+
+    async def fetch(self, request: FetchRequest) -> FetchResult:
+        """Read committed records."""
+        return await self._reads.fetch(request)
+
+    async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
+        """The readable range."""
+        return await self._reads.offsets(topic, partition)

@@ -1,0 +1,290 @@
+"""The replicas that this node holds: makes what the image says so, and removes what it no longer names.
+
+Acts only on images that include this broker's own registration: an older one may still give it leaderships of its
+previous life. Opening and creating logs syncs files, so that happens on worker threads; roles change on the data loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from node.clock import Clock
+from node.fetcher import ReplicaFetchers
+from node.partition_runner import PartitionRunner, ReplicaRole, RunnerContext
+from node.topic_settings import log_config, topic_settings
+from raft_meta.machine.commands import ReplicaReport
+from raft_meta.machine.image import Image, PartitionKey, Topic
+from storage.data_directory import DataDirectory
+from storage.errors import DiskFullError, MilenaError
+from storage.files import Files
+from storage.partition_log import LogConfig, PartitionLog
+from storage.types import ReplicaHealth
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedLog:
+    """A log found on disk at start-up, before its topic is known from the image."""
+
+    topic_id: str
+    topic: str
+    partition: int
+    log: PartitionLog
+
+
+class LocalReplicas:
+    """Every partition runner of this node.
+
+    Invariants:
+        A replica's files are made before the manifest lists it, and the manifest lists it before it serves or
+        acknowledges anything: a listed replica without files is damaged, never new.
+    """
+
+    def __init__(
+        self,
+        *,
+        files: Files,
+        directory: DataDirectory,
+        context: RunnerContext,
+        pool: Executor,
+        clock: Clock,
+    ) -> None:
+        self.runners: dict[PartitionKey, PartitionRunner] = {}
+        self.broker_epoch = -1
+        """Set once this broker is registered; images below this index are not acted on."""
+        self._files = files
+        self._directory = directory
+        self._context = context
+        self._pool = pool
+        self._clock = clock
+        self._opened: dict[PartitionKey, OpenedLog] = {}
+        self._fetchers: ReplicaFetchers | None = None
+        self._image: Image | None = None
+        self._applied: Image | None = None
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._was_clean = False
+
+    def __iter__(self) -> Iterator[PartitionRunner]:
+        return iter(self.runners.values())
+
+    def find(self, topic_id: str, partition: int) -> PartitionRunner | None:
+        """The local replica of a partition."""
+        return self.runners.get((topic_id, partition))
+
+    @property
+    def fetchers(self) -> ReplicaFetchers:
+        """The loops that follow other nodes' leaders."""
+        assert self._fetchers is not None, "fetchers are wired after the replicas"
+        return self._fetchers
+
+    def use_fetchers(self, fetchers: ReplicaFetchers) -> None:
+        """Wire the fetchers, which need the replicas themselves."""
+        self._fetchers = fetchers
+
+    # -- start-up --------------------------------------------------------------------------------
+
+    async def recover(self, *, was_clean: bool) -> None:
+        """Open every replica that the manifest lists, side by side on the worker threads."""
+        self._was_clean = was_clean
+        loop = asyncio.get_running_loop()
+        jobs = [
+            loop.run_in_executor(self._pool, self._open_listed, topic_id, partition, was_clean)
+            for topic_id, partition in self._directory.replicas()
+        ]
+        for opened in await asyncio.gather(*jobs):
+            self._opened[opened.topic_id, opened.partition] = opened
+            report = opened.log.recovery
+            log = logger.info if report.health is ReplicaHealth.SOUND else logger.warning
+            log(
+                "recovered partition=%s-%d health=%s log_end=%d cut_bytes=%d reason=%s",
+                opened.topic,
+                opened.partition,
+                report.health,
+                opened.log.log_end_offset,
+                report.cut_bytes,
+                report.reason,
+            )
+
+    def _open_listed(self, topic_id: str, partition: int, was_clean: bool) -> OpenedLog:
+        log = PartitionLog.open(
+            self._files,
+            self._directory.partition_directory(topic_id, partition),
+            config=LogConfig(),
+            topic_id=topic_id,
+            topic_name="",
+            partition=partition,
+            is_listed=True,
+            was_clean=was_clean,
+            now_ms=self._clock.wall_ms(),
+        )
+        return OpenedLog(topic_id=topic_id, topic=log.topic_name, partition=partition, log=log)
+
+    def reports(self) -> tuple[ReplicaReport, ...]:
+        """What to tell the quorum of replicas that did not come back sound."""
+        return tuple(
+            ReplicaReport(
+                topic_id=opened.topic_id,
+                partition=opened.partition,
+                is_damaged=opened.log.health is ReplicaHealth.DAMAGED,
+                last_epoch=opened.log.last_epoch,
+                log_end_offset=opened.log.log_end_offset,
+            )
+            for opened in self._opened.values()
+            if opened.log.health is not ReplicaHealth.SOUND
+        )
+
+    # -- following the image ---------------------------------------------------------------------
+
+    def on_image(self, image: Image) -> None:
+        """A new image: roles of existing replicas change at once, files are made and removed by ``run``."""
+        self._image = image
+        if self.broker_epoch < 0 or image.index < self.broker_epoch:
+            return
+        self._update_roles(image)
+        self._work.set()
+
+    def _update_roles(self, image: Image) -> None:
+        old = self._applied
+        self._applied = image
+        brokers = image.brokers
+        for key, runner in self.runners.items():
+            state = image.partitions.get(key)
+            if state is None:
+                continue
+            topic = image.topics[key[0]]
+            if (
+                old is not None
+                and old.partitions.get(key) is state
+                and old.topics.get(key[0]) is topic
+                and old.brokers is brokers
+                and runner.state is state
+            ):
+                continue
+            self._give_role(runner, image, topic)
+
+    def _give_role(self, runner: PartitionRunner, image: Image, topic: Topic) -> None:
+        state = image.partitions[runner.topic_id, runner.partition]
+        runner.on_image(
+            state,
+            settings=topic_settings(topic),
+            broker_epoch=self.broker_epoch,
+            brokers=image.brokers,
+        )
+        is_follower = (
+            runner.role is ReplicaRole.FOLLOWER and state.leader != self._context.broker_id
+        )
+        self.fetchers.assign(runner, state.leader if is_follower else None)
+
+    async def run(self) -> None:
+        """Create and delete replicas as the image says; runs until cancelled."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            image = self._image
+            if image is None or self.broker_epoch < 0 or image.index < self.broker_epoch:
+                continue
+            self._idle.clear()
+            try:
+                await self._reconcile(image)
+            except DiskFullError as error:
+                logger.warning("replica not made: %s", error)
+                await self._clock.sleep(1_000)
+                self._work.set()
+            self._idle.set()
+
+    async def settled(self) -> None:
+        """Wait until the newest image has been acted on."""
+        while self._work.is_set() or not self._idle.is_set():
+            await self._idle.wait()
+            await self._clock.sleep(0)
+
+    async def _reconcile(self, image: Image) -> None:
+        broker_id = self._context.broker_id
+        wanted = {k for k, state in image.partitions.items() if broker_id in state.replicas}
+        for key in [k for k in (*self.runners, *self._opened) if k not in wanted]:
+            await self._remove(key)
+        missing = [k for k in wanted if k not in self.runners]
+        for key in missing:
+            await self._add(key, image.topics[key[0]])
+        if missing and self._image is not None:
+            self._update_roles(self._image)
+
+    async def _add(self, key: PartitionKey, topic: Topic) -> None:
+        topic_id, partition = key
+        opened = self._opened.pop(key, None)
+        if opened is None:
+            loop = asyncio.get_running_loop()
+            log = await loop.run_in_executor(self._pool, self._create, topic, partition)
+        else:
+            log = opened.log
+            log.config = log_config(topic_settings(topic))
+        self.runners[key] = PartitionRunner(
+            log,
+            topic_id=topic_id,
+            topic=topic.name,
+            partition=partition,
+            settings=topic_settings(topic),
+            context=self._context,
+        )
+
+    def _create(self, topic: Topic, partition: int) -> PartitionLog:
+        log = PartitionLog.open(
+            self._files,
+            self._directory.partition_directory(topic.topic_id, partition),
+            config=log_config(topic_settings(topic)),
+            topic_id=topic.topic_id,
+            topic_name=topic.name,
+            partition=partition,
+            is_listed=False,
+            was_clean=False,
+            now_ms=self._clock.wall_ms(),
+        )
+        self._directory.add_replica(topic.topic_id, partition)
+        return log
+
+    async def _remove(self, key: PartitionKey) -> None:
+        runner = self.runners.pop(key, None)
+        opened = self._opened.pop(key, None)
+        log = opened.log if opened is not None else None
+        if runner is not None:
+            logger.info("replica removed partition=%s", runner.name)
+            self.fetchers.assign(runner, None)
+            await runner.close(is_clean=False)
+            log = runner.log
+        assert log is not None
+        loop = asyncio.get_running_loop()
+        self._directory.remove_replica(*key)
+        await loop.run_in_executor(self._pool, log.delete)
+
+    # -- housekeeping ----------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Lag checks and time-based syncs of every replica."""
+        image = self._applied
+        if image is None:
+            return
+        now_ms = self._clock.now_ms()
+        for runner in self.runners.values():
+            runner.tick(now_ms, image.brokers)
+
+    def run_retention(self) -> None:
+        """Delete what retention allows, on leaders; followers adopt their leader's log start."""
+        for runner in self.runners.values():
+            if runner.role is ReplicaRole.LEADER:
+                try:
+                    runner.log.maybe_apply_retention(self._clock.wall_ms(), runner.high_watermark)
+                except MilenaError as error:
+                    logger.warning("retention partition=%s: %s", runner.name, error)
+
+    async def close(self, *, is_clean: bool) -> None:
+        """Stop following, sync and close every log."""
+        if self._fetchers is not None:
+            await self._fetchers.stop()
+        for runner in self.runners.values():
+            await runner.close(is_clean=is_clean)
+        for opened in self._opened.values():
+            opened.log.close(is_clean=is_clean)

@@ -1,0 +1,494 @@
+"""The object graph of one node, and the order in which its parts start and stop.
+
+Start: data directory → recovery of every log → metadata quorum and peer port → API → registration → replicas.
+Stop, the reverse: drain (others lead now) → hand over Raft leadership → API → replicas (sync, checkpoint) → quorum.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import socket
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from http_api.app import build_application
+from http_api.ports import Ports
+from node.admin import AdminService, TopicDefaults
+from node.clock import Clock, SystemClock
+from node.config import NodeConfig, secret_of
+from node.controller import Controller, ControllerSettings
+from node.fetch_server import FetchServer
+from node.fetch_wire import FETCH, FETCH_WAKE
+from node.fetcher import FetcherSettings, LeaderFetcher, ReplicaFetchers
+from node.health import HealthService
+from node.isr_proposals import IsrProposer
+from node.membership import HEARTBEAT, Identity, Membership
+from node.metadata import MetadataMachine, MetadataStore
+from node.metrics import NodeCounts, NodeMetrics, ReplicaSample
+from node.option_kinds import Address
+from node.partition_runner import PartitionRunner, RunnerContext
+from node.peer import PeerClient, PeerListener, PeerServer
+from node.peer_codec import Channel
+from node.produce import PRODUCE, ProduceService
+from node.reads import READ, ReadService
+from node.records import RecordsService
+from node.replicas import LocalReplicas
+from node.replication.leader import IsrProposal
+from node.tls import api_tls, peer_tls, watches_of
+from raft_meta.consensus.frames import PeerIdentity
+from raft_meta.consensus.quorum import QuorumStatus, Role
+from raft_meta.consensus.raft_quorum import QuorumConfig, RaftQuorum
+from raft_meta.machine.image import Image
+from storage.data_directory import DataDirectory
+from storage.errors import StartupError
+from storage.os_files import OsFiles
+
+logger = logging.getLogger(__name__)
+
+EXIT_FATAL = 70
+WORKERS = 8
+"""Threads for syncs, cold reads and recovery: they wait for the disk, not for the processor."""
+TICK_MS = 200
+FEATURE_LEVEL = 1
+TRANSFER_TIMEOUT_MS = 2_000
+API_SHUTDOWN_S = 2.0
+DRAIN_MS_MAX = 20_000
+HOUSEKEEPING_MS = 1_000
+ROOM_BYTES = 8 << 20
+"""Free space that ends a full disk: enough for a few segments to grow, so that the state does not flap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ids:
+    """Everything random or of the moment that a node starts with."""
+
+    incarnation: int
+    directory_id: str
+    session_ids: random.Random
+    placement: random.Random
+
+
+def draw_ids(clock: Clock) -> Ids:
+    """The only place where a node rolls dice. An incarnation is a wall time: it grows with every start."""
+    source = random.SystemRandom()
+    return Ids(
+        incarnation=clock.wall_ms(),
+        directory_id=uuid.uuid4().hex,
+        session_ids=random.Random(source.getrandbits(64)),
+        placement=random.Random(source.getrandbits(64)),
+    )
+
+
+def die(error: BaseException) -> None:
+    """Stop at once, without cleaning up: what is in memory is not to be trusted, the disk is."""
+    logger.critical("fatal: %s: %s", type(error).__name__, error, exc_info=error)
+    logging.shutdown()
+    os._exit(EXIT_FATAL)
+
+
+class Node:
+    """One running node. Built and driven by ``run``."""
+
+    def __init__(self, config: NodeConfig, *, clock: Clock, ids: Ids) -> None:
+        self.config = config
+        self._clock = clock
+        self._ids = ids
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="milena-io")
+        self._files = OsFiles()
+        self.directory = DataDirectory.open(
+            self._files,
+            str(config.data_dir),
+            node_id=config.node_id,
+            directory_id=ids.directory_id,
+        )
+        self.counts = NodeCounts()
+        self._machine = MetadataMachine()
+        self._secret = secret_of(config)
+        self._peer_tls = peer_tls(config)
+        self._api_tls = api_tls(config)
+        self._certificates = watches_of(config, self._api_tls, self._peer_tls)
+        self.voters = config.voters
+        self.quorum = self._build_quorum()
+        self.metadata = MetadataStore(
+            node_id=config.node_id,
+            incarnation=ids.incarnation,
+            machine=self._machine,
+            quorum=self.quorum,
+            clock=clock,
+        )
+        self._build_peers()
+        self._build_replication()
+        self._build_services()
+        self._runner: web.AppRunner | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- building --------------------------------------------------------------------------------
+
+    def _build_quorum(self) -> RaftQuorum:
+        config = self.config
+        return RaftQuorum(
+            config=QuorumConfig(
+                node_id=config.node_id,
+                voters={i: (a.host, a.port) for i, a in self.voters.items()},
+                directory=f"{self.directory.root}/raft",
+                secret=self._secret,
+                cluster_id=self.directory.cluster_id or "",
+                election_timeout_ms=(
+                    config.election_timeout_ms_min,
+                    config.election_timeout_ms_max,
+                ),
+                heartbeat_ms=config.raft_append_period_ms,
+                seed=self._ids.session_ids.getrandbits(32),
+                incarnation=self._ids.incarnation,
+                ssl_server=None if self._peer_tls is None else self._peer_tls.server,
+                ssl_client=None if self._peer_tls is None else self._peer_tls.client,
+            ),
+            files=self._files,
+            state_machine=self._machine,
+            on_role_change=self._on_role_change,
+            on_fatal=die,
+        )
+
+    def _build_peers(self) -> None:
+        self.peer_server = PeerServer(on_disconnected=self._on_disconnected, on_failure=die)
+        self.peer_listener = PeerListener(
+            server=self.peer_server,
+            identity=self._peer_identity,
+            secret=self._secret,
+            on_raft_socket=self.quorum.accept,
+            tls=None if self._peer_tls is None else self._peer_tls.server,
+        )
+        self.peer = PeerClient(
+            identity=self._peer_identity,
+            secret=self._secret,
+            resolve=self._resolve,
+            on_disconnected=self._on_disconnected,
+            tls=None if self._peer_tls is None else self._peer_tls.client,
+        )
+        self.controller = Controller(
+            node_id=self.config.node_id,
+            metadata=self.metadata,
+            probe=self.peer.probe,
+            clock=self._clock,
+            settings=ControllerSettings(
+                session_ms=self.config.broker_session_ms,
+                preferred_interval_ms=self.config.leader_balance_interval_ms,
+                voters=tuple(sorted(self.voters)),
+                feature_level=FEATURE_LEVEL,
+                new_cluster_id=lambda: uuid.uuid4().hex,
+            ),
+        )
+        self.membership = Membership(
+            broker_id=self.config.node_id,
+            identity=self._identity,
+            metadata=self.metadata,
+            peer=self.peer,
+            directory=self.directory,
+            clock=self._clock,
+            session_ms=self.config.broker_session_ms,
+            heartbeat_ms=self.config.heartbeat_ms,
+            local_heartbeat=self.controller.take_heartbeat,
+        )
+
+    def _build_replication(self) -> None:
+        config = self.config
+        self.isr_proposer = IsrProposer(
+            metadata=self.metadata,
+            clock=self._clock,
+            broker_epoch=lambda: self.membership.broker_epoch,
+            timeout_ms=config.broker_session_ms,
+        )
+        self.replicas = LocalReplicas(
+            files=self._files,
+            directory=self.directory,
+            context=RunnerContext(
+                broker_id=config.node_id,
+                clock=self._clock,
+                pool=self._pool,
+                lag_ms_max=config.replica_lag_time_max_ms,
+                on_fatal=die,
+                on_proposal=self._on_proposal,
+                on_disk_full=lambda _: self.membership.on_disk_full(),
+                counts=self.counts,
+            ),
+            pool=self._pool,
+            clock=self._clock,
+        )
+        self.replicas.use_fetchers(ReplicaFetchers(self._make_fetcher))
+        self.fetch_server = FetchServer(
+            find_runner=self.replicas.find, brokers=lambda: self.metadata.image.brokers
+        )
+
+    def _make_fetcher(self, leader_id: int) -> LeaderFetcher:
+        return LeaderFetcher(
+            leader_id,
+            peer=self.peer,
+            clock=self._clock,
+            settings=FetcherSettings(
+                wait_ms_max=self.config.replica_fetch_wait_ms_max,
+                bytes_max=self.config.replica_fetch_bytes_max,
+            ),
+            broker_epoch=lambda: self.membership.broker_epoch,
+            next_session_id=lambda: self._ids.session_ids.getrandbits(62) + 1,
+        )
+
+    def _on_proposal(self, runner: PartitionRunner, proposal: IsrProposal) -> None:
+        self.isr_proposer.submit(runner, proposal)
+
+    def _build_services(self) -> None:
+        config = self.config
+        self.admin = AdminService(
+            metadata=self.metadata,
+            defaults=TopicDefaults(
+                partition_count=config.default_partitions,
+                replication_factor=config.default_replication_factor,
+                is_auto_create=config.creates_topics,
+            ),
+            rng=self._ids.placement,
+            new_topic_id=lambda: uuid.uuid4().hex,
+        )
+        self.produce = ProduceService(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            membership=self.membership,
+            peer=self.peer,
+            clock=self._clock,
+            counts=self.counts,
+            topic_to_write=self.admin.topic_to_write,
+        )
+        self.reads = ReadService(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            peer=self.peer,
+            topic_to_read=self.admin.topic,
+        )
+        self.metrics = NodeMetrics(
+            node_id=config.node_id,
+            clock=self._clock,
+            counts=self.counts,
+            image=lambda: self.metadata.image,
+            quorum=self.quorum.status,
+            replicas=self._samples,
+            is_ready=lambda: self.health.readiness().is_ready,
+        )
+        self.health = HealthService(
+            metadata=self.metadata,
+            membership=self.membership,
+            replicas=self.replicas,
+            render_metrics=self.metrics.render,
+        )
+        self.peer_server.register(HEARTBEAT, self.controller.on_heartbeat)
+        self.peer_server.register(FETCH, self.fetch_server.on_fetch)
+        self.peer_server.register(FETCH_WAKE, self.fetch_server.on_wake)
+        self.peer_server.register(PRODUCE, self.produce.on_produce)
+        self.peer_server.register(READ, self.reads.on_read)
+        for listener in (
+            self._on_image,
+            self.replicas.on_image,
+            self.membership.on_image,
+            self.controller.on_image,
+        ):
+            self.metadata.listen(listener)
+
+    # -- what the parts ask of each other --------------------------------------------------------
+
+    def _samples(self) -> list[ReplicaSample]:
+        return [
+            ReplicaSample(
+                topic=runner.topic,
+                partition=runner.partition,
+                is_leader=runner.leader is not None,
+                log_start_offset=runner.log.log_start_offset,
+                log_end_offset=runner.log.log_end_offset,
+                high_watermark=runner.high_watermark,
+                stored_bytes=runner.log.size_bytes,
+                counts=runner.counts,
+            )
+            for runner in self.replicas
+        ]
+
+    def _peer_identity(self) -> PeerIdentity:
+        return PeerIdentity(
+            node_id=self.config.node_id,
+            cluster_id=self.directory.cluster_id or "",
+            is_voter=self.config.node_id in self.voters,
+            incarnation=self._ids.incarnation,
+            voters=tuple(sorted(self.voters)),
+        )
+
+    def _identity(self) -> Identity:
+        address = self.config.peer_address(self.peer_listener.port)
+        return Identity(
+            api_url=self.config.url(self.api_port),
+            peer_host=address.host,
+            peer_port=address.port,
+            rack=self.config.rack,
+            feature_min=1,
+            feature_max=FEATURE_LEVEL,
+        )
+
+    def _resolve(self, node_id: int) -> tuple[str, int] | None:
+        """Where a node listens for peers: as it registered, else as we were told at the start."""
+        broker = self.metadata.image.brokers.get(node_id)
+        if broker is not None:
+            return broker.peer_host, broker.peer_port
+        address = self.voters.get(node_id)
+        return None if address is None else (address.host, address.port)
+
+    def _on_disconnected(self, node_id: int, channel: Channel) -> None:
+        del channel
+        self.controller.on_disconnected(node_id)
+
+    def _on_role_change(self, status: QuorumStatus) -> None:
+        """On the quorum's thread."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._on_status, status)
+
+    def _on_status(self, status: QuorumStatus) -> None:
+        self.controller.on_status(status)
+        self.membership.beat_soon()
+
+    def _on_image(self, image: Image) -> None:
+        if image.cluster_id and self.directory.cluster_id != image.cluster_id:
+            try:
+                self.directory.set_cluster_id(image.cluster_id)
+            except StartupError as error:
+                die(error)
+            self.quorum.set_cluster_id(image.cluster_id)
+
+    # -- running ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Everything up to an API that answers; registration goes on in the background of ``run``."""
+        self._api_socket = _bind(self.config.listen)
+        self.api_port = self._api_socket.getsockname()[1]
+        self._was_clean = self.directory.consume_clean_marker()
+        await self.replicas.recover(was_clean=self._was_clean)
+        await self.quorum.start()
+        await self.peer_listener.start(*self.config.peer_listen)
+        application = build_application(
+            Ports(
+                records=RecordsService(self.produce, self.reads),
+                metadata=self.admin,
+                health=self.health,
+                limits=self.config.limits,
+            )
+        )
+        self._runner = web.AppRunner(
+            application, access_log=None, shutdown_timeout=API_SHUTDOWN_S, handle_signals=False
+        )
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._api_socket, ssl_context=self._api_tls).start()
+        self.health.has_started = True
+        logger.info("listening url=%s data_dir=%s", self.url, self.directory.root)
+
+    @property
+    def url(self) -> str:
+        """Where clients reach this node."""
+        return self.config.url(self.api_port)
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Take part in the cluster until ``stop`` is set, then leave it in order."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._join(), name="join"),
+                group.create_task(self.isr_proposer.run(), name="isr-proposals"),
+                group.create_task(self.replicas.run(), name="replicas"),
+                group.create_task(self._tick(), name="tick"),
+                group.create_task(self._housekeeping(), name="housekeeping"),
+            ]
+            await stop.wait()
+            await self._leave()
+            for task in tasks:
+                task.cancel()
+        await self._close()
+
+    async def _join(self) -> None:
+        epoch = await self.membership.register(
+            self.replicas.reports(), was_clean_stop=self._was_clean
+        )
+        self.replicas.broker_epoch = epoch
+        self.replicas.on_image(self.metadata.image)
+        await self.membership.run()
+
+    async def _tick(self) -> None:
+        while True:
+            await self._clock.sleep(TICK_MS)
+            self.replicas.tick()
+
+    async def _housekeeping(self) -> None:
+        """Checkpoints, retention and room, one small thing at a time."""
+        retention_ms = self._clock.now_ms()
+        while True:
+            await self._clock.sleep(HOUSEKEEPING_MS)
+            for runner in list(self.replicas):
+                await runner.maybe_checkpoint()
+            if self._clock.now_ms() - retention_ms >= self.config.retention_check_ms:
+                retention_ms = self._clock.now_ms()
+                self.replicas.run_retention()
+            for watch in self._certificates:
+                watch.maybe_reload()
+            if self.membership.is_disk_full and self.directory.has_room(ROOM_BYTES):
+                self.membership.on_disk_room()
+
+    async def _leave(self) -> None:
+        """Graceful stop: others lead before we go."""
+        logger.info("draining")
+        if self.membership.broker_epoch >= 0:
+            timeout_ms = self.config.drain_timeout_ms
+            if not await self.membership.drain(timeout_ms=min(timeout_ms, DRAIN_MS_MAX)):
+                logger.warning("drain incomplete: partitions may wait for an election")
+        if self.quorum.status().role is Role.LEADER and len(self.voters) > 1:
+            self.controller.close()
+            await self.quorum.transfer_leadership(timeout_ms=TRANSFER_TIMEOUT_MS)
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _close(self) -> None:
+        self.controller.close()
+        await self.produce.close()
+        await self.replicas.close(is_clean=True)
+        self.fetch_server.close()
+        await self.peer.close()
+        await self.peer_listener.stop()
+        await self.peer_server.close()
+        await self.quorum.stop()
+        self.directory.mark_clean_stop()
+        self.directory.close()
+        self._pool.shutdown()
+        logger.info("stopped")
+
+
+def _bind(address: Address) -> socket.socket:
+    """A bound socket that does not listen yet.
+
+    Raises:
+        StartupError: the address is taken or not ours.
+    """
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, where = found[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(where)
+    except OSError as error:
+        raise StartupError(f"cannot listen on {address}: {error}") from error
+    return bound
+
+
+async def run(config: NodeConfig, stop: asyncio.Event) -> None:
+    """Run one node until ``stop`` is set.
+
+    Raises:
+        StartupError: the node refuses to start; nothing was changed.
+    """
+    clock = SystemClock()
+    node = Node(config, clock=clock, ids=draw_ids(clock))
+    await node.start()
+    await node.serve(stop)
