@@ -18,6 +18,9 @@ KEEPALIVE_S = 75.0
 LINGERING_S = 2.0
 """How long the rest of a refused body is read and dropped, so that the client gets to see the refusal."""
 
+SHUTDOWN_TIMEOUT_S = 10.0
+"""How long requests under way may take once the server stops."""
+
 
 def build_application(
     ports: Ports, *, on_broken_invariant: BrokenInvariantHook | None = None
@@ -39,7 +42,10 @@ async def _leave_to_dispatcher(request: web.Request) -> None:
 
 
 def build_runner(
-    ports: Ports, *, on_broken_invariant: BrokenInvariantHook | None = None
+    ports: Ports,
+    *,
+    on_broken_invariant: BrokenInvariantHook | None = None,
+    shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
 ) -> web.ServerRunner:
     """The API on aiohttp's bare server; called on the event loop that will serve it.
 
@@ -54,4 +60,4 @@ def build_runner(
         keepalive_timeout=KEEPALIVE_S,
         lingering_time=LINGERING_S,
     )
-    return web.ServerRunner(server, handle_signals=False)
+    return web.ServerRunner(server, handle_signals=False, shutdown_timeout=shutdown_timeout_s)

@@ -111,12 +111,11 @@ class Call:
         request = self.request
         announced = request.content_length
         if announced:
-            self._check_size(announced)
-            self._reserve(announced)
+            self._account(announced)
         content = request.content
         if content.is_eof():
             body = content.read_nowait(-1)
-            self._check_size(len(body))
+            self._account(len(body))
             return body
         if "Expect" in request.headers:
             await self._send_continue()
@@ -136,21 +135,19 @@ class Call:
         while chunk := await content.readany():
             chunks.append(chunk)
             size += len(chunk)
-            self._check_size(size)
-            if size > self.reserved_bytes:
-                self._reserve(size - self.reserved_bytes)
+            self._account(size)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _reserve(self, byte_count: int) -> None:
-        self.shared.in_flight.reserve(byte_count)
-        self.reserved_bytes += byte_count
-
-    def _check_size(self, size: int) -> None:
+    def _account(self, size: int) -> None:
+        """The body has this many bytes, or more: announced, or as it came (compressed bodies grow)."""
         most = self.shared.in_flight.limits.request_bytes_max
         if size > most:
             raise RequestTooLargeError(
                 f"the body has {size} bytes or more; at most {most} are taken in one request"
             )
+        if size > self.reserved_bytes:
+            self.shared.in_flight.reserve(size - self.reserved_bytes)
+            self.reserved_bytes = size
 
     async def _send_continue(self) -> None:
         """Ask for the body, now that it is known to be wanted: curl waits a second for this."""

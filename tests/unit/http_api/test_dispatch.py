@@ -1,0 +1,310 @@
+"""Request ids, limits, error translation and logs: what every endpoint gets."""
+
+import asyncio
+import gzip
+import logging
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from http_api.app import build_application
+from http_api.ports import ApiLimits
+from storage.errors import DiskFullError
+from tests.support.api_server import JSON_V2, serving
+from tests.support.fake_ports import FakeNode
+
+
+async def raw_exchange(api, request: bytes) -> bytes:
+    """Bytes in, everything that comes until the server closes."""
+    host, _, port = api.base_url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+async def test_request_ids_are_made_of_node_and_counter(api):
+    first = (await api.get("/topics")).headers["X-Request-Id"]
+    second = (await api.get("/nope")).headers["X-Request-Id"]
+    assert (first, second) == ("1-1", "1-2")
+
+
+async def test_a_sane_request_id_of_the_client_is_kept_on_errors_too(api):
+    for path in ("/topics", "/nope", "/topics/x", "/readyz"):
+        answer = await api.get(path, headers={"X-Request-Id": "abc-1:2/3"})
+        assert answer.headers["X-Request-Id"] == "abc-1:2/3"
+
+
+@pytest.mark.parametrize("given", ["", "a b", "x" * 129, "é", '"'])
+async def test_other_request_ids_are_replaced(api, given):
+    answer = await api.get("/topics", headers={"X-Request-Id": given})
+    assert answer.headers["X-Request-Id"] == "1-1"
+
+
+async def test_unknown_paths_and_methods_are_answered_in_json(api):
+    assert (await api.get("/nope")).error == (404, 404)
+    answer = await api.call("PATCH", "/topics/t")
+    assert answer.error == (405, 405)
+    assert answer.headers["Allow"] == "GET, HEAD, OPTIONS, POST"
+
+
+async def test_a_trailing_slash_means_nothing(api):
+    for path in ("/topics", "/topics/t", "/topics/t/partitions/0", "/v3/clusters", "/readyz"):
+        assert (await api.get(path + "/")).status == 200, path
+
+
+async def test_head_is_get_without_a_body(api):
+    get, head = await api.get("/topics"), await api.call("HEAD", "/topics")
+    assert head.status == 200
+    assert head.body == b""
+    assert head.headers["Content-Length"] == get.headers["Content-Length"]
+
+
+async def test_options_lists_methods(api):
+    answer = await api.call("OPTIONS", "/topics/t/partitions/0/records")
+    assert (answer.status, answer.headers["Allow"]) == (204, "GET, HEAD, OPTIONS, POST")
+    assert (await api.call("OPTIONS", "/nope")).error == (404, 404)
+
+
+async def test_options_of_the_server(api):
+    answer = await raw_exchange(api, b"OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 204 ")
+    assert b"Allow: DELETE, GET, HEAD, OPTIONS, POST, PUT" in answer
+
+
+async def test_control_characters_in_names_are_refused(api):
+    answer = await api.get("/topics/a%0Ab")
+    assert answer.error == (400, 400)
+    assert "a␊b" in answer.json["message"]
+
+
+async def test_a_bug_is_answered_with_an_id_and_nothing_of_its_inside(api, caplog):
+    api.node.errors["topic"] = ValueError("secret")
+    answer = await api.get("/topics/t", headers={"X-Request-Id": "find-me"})
+    assert answer.error == (500, 500)
+    assert b"secret" not in answer.body
+    assert b"find-me" in answer.body
+    assert "unexpected error request_id=find-me" in caplog.text
+    assert "secret" in caplog.text
+
+
+async def test_a_broken_invariant_is_reported_to_the_node(caplog):
+    node, told = FakeNode(), []
+    node.errors["topic"] = broken = AssertionError("1 != 2")
+    async with serving(node, on_broken_invariant=told.append) as api:
+        assert (await api.get("/topics/t")).error == (500, 500)
+    assert told == [broken]
+    assert "broken invariant" in caplog.text
+
+
+async def test_a_broken_invariant_is_logged_when_nobody_listens(api, caplog):
+    api.node.errors["topic"] = AssertionError("1 != 2")
+    assert (await api.get("/topics/t")).error == (500, 500)
+    assert "1 != 2" in caplog.text
+
+
+async def test_what_aiohttp_refuses_gets_our_envelope(api):
+    api.node.errors["topic"] = web.HTTPConflict()
+    assert (await api.get("/topics/t")).error == (409, 409)
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "level"),
+    [
+        ("/topics", None, logging.DEBUG),
+        ("/nope", None, logging.INFO),
+        ("/topics/t", DiskFullError("full"), logging.WARNING),
+    ],
+)
+async def test_access_log_levels(api, caplog, path, error, level):
+    caplog.set_level(logging.DEBUG, "http_api.access")
+    if error is not None:
+        api.node.errors["topic"] = error
+    await api.get(path, headers={"X-Request-Id": "id-7"})
+    (record,) = [r for r in caplog.records if r.name == "http_api.access"]
+    assert record.levelno == level
+    assert f"method=GET path={path} status=" in record.getMessage()
+    assert record.getMessage().endswith("request_id=id-7")
+
+
+async def test_the_application_serves_the_same(api):
+    node = FakeNode()
+    node.add_topic("t")
+    async with TestClient(TestServer(build_application(node.ports()))) as client:
+        answer = await client.post(
+            "/topics/t/",
+            data=b'{"records":[{"value":1}]}',
+            headers={"Content-Type": JSON_V2},
+            expect100=True,
+        )
+        assert answer.status == 200
+        assert (await answer.json())["offsets"][0]["offset"] == 0
+        assert (await client.get("/nope")).status == 404
+
+
+# -- bodies
+
+
+async def test_a_body_above_the_bound_is_refused_before_it_is_read():
+    async with serving(limits=ApiLimits(request_bytes_max=100)) as api:
+        api.node.add_topic("t")
+        answer = await raw_exchange(
+            api,
+            b"POST /topics/t HTTP/1.1\r\nHost: a\r\nContent-Length: 101\r\nConnection: close\r\n"
+            b"Expect: 100-continue\r\n\r\n" + b" " * 101,
+        )
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"error_code":413' in answer
+    assert b"100 Continue" not in answer
+
+
+async def chunks(*parts):
+    for part in parts:
+        yield part
+
+
+async def test_a_chunked_body_above_the_bound_is_refused():
+    async with serving(limits=ApiLimits(request_bytes_max=100)) as api:
+        api.node.add_topic("t")
+        answer = await api.call(
+            "POST",
+            "/topics/t",
+            data=chunks(b" " * 60, b" " * 60),
+            headers={"Content-Type": JSON_V2},
+        )
+        assert answer.error == (413, 413)
+        assert api.node.produce_requests == []
+
+
+async def test_a_compressed_body_counts_as_what_it_becomes():
+    async with serving(limits=ApiLimits(request_bytes_max=1000)) as api:
+        api.node.add_topic("t")
+        headers = {"Content-Type": JSON_V2, "Content-Encoding": "gzip"}
+        body = b'{"records":[{"value":"' + b"x" * 500 + b'"}]}'
+        answer = await api.call("POST", "/topics/t", data=gzip.compress(body), headers=headers)
+        assert answer.status == 200
+        bomb = gzip.compress(b'{"records":[{"value":"' + b"x" * 5000 + b'"}]}')
+        assert len(bomb) < 1000
+        assert (await api.call("POST", "/topics/t", data=bomb, headers=headers)).error == (413, 413)
+
+
+async def test_a_body_that_is_not_what_its_encoding_says_is_malformed(api):
+    headers = {"Content-Type": JSON_V2, "Content-Encoding": "gzip"}
+    answer = await api.call("POST", "/topics/t", data=b"no gzip at all" * 10, headers=headers)
+    assert answer.status == 400
+
+
+async def test_chunked_bodies_are_taken(api):
+    answer = await api.call(
+        "POST",
+        "/topics/t",
+        data=chunks(b'{"records":', b'[{"value":', b"1}]}"),
+        headers={"Content-Type": JSON_V2},
+    )
+    assert answer.status == 200
+
+
+async def test_the_body_is_asked_for_when_the_client_waits_for_that(api):
+    answer = await api.call(
+        "POST",
+        "/topics/t",
+        data=b'{"records":[{"value":1}]}',
+        headers={"Content-Type": JSON_V2},
+        expect100=True,
+    )
+    assert answer.status == 200
+
+
+async def test_a_body_that_does_not_come_is_given_up():
+    async with serving(limits=ApiLimits(body_wait_ms_max=0)) as api:
+        api.node.add_topic("t")
+        answer = await raw_exchange(
+            api,
+            b"POST /topics/t HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\nConnection: close\r\n\r\n{",
+        )
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"error_code":408' in answer
+
+
+# -- limits
+
+
+async def test_requests_above_the_bound_are_refused_and_probes_are_not():
+    async with serving(limits=ApiLimits(requests_in_flight_max=1)) as api:
+        api.node.add_topic("t")
+        fetched = asyncio.Event()
+        original = api.node.fetch
+
+        async def fetch(request):
+            fetched.set()
+            return await original(request)
+
+        api.node.fetch = fetch
+        waiting = asyncio.ensure_future(api.records("t", "?timeout=60000"))
+        await fetched.wait()
+        answer = await api.get("/topics")
+        assert answer.error == (429, 42901)
+        assert answer.headers["Retry-After"] == "1"
+        assert (await api.get("/livez")).status == 200
+        assert (await api.get("/metrics")).status == 200
+        api.node.append("t", 0, [b"1"])
+        assert (await waiting).status == 200
+        assert (await api.get("/topics")).status == 200
+
+
+async def test_bytes_above_the_bound_are_refused_and_given_back():
+    async with serving(limits=ApiLimits(bytes_in_flight_max=100)) as api:
+        api.node.add_topic("t")
+        assert (await api.post("/topics/t", b" " * 101)).error == (429, 42901)
+        assert (await api.post("/topics/t", b" " * 100)).error == (400, 400)
+        for _ in range(3):
+            assert (await api.produce("t", [{"value": "x" * 50}])).status == 200
+        assert b"milena_http_body_bytes_in_flight 0" in (await api.get("/metrics")).body
+
+
+async def test_chunked_bytes_count_as_they_come():
+    async with serving(limits=ApiLimits(bytes_in_flight_max=100)) as api:
+        api.node.add_topic("t")
+        answer = await api.call(
+            "POST",
+            "/topics/t",
+            data=chunks(b" " * 60, b" " * 60),
+            headers={"Content-Type": JSON_V2},
+        )
+        assert answer.error == (429, 42901)
+        assert (await api.produce("t", [{"value": 1}])).status == 200
+
+
+async def test_a_client_that_goes_away_ends_its_wait():
+    async with serving() as api:
+        api.node.add_topic("t")
+        fetching, ended = asyncio.Event(), asyncio.Event()
+
+        async def fetch(request):
+            fetching.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        api.node.fetch = fetch
+        waiting = asyncio.ensure_future(api.records("t", "?timeout=60000"))
+        await fetching.wait()
+        waiting.cancel()
+        await ended.wait()
+
+
+async def test_metrics_count_by_route_and_not_by_name(api):
+    await api.get("/topics/t")
+    await api.get("/topics/missing")
+    await api.get("/made/up")
+    text = (await api.get("/metrics")).body.decode()
+    assert 'milena_http_requests_total{method="GET",path="/topics/{topic}",status="200"} 1' in text
+    assert 'milena_http_requests_total{method="GET",path="/topics/{topic}",status="404"} 1' in text
+    assert 'milena_http_requests_total{method="other",path="unrouted",status="404"} 1' in text
+    assert 'milena_http_request_seconds_count{method="GET",path="/topics/{topic}"} 2' in text
+    assert "missing" not in text
+    assert text.startswith("# TYPE milena_fake gauge\n")

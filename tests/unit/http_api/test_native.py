@@ -1,0 +1,102 @@
+"""Producers, cluster metadata, probes."""
+
+import asyncio
+
+import pytest
+
+from storage.errors import NoQuorumError
+from tests.support.fake_ports import CLUSTER_ID
+
+
+async def test_producer_ids_are_allocated(api):
+    first, second = await api.post("/producers"), await api.post("/producers", {})
+    assert first.json == {"producer_id": 1, "producer_epoch": 0, "last_sequences": {}}
+    assert second.json["producer_id"] != 1
+
+
+async def test_a_name_keeps_its_id_under_the_next_epoch(api):
+    first = await api.post("/producers", {"name": "p"})
+    again = await api.post("/producers", {"name": "p"})
+    assert again.json["producer_id"] == first.json["producer_id"]
+    assert again.json["producer_epoch"] == first.json["producer_epoch"] + 1
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"name": ""}, (422, 422)),
+        ({"name": "a\nb"}, (422, 422)),
+        ({"name": "x" * 256}, (422, 422)),
+        ({"name": 1}, (400, 400)),
+        ({"other": 1}, (422, 422)),
+        ([], (400, 400)),
+        (b"{", (400, 400)),
+    ],
+)
+async def test_refuses_names_that_are_none(api, body, error):
+    assert (await api.post("/producers", body)).error == error
+
+
+async def test_no_quorum_no_producer(api):
+    api.node.errors["allocate_producer"] = NoQuorumError("no quorum")
+    answer = await api.post("/producers")
+    assert answer.error == (503, 50305)
+    assert answer.headers["Retry-After"] == "1"
+
+
+async def test_metadata_shows_brokers_and_leaders(api):
+    api.node.set_partition("t", 0, leader=None)
+    body = (await api.get("/metadata")).json
+    assert body["cluster_id"] == CLUSTER_ID
+    assert body["version"] == api.node.image.index
+    assert (body["controller_id"], body["controller_epoch"]) == (1, 3)
+    assert body["brokers"][2] == {
+        "broker_id": 3,
+        "url": "http://node3.test:8082",
+        "rack": "r3",
+        "is_fenced": True,
+        "is_draining": False,
+    }
+    topics = {topic["name"]: topic for topic in body["topics"]}
+    assert list(topics) == ["many", "t"]
+    assert len(topics["many"]["partitions"]) == 3
+    assert topics["t"]["partitions"] == [
+        {"partition": 0, "leader": None, "leader_epoch": 5, "replicas": [1, 2, 3], "isr": [1, 2]}
+    ]
+
+
+async def test_metadata_waits_for_a_later_version(api):
+    version = api.node.image.index
+    waiting = asyncio.ensure_future(api.get(f"/metadata?since={version}&timeout=60000"))
+    assert (await api.get(f"/metadata?since={version - 1}")).json["version"] == version
+    api.node.add_topic("new")
+    answer = (await waiting).json
+    assert answer["version"] > version
+    assert "new" in {topic["name"] for topic in answer["topics"]}
+
+
+async def test_metadata_answers_after_the_timeout(api):
+    version = api.node.image.index
+    assert (await api.get(f"/metadata?since={version}&timeout=0")).json["version"] == version
+
+
+@pytest.mark.parametrize("query", ["since=x", "since=-1", "since=1&timeout=-1", "since="])
+async def test_refuses_bad_versions(api, query):
+    assert (await api.get(f"/metadata?{query}")).error == (400, 400)
+
+
+async def test_probes(api):
+    for path in ("/livez", "/startupz", "/readyz"):
+        answer = await api.get(path)
+        assert (answer.status, answer.json) == (200, {"status": "ok", "reason": ""})
+    api.node.is_ready = api.node.has_started = False
+    assert (await api.get("/livez")).status == 200
+    started, ready = await api.get("/startupz"), await api.get("/readyz")
+    assert (started.status, started.json["status"]) == (503, "unavailable")
+    assert (ready.status, ready.json["reason"]) == (503, "catching up")
+
+
+async def test_metrics_are_prometheus_text(api):
+    answer = await api.get("/metrics")
+    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert b"milena_fake 1\n# HELP milena_http_requests_total" in answer.body
