@@ -6,9 +6,10 @@
     <root>/reserve                             preallocated room, given up when the disk is full
     <root>/topics/<topic-id>/<partition>/      a partition log
 
-The identity is replaced in place (``storage.slots``) and needs no room. The manifest grows and is replaced by rename;
-it lists a replica from before its first acknowledgement until after its files are gone, so that a listed replica
-without files is known to be *damaged* and never mistaken for a new one.
+The identity is replaced in place (``storage.slots``) and needs no room. The manifest grows and is replaced by rename.
+A replica is listed after its files were made and before its first acknowledgement, and taken off before its files are
+removed: a listed replica without files is known to be *damaged* and never mistaken for a new one, and files that are
+not listed are leftovers of a crash that nobody counts on (``unlisted_replicas``).
 
 What is not trusted: a directory of another node or cluster, of a later format, or that fails a checksum. The node
 refuses to start then and says which file and which two values differ.
@@ -204,7 +205,7 @@ class DataDirectory:
             self._replicas = wanted
 
     def remove_replica(self, topic_id: str, partition: int) -> None:
-        """Forget a replica whose files are gone."""
+        """Forget a replica; its files may be removed once this returned."""
         self.remove_replicas([(topic_id, partition)])
 
     def remove_replicas(self, replicas: Collection[ReplicaKey]) -> None:
