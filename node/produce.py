@@ -40,6 +40,7 @@ from storage.batch import (
     decode_header,
     encode_batch,
     validate_client_batch,
+    with_timestamp_type,
 )
 from storage.errors import (
     CorruptBatchError,
@@ -225,10 +226,8 @@ class ProduceService:
             batch, bytes_max=settings.max_message_bytes, now_ms=self._clock.wall_ms()
         )
         if settings.timestamp_type is not header.timestamp_type:
-            raise InvalidRecordError(
-                f"{topic} has message.timestamp.type={settings.timestamp_type.name}, the batch says "
-                f"{header.timestamp_type.name}; set bit 3 of its attributes accordingly"
-            )
+            batch = with_timestamp_type(batch, settings.timestamp_type)
+            header = decode_header(batch)
         if header.producer_id >= 0:
             await self._check_producer(header)
         append = self._append(found, partition, batch, header, acks=acks, timeout_ms=timeout_ms)
@@ -281,7 +280,7 @@ class ProduceService:
                 left = max(1, deadline - self._clock.now_ms())
                 if state.leader == self._node_id:
                     return await self._append_here(
-                        topic.topic_id, partition, batch, header, acks, left
+                        topic.topic_id, partition, state.leader_epoch, batch, header, acks, left
                     )
                 return await self._append_there(
                     state.leader, state.leader_epoch, topic, partition, batch, acks, left
@@ -314,14 +313,23 @@ class ProduceService:
         self,
         topic_id: str,
         partition: int,
+        leader_epoch: int,
         batch: bytes,
         header: BatchHeader,
         acks: Acks,
         timeout_ms: float,
     ) -> BatchReceipt:
         runner = self._replicas.find(topic_id, partition)
-        if runner is None:
-            raise NotLeaderError("the replica is not open here yet; nothing was written")
+        if runner is None or runner.leader_epoch < leader_epoch:
+            patience_ms = min(timeout_ms, LEADER_WAIT_MS)
+            runner = await self._replicas.leading(
+                topic_id, partition, leader_epoch, timeout_ms=patience_ms
+            )
+        if runner is None or runner.leader_epoch != leader_epoch:
+            raise NotLeaderError(
+                f"broker {self._node_id} does not lead this partition in epoch {leader_epoch}; "
+                "nothing was written"
+            )
         if not self._membership.has_lease:
             raise NoLeaderError(
                 f"broker {self._node_id} is cut off from the metadata quorum; nothing was written"
@@ -421,14 +429,8 @@ class ProduceService:
             batch_header = check_batch(batch)
         except CorruptBatchError as error:
             raise InvalidRecordError(f"a batch from node {peer_id} is damaged: {error}") from error
-        runner = self._replicas.find(topic_id, partition)
-        if runner is None or runner.leader_epoch != leader_epoch:
-            raise NotLeaderError(
-                f"broker {self._node_id} does not lead this partition in epoch {leader_epoch}; "
-                "nothing was written"
-            )
         receipt = await self._append_here(
-            topic_id, partition, batch, batch_header, Acks(acks), max(1, timeout_ms)
+            topic_id, partition, leader_epoch, batch, batch_header, Acks(acks), max(1, timeout_ms)
         )
         base = -1 if receipt.base_offset is None else receipt.base_offset
         last = -1 if receipt.last_offset is None else receipt.last_offset

@@ -6,7 +6,7 @@ previous life. Opening and creating logs syncs files, so that happens on worker 
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -23,6 +23,9 @@ from storage.partition_log import LogConfig, PartitionLog
 from storage.types import ReplicaHealth
 
 logger = logging.getLogger(__name__)
+
+CREATED_AT_ONCE = 64
+"""Replicas made side by side, and listed in one write of the manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,7 @@ class LocalReplicas:
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._was_clean = False
+        self._role_waiters: set[asyncio.Future[None]] = set()
 
     def __iter__(self) -> Iterator[PartitionRunner]:
         return iter(self.runners.values())
@@ -74,6 +78,32 @@ class LocalReplicas:
     def find(self, topic_id: str, partition: int) -> PartitionRunner | None:
         """The local replica of a partition."""
         return self.runners.get((topic_id, partition))
+
+    async def leading(
+        self, topic_id: str, partition: int, leader_epoch: int, *, timeout_ms: float
+    ) -> PartitionRunner | None:
+        """The replica once it is in this leader epoch or a later one.
+
+        Who asks may know of a leadership a moment before this node has made the files or seen the image.
+        """
+        deadline = self._clock.now_ms() + timeout_ms
+        while True:
+            runner = self.runners.get((topic_id, partition))
+            if runner is not None and runner.leader_epoch >= leader_epoch:
+                return runner
+            left = deadline - self._clock.now_ms()
+            if left <= 0:
+                return runner
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._role_waiters.add(waiter)
+            await asyncio.wait([waiter], timeout=left / 1000)
+            self._role_waiters.discard(waiter)
+
+    def _wake_role_waiters(self) -> None:
+        waiters, self._role_waiters = self._role_waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     @property
     def fetchers(self) -> ReplicaFetchers:
@@ -91,6 +121,10 @@ class LocalReplicas:
         """Open every replica that the manifest lists, side by side on the worker threads."""
         self._was_clean = was_clean
         loop = asyncio.get_running_loop()
+        for topic_id, partition in self._directory.unlisted_replicas():
+            # Made or removed while a process died: nobody counts on it.
+            path = self._directory.partition_directory(topic_id, partition)
+            await loop.run_in_executor(self._pool, self._files.remove_tree, path)
         jobs = [
             loop.run_in_executor(self._pool, self._open_listed, topic_id, partition, was_clean)
             for topic_id, partition in self._directory.replicas()
@@ -165,6 +199,7 @@ class LocalReplicas:
             ):
                 continue
             self._give_role(runner, image, topic)
+        self._wake_role_waiters()
 
     def _give_role(self, runner: PartitionRunner, image: Image, topic: Topic) -> None:
         state = image.partitions[runner.topic_id, runner.partition]
@@ -207,32 +242,40 @@ class LocalReplicas:
         wanted = {k for k, state in image.partitions.items() if broker_id in state.replicas}
         for key in [k for k in (*self.runners, *self._opened) if k not in wanted]:
             await self._remove(key)
-        missing = [k for k in wanted if k not in self.runners]
-        for key in missing:
-            await self._add(key, image.topics[key[0]])
-        if missing and self._image is not None:
-            self._update_roles(self._image)
+        missing = sorted(k for k in wanted if k not in self.runners)
+        for first in range(0, len(missing), CREATED_AT_ONCE):
+            await self._add(missing[first : first + CREATED_AT_ONCE], image)
+            if self._image is not None:
+                self._update_roles(self._image)
 
-    async def _add(self, key: PartitionKey, topic: Topic) -> None:
-        topic_id, partition = key
-        opened = self._opened.pop(key, None)
-        if opened is None:
-            loop = asyncio.get_running_loop()
-            log = await loop.run_in_executor(self._pool, self._create, topic, partition)
-        else:
-            log = opened.log
-            log.config = log_config(topic_settings(topic))
-        self.runners[key] = PartitionRunner(
-            log,
-            topic_id=topic_id,
-            topic=topic.name,
-            partition=partition,
-            settings=topic_settings(topic),
-            context=self._context,
+    async def _add(self, keys: Sequence[PartitionKey], image: Image) -> None:
+        loop = asyncio.get_running_loop()
+        new = [key for key in keys if key not in self._opened]
+        made = await asyncio.gather(
+            *(
+                loop.run_in_executor(self._pool, self._create, image.topics[key[0]], key[1])
+                for key in new
+            )
         )
+        # One write of the manifest for all of them: it is synced, and a topic may have many partitions.
+        await loop.run_in_executor(self._pool, self._directory.add_replicas, new)
+        logs = dict(zip(new, made, strict=True))
+        for key in keys:
+            topic = image.topics[key[0]]
+            opened = self._opened.pop(key, None)
+            log = logs[key] if opened is None else opened.log
+            log.config = log_config(topic_settings(topic))
+            self.runners[key] = PartitionRunner(
+                log,
+                topic_id=key[0],
+                topic=topic.name,
+                partition=key[1],
+                settings=topic_settings(topic),
+                context=self._context,
+            )
 
     def _create(self, topic: Topic, partition: int) -> PartitionLog:
-        log = PartitionLog.open(
+        return PartitionLog.open(
             self._files,
             self._directory.partition_directory(topic.topic_id, partition),
             config=log_config(topic_settings(topic)),
@@ -243,8 +286,6 @@ class LocalReplicas:
             was_clean=False,
             now_ms=self._clock.wall_ms(),
         )
-        self._directory.add_replica(topic.topic_id, partition)
-        return log
 
     async def _remove(self, key: PartitionKey) -> None:
         runner = self.runners.pop(key, None)

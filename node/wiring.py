@@ -435,6 +435,7 @@ class Node:
             for watch in self._certificates:
                 watch.maybe_reload()
             if self.membership.is_disk_full and self.directory.has_room(ROOM_BYTES):
+                self.directory.maybe_restore_reserve()
                 self.membership.on_disk_room()
 
     async def _leave(self) -> None:
