@@ -24,7 +24,7 @@ from raft_meta.consensus.library import COMMAND, NO_OP, Callback, Failure, Libra
 from raft_meta.consensus.messages import Entry, Message
 from raft_meta.consensus.outbox import Link, Outbox
 from raft_meta.consensus.quorum import QuorumStatus, Role, StateMachine
-from raft_meta.consensus.replicator import Replicator
+from raft_meta.consensus.replicator import WINDOW_PIECES, Replicator
 from raft_meta.consensus.snapshot import SnapshotStore
 from raft_meta.consensus.wal import Wal
 from storage.errors import CorruptLogError
@@ -60,6 +60,7 @@ class CoreConfig:
     heartbeat_s: float = 0.1
     leader_fallback_s: float = 1.0
     batch_bytes: int = 4 << 20
+    window_pieces: int = WINDOW_PIECES
     log_bytes_max: int = 64 << 20
 
 
@@ -128,6 +129,7 @@ class RaftCore:
             clock=clock,
             incarnation=config.incarnation,
             batch_bytes=config.batch_bytes,
+            window_pieces=config.window_pieces,
             guards=self._guards,
         )
         self._installer = Installer(

@@ -49,6 +49,7 @@ class Replicator:
         clock: Callable[[], float],
         incarnation: int,
         batch_bytes: int,
+        window_pieces: int,
         guards: frozenset[Guard],
     ) -> None:
         self._library = library
@@ -59,6 +60,7 @@ class Replicator:
         self._clock = clock
         self._incarnation = incarnation
         self._batch_bytes = batch_bytes
+        self._window_pieces = window_pieces
         self._guards = guards
         self._sending: dict[int, _Sending] = {}
         self._serial = 0
@@ -154,7 +156,7 @@ class Replicator:
     def _may_send(self, node_id: int, sending: _Sending, sent: int) -> bool:
         if Guard.BUSY not in self._guards:
             return True
-        window_open = sending.unanswered < WINDOW_PIECES and sent < WINDOW_PIECES
+        window_open = max(sending.unanswered, sent) < self._window_pieces
         return window_open and not self._link.is_congested(node_id)
 
     def _current(self, node_id: int) -> _Sending | None:
