@@ -62,13 +62,20 @@ async def list_brokers(call: Call) -> web.Response:
     return item_answer(links.listing("KafkaBrokerList", links.url("brokers"), items))
 
 
+def find_broker(call: Call) -> Broker:
+    """The broker that the path names.
+
+    Raises:
+        BrokerNotFoundError: there is none.
+    """
+    text = call.names["broker"]
+    for broker in call.ports.metadata.image.brokers.values():
+        if str(broker.broker_id) == text:
+            return broker
+    raise BrokerNotFoundError(f"there is no broker '{text}'")
+
+
 async def get_broker(call: Call) -> web.Response:
     """One broker."""
     links = Links(call)
-    text = call.names["broker"]
-    broker = None
-    if text.isascii() and text.isdigit():
-        broker = call.ports.metadata.image.brokers.get(int(text))
-    if broker is None:
-        raise BrokerNotFoundError(f"there is no broker '{text}'")
-    return item_answer(_broker(links, broker))
+    return item_answer(_broker(links, find_broker(call)))

@@ -5,6 +5,7 @@ from aiohttp import web
 from http_api.call import Call
 from http_api.errors import ResourceNotFoundError
 from http_api.lookup import find_partition, find_topic, partitions_of
+from http_api.v3.clusters import find_broker
 from http_api.v3.resources import Links, Resource, item_answer
 from raft_meta.machine.image import Partition
 from storage.errors import MalformedRequestError
@@ -99,13 +100,13 @@ async def list_broker_replicas(call: Call) -> web.Response:
     """All replicas that a broker holds."""
     links = Links(call)
     image = call.ports.metadata.image
-    text = call.names["broker"]
+    broker_id = find_broker(call).broker_id
     items = [
-        _replica(links, topic.name, partition, state, int(text))
+        _replica(links, topic.name, partition, state, broker_id)
         for _, topic_id in sorted(image.topic_ids.items())
         for topic in (image.topics[topic_id],)
         for partition, state in partitions_of(call, topic)
-        if text in map(str, state.replicas)
+        if broker_id in state.replicas
     ]
-    url = links.url("brokers", text, "partition-replicas")
+    url = links.url("brokers", broker_id, "partition-replicas")
     return item_answer(links.listing("KafkaReplicaList", url, items))

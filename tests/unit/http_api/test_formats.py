@@ -1,0 +1,532 @@
+"""Record formats, without HTTP: bodies to columns and batches to bodies."""
+
+import base64
+import json
+from contextlib import suppress
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from http_api.errors import InvalidFieldError
+from http_api.formats import binary_v2, json_v2
+from http_api.formats.answers import Wanted, encode_records
+from http_api.formats.envelope import TIMESTAMP_MS_MAX, parse_time
+from http_api.media import records_type
+from http_api.ports import FetchResult
+from storage.batch import RecordColumns, decode_header, encode_batch, stamp_batch
+from storage.errors import (
+    CorruptBatchError,
+    InvalidRecordError,
+    MalformedRequestError,
+    MilenaError,
+    NotAcceptableError,
+    PartitionNotFoundError,
+    RequestTooLargeError,
+    UnsupportedSchemaError,
+)
+from storage.types import Codec
+from tests.support.api_server import BATCH, BINARY_V2, JSON_V2
+
+NOW_MS = 1_700_000_000_000
+
+
+def body(*records, **envelope):
+    return orjson.dumps({"records": list(records), **envelope})
+
+
+def decode(*records, **envelope):
+    return json_v2.decode(body(*records, **envelope), records_max=1000)
+
+
+def b64(data):
+    return base64.b64encode(data).decode()
+
+
+# -- requests
+
+
+def test_json_is_stored_compact_with_quotes():
+    records = json_v2.decode(
+        b'{"records": [{"key": "u1", "value": {"b" : [1, 2.50], "a": "\\u00e9"}}]}', records_max=9
+    )
+    assert records.keys == [b'"u1"']
+    assert records.values == ['{"b":[1,2.5],"a":"é"}'.encode()]
+    assert records.headers is records.timestamps is records.partitions is None
+
+
+def test_null_and_absent_are_no_value():
+    records = decode({"key": None, "value": 1}, {"value": None}, {"key": 0, "value": False}, {})
+    assert records.keys == [None, None, b"0", None]
+    assert records.values == [b"1", None, b"false", None]
+    assert decode({}, {}).keys is None
+    assert decode({}, {}).values == [None, None]
+
+
+@pytest.mark.parametrize("value", ["", "\n", ",\n,", "a\n", "\\n", [], {}, 0, "\u2028", "null"])
+def test_every_value_survives_beside_others(value):
+    records = decode({"value": value}, {"value": [value]}, {"value": {"\n": value}})
+    assert [orjson.loads(v) for v in records.values] == [value, [value], {"\n": value}]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "18446744073709551616",
+        "-9223372036854775809",
+        "1" + "0" * 300,
+        "-" + "9" * 40,
+        "18446744073709551615",
+    ],
+)
+def test_integers_of_any_size_keep_their_digits(number):
+    text = b'{"records":[{"key":%b,"value":{"n":[%b]}},{"value":null}]}' % (2 * (number.encode(),))
+    records = json_v2.decode(text, records_max=9)
+    assert records.keys == [number.encode(), None]
+    assert records.values == [b'{"n":[%b]}' % number.encode(), None]
+
+
+def test_text_that_looks_like_a_rounded_number_is_left_alone():
+    value = "1e+20 " + "9" * 30
+    assert decode({"value": value}).values == [orjson.dumps(value)]
+
+
+def test_numbers_that_no_float_holds_are_refused():
+    with pytest.raises(MalformedRequestError, match="infinity"):
+        json_v2.decode(b'{"records":[{"value":1e999}]}', records_max=9)
+
+
+def test_integers_without_end_are_refused():
+    text = b'{"records":[{"value":1%b}]}' % (b"0" * 5000)
+    with pytest.raises(MalformedRequestError):
+        json_v2.decode(text, records_max=9)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=4)
+    ),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(json_values, json_values), min_size=1, max_size=8))
+def test_json_in_is_json_stored(rows):
+    text = json.dumps({"records": [{"key": k, "value": v} for k, v in rows]}).encode()
+    records = json_v2.decode(text, records_max=9)
+
+    def loads(column):
+        return [None if item is None else json.loads(item) for item in column]
+
+    assert loads(records.keys) == [k for k, _ in rows]
+    assert loads(records.values) == [v for _, v in rows]
+
+
+def test_binary_is_base64():
+    text = body({"key": b64(b"\xff"), "value": b64(b"")}, {"key": None, "value": b64(b"ab")})
+    records = binary_v2.decode(text, records_max=9)
+    assert records.keys == [b"\xff", None]
+    assert records.values == [b"", b"ab"]
+
+
+@pytest.mark.parametrize("value", ["a", "ab=", "a b=", "YQ==\n", "é", "YQ", "Y===", "YQ==YQ=="])
+def test_refuses_what_is_not_base64_and_says_where(value):
+    text = body({"value": b64(b"good")}, {"value": value})
+    with pytest.raises(
+        MalformedRequestError, match=r"(?s)records\[1\].value: data=.* is not a valid base64 string"
+    ):
+        binary_v2.decode(text, records_max=9)
+
+
+@pytest.mark.parametrize("value", [1, True, [], {}])
+def test_base64_is_a_string(value):
+    with pytest.raises(MalformedRequestError, match="base64 must be a string"):
+        binary_v2.decode(body({"value": value}), records_max=9)
+
+
+def test_headers_have_a_key_or_a_name():
+    records = decode(
+        {
+            "value": 1,
+            "headers": [
+                {"key": "a", "value": b64(b"1")},
+                {"name": "a", "value": None},
+                {"key": "b"},
+            ],
+        },
+        {"value": 2},
+        {"value": 3, "headers": []},
+        {"value": 4, "headers": None},
+    )
+    assert records.headers == [[("a", b"1"), ("a", None), ("b", None)], None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("headers", "error", "sentence"),
+    [
+        ({}, MalformedRequestError, "must be a list"),
+        ([1], MalformedRequestError, "must hold objects"),
+        ([{"value": ""}], MalformedRequestError, "needs a 'key'"),
+        ([{"key": 1}], MalformedRequestError, "needs a 'key'"),
+        ([{"key": "a", "value": "?"}], MalformedRequestError, "base64"),
+        ([{"key": "a", "value": 1}], MalformedRequestError, "base64"),
+        ([{"key": "a", "foo": 1}], InvalidFieldError, "Unrecognized field: foo"),
+    ],
+)
+def test_refuses_bad_headers(headers, error, sentence):
+    with pytest.raises(error, match=sentence):
+        decode({"value": 1, "headers": headers})
+
+
+def test_timestamps_are_ms_or_iso():
+    records = decode(
+        {"timestamp": 5},
+        {"timestamp": None},
+        {},
+        {"timestamp": "2021-02-05T19:14:42.5Z"},
+        {"timestamp": "1970-01-01T01:00:00+01:00"},
+    )
+    assert records.timestamps == [5, None, None, 1_612_552_482_500, 0]
+    assert parse_time("9999-12-31T23:59:59.999Z", "x") == TIMESTAMP_MS_MAX
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "error"),
+    [
+        (-1, InvalidRecordError),
+        (TIMESTAMP_MS_MAX + 1, InvalidRecordError),
+        ("yesterday", MalformedRequestError),
+        (1.5, MalformedRequestError),
+        (True, MalformedRequestError),
+        ("1969-12-31T23:59:59Z", InvalidRecordError),
+    ],
+)
+def test_refuses_bad_timestamps(timestamp, error):
+    with pytest.raises(error, match="timestamp"):
+        decode({"value": 1, "timestamp": timestamp})
+
+
+def test_partitions():
+    assert decode({"partition": 2}, {"partition": None}, {}).partitions == [2, None, None]
+
+
+@pytest.mark.parametrize(
+    ("partition", "error"),
+    [
+        ("1", MalformedRequestError),
+        (1.0, MalformedRequestError),
+        (True, MalformedRequestError),
+        (-1, PartitionNotFoundError),
+    ],
+)
+def test_refuses_bad_partitions(partition, error):
+    with pytest.raises(error):
+        decode({"value": 1}, {"value": 1, "partition": partition})
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "sentence"),
+    [
+        (b"[]", MalformedRequestError, 'must be a JSON object {"records": ...}, not a list'),
+        (b"{}", InvalidFieldError, "records may not be empty"),
+        (b'{"records":null}', InvalidFieldError, "records may not be empty"),
+        (b'{"records":[]}', InvalidFieldError, "records may not be empty"),
+        (b'{"records":{}}', MalformedRequestError, "records must be a list, not an object"),
+        (
+            b'{"records":[{},1]}',
+            MalformedRequestError,
+            r"records\[1\] must be an object, not a number",
+        ),
+        (
+            b'{"records":["key"]}',
+            MalformedRequestError,
+            r"records\[0\] must be an object, not a string",
+        ),
+        (b'{"records":[{}],"foo":1}', InvalidFieldError, "Unrecognized field: foo"),
+        (b'{"records":[{},{"value":1,"foo":1}]}', InvalidFieldError, "Unrecognized field: foo"),
+        (b'{"records":[{}],"value_schema":"x"}', UnsupportedSchemaError, "value_schema"),
+        (b'{"records":[{}],"key_schema_id":1}', UnsupportedSchemaError, "key_schema_id"),
+        (b"{", MalformedRequestError, "not JSON"),
+        (b"", MalformedRequestError, "empty"),
+    ],
+)
+def test_refuses_bad_envelopes(text, error, sentence):
+    sentence = sentence.replace("{", r"\{").replace("}", r"\}").replace(": ...", r": \[...\]")
+    with pytest.raises(error, match=sentence):
+        json_v2.decode(text, records_max=9)
+
+
+def test_schemas_may_be_null():
+    assert decode({"value": 1}, value_schema=None, key_schema_id=None).values == [b"1"]
+
+
+def test_refuses_too_many_records():
+    with pytest.raises(RequestTooLargeError, match="at most 2"):
+        json_v2.decode(body({}, {}, {}), records_max=2)
+
+
+hostile = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=5) | st.floats(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["records", "key", "value", "partition", "timestamp", "headers", "name", "x"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(hostile)
+def test_hostile_bodies_are_taken_or_refused(value):
+    text = json.dumps({"records": [value]} if not isinstance(value, dict) else value).encode()
+    for format_ in (json_v2, binary_v2):
+        with suppress(MilenaError):
+            assert format_.decode(text, records_max=5).values
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60))
+def test_hostile_bytes_are_taken_or_refused(noise):
+    for text in (noise, b'{"records":[' + noise + b"]}", b'{"records":[{"value":' + noise + b"}]}"):
+        with suppress(MilenaError):
+            assert json_v2.decode(text, records_max=5).values
+
+
+# -- answers
+
+
+def batch(
+    values,
+    base_offset=0,
+    *,
+    keys=None,
+    headers=None,
+    deltas=None,
+    codec=Codec.NONE,
+    time=NOW_MS,
+    control=False,
+):
+    made = encode_batch(
+        RecordColumns(deltas, None, keys, values, headers),
+        base_timestamp_ms=time,
+        codec=codec,
+        is_control=control,
+    )
+    stamp = stamp_batch(made, base_offset=base_offset, leader_epoch=1, append_time_ms=NOW_MS)
+    return stamp + made[len(stamp) :]
+
+
+def result(*batches, start=0, high_watermark=None):
+    if high_watermark is None:
+        high_watermark = max((decode_header(b).next_offset for b in batches), default=0)
+    return FetchResult(
+        start_offset=start,
+        high_watermark=high_watermark,
+        log_start_offset=0,
+        leader_epoch=1,
+        batches=b"".join(batches),
+    )
+
+
+def encode(fetched, accept="", *, count=None, bytes_max=1 << 20):
+    wanted = Wanted(
+        topic="t", partition=3, type=records_type(accept), count=count, bytes_max=bytes_max
+    )
+    return encode_records(fetched, wanted)
+
+
+def rows(fetched, accept="", **options):
+    return orjson.loads(encode(fetched, accept, **options).body)
+
+
+def test_five_keys_first_then_the_timestamp():
+    (row,) = rows(result(batch([b'{"a":1}'], 7, keys=[b'"k"']), start=7))
+    assert list(row.items()) == [
+        ("topic", "t"),
+        ("key", "k"),
+        ("value", {"a": 1}),
+        ("partition", 3),
+        ("offset", 7),
+        ("timestamp", NOW_MS),
+    ]
+
+
+def test_headers_are_there_only_when_there_are_any():
+    with_headers, without = rows(
+        result(batch([b"1", b"2"], headers=[[("h", b"\xff"), ("h", None)], None]))
+    )
+    assert with_headers["headers"] == [
+        {"key": "h", "value": b64(b"\xff")},
+        {"key": "h", "value": None},
+    ]
+    assert "headers" not in without
+
+
+def test_no_timestamp_no_field():
+    (row,) = rows(result(batch([b"1"], time=-1)))
+    assert list(row) == ["topic", "key", "value", "partition", "offset"]
+
+
+def test_stored_json_is_written_as_it_is():
+    assert (
+        b'"value":123456789012345678901234567890,'
+        in encode(result(batch([b"123456789012345678901234567890"]))).body
+    )
+
+
+def test_tombstones_and_missing_keys_are_null_in_both_formats():
+    fetched = result(batch([None, b"1"], keys=[b"2", None]))
+    assert [(r["key"], r["value"]) for r in rows(fetched, JSON_V2)] == [(2, None), (None, 1)]
+    assert [(r["key"], r["value"]) for r in rows(fetched, BINARY_V2)] == [
+        (b64(b"2"), None),
+        (None, b64(b"1")),
+    ]
+
+
+def test_without_a_wish_json_if_all_of_it_is_else_binary():
+    assert encode(result(batch([b"1"]))).content_type == JSON_V2
+    assert encode(result()).content_type == JSON_V2
+    for fetched in (
+        result(batch([b"1", b"x"])),
+        result(batch([b"1"], keys=[b"x"])),
+        result(batch([b"1"]), batch([b""], 1)),
+    ):
+        made = encode(fetched)
+        assert made.content_type == BINARY_V2
+        assert len(orjson.loads(made.body)) == fetched.high_watermark
+
+
+def test_json_ends_before_the_first_record_that_is_none():
+    fetched = result(batch([b"1", b"2"]), batch([b"3", b"x", b"4"], 2))
+    made = encode(fetched, JSON_V2)
+    assert [row["value"] for row in orjson.loads(made.body)] == [1, 2, 3]
+    assert made.next_offset == 3
+
+
+@pytest.mark.parametrize("keys", [None, [b"k"]])
+def test_json_is_refused_when_the_first_record_is_none(keys):
+    value = b"x" if keys is None else b"1"
+    with pytest.raises(NotAcceptableError, match=r"offset 5 of t-3 is not JSON.*go on at offset 6"):
+        encode(result(batch([value], 5, keys=keys), start=5), JSON_V2)
+
+
+@pytest.mark.parametrize(
+    "value", [b"1,2", b'1}],[{"x":1', b'"a":1', b" ", b"nan", b"1 2", b'{"a":1,}']
+)
+def test_bytes_that_would_break_the_answer_are_not_json(value):
+    with pytest.raises(NotAcceptableError):
+        encode(result(batch([value])), JSON_V2)
+    assert rows(result(batch([value])))[0]["value"] == b64(value)
+
+
+def test_records_outside_the_range_are_left_out():
+    fetched = result(
+        batch([b"0", b"1", b"2"]), batch([b"3", b"4", b"5"], 3), start=1, high_watermark=5
+    )
+    made = encode(fetched)
+    assert [row["offset"] for row in orjson.loads(made.body)] == [1, 2, 3, 4]
+    assert made.next_offset == 5
+
+
+def test_offsets_with_gaps():
+    fetched = result(batch([b"0", b"1"], 10, deltas=[2, 5]), start=11)
+    assert [row["offset"] for row in rows(fetched)] == [12, 15]
+    fetched = result(batch([b"0", b"1"], 10, deltas=[2, 5]), start=13)
+    assert [row["offset"] for row in rows(fetched)] == [15]
+
+
+def test_control_batches_are_passed_over():
+    fetched = result(batch([b"x"], control=True), batch([b"1"], 1), batch([b"x"], 2, control=True))
+    made = encode(fetched, JSON_V2)
+    assert [row["offset"] for row in orjson.loads(made.body)] == [1]
+    assert made.next_offset == 3
+
+
+def test_count_bounds_records():
+    fetched = result(batch([b"0", b"1"]), batch([b"2", b"3"], 2))
+    for count, offsets, next_offset in (
+        (1, [0], 1),
+        (2, [0, 1], 2),
+        (3, [0, 1, 2], 3),
+        (9, [0, 1, 2, 3], 4),
+    ):
+        made = encode(fetched, count=count)
+        assert [row["offset"] for row in orjson.loads(made.body)] == offsets
+        assert made.next_offset == next_offset
+
+
+def test_decompressed_bytes_are_bounded_but_the_first_batch_is_taken():
+    big = [b'"' + b"x" * 10_000 + b'"']
+    fetched = result(*(batch(big, i, codec=Codec.ZSTD) for i in range(5)))
+    assert [row["offset"] for row in rows(fetched, bytes_max=25_000)] == [0, 1]
+    assert [row["offset"] for row in rows(fetched, bytes_max=1)] == [0]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_batches_go_out_as_they_are(codec):
+    fetched = result(batch([b"x", b"y"], codec=codec), batch([b"z"], 2), start=1)
+    made = encode(fetched, BATCH)
+    assert (made.body, made.content_type, made.next_offset) == (fetched.batches, BATCH, 3)
+
+
+@pytest.mark.parametrize("accept", ["", JSON_V2, BINARY_V2])
+def test_damaged_batches_are_never_shown(accept):
+    whole = batch([b'"abc"'])
+    damaged = whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:]
+    with pytest.raises(CorruptBatchError):
+        encode(result(damaged, high_watermark=1), accept)
+
+
+def _dumped(value):
+    return json.dumps(value).encode()
+
+
+stored_rows = st.lists(
+    st.tuples(
+        st.none() | st.binary(max_size=8) | json_values.map(_dumped),
+        st.none() | st.binary(max_size=8) | json_values.map(_dumped),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(stored_rows, min_size=1, max_size=3), st.integers(0, 5))
+def test_whatever_is_stored_comes_out_in_binary_and_never_breaks_json(batches, start):
+    made, expected, offset = [], [], 0
+    for pairs in batches:
+        made.append(batch([v for _, v in pairs], offset, keys=[k for k, _ in pairs]))
+        expected += [(offset + i, k, v) for i, (k, v) in enumerate(pairs) if offset + i >= start]
+        offset += len(pairs)
+    start = min(start, offset)
+    fetched = result(*made, start=start)
+
+    def unbase(value):
+        return None if value is None else base64.b64decode(value)
+
+    shown = rows(fetched, BINARY_V2)
+    assert [(r["offset"], unbase(r["key"]), unbase(r["value"])) for r in shown] == expected
+    try:
+        as_json = encode(fetched, JSON_V2)
+    except NotAcceptableError:
+        return
+    parsed = json.loads(as_json.body)
+    assert [r["offset"] for r in parsed] == [o for o, _, _ in expected[: len(parsed)]]
+    for row, (_, key, value) in zip(parsed, expected, strict=False):
+        assert row["key"] == (None if key is None else json.loads(key))
+        assert row["value"] == (None if value is None else json.loads(value))

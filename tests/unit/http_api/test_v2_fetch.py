@@ -1,0 +1,223 @@
+"""v2 stateless fetch."""
+
+import asyncio
+
+import pytest
+
+from http_api.ports import ApiLimits
+from storage.errors import NotReadyError
+from storage.types import Codec
+from tests.support.api_server import BATCH, BINARY_V2, JSON_V2, serving
+from tests.support.fake_ports import NOW_MS
+
+
+def offsets(answer):
+    assert answer.status == 200, answer.body
+    return [record["offset"] for record in answer.json]
+
+
+@pytest.fixture
+def filled(api):
+    """Ten records in batches of 3, 3 and 4."""
+    for first, count in ((0, 3), (3, 3), (6, 4)):
+        api.node.append(
+            "t", 0, [b"%d" % (first + i) for i in range(count)], base_timestamp_ms=NOW_MS + first
+        )
+    return api
+
+
+async def test_from_the_beginning_by_default(filled):
+    answer = await filled.records("t")
+    assert offsets(answer) == list(range(10))
+    assert answer.headers["Content-Type"] == JSON_V2
+    assert answer.json[4] == {
+        "topic": "t",
+        "key": None,
+        "value": 4,
+        "partition": 0,
+        "offset": 4,
+        "timestamp": NOW_MS + 3,
+    }
+
+
+async def test_headers_tell_where_to_go_on(filled):
+    headers = (await filled.records("t", "?offset=4&count=2")).headers
+    told = {
+        name: headers[f"Milena-{name}"]
+        for name in (
+            "Start-Offset",
+            "Next-Offset",
+            "High-Watermark",
+            "Log-Start-Offset",
+            "Leader-Epoch",
+        )
+    }
+    assert told == {
+        "Start-Offset": "4",
+        "Next-Offset": "6",
+        "High-Watermark": "10",
+        "Log-Start-Offset": "0",
+        "Leader-Epoch": "5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("offset=0", range(10)),
+        ("offset=4", range(4, 10)),
+        ("offset=10", []),
+        ("offset=earliest", range(10)),
+        ("offset=latest", []),
+        ("offset=-2", [8, 9]),
+        ("offset=-100", range(10)),
+        ("count=1", [0]),
+        ("offset=2&count=3", [2, 3, 4]),
+        ("max_bytes=1", [0, 1, 2]),
+        ("offset=5&max_bytes=1", [5]),
+        (f"timestamp={NOW_MS + 3}", range(3, 10)),
+        (f"timestamp={NOW_MS + 4}&offset=0", range(6, 10)),
+        ("timestamp=2023-11-14T22:13:20.003Z", range(3, 10)),
+        ("timestamp=2023-11-14T23:13:20.003%2B01:00", range(3, 10)),
+        ("timestamp=2023-11-14T23:13:20.003+01:00", range(3, 10)),
+        ("timestamp=2030-01-01", []),
+        ("offset=3&timeout=&count=1".replace("timeout=&", ""), [3]),
+    ],
+)
+async def test_where_to_begin_and_end(filled, query, found):
+    assert offsets(await filled.records("t", f"?{query}")) == list(found)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "offset=x",
+        "offset=",
+        "offset=1.5",
+        "offset=99999999999999999999",
+        "count=0",
+        "count=-1",
+        "count=x",
+        "max_bytes=0",
+        "timeout=-1",
+        "timeout=1s",
+        "timestamp=soon",
+        "timestamp=",
+        "replica=remote",
+    ],
+)
+async def test_refuses_bad_parameters(filled, query):
+    answer = await filled.records("t", f"?{query}")
+    assert answer.error == (400, 400)
+    assert query.partition("=")[0] in answer.json["message"]
+
+
+async def test_out_of_range(filled):
+    answer = await filled.records("t", "?offset=11")
+    assert answer.error == (400, 40002)
+    assert answer.headers["Milena-Error"] == "offset_out_of_range"
+
+
+async def test_what_does_not_exist(filled):
+    assert (await filled.records("x")).error == (404, 40402)
+    assert (await filled.get("/topics/t/partitions/1/records")).error == (404, 40402)
+    assert (await filled.get("/topics/t/partitions/one/records")).error == (404, 40402)
+
+
+async def test_bounds_of_the_server(filled):
+    await filled.records("t", "?max_bytes=999999999999&timeout=999999999")
+    (request,) = filled.node.fetch_requests
+    assert request.max_bytes == ApiLimits().fetch_bytes_max
+    assert request.timeout_ms == ApiLimits().fetch_wait_ms_max
+
+
+async def test_defaults(filled):
+    await filled.records("t")
+    (request,) = filled.node.fetch_requests
+    assert (request.offset, request.timestamp_ms) == ("earliest", None)
+    assert (request.max_bytes, request.timeout_ms, request.is_local) == (1 << 20, 0, False)
+
+
+async def test_a_local_replica(filled):
+    await filled.records("t", "?replica=local")
+    assert filled.node.fetch_requests[0].is_local
+
+
+async def test_waits_for_a_record(api):
+    waiting = asyncio.ensure_future(api.records("t", "?offset=latest&timeout=60000"))
+    while not api.node.fetch_requests:
+        await api.get("/topics")
+    api.node.append("t", 0, [b'"news"'])
+    assert [record["value"] for record in (await waiting).json] == ["news"]
+
+
+async def test_an_empty_partition_is_an_empty_list(api):
+    answer = await api.records("t")
+    assert (answer.json, answer.headers["Content-Type"]) == ([], JSON_V2)
+
+
+@pytest.mark.parametrize(
+    ("accept", "type_"),
+    [
+        (None, JSON_V2),
+        ("*/*", JSON_V2),
+        ("application/vnd.kafka.v2+json", JSON_V2),
+        (JSON_V2, JSON_V2),
+        ("application/json", "application/json"),
+        (BINARY_V2, BINARY_V2),
+        (f"text/html, {BINARY_V2};q=0.9, {JSON_V2};q=0.8", BINARY_V2),
+    ],
+)
+async def test_accept(filled, accept, type_):
+    answer = await filled.records("t", accept=accept)
+    assert answer.headers["Content-Type"] == type_
+    assert len(answer.json) == 10
+
+
+async def test_a_type_that_cannot_be_served(filled):
+    assert (await filled.records("t", accept="text/html")).error == (406, 40601)
+
+
+async def test_records_that_are_not_json(api):
+    api.node.append("t", 0, [b"1", b"\xff", b"2"])
+    assert (await api.records("t", accept="*/*")).headers["Content-Type"] == BINARY_V2
+    before = await api.records("t", accept=JSON_V2)
+    assert (offsets(before), before.headers["Milena-Next-Offset"]) == ([0], "1")
+    at = await api.records("t", "?offset=1", accept=JSON_V2)
+    assert at.error == (406, 40601)
+    assert "offset 1 of t-0" in at.json["message"]
+    assert offsets(await api.records("t", "?offset=2", accept=JSON_V2)) == [2]
+
+
+async def test_encoded_batches(filled):
+    answer = await filled.records("t", "?offset=4", accept=BATCH)
+    assert answer.headers["Content-Type"] == BATCH
+    assert answer.body == b"".join(filled.node.logs["t", 0].batches[1:])
+    assert answer.headers["Milena-Next-Offset"] == "10"
+
+
+async def test_large_answers_are_made_elsewhere(api):
+    """Above 2 MiB another thread decodes; the answer is the same."""
+    value = b'"' + b"x" * 100_000 + b'"'
+    for _ in range(30):
+        api.node.append("t", 0, [value])
+    answer = await api.records("t", "?max_bytes=10000000")
+    assert offsets(answer) == list(range(30))
+
+
+async def test_compressed_batches_do_not_grow_without_bound():
+    async with serving(limits=ApiLimits(fetch_bytes_max=250_000)) as api:
+        api.node.add_topic("t")
+        api.node.codec = Codec.ZSTD
+        for _ in range(5):
+            api.node.append("t", 0, [b'"' + b"x" * 100_000 + b'"'])
+        answer = await api.records("t")
+        assert offsets(answer) == [0, 1]
+        assert answer.headers["Milena-Next-Offset"] == "2"
+
+
+async def test_a_leader_that_is_not_ready(filled):
+    filled.node.errors["fetch"] = NotReadyError("no high watermark yet")
+    answer = await filled.records("t")
+    assert answer.error == (503, 50309)
+    assert answer.headers["Retry-After"] == "1"

@@ -1,0 +1,340 @@
+"""v2 produce, from the request to the node and back."""
+
+import base64
+
+import orjson
+import pytest
+
+from http_api.ports import Acks, ApiLimits, Receipt, Receipts
+from http_api.v2.produce import produce_answer
+from storage.batch import ProducerStamp, RecordColumns, encode_batch
+from storage.errors import (
+    FateUnknownError,
+    IdempotencyKeyReusedError,
+    NoLeaderError,
+    NotEnoughReplicasError,
+    PartitionCountChangedError,
+)
+from tests.support.api_server import BATCH, BINARY_V2, JSON_V2, V2, serving
+from tests.support.fake_ports import NOW_MS, no_leader
+
+
+def item(partition, offset):
+    return {"partition": partition, "offset": offset, "error_code": None, "error": None}
+
+
+def requests(api):
+    return api.node.produce_requests
+
+
+def test_receipts_are_a_sequence_of_receipts():
+    error = no_leader()
+    run = Receipts.run(2, 10, 3)
+    assert list(run) == [Receipt(partition=2, offset=o) for o in (10, 11, 12)]
+    assert list(run[1:]) == list(run)[1:]
+    failed = Receipts.failed(1, error, 2)
+    assert [r.error for r in failed] == [error, error]
+    assert len(run) == 3
+
+
+async def test_records_are_appended_and_answered_in_order(api):
+    answer = await api.produce("t", [{"key": "k", "value": {"a": 1}}, {"value": None}, {}])
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == V2
+    assert answer.json == {
+        "offsets": [item(0, 0), item(0, 1), item(0, 2)],
+        "key_schema_id": None,
+        "value_schema_id": None,
+    }
+    read = (await api.records("t")).json
+    assert [(r["key"], r["value"]) for r in read] == [("k", {"a": 1}), (None, None), (None, None)]
+
+
+async def test_one_record_and_a_thousand_are_answered_alike(api):
+    assert (await api.produce("t", [{"value": 1}])).json["offsets"] == [item(0, 0)]
+    answer = await api.produce("t", [{"value": i} for i in range(1000)])
+    assert answer.json["offsets"] == [item(0, 1 + i) for i in range(1000)]
+
+
+async def test_a_records_partition_is_respected(api):
+    answer = await api.produce(
+        "many",
+        [{"value": 0, "partition": 2}, {"value": 1, "partition": 0}, {"value": 2, "partition": 2}],
+    )
+    assert answer.json["offsets"] == [item(2, 0), item(0, 0), item(2, 1)]
+
+
+async def test_one_partition_for_all_is_named_once(api):
+    await api.produce("many", [{"value": 0, "partition": 2}, {"value": 1, "partition": 2}])
+    (request,) = requests(api)
+    assert (request.partition, request.records.partitions) == (2, None)
+
+
+async def test_no_partition_leaves_the_choice_to_the_node(api):
+    await api.produce("many", [{"value": 0, "partition": None}])
+    (request,) = requests(api)
+    assert (request.partition, request.records.partitions) == (None, None)
+
+
+@pytest.mark.parametrize("suffix", ["", "/records"])
+async def test_a_records_partition_wins_over_the_paths(api, suffix):
+    answer = await api.post(
+        f"/topics/many/partitions/1{suffix}",
+        {"records": [{"value": 0}, {"value": 1, "partition": 2}]},
+    )
+    assert answer.json["offsets"] == [item(1, 0), item(2, 0)]
+
+
+async def test_binary_records(api):
+    record = {
+        "key": base64.b64encode(b"\xff").decode(),
+        "value": base64.b64encode(b"\x00").decode(),
+    }
+    assert (await api.produce("t", [record], type_=BINARY_V2)).status == 200
+    assert requests(api)[0].records.values == [b"\x00"]
+    (read,) = (await api.records("t")).json
+    assert (read["key"], read["value"]) == (record["key"], record["value"])
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (None, [b'"YQ=="']),
+        ("application/json", [b'"YQ=="']),
+        ("application/vnd.kafka.json.v1+json", [b'"YQ=="']),
+        (V2, [b"a"]),
+    ],
+)
+async def test_types_taken(api, type_, values):
+    assert (await api.produce("t", [{"value": "YQ=="}], type_=type_)).status == 200
+    assert requests(api)[0].records.values == values
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"{", (400, 400)),
+        (b"", (400, 400)),
+        ([], (400, 400)),
+        ({}, (422, 422)),
+        ({"records": []}, (422, 422)),
+        ({"records": [{"foo": 1}]}, (422, 422)),
+        ({"records": [1]}, (400, 400)),
+        ({"records": [{}], "value_schema": "x"}, (422, 42202)),
+        ({"records": [{"timestamp": -1}]}, (422, 42208)),
+        ({"records": [{"partition": -1}]}, (404, 40402)),
+        ({"records": [{"partition": 7}]}, (404, 40402)),
+    ],
+)
+async def test_bad_bodies(api, body, error):
+    assert (await api.post("/topics/t", body)).error == error
+    assert api.node.logs["t", 0].batches == []
+
+
+async def test_bad_types(api):
+    avro = await api.produce("t", [{}], type_="application/vnd.kafka.avro.v2+json")
+    assert avro.error == (415, 415)
+    assert "schema registry" in avro.json["message"]
+    assert (await api.produce("t", [{}], type_="text/plain")).error == (415, 415)
+    refused = await api.produce("t", [{}], headers={"Accept": "text/html"})
+    assert refused.error == (406, 40601)
+    assert api.node.logs["t", 0].batches == []
+
+
+async def test_unknown_topics_and_partitions(api):
+    assert (await api.produce("x", [{}])).error == (404, 40401)
+    assert (await api.post("/topics/t/partitions/5", {"records": [{}]})).error == (404, 40402)
+    assert (await api.post("/topics/t/partitions/x", {"records": [{}]})).error == (404, 40402)
+
+
+@pytest.mark.parametrize(
+    ("query", "acks", "timeout_ms"),
+    [
+        ("", Acks.ALL, 30_000),
+        ("?acks=all", Acks.ALL, 30_000),
+        ("?acks=ALL&timeout_ms=5", Acks.ALL, 5),
+        ("?acks=-1", Acks.ALL, 30_000),
+        ("?acks=1", Acks.LEADER, 30_000),
+        ("?acks=0", Acks.NONE, 30_000),
+        ("?timeout_ms=999999999", Acks.ALL, 300_000),
+    ],
+)
+async def test_acks_and_timeout(api, query, acks, timeout_ms):
+    assert (await api.produce("t", [{}], query)).status == 200
+    (request,) = requests(api)
+    assert (request.acks, request.timeout_ms) == (acks, timeout_ms)
+
+
+@pytest.mark.parametrize("query", ["?acks=2", "?acks=", "?timeout_ms=0", "?timeout_ms=x"])
+async def test_bad_options(api, query):
+    assert (await api.produce("t", [{}], query)).error == (400, 400)
+
+
+async def test_without_acks_there_is_no_offset(api):
+    answer = await api.produce("t", [{"value": 1}, {"value": 2}], "?acks=0")
+    assert answer.json["offsets"] == [item(0, None), item(0, None)]
+
+
+# -- failures
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (NotEnoughReplicasError("1 of 2; nothing was written"), (503, 50303)),
+        (NoLeaderError("no leader; nothing was written"), (503, 50302)),
+        (FateUnknownError("timed out after the append"), (504, 50401)),
+    ],
+)
+async def test_one_cause_for_all_records_is_the_answers_status(api, failure, error):
+    api.node.partition_errors = {0: failure, 1: failure, 2: failure}
+    records = [{"value": p, "partition": p} for p in (0, 1, 2, 0)]
+    answer = await api.produce("many", records)
+    assert answer.error == error
+    assert answer.json["message"] == failure.message
+
+
+async def test_some_records_failed(api):
+    api.node.partition_errors = {1: FateUnknownError("who knows")}
+    answer = await api.produce("many", [{"partition": 1}, {"partition": 0}])
+    assert answer.status == 200
+    assert answer.json["offsets"] == [
+        {
+            "partition": 1,
+            "offset": None,
+            "error_code": 50401,
+            "error": "who knows",
+            "message": "who knows",
+        },
+        item(0, 0),
+    ]
+
+
+async def test_all_failed_for_different_causes(api):
+    api.node.partition_errors = {0: no_leader(), 1: FateUnknownError("who knows")}
+    answer = await api.produce("many", [{"partition": 1}, {"partition": 0}])
+    assert answer.status == 200
+    assert [i["error_code"] for i in answer.json["offsets"]] == [50401, 50302]
+
+
+def test_receipts_of_several_partitions_as_columns():
+    receipts = Receipts(partitions=[1, 0], offsets=[5, 7], errors={})
+    assert orjson.loads(produce_answer(receipts, V2).body)["offsets"] == [item(1, 5), item(0, 7)]
+    receipts = Receipts(partitions=[1, 0], offsets=[5, None], errors={0: no_leader()})
+    items = orjson.loads(produce_answer(receipts, V2).body)["offsets"]
+    assert [(i["partition"], i["offset"], i["error_code"]) for i in items] == [
+        (1, 5, None),
+        (0, None, 50302),
+    ]
+    with pytest.raises(NoLeaderError):
+        produce_answer(Receipts.failed(0, no_leader(), 2), V2)
+
+
+# -- idempotency keys
+
+
+async def keyed(api, key, records, path="/topics/t", **options):
+    return await api.post(path, {"records": records}, headers={"Idempotency-Key": key}, **options)
+
+
+async def test_a_repeat_gets_the_first_answer(api):
+    first = await keyed(api, "k-1", [{"value": 1}])
+    again = await keyed(api, "k-1", [{"value": 1}])
+    assert first.json == again.json
+    assert (await api.records("t")).json[-1]["offset"] == 0
+
+
+async def test_hashes_are_of_topic_and_key_and_of_what_the_body_means(api):
+    async def hashes(topic, key, body, path="", type_=JSON_V2):
+        requests(api).clear()
+        await api.post(f"/topics/{topic}{path}", body, type_, headers={"Idempotency-Key": key})
+        return requests(api)[0].idempotency
+
+    a, b = b'{"records":[{"value":"YQ=="}]}', b'{"records":[{"value":"Yg=="}]}'
+    base = await hashes("t", "k", a)
+    assert (len(base.key_hash), len(base.body_hash)) == (16, 8)
+    assert await hashes("t", "k", a) == base
+    assert (await hashes("many", "k", a)).key_hash != base.key_hash
+    assert (await hashes("t", "j", a)).key_hash != base.key_hash
+    assert (await hashes("t", "k2", b)).body_hash != base.body_hash
+    assert (await hashes("t", "k3", a, type_=BINARY_V2)).body_hash != base.body_hash
+    assert (await hashes("t", "k4", a, "/partitions/0")).body_hash != base.body_hash
+
+
+async def test_another_body_under_the_same_key_is_refused(api):
+    assert (await keyed(api, "k", [{"value": 1}])).status == 200
+    assert (await keyed(api, "k", [{"value": 2}])).error == (422, 42211)
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (PartitionCountChangedError("2 then, 3 now"), (409, 40912)),
+        (IdempotencyKeyReusedError("another body"), (422, 42211)),
+    ],
+)
+async def test_what_the_node_says_of_keys(api, failure, error):
+    api.node.errors["produce"] = failure
+    assert (await keyed(api, "k", [{}])).error == error
+
+
+@pytest.mark.parametrize("key", ["", "a b", "é", "x" * 256])
+async def test_refuses_bad_keys(api, key):
+    assert (await keyed(api, key, [{}])).error == (400, 400)
+
+
+async def test_the_longest_key(api):
+    assert (await keyed(api, "~" * 255, [{}])).status == 200
+
+
+async def test_no_key_no_hash(api):
+    await api.produce("t", [{}])
+    assert requests(api)[0].idempotency is None
+
+
+# -- encoded batches
+
+
+def encoded(*values):
+    return encode_batch(
+        RecordColumns(None, None, None, list(values), None),
+        base_timestamp_ms=NOW_MS,
+        producer=ProducerStamp(7, 0, 0),
+    )
+
+
+@pytest.mark.parametrize("suffix", ["", "/records"])
+async def test_an_encoded_batch(api, suffix):
+    batch = encoded(b"x", b"y")
+    answer = await api.post(f"/topics/many/partitions/2{suffix}?acks=1&timeout_ms=9", batch, BATCH)
+    assert answer.status == 200
+    assert answer.json == {
+        "partition": 2,
+        "base_offset": 0,
+        "last_offset": 1,
+        "is_duplicate": False,
+    }
+    assert api.node.batch_requests == [("many", 2, batch, Acks.LEADER, 9)]
+
+
+async def test_a_batch_needs_a_partition(api):
+    assert (await api.post("/topics/t", encoded(b"x"), BATCH)).error == (415, 415)
+
+
+async def test_a_batch_names_its_producer_itself(api):
+    path = "/topics/t/partitions/0/records"
+    answer = await api.post(path, encoded(b"x"), BATCH, headers={"Idempotency-Key": "k"})
+    assert answer.error == (400, 400)
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", b"x" * 200])
+async def test_a_batch_that_is_none(api, damage):
+    answer = await api.post("/topics/t/partitions/0/records", damage, BATCH)
+    assert answer.error == (422, 42208)
+
+
+async def test_records_in_one_request_are_bounded():
+    async with serving(limits=ApiLimits(records_per_request_max=2)) as api:
+        api.node.add_topic("t")
+        assert (await api.produce("t", [{}, {}])).status == 200
+        assert (await api.produce("t", [{}, {}, {}])).error == (413, 413)
