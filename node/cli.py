@@ -18,7 +18,6 @@ import click
 
 from node import dev as dev_cluster
 from node.announce import announcement
-from node.clock import SystemClock
 from node.config import OPTIONS, NodeConfig, flag_of, load_config, warnings_of
 from node.config_docs import default_text
 from node.logs import configure_logs
@@ -110,8 +109,7 @@ async def _run(config: NodeConfig) -> None:
 
     stop = asyncio.Event()
     _stop_on_signals(stop)
-    clock = SystemClock()
-    node = wiring.Node(config, clock=clock, ids=wiring.draw_ids(clock))
+    node = await wiring.build_node(config)
     await node.start()
     click.echo(announcement(config, node.url))
     await node.serve(stop)

@@ -19,7 +19,9 @@ from node.peer import ProbeResult
 from node.sessions import BrokerSessions
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine import elections
+from raft_meta.machine.codec import image_hash
 from raft_meta.machine.commands import (
+    CheckImage,
     ClaimController,
     DrainBroker,
     ElectLeaders,
@@ -45,6 +47,8 @@ TICK_MS = 100
 PROBE_PAUSE_MS = 100
 PROBE_TIMEOUT_MS = 500
 PROPOSE_TIMEOUT_MS = 3_000
+CHECK_IMAGE_MS = 60_000
+"""Between two comparisons of all nodes' images with the controller's."""
 CHANGES_MAX = 2_000
 """Partition changes in one command."""
 
@@ -94,7 +98,7 @@ class Controller:
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._work = asyncio.Event()
         self._preferred_ms = MonotonicMs(0)
-        self._is_yielding = False
+        self._checked_ms = clock.now_ms()
 
     @property
     def is_active(self) -> bool:
@@ -289,6 +293,16 @@ class Controller:
         await self._relieve(sessions)
         await self._elect()
         await self._prefer(now_ms)
+        await self._check_image(now_ms)
+
+    async def _check_image(self, now_ms: MonotonicMs) -> None:
+        """Let every node compare its image with ours: one that differs must stop before it acts on it."""
+        if now_ms - self._checked_ms < CHECK_IMAGE_MS:
+            return
+        self._checked_ms = now_ms
+        image = self._metadata.image
+        digest = await asyncio.to_thread(image_hash, image)
+        await self._propose(CheckImage(index=image.index, image_hash=digest))
 
     async def _fence(self, sessions: BrokerSessions, now_ms: MonotonicMs) -> None:
         for broker_id in sessions.expired(now_ms):
@@ -370,7 +384,10 @@ class Controller:
                 )
 
     async def _elect(self) -> None:
-        await self._propose_changes(elections.plan_elections(self._metadata.image), "elect")
+        image = self._metadata.image
+        await self._propose_changes(
+            (*elections.plan_elections(image), *elections.plan_shrinks(image)), "elect"
+        )
 
     async def _prefer(self, now_ms: MonotonicMs) -> None:
         if now_ms - self._preferred_ms < self._settings.preferred_interval_ms:
@@ -385,7 +402,7 @@ class Controller:
             await self._propose(ElectLeaders(controller_epoch=self._epoch, changes=part))
 
     async def _propose(
-        self, command: FenceBroker | UnfenceBroker | DrainBroker | ElectLeaders
+        self, command: FenceBroker | UnfenceBroker | DrainBroker | ElectLeaders | CheckImage
     ) -> None:
         await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
 

@@ -322,6 +322,7 @@ class PeerClient:
 
     ``resolve(node_id)``: host and port, asked at every dial since addresses change; None: not known.
     ``on_disconnected(node_id, channel)``: a link that was up is gone, though this node did not close it.
+    ``is_anyone``: whoever listens at the address will do, its node id is not known yet.
     """
 
     def __init__(
@@ -332,7 +333,9 @@ class PeerClient:
         resolve: Callable[[int], tuple[str, int] | None],
         on_disconnected: Callable[[int, Channel], None] | None = None,
         tls: ssl.SSLContext | None = None,
+        is_anyone: bool = False,
     ) -> None:
+        self._is_anyone = is_anyone
         self._identity = identity
         self._secret = secret
         self._resolve = resolve
@@ -470,7 +473,7 @@ class PeerClient:
             self._identity(),
             self._secret,
             channel=frames.Channel.DATA,
-            expected_node_id=node_id,
+            expected_node_id=None if self._is_anyone else node_id,
         )
         loop = asyncio.get_running_loop()
         link = CallerLink(loop, handshake, channel, self._on_lost)

@@ -11,6 +11,7 @@ import os
 import random
 import socket
 import uuid
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from node.admin import AdminService, TopicDefaults
 from node.clock import Clock, SystemClock
 from node.config import NodeConfig, secret_of
 from node.controller import Controller, ControllerSettings
+from node.discovery import VOTERS, VoterDirectory, find_voters
 from node.fetch_server import FetchServer
 from node.fetch_wire import FETCH, FETCH_WAKE
 from node.fetcher import FetcherSettings, LeaderFetcher, ReplicaFetchers
@@ -94,7 +96,9 @@ def die(error: BaseException) -> None:
 class Node:
     """One running node. Built and driven by ``run``."""
 
-    def __init__(self, config: NodeConfig, *, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self, config: NodeConfig, *, clock: Clock, ids: Ids, voters: Mapping[int, Address]
+    ) -> None:
         self.config = config
         self._clock = clock
         self._ids = ids
@@ -113,7 +117,7 @@ class Node:
         self._peer_tls = peer_tls(config)
         self._api_tls = api_tls(config)
         self._certificates = watches_of(config, self._api_tls, self._peer_tls)
-        self.voters = config.voters
+        self.voters = dict(voters)
         self.quorum = self._build_quorum()
         self.metadata = MetadataStore(
             node_id=config.node_id,
@@ -283,6 +287,8 @@ class Node:
             replicas=self.replicas,
             render_metrics=self.metrics.render,
         )
+        self.voter_directory = VoterDirectory(self.voters)
+        self.peer_server.register(VOTERS, self.voter_directory.on_voters)
         self.peer_server.register(HEARTBEAT, self.controller.on_heartbeat)
         self.peer_server.register(FETCH, self.fetch_server.on_fetch)
         self.peer_server.register(FETCH_WAKE, self.fetch_server.on_wake)
@@ -355,6 +361,7 @@ class Node:
         self.membership.beat_soon()
 
     def _on_image(self, image: Image) -> None:
+        self.voter_directory.image = image
         if image.cluster_id and self.directory.cluster_id != image.cluster_id:
             try:
                 self.directory.set_cluster_id(image.cluster_id)
@@ -483,13 +490,16 @@ def _bind(address: Address) -> socket.socket:
     return bound
 
 
-async def run(config: NodeConfig, stop: asyncio.Event) -> None:
-    """Run one node until ``stop`` is set.
+async def build_node(config: NodeConfig) -> Node:
+    """A node of the real world, not started yet; an observer first asks who the voters are.
 
     Raises:
-        StartupError: the node refuses to start; nothing was changed.
+        StartupError: the node refuses to start.
     """
     clock = SystemClock()
-    node = Node(config, clock=clock, ids=draw_ids(clock))
-    await node.start()
-    await node.serve(stop)
+    voters = config.voters
+    if config.join:
+        voters = await find_voters(
+            config, secret=secret_of(config), tls=peer_tls(config), clock=clock
+        )
+    return Node(config, clock=clock, ids=draw_ids(clock), voters=voters)
