@@ -9,6 +9,7 @@ import itertools
 import logging
 import re
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 
 from aiohttp import web
 
@@ -26,6 +27,8 @@ from storage.errors import MilenaError
 
 _log = logging.getLogger("http_api")
 _access_log = logging.getLogger("http_api.access")
+
+_SERVER = "milena"
 
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
@@ -90,7 +93,28 @@ class Dispatcher:
             self._observe(call, route, response, clock() - started)
         if not response.prepared:
             response.headers["X-Request-Id"] = call.request_id
+            # In place of aiohttp's, which tells the versions of Python and of itself to everybody.
+            response.headers["Server"] = _SERVER
         return response
+
+    def refuse(self, request: web.BaseRequest, status: HTTPStatus, reason: str) -> web.Response:
+        """The answer to bytes that the HTTP parser took for no request."""
+        request_id = self._request_id(request)
+        # The parser's text goes on with the bytes at fault; its first line is for people.
+        sentence = reason.strip().partition("\n")[0].rstrip(":") or status.description
+        _access_log.info(
+            "refused status=%d reason=%s remote=%s request_id=%s",
+            status,
+            sentence,
+            request.remote,
+            request_id,
+        )
+        self.shared.request_metrics.observe("other", _UNROUTED, status, 0.0)
+        return json_answer(
+            {"error_code": int(status), "message": f"HTTP {status} {status.phrase}: {sentence}"},
+            status=status,
+            headers=[("X-Request-Id", request_id), ("Server", _SERVER)],
+        )
 
     async def _run(self, route: Route, call: Call) -> web.StreamResponse:
         if route.is_exempt:

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import logging
 
+import orjson
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
@@ -143,6 +144,31 @@ async def test_the_application_serves_the_same(api):
         assert answer.status == 200
         assert (await answer.json())["offsets"][0]["offset"] == 0
         assert (await client.get("/nope")).status == 404
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"no http at all\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /a\x00b HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+        b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"x" * 10_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
+    ],
+)
+async def test_bytes_that_are_no_request_are_refused_in_json(api, noise, caplog):
+    answer = await raw_exchange(api, noise)
+    assert answer.startswith(b"HTTP/1.0 400 Bad Request\r\n")
+    assert b"\r\nX-Request-Id: 1-1\r\n" in answer
+    envelope = orjson.loads(answer.partition(b"\r\n\r\n")[2])
+    assert envelope["error_code"] == 400
+    assert envelope["message"].startswith("HTTP 400 Bad Request: ")
+    assert "Traceback" not in caplog.text
+    assert (await api.get("/topics")).status == 200
 
 
 # -- bodies
