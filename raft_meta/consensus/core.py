@@ -310,7 +310,8 @@ class RaftCore:
         if self._is_learner:
             self._maybe_prove()
         self._outbox.flush()
-        self._wal.sync()
+        if self._guards >= {Guard.SYNC, Guard.OWNSYNC}:
+            self._wal.sync()
 
     def _sync_before_counting(self) -> None:
         """A tick ends with a sync, so only a voter without others could count what is not on disk."""

@@ -27,9 +27,6 @@ class Guard(StrEnum):
     ALIGN = "align"
     """At boot the log's head is aligned with the snapshot. Else a mismatch clears the log, tail included."""
 
-    ATOMIC = "atomic"
-    """The log's head is dropped by writing a new file. Else a crash in between loses an acknowledged suffix."""
-
     ONECONN = "oneconn"
     """One live connection a pair: what an older one still delivers is ignored. Else messages are reordered."""
 

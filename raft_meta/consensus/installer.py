@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from raft_meta.consensus.guards import Guard
 from raft_meta.consensus.library import Library
-from raft_meta.consensus.messages import Chunk, Message
+from raft_meta.consensus.messages import Chunk, Entry, Message
 from raft_meta.consensus.quorum import StateMachine
 from raft_meta.consensus.snapshot import IncomingTransfer, SnapshotStore
 from raft_meta.consensus.wal import Wal
@@ -79,15 +79,11 @@ class Installer:
             self._drop_head(position, [meta.previous, *log[position:]])
         self._library.applied_index = meta.index
 
-    def _drop_head(self, position: int, kept: list[tuple[bytes, int, int]]) -> None:
-        if Guard.ATOMIC in self._guards and position > 1:
+    def _drop_head(self, position: int, kept: list[Entry]) -> None:
+        if position > 1:
             self._wal.drop_before(kept[0][1])
-        elif Guard.ATOMIC in self._guards:
-            self._wal.restart_with(kept)
         else:
-            self._wal.truncate_from(self._wal.entries[0][1])
-            for entry in kept:
-                self._wal.append(entry)
+            self._wal.restart_with(kept)
 
     def _take(self, node_id: int, piece: Chunk) -> bool:
         """Store a piece; True when it was the last one of a transfer."""
