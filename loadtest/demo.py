@@ -37,6 +37,8 @@ KILL_AT = 0.4
 """The leader dies when this share of the records is acknowledged ..."""
 DOWN_S = 3.0
 """... and is started again after this, or when writing has ended."""
+LOGGED_EVERY_S = 5.0
+"""How often the progress bar is drawn where it is not a terminal."""
 EXIT_GOOD, EXIT_BAD_DATA, EXIT_FAILED = 0, 1, 2
 
 BAR = "{desc:<8} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} records  {rate_fmt}  {elapsed}"
@@ -107,7 +109,7 @@ async def write_and_check(cluster: LocalCluster, settings: Settings) -> Verdict:
         progress, failover = await write(session, cluster, settings, ledger)
         reader_node = next(n for n in reversed(cluster.nodes) if n is not failover.killed)
         began = time.monotonic()
-        with tqdm(total=source.count, desc="read", bar_format=BAR, unit="") as bar:
+        with progress_bar("read", source.count) as bar:
 
             def on_record(partition: int, offset: int, key: str | None, value: str) -> None:
                 ledger.read(partition, offset, key, value)
@@ -127,7 +129,7 @@ async def write(
     """Write the source while a leader dies; returns once the leader is back."""
     source = settings.source
     failover = Failover(cluster, settings.topic, asyncio.Event(), asyncio.Event())
-    with tqdm(total=source.count, desc="write", bar_format=BAR, unit="") as bar:
+    with progress_bar("write", source.count) as bar:
 
         def on_acknowledged(records: int) -> None:
             bar.update(records)
@@ -149,6 +151,14 @@ async def write(
             await writer.write(source, lambda record: ledger.wrote(record.key, record.value))
             failover.is_written.set()
     return progress, failover
+
+
+def progress_bar(name: str, count: int) -> "tqdm[None]":
+    """A bar on standard error; seldom drawn where nobody looks at it."""
+    interval_s = 0.2 if sys.stderr.isatty() else LOGGED_EVERY_S
+    return tqdm(
+        total=count, desc=name, bar_format=BAR, unit="", mininterval=interval_s, maxinterval=60
+    )
 
 
 def print_report(verdict: Verdict, progress: Progress, read_s: float, node: LocalNode) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import aiohttp
 
 from loadtest.node_process import NodeProcess
+from milena.admin import cluster_view
+from milena.errors import UnexpectedAnswerError
 
 FIRST_PORT, LAST_PORT = 20000, 32000
 """Below the range from which systems pick ports of outgoing connections (32768 and up on Linux): a node that is
@@ -118,26 +120,43 @@ class LocalCluster:
         return self.nodes[node_id - 1]
 
     async def wait_ready(self, *nodes: LocalNode, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until these nodes (default: all) say that they are ready.
+        """Wait until these nodes (default: all) are ready, and know of every other node that runs.
+
+        Readiness is a node's own affair: one that is ready a moment before the others would refuse a topic with as
+        many replicas as there are nodes.
 
         Raises:
             ClusterError: a node exited, or was not ready in time.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         limits = aiohttp.ClientTimeout(total=2)
         async with aiohttp.ClientSession(timeout=limits) as session:
             for node in nodes or self.nodes:
-                while not await is_ready(session, node.url):
+                while not await self._is_in(session, node):
                     if not node.process.is_running:
                         raise ClusterError(
                             f"node {node.node_id} exited with {node.process.exit_code}; "
                             f"the end of {node.log_path}:\n{node.process.log_tail()}"
                         )
-                    if time.monotonic() > deadline:
+                    if time.monotonic() > deadline_s:
                         raise ClusterError(
                             f"node {node.node_id} is not ready after {timeout_s:g} s; see {node.log_path}"
                         )
                     await asyncio.sleep(POLL_S)
+
+    async def _is_in(self, session: aiohttp.ClientSession, node: LocalNode) -> bool:
+        running = {n.node_id for n in self.nodes if n.process.is_running}
+        return await is_ready(session, node.url) and running <= await live_nodes(session, node.url)
+
+
+async def live_nodes(session: aiohttp.ClientSession, url: str) -> set[int]:
+    """Ids of the nodes that the one at ``url`` takes to be up."""
+    try:
+        async with session.get(f"{url}/metadata") as response:
+            view = cluster_view(await response.json())
+    except (aiohttp.ClientError, TimeoutError, OSError, UnexpectedAnswerError):
+        return set()
+    return {node.node_id for node in view.nodes if node.is_live}
 
 
 async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:

@@ -56,7 +56,7 @@ def window_of(events: Sequence[Event]) -> Window | None:
     good = tuple(w for w in writes if w.outcome is Outcome.OK)
     times: dict[int, list[float]] = {w.partition: [] for w in writes}
     for write in sorted(good, key=lambda w: w.at_s):
-        times[write.partition].append(write.at_s)
+        times[write.partition].append(min(write.at_s, end_s))
     return Window(
         start_s=start_s, end_s=end_s, writes=writes, good=good, acknowledged_s=times
     ) if writes else None  # fmt: skip
@@ -167,7 +167,9 @@ def _latency_figures(window: Window, events: Sequence[Event]) -> list[tuple[str,
         if isinstance(event, Read) and event.phase is Phase.RUN:
             for _, record in event.records:
                 first_read.setdefault(record, event.at_s)
-    lags = sorted(first_read[w.record] - w.at_s for w in window.good if w.record in first_read)
+    lags = sorted(
+        max(0.0, first_read[w.record] - w.at_s) for w in window.good if w.record in first_read
+    )
     if lags:
         p50, p99 = quantile(lags, 0.5) * 1e3, quantile(lags, 0.99) * 1e3
         figures.append(("acknowledged to first read", f"p50 {p50:.0f} ms, p99 {p99:.0f} ms"))

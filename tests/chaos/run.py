@@ -16,7 +16,7 @@ from tests.chaos.adapter import Adapter, ApiError
 from tests.chaos.checker import check
 from tests.chaos.cluster import Cluster
 from tests.chaos.disks import enter_mount_namespace
-from tests.chaos.history import Ended, History, Meta, Started
+from tests.chaos.history import History, Meta, Started
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.network import Network
 from tests.chaos.report import Report, Verdict
@@ -89,7 +89,6 @@ async def conduct(setup: Setup, cluster: Cluster, history: History, cycles: list
         faults = asyncio.create_task(nemesis.run(cycles))
         try:
             await workload.run()
-            history.add(Ended(at_s=history.now_s()))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(faults, FAULTS_END_S)
         finally:

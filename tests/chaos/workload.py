@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from tests.chaos.adapter import Adapter, ApiError, Key, Receipt, Value
 from tests.chaos.cluster import Node
-from tests.chaos.history import FinalRead, History, Outcome, Phase, Read, ReadFailed, Write
+from tests.chaos.history import Ended, FinalRead, History, Outcome, Phase, Read, ReadFailed, Write
 from tests.chaos.setup import Setup
 
 READ_WAIT_MS = 200
@@ -71,6 +71,8 @@ class WorkloadRunner:
         tasks = [asyncio.create_task(one) for one in work]
         await asyncio.wait(tasks, timeout=self._setup.seconds, return_when=asyncio.FIRST_EXCEPTION)
         self._is_stopping = True
+        # Noted before the last requests end: they belong to the run, the time that they take does not.
+        self._history.add(Ended(at_s=self._history.now_s()))
         await asyncio.wait(
             tasks, timeout=workload.write_timeout_s * (workload.retries + 1) + DRAIN_S
         )

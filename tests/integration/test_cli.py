@@ -73,7 +73,7 @@ def test_a_topic_from_creation_to_deletion(cluster):
     ("words", "complaint"),
     [
         (("create", "no/slash"), "no/slash"),
-        (("create", "t", "--replication-factor", "4"), "replication"),
+        (("create", "t", "--replication-factor", "4"), "Replication factor 4"),
         (("create", "t", "--config", "no.such=1"), "no.such"),
         (("create", "t", "--config", "retention.ms=soon"), "retention.ms"),
     ],
