@@ -45,7 +45,11 @@ class _Encoder:
         """The items' compact JSON, made by one call: a call each would cost ten times as much."""
         row: list[Any] = [_SEPARATOR] * (2 * len(items) - 1)
         row[::2] = items
-        joined = orjson.dumps(row)
+        try:
+            joined = orjson.dumps(row)
+        except orjson.JSONEncodeError as error:
+            # It reads deeper nesting than it writes.
+            raise MalformedRequestError(f"a {field} cannot be stored: {error}") from None
         if _EXPONENT in joined and _MANY_DIGITS in self._body.translate(_DIGITS):
             encoded = [_exact_json(record.get(field)) for record in self._exact_records()]
         else:

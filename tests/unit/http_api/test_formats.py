@@ -130,6 +130,21 @@ def test_json_in_is_json_stored(rows):
     assert loads(records.values) == [v for _, v in rows]
 
 
+@pytest.mark.parametrize("depth", [100, 900, 1010])
+def test_large_integers_in_deep_nesting_are_stored_or_refused(depth):
+    value = b"[" * depth + b"9" * 30 + b"]" * depth
+    with suppress(MalformedRequestError):
+        records = json_v2.decode(b'{"records":[{"value":' + value + b"}]}", records_max=9)
+        assert records.values == [value]
+
+
+@pytest.mark.parametrize("depth", [255, 1010])
+def test_nesting_without_end_is_refused(depth):
+    value = b"[" * depth + b"]" * depth
+    with pytest.raises(MalformedRequestError, match="a value cannot be stored: Recursion limit"):
+        json_v2.decode(b'{"records":[{"value":' + value + b"}]}", records_max=9)
+
+
 def test_binary_is_base64():
     text = body({"key": b64(b"\xff"), "value": b64(b"")}, {"key": None, "value": b64(b"ab")})
     records = binary_v2.decode(text, records_max=9)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from http_api.ports import ProducerState
 from storage.errors import NoQuorumError
 from tests.support.fake_ports import CLUSTER_ID
 
@@ -19,6 +20,15 @@ async def test_a_name_keeps_its_id_under_the_next_epoch(api):
     again = await api.post("/producers", {"name": "p"})
     assert again.json["producer_id"] == first.json["producer_id"]
     assert again.json["producer_epoch"] == first.json["producer_epoch"] + 1
+
+
+async def test_last_sequences_tell_where_a_producer_stopped(api):
+    async def allocate_producer(name):
+        return ProducerState(producer_id=4, producer_epoch=2, last_sequences={"t": {0: 17}})
+
+    api.node.allocate_producer = allocate_producer
+    answer = await api.post("/producers", {"name": "p"})
+    assert answer.json["last_sequences"] == {"t": {"0": 17}}
 
 
 @pytest.mark.parametrize(

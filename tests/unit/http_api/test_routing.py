@@ -56,7 +56,16 @@ def test_finds(method, path, found, names):
 
 
 @pytest.mark.parametrize(
-    "path", ["/nope", "/topics/a/b", "/topics//", "//topics", "/topics/a/configs/x/y", "/v3"]
+    "path",
+    [
+        "/nope",
+        "/topics/a/b",
+        "/topics//",
+        "//topics",
+        "/topics/a/configs/x/y",
+        "/topics/a/configs",
+        "/v3",
+    ],
 )
 def test_refuses_unknown_paths(path):
     with pytest.raises(RouteNotFoundError):

@@ -65,6 +65,11 @@ def test_numbers_and_booleans_may_be_text():
     assert fields(name=True).setting("name") == "true"
 
 
+def test_refuses_text_that_is_no_boolean():
+    with pytest.raises(MalformedRequestError, match="'flag' is 'maybe'; expected true or false"):
+        fields(flag="maybe").boolean("flag")
+
+
 def test_null_is_absent():
     empty = fields(name=None, count=None, flag=None, items=None)
     assert empty.text("name") is None
