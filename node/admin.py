@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from http_api.ports import NewTopic, ProducerState
 from node.metadata import MetadataStore
+from node.producers import ProducerService
 from raft_meta.machine import configs, placement
-from raft_meta.machine.commands import AllocateProducer, AlterConfigs, CreateTopic, DeleteTopic
+from raft_meta.machine.commands import AlterConfigs, CreateTopic, DeleteTopic
 from raft_meta.machine.image import Image, Topic
 from raft_meta.machine.topics import check_name
 from storage.errors import (
@@ -46,7 +47,9 @@ class AdminService:
         defaults: TopicDefaults,
         rng: random.Random,
         new_topic_id: Callable[[], str],
+        producers: ProducerService,
     ) -> None:
+        self._producers = producers
         self._metadata = metadata
         self._defaults = defaults
         self._rng = rng
@@ -174,13 +177,15 @@ class AdminService:
 
     async def allocate_producer(self, name: str | None) -> ProducerState:
         """A producer id and epoch."""
-        answer = await self._propose(AllocateProducer(name=name), "allocate a producer id")
-        assert isinstance(answer, tuple)
-        producer_id, producer_epoch = answer
-        return ProducerState(producer_id=producer_id, producer_epoch=producer_epoch)
+        try:
+            return await self._producers.allocate(name, timeout_ms=PROPOSE_TIMEOUT_MS)
+        except NoQuorumError as error:
+            raise NoQuorumError(
+                f"cannot allocate a producer id: {error.message}; nothing was changed"
+            ) from error
 
     async def _propose(
-        self, command: CreateTopic | DeleteTopic | AlterConfigs | AllocateProducer, what: str
+        self, command: CreateTopic | DeleteTopic | AlterConfigs, what: str
     ) -> object:
         try:
             return await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)

@@ -21,6 +21,7 @@ from node.membership import Membership
 from node.metadata import MetadataStore
 from node.metrics import NodeCounts
 from node.peer import PeerClient, PeerUnreachableError
+from node.producers import ProducerService
 from node.record_batches import (
     PartitionBatch,
     check_partition,
@@ -95,6 +96,7 @@ class ProduceService:
         peer: PeerClient,
         clock: Clock,
         counts: NodeCounts,
+        producers: ProducerService,
         topic_to_write: GetTopic,
     ) -> None:
         self._metadata = metadata
@@ -103,6 +105,7 @@ class ProduceService:
         self._peer = peer
         self._clock = clock
         self._counts = counts
+        self._producers = producers
         self._topic_to_write = topic_to_write
         self._sticky = 0
         self._unacked: set[asyncio.Task[None]] = set()
@@ -334,6 +337,7 @@ class ProduceService:
             raise NoLeaderError(
                 f"broker {self._node_id} is cut off from the metadata quorum; nothing was written"
             )
+        self._producers.check_epoch(header)
         return await runner.append(batch, header, acks=acks, timeout_ms=int(timeout_ms))
 
     async def _append_there(

@@ -37,6 +37,7 @@ from node.partition_runner import PartitionRunner, RunnerContext
 from node.peer import PeerClient, PeerListener, PeerServer
 from node.peer_codec import Channel
 from node.produce import PRODUCE, ProduceService
+from node.producers import SEQUENCES, ProducerService
 from node.reads import READ, ReadService
 from node.records import RecordsService
 from node.replicas import LocalReplicas
@@ -247,6 +248,9 @@ class Node:
 
     def _build_services(self) -> None:
         config = self.config
+        self.producers = ProducerService(
+            metadata=self.metadata, replicas=self.replicas, peer=self.peer
+        )
         self.admin = AdminService(
             metadata=self.metadata,
             defaults=TopicDefaults(
@@ -256,6 +260,7 @@ class Node:
             ),
             rng=self._ids.placement,
             new_topic_id=lambda: uuid.uuid4().hex,
+            producers=self.producers,
         )
         self.produce = ProduceService(
             metadata=self.metadata,
@@ -264,6 +269,7 @@ class Node:
             peer=self.peer,
             clock=self._clock,
             counts=self.counts,
+            producers=self.producers,
             topic_to_write=self.admin.topic_to_write,
         )
         self.reads = ReadService(
@@ -288,6 +294,7 @@ class Node:
             render_metrics=self.metrics.render,
         )
         self.voter_directory = VoterDirectory(self.voters)
+        self.peer_server.register(SEQUENCES, self.producers.on_sequences)
         self.peer_server.register(VOTERS, self.voter_directory.on_voters)
         self.peer_server.register(HEARTBEAT, self.controller.on_heartbeat)
         self.peer_server.register(FETCH, self.fetch_server.on_fetch)
