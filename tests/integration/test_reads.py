@@ -1,0 +1,180 @@
+"""Where a read begins, how long it waits, and that every node answers it alike."""
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.support.live_cluster import (
+    BASE_TIMESTAMP_MS,
+    BATCH,
+    call,
+    create_topic,
+    encoded,
+    end_offset,
+    eventually,
+    in_background,
+    leader_of,
+    offsets_of,
+    ok,
+    others,
+    read,
+    running_cluster,
+    values,
+    write,
+    write_batch,
+)
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with running_cluster(tmp_path_factory.mktemp("reads")) as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="module")
+def hundred(cluster):
+    """A topic with the values 0 to 99 at the offsets 0 to 99, a second apart."""
+    topic = create_topic(cluster.node(1), "hundred")
+    records = [{"value": n, "timestamp": BASE_TIMESTAMP_MS + 1000 * n} for n in range(100)]
+    for start in range(0, 100, 10):
+        batch = {"records": records[start : start + 10]}
+        ok(call(cluster.node(1), f"POST /topics/{topic}", batch))
+    return topic
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ({}, 0),
+        ({"offset": "earliest"}, 0),
+        ({"offset": 37}, 37),
+        ({"offset": -1}, 99),
+        ({"offset": -15}, 85),
+        ({"offset": -1000}, 0),
+        ({"timestamp": BASE_TIMESTAMP_MS - 1}, 0),
+        ({"timestamp": BASE_TIMESTAMP_MS + 42_000}, 42),
+        ({"timestamp": BASE_TIMESTAMP_MS + 42_001}, 43),
+        ({"timestamp": datetime.fromtimestamp(BASE_TIMESTAMP_MS / 1000 + 60, UTC).isoformat()}, 60),
+    ],
+    ids=str,
+)
+def test_every_node_begins_where_the_query_says(cluster, hundred, query, first):
+    for node in cluster.nodes:
+        answer = read(node, hundred, **query)
+        assert [record["value"] for record in ok(answer)] == list(range(first, 100)), node.url
+        assert answer.headers["Milena-Start-Offset"] == str(first)
+        assert answer.headers["Milena-Next-Offset"] == "100"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"offset": "latest"}, {"offset": 100}, {"timestamp": BASE_TIMESTAMP_MS + 99_001}],
+    ids=str,
+)
+def test_the_end_is_an_empty_answer(cluster, hundred, query):
+    for node in cluster.nodes:
+        answer = read(node, hundred, **query)
+        assert ok(answer) == []
+        assert answer.headers["Milena-Next-Offset"] == "100"
+
+
+def test_an_offset_beyond_the_end_is_out_of_range_on_every_node(cluster, hundred):
+    for node in cluster.nodes:
+        assert read(node, hundred, offset=101).refusal == (400, 40002)
+
+
+def test_count_cuts_within_a_batch_and_the_header_says_where_to_go_on(cluster, hundred):
+    for node in cluster.nodes:
+        answer = read(node, hundred, offset=5, count=3)
+        assert [record["offset"] for record in ok(answer)] == [5, 6, 7]
+        assert answer.headers["Milena-Next-Offset"] == "8"
+
+
+def test_a_byte_limit_below_one_batch_still_gives_one(cluster, hundred):
+    for node in cluster.nodes:
+        assert values(node, hundred, offset=20, max_bytes=1) == list(range(20, 30))
+
+
+def test_encoded_batches_come_as_they_are_stored(cluster, hundred):
+    bodies = {read_batches(node, hundred) for node in cluster.nodes}
+    assert len(bodies) == 1
+
+
+def read_batches(node, topic):
+    path = f"/topics/{topic}/partitions/0/records"
+    answer = call(node, f"GET {path}", headers={"Accept": BATCH})
+    assert (answer.status, answer.headers["Content-Type"]) == (200, BATCH)
+    return answer.body
+
+
+def test_unknown_topics_and_partitions_are_404_at_once_on_every_node(cluster, hundred):
+    for node in cluster.nodes:
+        assert read(node, "nowhere").refusal == (404, 40402)
+        assert read(node, hundred, 1).refusal == (404, 40402)
+        assert write(node, "nowhere", 1).refusal == (404, 40401)
+
+
+def test_a_waiting_read_is_answered_by_the_next_record_on_leader_and_followers(cluster):
+    topic = create_topic(cluster.node(1), "long-poll")
+    leader = leader_of(cluster, topic)
+    for number, reader in enumerate([leader, *others(cluster, leader)]):
+        with in_background(
+            lambda at=reader, n=number: read(at, topic, offset=n, timeout=30_000)
+        ) as waiting:
+            # The read must have arrived before the record does; a fetch of the same offset has then been asked as well.
+            assert ok(read(reader, topic, offset=number, timeout=300)) == []
+            assert not waiting.done()
+            began = time.monotonic()
+            offsets_of(write(leader, topic, f"record {number}"))
+            assert [r["value"] for r in ok(waiting.result())] == [f"record {number}"]
+            assert time.monotonic() - began < 10, "far below the 30 s that the read may wait"
+
+
+def test_a_read_that_waits_in_vain_takes_its_timeout_and_no_longer(cluster, hundred):
+    for node in cluster.nodes:
+        began = time.monotonic()
+        assert ok(read(node, hundred, offset=100, timeout=400)) == []
+        assert 0.35 <= time.monotonic() - began < 10
+
+
+def test_a_node_reads_its_own_copy_when_asked_to(cluster):
+    topic = create_topic(cluster.node(1), "one-copy", replicas=1)
+    holder = leader_of(cluster, topic)
+    offsets_of(write(cluster.node(1), topic, "here"))
+    assert values(holder, topic, replica="local") == ["here"]
+    for node in others(cluster, holder):
+        assert values(node, topic) == ["here"]
+        assert read(node, topic, replica="local").refusal == (404, 40409)
+
+
+def test_what_was_acknowledged_is_at_once_readable_everywhere(cluster):
+    topic = create_topic(cluster.node(1), "read-your-writes")
+    for number in range(30):
+        writer = cluster.nodes[number % 3]
+        ((_, offset),) = offsets_of(write(writer, topic, number))
+        for reader in cluster.nodes:
+            assert end_offset(reader, topic) == offset + 1
+            assert values(reader, topic, offset=-1) == [number]
+
+
+def test_bytes_that_are_no_json_are_answered_in_base64(cluster):
+    topic = create_topic(cluster.node(1), "bytes")
+    ok(write_batch(cluster.node(1), topic, encoded(b"\xff\x00")))
+    for node in cluster.nodes:
+        answer = read(node, topic)
+        assert ok(answer)[0]["value"] == "/wA="
+        assert answer.headers["Content-Type"] == "application/vnd.kafka.binary.v2+json"
+
+
+def test_a_deleted_topic_is_gone_on_every_node(cluster):
+    topic = create_topic(cluster.node(1), "short-lived")
+    offsets_of(write(cluster.node(2), topic, 1))
+    cluster_path = (
+        f"/v3/clusters/{ok(call(cluster.node(3), 'GET /v3/clusters'))['data'][0]['cluster_id']}"
+    )
+    assert call(cluster.node(3), f"DELETE {cluster_path}/topics/{topic}").status == 204
+    for node in cluster.nodes:
+        eventually(lambda at=node: read(at, topic).status == 404)
