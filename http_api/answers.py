@@ -40,10 +40,15 @@ def error_answer(error: MilenaError, *, topic_missing_code: int) -> web.Response
     if isinstance(error, TopicNotFoundError):
         error_code = topic_missing_code
     return json_answer(
-        {"error_code": error_code, "message": error.message},
+        {"error_code": error_code, "message": printable(error.message)},
         status=row.status,
         headers=error_headers(error, row.status),
     )
+
+
+def printable(text: str) -> str:
+    """The text without what UTF-8 cannot hold: header bytes that were no text arrive as lone surrogates."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def internal_error_answer(request_id: str) -> web.Response:

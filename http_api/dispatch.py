@@ -18,6 +18,7 @@ from http_api.answers import (
     error_answer,
     internal_error_answer,
     json_answer,
+    printable,
 )
 from http_api.call import Call, InFlight, Shared
 from http_api.ports import Ports
@@ -101,7 +102,7 @@ class Dispatcher:
         """The answer to bytes that the HTTP parser took for no request."""
         request_id = self._request_id(request)
         # The parser's text goes on with the bytes at fault; its first line is for people.
-        sentence = reason.strip().partition("\n")[0].rstrip(":") or status.description
+        sentence = printable(reason).strip().partition("\n")[0].rstrip(":") or status.description
         _access_log.info(
             "refused status=%d reason=%s remote=%s request_id=%s",
             status,

@@ -26,6 +26,9 @@ _FOUND_MAX = 4096
 """Paths that are remembered. With those of 8190 bytes, which is the longest, 32 MB; usually 1 MB."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_PLAIN = re.compile(r"[!-$&-~]+")
+"""Visible ASCII without a percent sign stands for itself."""
+
 _CONTROL_PICTURES = 0x2400
 
 
@@ -143,7 +146,7 @@ class Router:
                 found = node.wildcard
                 if found is None or not part:
                     raise RouteNotFoundError(f"no endpoint at {raw_path}")
-                values.append(decode_segment(part) if "%" in part else part)
+                values.append(part if _PLAIN.fullmatch(part) else decode_segment(part))
             node = found
         if not node.routes:
             raise RouteNotFoundError(f"no endpoint at {raw_path}")
@@ -165,7 +168,8 @@ def decode_segment(part: str) -> str:
     """
     try:
         name = unquote(part, errors="strict")
-    except UnicodeDecodeError:
+        name.encode()
+    except UnicodeError:
         raise MalformedRequestError(f"'{part}' in the path is not UTF-8") from None
     if _CONTROL.search(name):
         shown = _CONTROL.sub(_picture, name)

@@ -5,11 +5,14 @@ envelope too, with a request id, and logged without a traceback: anybody can sen
 """
 
 import asyncio
+import logging
 from http import HTTPStatus
 
 from aiohttp import web
 
 from http_api.dispatch import Dispatcher
+
+_log = logging.getLogger("http_api")
 
 KEEPALIVE_S = 75.0
 """Longer than the usual 60 s of load balancers, so that it is never us who closes under a request."""
@@ -63,6 +66,8 @@ class _Protocol(web.RequestHandler):
         """Answer what never became a request; the connection closes after it."""
         if request.writer.output_size > 0:
             raise ConnectionError("half an answer has been sent; nothing can follow it")
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            _log.error("unexpected error outside of any handler", exc_info=exc)
         response = self._dispatcher.refuse(request, HTTPStatus(status), message or "")
         response.force_close()
         return response

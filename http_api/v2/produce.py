@@ -12,7 +12,7 @@ from hashlib import blake2b
 import orjson
 from aiohttp import web
 
-from http_api.answers import bytes_answer, json_answer
+from http_api.answers import bytes_answer, json_answer, printable
 from http_api.call import Call
 from http_api.errors import row_of
 from http_api.formats import binary_v2, json_v2
@@ -209,6 +209,6 @@ def receipt_json(receipt: Receipt) -> dict[str, object]:
     }
     if receipt.error is not None:
         item["error_code"] = row_of(receipt.error).error_code
-        item["error"] = item["message"] = receipt.error.message
+        item["error"] = item["message"] = printable(receipt.error.message)
         item["offset"] = None
     return item

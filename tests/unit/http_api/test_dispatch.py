@@ -171,6 +171,28 @@ async def test_bytes_that_are_no_request_are_refused_in_json(api, noise, caplog)
     assert (await api.get("/topics")).status == 200
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /topics HTTP/1.1\r\nAccept: \xff\xfe",
+        b"GET /topics/\xff HTTP/1.1",
+        b"GET /\xff HTTP/1.1",
+        b"GET /topics/t/partitions/0/records?offset=\xff HTTP/1.1",
+        b"GET /topics/t/partitions/\xff HTTP/1.1",
+        b"GET /v3/clusters HTTP/1.1\r\nX-Forwarded-Host: \xff",
+        b"POST /topics/t HTTP/1.1\r\nContent-Type: \xff",
+        b"POST /topics/t?acks=\xff HTTP/1.1",
+        b"\xff /topics HTTP/1.1",
+    ],
+)
+async def test_bytes_that_are_not_utf8_are_refused_in_json(api, request_, caplog):
+    caplog.set_level(logging.DEBUG)
+    answer = await raw_exchange(api, request_ + b"\r\nHost: a\r\nConnection: close\r\n\r\n")
+    assert answer.partition(b" ")[2].startswith(b"4"), answer
+    assert orjson.loads(answer.partition(b"\r\n\r\n")[2])["message"]
+    assert "Traceback" not in caplog.text
+
+
 # -- bodies
 
 
