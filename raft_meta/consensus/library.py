@@ -4,13 +4,15 @@ What is used of it: elections, the log-matching check, the commit rule, the comm
 is replaced, by overriding: everything that touches a disk, a socket, a clock, pickle or snapshots. The version is
 pinned and checked, because name-mangled privates are used; another one needs the whole simulation again.
 
-The library reads time and makes its poller and journal from module globals. They are replaced once a core is
-built (``_patched``); the clock is one for the process (``use_clock``), because the library has no other way.
+The library reads time and makes its poller and journal from module globals. They are replaced while a core is
+built (``_patched``); the clock is one for the process (``use_clock``), because the library has no other way. A core
+must be given the same clock.
 """
 
 import itertools
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum, unique
@@ -41,6 +43,9 @@ QUEUE_LENGTH_MAX: Final = 20_000
 QUEUE_BYTES_MAX: Final = 64 << 20
 
 _build_lock = threading.Lock()
+
+# The library's own clock is the raw one, which drifts from the one that event loops wait by.
+_syncobj.monotonicTime = time.monotonic  # noqa: TID251  # the clock of every event loop
 
 
 @unique
