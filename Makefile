@@ -49,6 +49,16 @@ chaos: $(STAMP)  ## the chaos suite: SCENARIOS=a,b SEEDS=1,2,3 SECONDS_EACH=60; 
 chaos-selftest: $(STAMP)  ## the chaos suite against a stand-in cluster with known bugs; needs root
 	$(BIN)/python -m tests.chaos.selftest
 
+sim: $(STAMP)  ## the Raft core on virtual time: SEEDS=n seeds; a failure prints how to replay it
+	$(BIN)/python -m tests.sim.raft --seeds 0:$(SEEDS)
+
+lock:  ## write requirements.lock anew from the newest versions that pyproject.toml allows
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[node,spark,loadtest,demo,dev]'
+	{ echo '# Exact versions of everything that the environment holds; `make lock` writes it anew.'; \
+	  build/lock/bin/python -m pip freeze --disable-pip-version-check --exclude milena; } > requirements.lock
+	rm -rf build/lock
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache chaos-runs demo-data
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
