@@ -149,11 +149,8 @@ class PartitionLog:
         self._has_unsynced_names = False
         self._unsynced_records = 0
         self._unsynced_since_ms: int | None = None
-        recovery_point = replica.checkpoint.recovery_point
-        self._unsealed = [
-            segment for segment in self._segments[:-1] if segment.next_offset > recovery_point
-        ]
-        self._bytes_since_checkpoint = sum(segment.size_bytes for segment in self._unsealed)
+        self._unsealed = recovered.unsealed
+        self._bytes_since_checkpoint = self.recovery.scanned_bytes
 
     @classmethod
     def open(
@@ -507,7 +504,7 @@ class PartitionLog:
 
     def _push(self, segment: Segment) -> None:
         """A new segment takes over; the last one is sealed by the next checkpoint."""
-        self._unsealed.append(self._active)
+        self._unsealed[self._active] = self._writers.freeze(self._log_end_offset)
         self._set_segments((*self._segments, segment))
         self._has_unsynced_names = True
 
@@ -729,6 +726,11 @@ class PartitionLog:
             self._writers.producers, next_offset=self._log_end_offset, now_ms=now_ms
         )
 
+    def last_sequence(self, producer_id: int) -> int | None:
+        """The last sequence that a producer has written here; None: nothing that is remembered."""
+        entry = self._writers.producers.get(producer_id)
+        return None if entry is None else entry.batches[-1].last_sequence
+
     def idempotency_lookup(self, key_hash: bytes, now_ms: int) -> IdempotencyEntry | None:
         """What was appended under an idempotency key within its window."""
         return self._writers.idempotency.lookup(key_hash, now_ms)
@@ -812,9 +814,8 @@ class PartitionLog:
         """Bring the rest of the state in line with a log that ends at ``end_offset``."""
         for segment in dropped:
             segment.let_go()
-        self._unsealed = [
-            segment for segment in self._unsealed if segment not in (*dropped, self._active)
-        ]
+        for segment in (*dropped, self._active):
+            self._unsealed.pop(segment, None)
         self._unsynced = [segment for segment in self._unsynced if segment not in dropped]
         self._synced_end_offset = min(self._synced_end_offset, end_offset)
         if self._sync_ticket is not None:
@@ -880,6 +881,7 @@ class PartitionLog:
                 segments=[segment],
                 epochs=self._epochs,
                 writers=writers,
+                unsealed={},
                 report=self.recovery,
                 has_remains=False,
             )
@@ -908,22 +910,26 @@ class PartitionLog:
             replica.store_checkpoint(
                 replace(replica.checkpoint, log_start_offset=offset, is_clean=False)
             )
-            self._log_start_offset = offset
-            self._epochs.advance_start(offset)
-            self._drop_forgettable()
+        self._log_start_offset = offset
+        self._epochs.advance_start(offset)
+        if any(segment.next_offset <= offset for segment in self._unsealed):
+            self._checkpoint(self.high_watermark_checkpoint, is_forced=True)
+        self._drop_forgettable()
 
     def _drop_forgettable(self) -> None:
-        count = forgettable([segment.summary for segment in self._segments], self._log_start_offset)
+        """Drop segments below the log start, but none that is not sealed.
+
+        What the writers' state took from a segment outlives it in the snapshot that is made when it is sealed.
+        """
+        sealed = [segment for segment in self._segments if segment not in self._unsealed]
+        if sealed[0] is not self._segments[0]:
+            return
+        count = forgettable([segment.summary for segment in sealed], self._log_start_offset)
         dropped, kept = self._segments[:count], self._segments[count:]
         self._set_segments(kept)
-        self._unsealed = [segment for segment in self._unsealed if segment not in dropped]
-        self._unsynced = [segment for segment in self._unsynced if segment not in dropped]
         self._forget_use(dropped)
         for segment in dropped:
             segment.remove()
-        if dropped:
-            # A checkpoint under way must not write index files of segments that are gone.
-            self._generations.current += 1
 
     def maybe_apply_retention(self, now_ms: int, high_watermark: int) -> int:
         """Forget segments that are too old or too many, below the high watermark; returns the log start.
@@ -940,6 +946,7 @@ class PartitionLog:
             deletable_end=min(high_watermark, self._synced_end_offset),
         )
         self.advance_log_start(start)
+        self._drop_forgettable()
         return self._log_start_offset
 
     # Checkpoints and the end.
@@ -969,7 +976,7 @@ class PartitionLog:
             is_clean: the log is being closed.
         """
         stored = self._replica.checkpoint
-        is_due = is_forced or self._unsealed or self._is_checkpoint_due()
+        is_due = is_forced or bool(self._unsealed) or self._is_checkpoint_due()
         has_moved = self._log_end_offset != stored.recovery_point or bool(self._unsealed)
         plan = self._plan_checkpoint() if is_due and has_moved and not self._has_remains else None
         checkpoint = Checkpoint(
@@ -995,7 +1002,7 @@ class PartitionLog:
         ]
         return CheckpointPlan(
             sync=SyncTicket(self._replica, unsynced, self._log_end_offset, has_names=True),
-            sealed=tuple(self._unsealed),
+            sealed=tuple(self._unsealed.items()),
             indexes=self._active.encode_indexes(),
             epochs=self._epochs.encode(),
             writers=self._writers.freeze(self._log_end_offset),
@@ -1003,15 +1010,15 @@ class PartitionLog:
 
     def finish_checkpoint(self, ticket: CheckpointTicket) -> None:
         """Count in a checkpoint that has run."""
+        sealed = ticket.sealed
         ticket.release()
         if not ticket.is_done or ticket.generation != self._generations.current:
             return
         self._synced_end_offset = max(
             self._synced_end_offset, min(ticket.checkpoint.recovery_point, self._log_end_offset)
         )
-        sealed = ticket.sealed
-        self._unsealed = [segment for segment in self._unsealed if segment not in sealed]
         for segment in sealed:
+            self._unsealed.pop(segment, None)
             self._note_use(segment)
         with self._lock:
             self._remove_old_snapshots()

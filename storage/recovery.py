@@ -33,7 +33,7 @@ from storage.index import (
     decode_summary,
 )
 from storage.leader_epochs import LeaderEpochs
-from storage.producer_state import WriterState, decode_snapshot
+from storage.producer_state import WriterSnapshot, WriterState, decode_snapshot
 from storage.replica_meta import Change, ChangeKind, MetaFile, ReplicaMeta, worse
 from storage.segment import (
     INDEX_SUFFIX,
@@ -162,10 +162,12 @@ class ReplicaFiles:
 class RecoveredLog:
     """What the log goes on with; ``segments`` are never empty, and the last one takes appends.
 
+    ``unsealed``: segments that were rolled but not sealed, oldest first, and the writers' state after each.
     ``has_remains``: files of a damaged replica lie behind the last segment's end and must go before it grows.
     """
 
     segments: list[Segment]
+    unsealed: dict[Segment, WriterSnapshot]
     epochs: LeaderEpochs
     writers: WriterState
     report: RecoveryReport
@@ -230,6 +232,7 @@ class _Recovery:
         self._replica = replica
         self._files = replica.files
         self._segments: list[Segment] = []
+        self._unsealed: dict[Segment, WriterSnapshot] = {}
         self._epochs = LeaderEpochs()
         self._has_epochs = False
         self._writers = WriterState()
@@ -261,6 +264,7 @@ class _Recovery:
         last.allocated_bytes = last.file.size()
         return RecoveredLog(
             segments=self._segments,
+            unsealed=self._unsealed,
             epochs=self._epochs,
             writers=self._writers,
             report=RecoveryReport(
@@ -300,6 +304,7 @@ class _Recovery:
 
     def _restart_at(self, offset: int) -> None:
         self._segments = [self._replica.restart_at(offset)]
+        self._unsealed.clear()
         self._epochs.clear()
         self._writers, _ = load_writers(self._replica, offset)
 
@@ -322,7 +327,9 @@ class _Recovery:
         if not replica.checkpoint.is_whole:
             return bases
         log_start_offset = replica.log_start_offset
-        while len(bases) > 1 and bases[1] <= log_start_offset:
+        # Segments above the recovery point are read once more: the writers' state needs them.
+        dispensable = min(log_start_offset, replica.checkpoint.recovery_point)
+        while len(bases) > 1 and bases[1] <= dispensable:
             replica.remove_segment(bases.pop(0))
         if bases[0] > log_start_offset:
             raise _DamageError(
@@ -437,11 +444,15 @@ class _Recovery:
     def _scan(self, bases: list[int], point: int) -> None:
         """Check everything from the recovery point on; ``bases`` begin with the segment that holds it."""
         for number, base_offset in enumerate(bases):
+            if number:
+                rolled = self._segments[-1]
+                self._unsealed[rolled] = self._writers.freeze(rolled.next_offset)
             is_next = not self._segments or base_offset == self._segments[-1].next_offset
             if not is_next or not self._scan_segment(base_offset, point):
                 # ``number`` itself is kept when it was scanned, and is the last to be.
                 self._cut_segments(bases[number + is_next :])
-                return
+                break
+        self._unsealed.pop(self._segments[-1], None)
 
     def _scan_segment(self, base_offset: int, point: int) -> bool:
         """Take in the sound batches of one segment; False when what follows it must go."""

@@ -59,7 +59,8 @@ class CheckpointPlan:
     """What a checkpoint that moves the recovery point writes, frozen when it was begun."""
 
     sync: SyncTicket
-    sealed: tuple[Segment, ...]
+    sealed: tuple[tuple[Segment, WriterSnapshot], ...]
+    """Rolled segments, and the writers' state after each."""
     indexes: tuple[tuple[str, bytes], ...]
     epochs: bytes
     writers: WriterSnapshot
@@ -97,7 +98,9 @@ class CheckpointTicket:
         self._plan = plan
         self._lock = lock
         self._generations = generations
-        self._pinned = [] if plan is None else [(segment, segment.pin()) for segment in plan.sealed]
+        self._pinned = (
+            [] if plan is None else [(segment, segment.pin()) for segment, _ in plan.sealed]
+        )
         self.generation = generations.current
         self.checkpoint = checkpoint
         self.is_done = False
@@ -105,8 +108,8 @@ class CheckpointTicket:
 
     @property
     def sealed(self) -> tuple[Segment, ...]:
-        """The rolled segments that it seals."""
-        return () if self._plan is None else self._plan.sealed
+        """The rolled segments that it seals; empty once it was released."""
+        return tuple(segment for segment, _ in self._pinned)
 
     def run(self) -> None:
         """Write it all.
@@ -146,8 +149,9 @@ class CheckpointTicket:
         for path, content in plan.indexes:
             files.write_atomically(path, content)
         files.write_atomically(self._replica.path(EPOCHS_NAME), plan.epochs)
-        name = offset_name(plan.writers.offset, SNAPSHOT_SUFFIX)
-        files.write_atomically(self._replica.path(name), encode_snapshot(plan.writers))
+        for snapshot in (*(snapshot for _, snapshot in plan.sealed), plan.writers):
+            name = offset_name(snapshot.offset, SNAPSHOT_SUFFIX)
+            files.write_atomically(self._replica.path(name), encode_snapshot(snapshot))
 
     def release(self) -> None:
         """Give up the pins; fine when it was done before."""
