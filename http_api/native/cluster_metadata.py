@@ -12,6 +12,24 @@ from raft_meta.machine.image import Broker, Image, Topic
 _WAIT_MS_DEFAULT = 30_000
 
 
+class _LastBody:
+    """The body of the last image asked for: after an election, everybody who waits asks for the same one."""
+
+    def __init__(self) -> None:
+        self._image: Image | None = None
+        self._body = b""
+
+    def body_of(self, image: Image) -> bytes:
+        """The image as JSON. Images never change, so the very same one has the same body."""
+        if image is not self._image:
+            self._body = _encode(image)
+            self._image = image
+        return self._body
+
+
+_last = _LastBody()
+
+
 async def get_metadata(call: Call) -> web.Response:
     """Brokers with their URLs, topics with their leaders.
 
@@ -26,7 +44,7 @@ async def get_metadata(call: Call) -> web.Response:
         image = await metadata.image_since(since, timeout_ms=min(timeout_ms, limit_ms))
     else:
         image = metadata.image
-    return bytes_answer(_encode(image), JSON_TYPE)
+    return bytes_answer(_last.body_of(image), JSON_TYPE)
 
 
 def _encode(image: Image) -> bytes:

@@ -75,6 +75,13 @@ async def test_metadata_shows_brokers_and_leaders(api):
     ]
 
 
+async def test_metadata_of_one_image_is_the_same_until_it_changes(api):
+    first, second = await api.get("/metadata"), await api.get("/metadata")
+    assert first.body == second.body
+    api.node.add_topic("new")
+    assert "new" in {topic["name"] for topic in (await api.get("/metadata")).json["topics"]}
+
+
 async def test_metadata_waits_for_a_later_version(api):
     version = api.node.image.index
     waiting = asyncio.ensure_future(api.get(f"/metadata?since={version}&timeout=60000"))
