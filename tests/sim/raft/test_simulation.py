@@ -1,0 +1,65 @@
+"""A modest number of seeds of the quorum's simulation; ``python -m tests.sim.raft`` runs as many as you like."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from raft_meta.consensus.guards import ALL_GUARDS, Guard
+from tests.sim.raft.world import World
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def check(seed: int, **options: object) -> None:
+    violation = World(seed, **options).run()  # type: ignore[arg-type]  # options are World's own
+    words = " ".join(f"{name}={value}" for name, value in options.items())
+    assert violation is None, (
+        f"{violation}; {words}; replay: python -m tests.sim.raft --seeds {seed}:{seed + 1} --trace"
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_three_voters(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_three_voters_that_lose_their_directories(seed: int) -> None:
+    check(seed, has_wipes=True)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_three_voters_and_an_observer(seed: int) -> None:
+    check(seed, observers=1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_five_voters_that_lose_their_directories(seed: int) -> None:
+    check(seed, voters=5, has_wipes=True)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_single_voter_and_an_observer(seed: int) -> None:
+    check(seed, voters=1, observers=1)
+
+
+@pytest.mark.parametrize(
+    ("guard", "seed"), [(Guard.SYNC, 0), (Guard.OWNSYNC, 1), (Guard.TRIM, 3), (Guard.SNAPBACK, 2)]
+)
+def test_the_simulation_finds_a_missing_guard(guard: Guard, seed: int) -> None:
+    """A simulation that cannot fail proves nothing."""
+    assert World(seed, guards=ALL_GUARDS - {guard}).run() is not None
+
+
+def test_a_seed_decides_everything() -> None:
+    runs = [World(7, is_traced=True) for _ in range(2)]
+    for world in runs:
+        world.run()
+    assert runs[0].lines == runs[1].lines
+    assert runs[0].checker.log == runs[1].checker.log
