@@ -709,9 +709,17 @@ class PartitionRunner:
             await asyncio.get_running_loop().run_in_executor(
                 self._context.pool, self.log.checkpoint, self.high_watermark
             )
+        self.leader = None
+        self.role = ReplicaRole.OFFLINE
+        self._notify_watchers()
+        self.watchers.clear()
         self.log.close(is_clean=is_clean)
-        self._committed.wake_all()
-        self._stored.wake_all()
+        # Waking a writer would acknowledge its record: nobody here will see it committed any more.
+        closed = FateUnknownError(
+            f"{self.name}: the replica was closed before the record was committed"
+        )
+        self._committed.fail_above(-1, closed)
+        self._stored.fail_above(-1, closed)
 
 
 def _identity(header: BatchHeader) -> int | bytes | None:

@@ -48,13 +48,6 @@ class OffsetWaiters:
         heapq.heapify(kept)
         self._heap = kept
 
-    def wake_all(self) -> None:
-        """Complete everything: whoever waits must look again (readers, when roles change)."""
-        heap, self._heap = self._heap, []
-        for _, _, future in heap:
-            if not future.done():
-                future.set_result(None)
-
     def prune(self) -> None:
         """Forget futures whose owners gave up, once they are the majority."""
         alive = [entry for entry in self._heap if not entry[2].done()]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from http_api.app import build_application
+from http_api.app import build_runner
 from http_api.ports import Ports
 from node.admin import AdminService, TopicDefaults
 from node.clock import Clock, SystemClock
@@ -130,7 +130,7 @@ class Node:
         self._build_peers()
         self._build_replication()
         self._build_services()
-        self._runner: web.AppRunner | None = None
+        self._runner: web.ServerRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- building --------------------------------------------------------------------------------
@@ -386,16 +386,15 @@ class Node:
         await self.replicas.recover(was_clean=self._was_clean)
         await self.quorum.start()
         await self.peer_listener.start(*self.config.peer_listen)
-        application = build_application(
+        self._runner = build_runner(
             Ports(
                 records=RecordsService(self.produce, self.reads),
                 metadata=self.admin,
                 health=self.health,
                 limits=self.config.limits,
-            )
-        )
-        self._runner = web.AppRunner(
-            application, access_log=None, shutdown_timeout=API_SHUTDOWN_S, handle_signals=False
+            ),
+            on_broken_invariant=die,
+            shutdown_timeout_s=API_SHUTDOWN_S,
         )
         await self._runner.setup()
         await web.SockSite(self._runner, self._api_socket, ssl_context=self._api_tls).start()
