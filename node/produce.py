@@ -1,7 +1,7 @@
 """Produce on any node: encodes a request's records and brings each batch to its partition's leader.
 
 One call crosses the peer port: ``produce`` carries an encoded batch to the leader, which never forwards it on. The
-sender tries again only after an answer that says that nothing was appended.
+sender tries again only after an answer that says that nothing was appended, or a batch that a log recognises.
 """
 
 import asyncio
@@ -255,6 +255,45 @@ class ProduceService:
     # -- getting a batch to its leader -----------------------------------------------------------
 
     async def _append(
+        self,
+        topic: Topic,
+        partition: int,
+        batch: bytes,
+        header: BatchHeader,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+    ) -> BatchReceipt:
+        """Append at the leader, wherever it is.
+
+        When a change of leader leaves the fate of a batch open that a log recognises, it is sent again: the next
+        leader either has it and says where, or never will but by this.
+        """
+        is_recognised = header.idempotency is not None or header.producer_id >= 0
+        deadline = self._clock.now_ms() + timeout_ms
+        unknown: FateUnknownError | None = None
+        while True:
+            state = self._metadata.image.partition(topic.topic_id, partition)
+            leader_epoch = -1 if state is None else state.leader_epoch
+            left = max(1, int(deadline - self._clock.now_ms()))
+            try:
+                return await self._append_once(
+                    topic, partition, batch, header, acks=acks, timeout_ms=left
+                )
+            except FateUnknownError as error:
+                unknown = error
+                left = min(LEADER_WAIT_MS, int(deadline - self._clock.now_ms()))
+                if not is_recognised or left <= 0:
+                    raise
+                if not await self._leader_moved(topic, partition, leader_epoch, left):
+                    raise
+            except MilenaError as error:
+                # This try wrote nothing, but an earlier one may have.
+                if unknown is None:
+                    raise
+                raise unknown from error
+
+    async def _append_once(
         self,
         topic: Topic,
         partition: int,
