@@ -1,5 +1,6 @@
 """How long nobody could write, and what else a history says about time. Figures, and the goals they miss."""
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -80,16 +81,23 @@ def gaps_after_faults(window: Window, faults: Sequence[Fault]) -> dict[str, list
     return gaps
 
 
-def waits_after_heals(window: Window, heals: Sequence[Heal]) -> list[float]:
-    """From each heal to the first acknowledgement of a write sent after it, per partition."""
+def waits_after_heals(
+    window: Window, heals: Sequence[Heal], faults: Sequence[Fault] = ()
+) -> list[float]:
+    """From each heal to the first acknowledgement of a write sent after it, per partition.
+
+    A wait that the next fault cuts short counts as long as it lasted.
+    """
     waits = []
     for heal in heals:
+        next_fault_s = min((f.began_s for f in faults if f.began_s > heal.at_s), default=math.inf)
         for partition in window.acknowledged_s:
-            answered = [
+            answered = (
                 w.at_s for w in window.good if w.partition == partition and w.sent_s >= heal.at_s
-            ]
-            if answered:
-                waits.append(min(answered) - heal.at_s)
+            )
+            until_s = min(min(answered, default=math.inf), next_fault_s)
+            if until_s < math.inf:
+                waits.append(until_s - heal.at_s)
     return waits
 
 
@@ -103,7 +111,7 @@ def judge_availability(
     faults = [e for e in events if isinstance(e, Fault)]
     heals = [e for e in events if isinstance(e, Heal)]
     gaps = gaps_after_faults(window, faults)
-    waits = waits_after_heals(window, heals)
+    waits = waits_after_heals(window, heals, faults)
     report.figures += _write_figures(window)
     report.figures += _latency_figures(window, events)
     for name, values in gaps.items():

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tests.chaos.adapter import Adapter
 from tests.chaos.cluster import Cluster, Node
-from tests.chaos.history import Fault, Heal, History
+from tests.chaos.history import Fault, Heal, History, Outcome, Write
 from tests.chaos.network import CLIENT, Network, Rule
 from tests.chaos.scenarios import BETWEEN_STEPS_S, Cycle, Step
 from tests.chaos.setup import Setup
@@ -16,6 +16,9 @@ SETTLE_TIMEOUT_S = 30.0
 POLL_S = 0.1
 START_S = 2.0
 """Time that a node gets after its start before the next step."""
+FLOW_TIMEOUT_S = 10.0
+PRECONDITIONS = frozenset({"settle", "flow"})
+"""Steps that wait and harm nothing: noted only when they waited in vain."""
 BLINKS = 8
 BLINK_PAUSED_S = (0.05, 0.8)
 BLINK_AWAKE_S = (0.05, 0.3)
@@ -48,6 +51,7 @@ class Nemesis:
             "flip": lambda nodes: self._damage(nodes, "flip"),
             "wipe": self._wipe,
             "settle": self._settle,
+            "flow": self._flow,
             "fill": self._fill,
             "isolate": self._isolate,
             "split": self._split,
@@ -107,6 +111,8 @@ class Nemesis:
         nodes = await self._resolve(step.target, partition)
         began_s = self._history.now_s()
         detail = await self._operations[step.operation](nodes)
+        if step.operation in PRECONDITIONS and not detail:
+            return
         self._history.add(
             Fault(
                 at_s=self._history.now_s(),
@@ -220,6 +226,23 @@ class Nemesis:
                 if not await self._adapter.is_in_sync(node.url, self._setup.topic, partition):
                     return False
         return True
+
+    async def _flow(self, _: Sequence[Node]) -> str:
+        """Wait until every partition took a write since the last heal: what follows hits the middle of writing."""
+        for _attempt in range(int(FLOW_TIMEOUT_S / POLL_S)):
+            if self._is_written_everywhere():
+                return ""
+            await asyncio.sleep(POLL_S)
+        return "not every partition took a write"
+
+    def _is_written_everywhere(self) -> bool:
+        written: set[int] = set()
+        for event in reversed(self._history.events):
+            if isinstance(event, Heal):
+                break
+            if isinstance(event, Write) and event.outcome is Outcome.OK:
+                written.add(event.partition)
+        return len(written) == self._setup.partitions
 
     # -- network
 

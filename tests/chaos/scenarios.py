@@ -93,7 +93,7 @@ _EVERY = (
     _scenario("kill-majority", "kill leader, kill follower", has_quorum=False),
     _scenario("kill-all", "kill all", hold_s=BRIEF, has_quorum=False),
     _scenario(
-        "kill-all-ten", "kill all", hold_s=(0.1, 0.5), has_quorum=False, cycle_count=10,
+        "kill-all-ten", "flow all, kill all", hold_s=(0.1, 0.5), has_quorum=False, cycle_count=10,
         is_in_storm=False,
     ),
     _scenario("stop-leader", "stop leader"),

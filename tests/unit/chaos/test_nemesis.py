@@ -3,7 +3,7 @@
 import pytest
 
 from tests.chaos import nemesis as nemesis_module
-from tests.chaos.history import Fault, Heal, History
+from tests.chaos.history import Fault, Heal, History, Outcome, Write
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.scenarios import Cycle, Step
 from tests.chaos.setup import Setup
@@ -82,7 +82,7 @@ class PaperAdapter:
 
 @pytest.fixture
 def paper(tmp_path, monkeypatch):
-    for name in ("BETWEEN_STEPS_S", "START_S", "SETTLE_TIMEOUT_S", "POLL_S"):
+    for name in ("BETWEEN_STEPS_S", "START_S", "SETTLE_TIMEOUT_S", "FLOW_TIMEOUT_S", "POLL_S"):
         monkeypatch.setattr(nemesis_module, name, 1e-9 if name == "POLL_S" else 0)
     cluster, adapter = PaperCluster(), PaperAdapter()
     setup = Setup(scenario="none", seconds=1, seed=1)
@@ -126,6 +126,29 @@ async def test_no_directory_is_emptied_while_a_replica_is_behind(paper):
     await nemesis.run(cycle("settle all", "kill follower", "wipe dead", "start dead"))
     assert cluster.log == []
     assert "left out" in next(e for e in history.events if isinstance(e, Fault)).detail
+
+
+async def test_the_flow_step_waits_for_a_write_to_every_partition_since_the_heal(paper):
+    cluster, _, history, nemesis = paper
+
+    def write(partition):
+        history.add(
+            Write(
+                at_s=1.0, sent_s=0.9, record=f"k{partition}:0", partition=partition, node=1,
+                acks="all", outcome=Outcome.OK, offset=0,
+            )
+        )  # fmt: skip
+
+    for partition in range(3):
+        write(partition)
+    history.add(Heal(at_s=2.0))
+    write(0)
+    assert not nemesis._is_written_everywhere()
+    write(1)
+    write(2)
+    assert nemesis._is_written_everywhere()
+    await nemesis.run(cycle("flow all"))
+    assert cluster.log == []
 
 
 async def test_a_node_that_died_by_itself_is_noted_at_the_heal(paper):
