@@ -7,9 +7,9 @@ Who may lead a partition, best first:
 
 1. a member of isr above doubt (neither suspect nor damaged) that is live, in the order of replicas, draining brokers
    last; under a leader that is lost, then likewise the eligible (see ``Partition.eligible``);
-2. when every member is suspect and all of them are back: the one with the greatest (last epoch, log end offset), the
-   last known. Before that it is better to wait, also for a member that has not been judged yet: it may be sound.
-   Source: KIP-966;
+2. when every member has come back suspect: the one with the greatest (last epoch, log end offset), the last known,
+   and nobody else while it is away. Before that it is better to wait, also for a member that has not been judged
+   yet: it may be sound. Source: KIP-966;
 3. where the topic allows unclean elections and nobody sound in sync is alive: a live replica that is not damaged, the
    suspects in sync before those out of sync. Records may be lost.
 
@@ -153,13 +153,16 @@ def _clean_election(
 
 
 def _last_known(key: PartitionKey, partition: Partition, fleet: _Fleet) -> LeaderChange | None:
-    """The suspect whose log reaches furthest, once every member has come back suspect."""
+    """The suspect whose log reaches furthest, once every member has come back suspect and if this one is live.
+
+    Whoever is away again needs no waiting for: without a leader no log grows, so that its mark still holds.
+    """
     suspects = {suspect.broker_id: suspect for suspect in partition.suspects}
-    if not fleet.live.issuperset(partition.isr) or not suspects.keys() >= set(partition.isr):
+    if not suspects.keys() >= set(partition.isr):
         return None
     # max keeps the first of equals, and isr is in the order of replicas.
     leader = max(partition.isr, key=lambda member: _reach(suspects[member]))
-    return _change(key, partition, leader, (leader,))
+    return _change(key, partition, leader, (leader,)) if leader in fleet.live else None
 
 
 def _reach(suspect: Suspect) -> tuple[int, int]:

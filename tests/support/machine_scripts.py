@@ -46,6 +46,9 @@ class Line:
         return cls(tuple(part for part in parts if "=" not in part), named)
 
 
+Maker = Callable[[Line], c.Command]
+
+
 def ids(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(",") if word)
 
@@ -61,8 +64,8 @@ class MachineScript:
         self.topics_made = 0
 
     def execute(self, text: str) -> list[str]:
-        verb = text.split()[0]
-        makers: dict[str, Callable[[Line], c.Command]] = {
+        verb = text.split(maxsplit=1)[0]
+        makers: dict[str, Maker] = {
             "init": lambda line: c.InitCluster(
                 cluster_id="cluster", voters=ids(line.words[0]), feature_level=1
             ),

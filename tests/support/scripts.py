@@ -62,7 +62,8 @@ def run_block(block: Block, execute: Execute) -> Block:
         try:
             output = execute(line.removeprefix("!"))
         except MilenaError as error:
-            assert must_fail, f"{line!r} failed: {error.code}: {error.message}"
+            if not must_fail:
+                raise AssertionError(f"{line!r} failed: {error.code}: {error.message}") from error
             output = [f"{error.code}: {error.message}"]
         else:
             assert not must_fail, f"{line!r} was to fail, and printed {output}"
