@@ -131,6 +131,7 @@ class RaftQuorum:
             self._rng,
         )
         self._is_started = False
+        self._arriving: set[socket.socket] = set()
 
     # -- life
 
@@ -173,6 +174,7 @@ class RaftQuorum:
         self._is_started = False
         await self._thread.run(self._close())
         await self._thread.stop()
+        self._close_arriving()
 
     async def _close(self) -> None:
         core = self._driver.stop()
@@ -255,8 +257,18 @@ class RaftQuorum:
 
     def accept(self, connection: socket.socket) -> None:
         """See ``quorum.Quorum``."""
-        if not self._thread.call(lambda: self._transport.accept(connection)):
-            connection.close()
+        self._arriving.add(connection)
+        if not self._thread.call(lambda: self._take_over(connection)):
+            self._close_arriving()
+
+    def _take_over(self, connection: socket.socket) -> None:
+        self._arriving.discard(connection)
+        self._transport.accept(connection)
+
+    def _close_arriving(self) -> None:
+        """What was handed over and not taken before the thread ended."""
+        while self._arriving:
+            self._arriving.pop().close()
 
     def last_contact_ms(self, node_id: int) -> int | None:
         """See ``quorum.Quorum``."""

@@ -6,6 +6,7 @@ a full queue) is repeated inside until then, since nothing was applied. What lef
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Final
 
@@ -140,7 +141,8 @@ class Requests:
             return
         answers, self._answers = self._answers, {}
         for loop, batch in answers.items():
-            if not loop.is_closed():
+            # A caller whose loop has closed does not wait any more.
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_settle, batch)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ import logging
 import random
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -38,7 +38,12 @@ HANDSHAKE_SECONDS_MAX: Final = 2.0
 CONGESTED_BYTES: Final = 8 << 20
 """Bytes waiting for one peer above which it gets heartbeats only."""
 
+OPENING_MAX: Final = 64
+"""Connections in their handshake at a time; what comes beyond is closed."""
+
 _FRAME_BYTES_MAX: Final = 16 << 20
+_COMPLAINT_SECONDS: Final = 10.0
+_COMPLAINTS_MAX: Final = 100
 _UNANSWERED_MS_MAX: Final = 3000
 _BACKOFF_SECONDS: Final = (0.05, 1.0)
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3))
@@ -83,6 +88,7 @@ class Transport:
         self._opening: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._contact_ms: dict[int, int] = {}
+        self._complaints: dict[str, float] = {}
         self._is_closed = False
 
     # -- life
@@ -106,15 +112,18 @@ class Transport:
 
     def accept(self, connection: socket.socket) -> None:
         """Take over an accepted socket behind its preface."""
-        if self._is_closed:
+        if self._is_closed or len(self._opening) >= OPENING_MAX:
             connection.close()
             return
-        self._spawn(self._open(connection, None))
+        task = self._spawn(self._open(connection, None))
+        # A task that is cancelled before its first step never gets to close its socket.
+        task.add_done_callback(lambda _: connection.close())
 
-    def _spawn(self, coroutine: "asyncio.Future[None] | object") -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coroutine)  # type: ignore[arg-type]  # coroutines of ours
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- sessions
 
@@ -176,7 +185,23 @@ class Transport:
 
     def on_refused(self, error: PeerRefusedError) -> None:
         """A peer of another cluster, or under a wrong address."""
-        self._events.on_refused(error)
+        if self._is_news(str(error)):
+            self._events.on_refused(error)
+
+    def on_broken(self, error: PeerProtocolError) -> None:
+        """A peer broke the protocol, or does not know the secret."""
+        if self._is_news(str(error)):
+            _log.warning("raft connection refused reason=%r", str(error))
+
+    def _is_news(self, reason: str) -> bool:
+        """Peers dial every second; the same complaint is worth a line now and then."""
+        now = asyncio.get_running_loop().time()
+        if now - self._complaints.get(reason, -_COMPLAINT_SECONDS) < _COMPLAINT_SECONDS:
+            return False
+        if len(self._complaints) >= _COMPLAINTS_MAX:
+            self._complaints.clear()
+        self._complaints[reason] = now
+        return True
 
     def on_closed(self, connection: "_Connection", node_id: int | None) -> None:
         """The connection is gone."""
@@ -322,7 +347,7 @@ class _Connection(asyncio.Protocol):
             self._owner.on_refused(error)
             self.abort()
         except PeerProtocolError as error:
-            _log.warning("raft connection refused reason=%r", str(error))
+            self._owner.on_broken(error)
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

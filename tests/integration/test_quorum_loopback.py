@@ -1,6 +1,7 @@
 """``RaftQuorum`` over loopback sockets and a real disk: first boot, commands, failover, rejoining."""
 
 import asyncio
+import ssl
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,67 @@ async def test_a_voter_that_lost_its_directory_learns_before_it_votes(tmp_path: 
             while victim.quorum.status().role is not Role.FOLLOWER:
                 await asyncio.sleep(0.01)
         assert [command for _, command in victim.machine.commands] == [b"kept"]
+
+
+TLS = Path(__file__).parent.parent / "data" / "tls"
+
+
+def contexts(name: str) -> dict[str, ssl.SSLContext]:
+    """Contexts that show the certificate of this name and trust the cluster's authority."""
+    made = {}
+    for option, protocol in (
+        ("ssl_server", ssl.PROTOCOL_TLS_SERVER),
+        ("ssl_client", ssl.PROTOCOL_TLS_CLIENT),
+    ):
+        context = ssl.SSLContext(protocol)
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(TLS / f"{name}.pem", TLS / f"{name}.key")
+        context.load_verify_locations(TLS / "cluster-ca.pem")
+        made[option] = context
+    return made
+
+
+async def test_voters_meet_over_mutual_tls(tmp_path: Path) -> None:
+    async with QuorumCluster(tmp_path, **contexts("cluster")) as cluster:
+        leader = await cluster.leader()
+        assert (await leader.quorum.propose(b"x", timeout_ms=5000)).endswith(b":x")
+
+
+async def test_a_stranger_s_certificate_is_refused(tmp_path: Path) -> None:
+    async with QuorumCluster(tmp_path, voters=1, observers=1, **contexts("cluster")) as cluster:
+        await cluster.leader()
+        observer = cluster.members[2]
+        await observer.stop()
+        cluster.options.update(contexts("stranger"))
+        await observer.start()
+        with pytest.raises(NoQuorumError):
+            await observer.quorum.propose(b"x", timeout_ms=500)
+
+
+async def test_a_follower_that_was_away_for_long_gets_a_snapshot(tmp_path: Path) -> None:
+    async with QuorumCluster(tmp_path, log_bytes_max=50_000) as cluster:
+        leader = await cluster.leader()
+        away = cluster.followers(leader)[0]
+        await away.stop()
+        for number in range(300):
+            await leader.quorum.propose(b"%d" % number + bytes(500), timeout_ms=5000)
+        await away.start()
+        await away.quorum.barrier(timeout_ms=10_000)
+        await leader.quorum.barrier(timeout_ms=5000)
+        assert len(away.machine.commands) == 300
+        assert away.machine.commands == leader.machine.commands
+        assert (away.directory / "snapshot").exists()
+
+
+async def test_acknowledged_commands_survive_a_restart_of_all_nodes(tmp_path: Path) -> None:
+    async with QuorumCluster(tmp_path) as cluster:
+        leader = await cluster.leader()
+        for number in range(20):
+            await leader.quorum.propose(b"%d" % number, timeout_ms=5000)
+        for member in cluster.running():
+            await member.stop()
+        for member in cluster.members.values():
+            await member.start()
+        leader = await cluster.leader()
+        assert [command for _, command in leader.machine.commands] == [b"%d" % n for n in range(20)]
+        assert leader.quorum.last_contact_ms(cluster.followers(leader)[0].node_id) is not None

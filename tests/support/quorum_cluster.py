@@ -34,6 +34,17 @@ class ListMachine:
         self.commands = [(int(index), command) for index, _, command in pairs]
 
 
+async def _read_preface(connection: socket.socket) -> bytes:
+    loop = asyncio.get_running_loop()
+    preface = b""
+    while len(preface) < PREFACE_BYTES:
+        data = await loop.sock_recv(connection, PREFACE_BYTES - len(preface))
+        if not data:
+            break
+        preface += data
+    return preface
+
+
 class PeerListener:
     """Accepts peers, reads the preface and hands the socket to whoever is there."""
 
@@ -53,12 +64,11 @@ class PeerListener:
         while True:
             connection, _ = await loop.sock_accept(self.socket)
             connection.setblocking(False)
-            preface = b""
-            while len(preface) < PREFACE_BYTES:
-                data = await loop.sock_recv(connection, PREFACE_BYTES - len(preface))
-                if not data:
-                    break
-                preface += data
+            try:
+                preface = await _read_preface(connection)
+            except BaseException:
+                connection.close()
+                raise
             if len(preface) < PREFACE_BYTES or self.quorum is None:
                 connection.close()
                 continue

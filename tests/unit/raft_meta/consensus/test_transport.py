@@ -1,0 +1,233 @@
+"""Sessions of the Raft channel, against a peer that is written by hand on the other end of a socket pair."""
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from raft_meta.consensus.frames import (
+    Channel,
+    Handshake,
+    HandshakeRole,
+    PeerIdentity,
+    PeerRefusedError,
+    Session,
+)
+from raft_meta.consensus.messages import Message, decode_message, encode_message
+from raft_meta.consensus.transport import OPENING_MAX, Transport, TransportConfig
+
+VOTERS = {1: ("127.0.0.1", 1), 2: ("127.0.0.1", 2), 3: ("127.0.0.1", 3)}
+MESSAGE: Message = {"type": "response_vote", "term": 5}
+
+
+class Events:
+    """Remembers what the transport tells, and wakes who waits for it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[object, ...]] = []
+        self._changed = asyncio.Event()
+
+    def _note(self, *event: object) -> None:
+        self.seen.append(event)
+        self._changed.set()
+
+    def on_connected(self, peer: PeerIdentity) -> None:
+        self._note("connected", peer.node_id)
+
+    def on_disconnected(self, node_id: int) -> None:
+        self._note("disconnected", node_id)
+
+    def on_message(self, node_id: int, message: Message) -> None:
+        self._note("message", node_id, message)
+
+    def on_refused(self, error: PeerRefusedError) -> None:
+        self._note("refused", str(error))
+
+    async def wait_for(self, *event: object) -> None:
+        while event not in self.seen:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+def identity(node_id: int, **changes: object) -> PeerIdentity:
+    fields = {
+        "node_id": node_id,
+        "cluster_id": "c",
+        "is_voter": node_id in VOTERS,
+        "voters": tuple(VOTERS),
+    }
+    return PeerIdentity(**{**fields, **changes})  # type: ignore[arg-type]  # fields of an identity
+
+
+class Peer:
+    """The other end of a connection that the transport accepted."""
+
+    def __init__(self, transport: Transport, me: PeerIdentity) -> None:
+        ours, theirs = socket.socketpair()
+        self._ours = ours
+        self._me = me
+        transport.accept(theirs)
+        self.session: Session | None = None
+
+    async def connect(self) -> None:
+        self.reader, self.writer = await asyncio.open_connection(sock=self._ours)
+        handshake = Handshake(
+            HandshakeRole.DIALER, self._me, b"s", channel=Channel.RAFT, expected_node_id=1
+        )
+        while not handshake.is_complete:
+            self.writer.write(handshake.outgoing())
+            handshake.receive(await self.reader.read(4096))
+        self.session = handshake.finish()
+
+    def send(self, *messages: Message) -> None:
+        assert self.session is not None
+        for message in messages:
+            self.writer.writelines(self.session.encoder.encode(encode_message(message)))
+
+    async def receive(self) -> Message:
+        assert self.session is not None
+        frames: list[tuple[bytes, bytes]] = []
+        while not frames:
+            frames = self.session.decoder.feed(await self.reader.read(4096))
+        return decode_message(frames[0][0])
+
+    async def close(self) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+
+
+@pytest.fixture
+async def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+async def transport(events: Events) -> AsyncIterator[Transport]:
+    config = TransportConfig(
+        voters=VOTERS, secret=b"s", identity=lambda: identity(1), ssl_server=None, ssl_client=None
+    )
+    made = Transport(config, events, random.Random(1))
+    yield made
+    await made.close()
+
+
+async def connected(transport: Transport, events: Events, me: PeerIdentity) -> Peer:
+    peer = Peer(transport, me)
+    await peer.connect()
+    await events.wait_for("connected", me.node_id)
+    return peer
+
+
+async def test_messages_pass_both_ways(transport: Transport, events: Events) -> None:
+    peer = await connected(transport, events, identity(2))
+    peer.send(MESSAGE)
+    await events.wait_for("message", 2, MESSAGE)
+    transport.send(2, {"type": "timeout_now", "term": 9})
+    assert await peer.receive() == {"type": "timeout_now", "term": 9}
+    assert transport.connected_ids() == [2]
+    assert transport.last_contact_ms(2) is not None
+    assert transport.last_contact_ms(3) is None
+    await peer.close()
+
+
+async def test_a_closed_connection_is_noticed(transport: Transport, events: Events) -> None:
+    peer = await connected(transport, events, identity(2))
+    await peer.close()
+    await events.wait_for("disconnected", 2)
+    assert transport.connected_ids() == []
+    transport.send(2, MESSAGE)
+
+
+async def test_a_newer_connection_replaces_the_older_and_silences_it(
+    transport: Transport, events: Events
+) -> None:
+    older = await connected(transport, events, identity(2))
+    left_over = transport._live[2]
+    events.seen.clear()
+    newer = await connected(transport, events, identity(2))
+    assert events.seen[:2] == [("disconnected", 2), ("connected", 2)]
+    assert older.session is not None
+    frame = b"".join(older.session.encoder.encode(encode_message(MESSAGE)))  # type: ignore[arg-type]  # bytes
+    left_over.data_received(frame)
+    newer.send({"type": "response_vote", "term": 6})
+    await events.wait_for("message", 2, {"type": "response_vote", "term": 6})
+    assert ("message", 2, MESSAGE) not in events.seen
+    assert transport.connected_ids() == [2]
+    await newer.close()
+    await events.wait_for("disconnected", 2)
+    await older.close()
+
+
+async def test_an_observer_may_connect(transport: Transport, events: Events) -> None:
+    peer = await connected(transport, events, identity(9))
+    await peer.close()
+
+
+@pytest.mark.parametrize(
+    ("me", "sentence"),
+    [
+        (identity(2, cluster_id="other"), "cluster 'other'"),
+        (identity(2, voters=(1, 2, 4)), "started with voters [1, 2, 4]"),
+        (identity(4, is_voter=True), "node 4 was started"),
+        (identity(2, is_voter=False), "node 2 was started"),
+        (identity(1), "own id 1"),
+    ],
+)
+async def test_a_peer_that_does_not_belong_is_refused_and_named(
+    transport: Transport, events: Events, me: PeerIdentity, sentence: str
+) -> None:
+    peer = Peer(transport, me)
+    try:
+        await peer.connect()
+    except PeerRefusedError:
+        assert peer.session is None
+    while not events.seen:
+        assert await peer.reader.read(100) is not None
+        await asyncio.sleep(0)
+    assert events.seen[0][0] == "refused"
+    assert sentence in str(events.seen[0][1])
+    assert transport.connected_ids() == []
+    await peer.close()
+
+
+async def test_a_malformed_message_ends_the_session(transport: Transport, events: Events) -> None:
+    peer = await connected(transport, events, identity(2))
+    assert peer.session is not None
+    peer.writer.writelines(peer.session.encoder.encode(b"\x91\x63"))
+    await events.wait_for("disconnected", 2)
+    assert await peer.reader.read(100) == b""
+    await peer.close()
+
+
+async def test_a_stranger_is_closed_without_an_event(transport: Transport, events: Events) -> None:
+    ours, theirs = socket.socketpair()
+    transport.accept(theirs)
+    reader, writer = await asyncio.open_connection(sock=ours)
+    writer.write(b"\x00\x05hello")
+    assert await reader.read(100) == b""
+    assert events.seen == []
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_unfinished_handshakes_are_bounded(transport: Transport) -> None:
+    pairs = [socket.socketpair() for _ in range(OPENING_MAX + 1)]
+    for _, theirs in pairs[:-1]:
+        transport.accept(theirs)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    transport.accept(pairs[-1][1])
+    assert pairs[-1][0].recv(1) == b""
+    await transport.close()
+    for ours, _ in pairs:
+        ours.close()
+
+
+async def test_a_closed_transport_takes_no_more(transport: Transport) -> None:
+    await transport.close()
+    ours, theirs = socket.socketpair()
+    transport.accept(theirs)
+    assert ours.recv(1) == b""
+    ours.close()
