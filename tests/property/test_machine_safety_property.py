@@ -311,7 +311,9 @@ class Replication:
         if leader is None or len(isr) < min_insync:
             return
         leader.synced_end = len(leader.log)
-        others = [self.end_of(member) for member in isr if member != leader.broker_id]
+        # Whoever is about to join counts already: the wish may have been granted.
+        union = {*isr, *self.wished()} - {leader.broker_id}
+        others = [self.end_of(member) for member in union]
         watermark = min([len(leader.log), *others])
         if watermark > len(self.committed):
             assert leader.log[: len(self.committed)] == self.committed
@@ -347,6 +349,17 @@ class Replication:
             self.return_soon(self.any_node())
         if chance < 0.8:
             self.wish_arrives(-1)
+
+    def wished(self) -> set[int]:
+        """Members of the wishes that may yet be granted."""
+        now = (self.partition.leader_epoch, self.partition.partition_epoch)
+        changes = [change for wish in self.wishes for change in wish.changes]
+        return {
+            member.broker_id
+            for change in changes
+            if (change.leader_epoch, change.partition_epoch) == now
+            for member in change.isr
+        }
 
     def wish_arrives(self, at: int = 0) -> None:
         if self.wishes:
