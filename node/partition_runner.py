@@ -17,6 +17,7 @@ from enum import StrEnum, unique
 from typing import Protocol
 
 from http_api.ports import Acks, BatchReceipt
+from node.append_queue import AppendQueue, PendingAppend
 from node.clock import Clock
 from node.metrics import NodeCounts, PartitionCounts
 from node.replication.follower import plan_truncation
@@ -25,23 +26,20 @@ from node.topic_settings import log_config
 from node.waiters import OffsetWaiters
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Broker, Partition
-from storage.batch import BatchHeader, IdempotencyExtension
+from storage.batch import BatchHeader
 from storage.errors import (
     CorruptLogError,
     DiskFailedError,
     DiskFullError,
     FateUnknownError,
-    IdempotencyKeyReusedError,
     MilenaError,
     NotEnoughReplicasError,
     NotLeaderError,
     NotReadyError,
     OffsetOutOfRangeError,
-    PartitionCountChangedError,
     ReplicaDamagedError,
 )
 from storage.partition_log import PartitionLog
-from storage.producer_state import Duplicate
 from storage.tickets import SyncTicket
 from storage.types import MonotonicMs, ReplicaHealth
 
@@ -83,16 +81,6 @@ class RunnerContext:
     counts: NodeCounts
 
 
-@dataclass(slots=True, eq=False)
-class PendingAppend:
-    """A batch on its way into the log. ``done`` holds its receipt, or an error: nothing was appended."""
-
-    batch: bytes
-    header: BatchHeader
-    acks: Acks
-    done: asyncio.Future[BatchReceipt]
-
-
 class PartitionRunner:
     """One local replica.
 
@@ -130,7 +118,15 @@ class PartitionRunner:
         self._context = context
         self._follower_hw = log.high_watermark_checkpoint
         self._is_checkpointing = False
-        self._pending: list[PendingAppend] = []
+        self._queue = AppendQueue(
+            log,
+            topic=topic,
+            partition=partition,
+            clock=context.clock,
+            check=self._check_can_append,
+            append=self._append_group,
+            on_refused=self._count_refused,
+        )
         self._committed = OffsetWaiters()
         self._stored = OffsetWaiters()
         self._sync: asyncio.Future[None] | None = None
@@ -227,8 +223,7 @@ class PartitionRunner:
             self.leader_id,
             state.isr,
         )
-        for pending in self._take_pending():
-            pending.done.set_exception(self._not_leader())
+        self._queue.refuse_all(self._not_leader())
         self._notify_watchers()
         # Writers keep waiting: a record of an earlier leadership is committed once our high watermark passes
         # it, whoever leads, unless it is truncated first. Readers look again by themselves.
@@ -250,12 +245,7 @@ class PartitionRunner:
             NotLeaderError, NotEnoughReplicasError, DiskFullError, ...: nothing was appended.
             FateUnknownError: it was appended, but not seen committed within ``timeout_ms``.
         """
-        loop = asyncio.get_running_loop()
-        pending = PendingAppend(batch, header, acks, loop.create_future())
-        if not self._pending:
-            loop.call_soon(self._flush)
-        self._pending.append(pending)
-        receipt = await pending.done
+        receipt = await self._queue.submit(batch, header, acks)
         if acks is Acks.NONE:
             return receipt
         assert receipt.last_offset is not None
@@ -278,40 +268,6 @@ class PartitionRunner:
             ) from error
         return receipt
 
-    def _take_pending(self) -> list[PendingAppend]:
-        taken, self._pending = self._pending, []
-        return [p for p in taken if not p.done.done()]
-
-    def _flush(self) -> None:
-        """Append what arrived in this turn of the loop, as one write where nothing stands against it."""
-        group: list[PendingAppend] = []
-        identities: set[int | bytes] = set()
-        for pending in self._take_pending():
-            identity = _identity(pending.header)
-            if identity is not None and identity in identities:
-                # The log must know the earlier one before it can judge this one.
-                self._append_group(group)
-                group, identities = [], set()
-            if self._admit(pending):
-                group.append(pending)
-                if identity is not None:
-                    identities.add(identity)
-        self._append_group(group)
-
-    def _admit(self, pending: PendingAppend) -> bool:
-        """Whether to append it; otherwise it has its answer."""
-        try:
-            self._check_can_append(pending.acks)
-            receipt = self._find_duplicate(pending.header)
-        except MilenaError as error:
-            self._context.counts.produce_refused += 1
-            pending.done.set_exception(error)
-            return False
-        if receipt is None:
-            return True
-        pending.done.set_result(receipt)
-        return False
-
     def _check_can_append(self, acks: Acks) -> None:
         if self.leader is None or self.is_closed:
             raise self._not_leader()
@@ -321,43 +277,10 @@ class PartitionRunner:
                 f"{self.leader.min_insync}; nothing was written"
             )
 
-    def _find_duplicate(self, header: BatchHeader) -> BatchReceipt | None:
-        now_ms = self._context.clock.wall_ms()
-        if header.idempotency is not None:
-            return self._find_keyed(header.idempotency, now_ms)
-        if header.producer_id < 0:
-            return None
-        verdict = self.log.producer_check(header, now_ms)
-        if isinstance(verdict, Duplicate):
-            return self._duplicate(verdict.base_offset, verdict.last_offset)
-        return None
-
-    def _find_keyed(self, key: IdempotencyExtension, now_ms: int) -> BatchReceipt | None:
-        entry = self.log.idempotency_lookup(key.key_hash, now_ms)
-        if entry is None:
-            return None
-        if entry.partition_count != key.partition_count:
-            raise PartitionCountChangedError(
-                f"this idempotency key was used when {self.topic} had {entry.partition_count} partitions, "
-                f"it has {key.partition_count} now; use a new key"
-            )
-        if entry.body_hash != key.body_hash:
-            raise IdempotencyKeyReusedError(
-                "this idempotency key was used with another body; use a new key for new records"
-            )
-        return self._duplicate(entry.base_offset, entry.last_offset)
-
-    def _duplicate(self, base_offset: int, last_offset: int) -> BatchReceipt:
-        return BatchReceipt(
-            partition=self.partition,
-            base_offset=base_offset,
-            last_offset=last_offset,
-            is_duplicate=True,
-        )
+    def _count_refused(self) -> None:
+        self._context.counts.produce_refused += 1
 
     def _append_group(self, group: Sequence[PendingAppend]) -> None:
-        if not group:
-            return
         assert self.leader is not None
         try:
             offsets = self.log.append_as_leader(
@@ -681,6 +604,13 @@ class PartitionRunner:
         self.maybe_propose(brokers)
         self._maybe_sync()
 
+    def maybe_apply_retention(self) -> None:
+        """Forget old segments, as leader; the followers hear of it even when nothing is written any more."""
+        before = self.log.log_start_offset
+        now_ms = self._context.clock.wall_ms()
+        if self.log.maybe_apply_retention(now_ms, self.high_watermark) > before:
+            self._notify_watchers()
+
     async def maybe_checkpoint(self) -> None:
         """Store the high watermark, and move the recovery point when enough was appended."""
         if self.is_closed or self._is_checkpointing:
@@ -701,8 +631,7 @@ class PartitionRunner:
     async def close(self, *, is_clean: bool) -> None:
         """Stop taking appends, sync what is written, checkpoint, close the files."""
         self.is_closed = True
-        for pending in self._take_pending():
-            pending.done.set_exception(self._not_leader())
+        self._queue.refuse_all(self._not_leader())
         while self._sync is not None:
             await asyncio.wait([self._sync])
         if is_clean:
@@ -720,10 +649,3 @@ class PartitionRunner:
         )
         self._committed.fail_above(-1, closed)
         self._stored.fail_above(-1, closed)
-
-
-def _identity(header: BatchHeader) -> int | bytes | None:
-    """What two batches of one producer or key share."""
-    if header.idempotency is not None:
-        return header.idempotency.key_hash
-    return header.producer_id if header.producer_id >= 0 else None

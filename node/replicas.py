@@ -317,7 +317,7 @@ class LocalReplicas:
         for runner in self.runners.values():
             if runner.role is ReplicaRole.LEADER:
                 try:
-                    runner.log.maybe_apply_retention(self._clock.wall_ms(), runner.high_watermark)
+                    runner.maybe_apply_retention()
                 except MilenaError as error:
                     logger.warning("retention partition=%s: %s", runner.name, error)
 
