@@ -30,13 +30,16 @@ BASE_TIMESTAMP_MS = 1_700_000_000_000
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Answer:
     """What a node said."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+    def __repr__(self) -> str:
+        return f"Answer({self.status} {self.body[:300]!r})"
 
     @property
     def json(self) -> Any:
@@ -46,7 +49,7 @@ class Answer:
     @property
     def refusal(self) -> tuple[int, int]:
         """Status and error code of an answer that is none."""
-        assert self.status >= 400, (self.status, self.body)
+        assert self.status >= 400, self
         return self.status, self.json["error_code"]
 
 
@@ -78,7 +81,7 @@ def call(
 
 def ok(answer: Answer) -> Any:
     """The JSON of an answer that must be a success."""
-    assert 200 <= answer.status < 300, (answer.status, answer.body)
+    assert 200 <= answer.status < 300, answer
     return json.loads(answer.body) if answer.body else None
 
 
