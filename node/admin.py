@@ -116,6 +116,8 @@ class AdminService:
             self._barrier = asyncio.create_task(
                 self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
             )
+            # Callers that went away leave a failed barrier to nobody.
+            self._barrier.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(self._barrier)
 
     # -- changing --------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ so that followers sync at the same time as the leader does.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Protocol
@@ -116,7 +117,8 @@ class PartitionRunner:
         """The leader wants committed records gone: this replica refuses and waits for an operator."""
         self.counts = PartitionCounts()
         self._context = context
-        self._follower_hw = log.high_watermark_checkpoint
+        # A log that recovery cut short has less than it knew to be committed.
+        self._follower_hw = min(log.high_watermark_checkpoint, log.log_end_offset)
         self._is_checkpointing = False
         self._queue = AppendQueue(
             log,
@@ -176,7 +178,17 @@ class PartitionRunner:
             return
         if me not in state.damaged and all(s.broker_id != me for s in state.suspects):
             logger.info("sound again partition=%s leader_epoch=%d", self.name, state.leader_epoch)
-            self.log.mark_sound()
+            with self._failing_disk_is_fatal():
+                self.log.mark_sound()
+
+    @contextmanager
+    def _failing_disk_is_fatal(self) -> Iterator[None]:
+        """Around every change of the log that is made on the loop."""
+        try:
+            yield
+        except DiskFailedError as error:
+            self._context.on_fatal(error)
+            raise
 
     def _count_isr(self, state: Partition) -> None:
         if self.leader is not None and state.leader_epoch == self.leader_epoch:
@@ -260,13 +272,21 @@ class PartitionRunner:
                 elif self.log.stored_end_offset < end:
                     await self._stored.wait_for(end)
         except TimeoutError as error:
-            self._committed.prune()
+            self._prune_waiters()
             self._context.counts.fate_unknown += 1
             raise FateUnknownError(
                 f"{self.name} offset {receipt.base_offset} was appended but not acknowledged by every "
                 f"in-sync replica within {timeout_ms} ms; it may still be"
             ) from error
+        except asyncio.CancelledError:
+            self._prune_waiters()
+            raise
         return receipt
+
+    def _prune_waiters(self) -> None:
+        """Somebody gave up waiting: on a partition that commits nothing, nobody else would clear it away."""
+        self._committed.prune()
+        self._stored.prune()
 
     def _check_can_append(self, acks: Acks) -> None:
         if self.leader is None or self.is_closed:
@@ -299,7 +319,7 @@ class PartitionRunner:
             self._refuse_group(group, error)
             return
         self.is_disk_full = False
-        self.leader.on_appended(self.log.log_end_offset)
+        self.leader.on_appended(self.log.log_end_offset, now_ms=self._context.clock.now_ms())
         for pending, base_offset in zip(group, offsets, strict=True):
             self.counts.records_in += pending.header.record_count
             self.counts.bytes_in += len(pending.batch)
@@ -408,7 +428,7 @@ class PartitionRunner:
             offset=offset,
             last_epoch=last_epoch,
             log_start=self.log.log_start_offset,
-            epoch_end=self.log.epoch_end(last_epoch),
+            epoch_end=self.agreed_end(last_epoch),
             brokers=brokers,
         )
         if verdict is FetchVerdict.ACCEPTED:
@@ -422,6 +442,17 @@ class PartitionRunner:
             if follower not in leader.isr or follower in leader.expelled:
                 self.maybe_propose(brokers)
         return verdict
+
+    def agreed_end(self, epoch: int) -> tuple[int, int]:
+        """The greatest epoch <= ``epoch`` that our log knows, and its end (exclusive).
+
+        An epoch older than all that is left of the log ended where the log starts now: what it wrote was committed
+        and then deleted, so a follower that stands there agrees with us.
+        """
+        found, end = self.log.epoch_end(epoch)
+        if found < 0 <= epoch:
+            return epoch, self.log.log_start_offset
+        return found, end
 
     def maybe_propose(self, brokers: Brokers) -> None:
         """Send an ISR change to the quorum when one is due."""
@@ -457,11 +488,15 @@ class PartitionRunner:
         """
         self._check_follows(leader_epoch)
         try:
-            self.log.append_as_follower(batches)
-            self.counts.replicated_bytes_in += len(batches)
-        except DiskFailedError as error:
-            self._context.on_fatal(error)
+            with self._failing_disk_is_fatal():
+                self.log.append_as_follower(batches)
+        except DiskFullError:
+            # The leader's writers wait for us until the controller takes us out of the ISR.
+            self.is_disk_full = True
+            self._context.on_disk_full(self)
             raise
+        self.is_disk_full = False
+        self.counts.replicated_bytes_in += len(batches)
         self._maybe_sync()
         self._on_stored()
 
@@ -475,7 +510,8 @@ class PartitionRunner:
             self._follower_hw = reached
             self._on_high_watermark()
         if log_start > self.log.log_start_offset and log_start <= self._follower_hw:
-            self.log.advance_log_start(log_start)
+            with self._failing_disk_is_fatal():
+                self.log.advance_log_start(log_start)
 
     def truncate_as_follower(self, *, leader_epoch: int, epoch: int, end_offset: int) -> None:
         """Our log parts from the leader's: cut it to where they may agree.
@@ -512,8 +548,9 @@ class PartitionRunner:
 
     def _truncate(self, offset: int) -> None:
         self._context.counts.truncations += 1
-        self.log.truncate_to(offset)
-        self._follower_hw = min(self._follower_hw, offset)
+        with self._failing_disk_is_fatal():
+            self.log.truncate_to(offset)
+        self._follower_hw = min(self._follower_hw, self.log.log_end_offset)
         cut = FateUnknownError(
             f"{self.name}: another leader took over before the record was on every in-sync replica"
         )
@@ -530,7 +567,8 @@ class PartitionRunner:
             log_start,
             leader_epoch,
         )
-        self.log.restart_at(log_start, producers)
+        with self._failing_disk_is_fatal():
+            self.log.restart_at(log_start, producers)
         self._follower_hw = log_start
         # Whether what was written here is what was committed cannot be told any more.
         lost = FateUnknownError(f"{self.name}: the log was restarted at offset {log_start}")
@@ -583,7 +621,10 @@ class PartitionRunner:
             async with asyncio.timeout(timeout_ms / 1000):
                 await waiter
         except (TimeoutError, FateUnknownError):
-            self._committed.prune()
+            self._prune_waiters()
+        except asyncio.CancelledError:
+            self._prune_waiters()
+            raise
 
     async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes:
         """Whole batches from the one that holds ``offset``, below ``end_offset``."""
@@ -608,7 +649,9 @@ class PartitionRunner:
         """Forget old segments, as leader; the followers hear of it even when nothing is written any more."""
         before = self.log.log_start_offset
         now_ms = self._context.clock.wall_ms()
-        if self.log.maybe_apply_retention(now_ms, self.high_watermark) > before:
+        with self._failing_disk_is_fatal():
+            after = self.log.maybe_apply_retention(now_ms, self.high_watermark)
+        if after > before:
             self._notify_watchers()
 
     async def maybe_checkpoint(self) -> None:

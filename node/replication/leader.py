@@ -99,7 +99,10 @@ class PartitionLeader:
     started_ms: MonotonicMs
     followers: dict[int, FollowerProgress] = field(default_factory=dict)
     outstanding: list[IsrProposal] = field(default_factory=list)
+    """Distinct ones: a leader that is cut off repeats the same wish for as long as that lasts."""
     in_flight: IsrProposal | None = None
+    is_in_flight_again: bool = False
+    """Whether an earlier copy of the one in flight is of unknown fate: no refusal of this copy settles that one."""
     expelled: set[int] = field(default_factory=set)
     """Members that fetched below the high watermark: their acknowledged end was lost, out they go."""
 
@@ -133,9 +136,13 @@ class PartitionLeader:
             self.expelled &= self.isr
         return self._maybe_advance()
 
-    def on_appended(self, log_end: int) -> None:
+    def on_appended(self, log_end: int, *, now_ms: MonotonicMs) -> None:
         """The log grew to ``log_end`` (written, not yet stored)."""
         assert log_end >= self.log_end, (log_end, self.log_end)
+        for progress in self.followers.values():
+            if progress.stored_end >= self.log_end:
+                # It had everything until now. On a quiet log it repeats no position, so this is where its lag begins.
+                progress.caught_up_ms = now_ms
         self.log_end = log_end
 
     def on_stored(self, stored_end: int) -> bool:
@@ -223,15 +230,17 @@ class PartitionLeader:
             members=tuple((b, self._epoch_of(b, brokers)) for b in sorted(wanted)),
         )
         self.in_flight = proposal
-        self.outstanding.append(proposal)
+        self.is_in_flight_again = proposal in self.outstanding
+        if not self.is_in_flight_again:
+            self.outstanding.append(proposal)
         return proposal
 
     def on_proposal_done(self, proposal: IsrProposal, *, is_definite_refusal: bool) -> bool:
         """The quorum answered or did not; only a definite refusal stops counting. Returns whether hw moved."""
         if self.in_flight is proposal:
             self.in_flight = None
-        if is_definite_refusal and proposal in self.outstanding:
-            self.outstanding.remove(proposal)
+            if is_definite_refusal and not self.is_in_flight_again:
+                self.outstanding = [p for p in self.outstanding if p != proposal]
         return self._maybe_advance()
 
     def _may_stay(self, broker_id: int, now_ms: MonotonicMs, brokers: Mapping[int, Broker]) -> bool:
@@ -243,8 +252,10 @@ class PartitionLeader:
         progress = self.followers.get(broker_id)
         if progress is not None and progress.broker_epoch != broker.broker_epoch:
             progress = None  # it restarted: a fresh lag allowance from when this epoch or its fetches began
-        caught_up = self.started_ms if progress is None else progress.caught_up_ms
-        return now_ms - caught_up <= self.lag_ms_max
+        if progress is None:
+            return now_ms - self.started_ms <= self.lag_ms_max
+        has_everything = progress.stored_end >= self.log_end
+        return has_everything or now_ms - progress.caught_up_ms <= self.lag_ms_max
 
     def _may_join(self, broker_id: int, brokers: Mapping[int, Broker]) -> bool:
         progress = self.followers[broker_id]

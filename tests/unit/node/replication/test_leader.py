@@ -28,8 +28,8 @@ def fetch(core: PartitionLeader, follower: int, offset: int, now_ms: int = 0) ->
     )
 
 
-def append(core: PartitionLeader, log_end: int) -> None:
-    core.on_appended(log_end)
+def append(core: PartitionLeader, log_end: int, now_ms: int = 0) -> None:
+    core.on_appended(log_end, now_ms=now_ms)
     core.on_stored(log_end)
 
 
@@ -86,7 +86,7 @@ class TestHighWatermark:
 
     def test_unsynced_records_of_the_leader_do_not_count(self) -> None:
         core = leader()
-        core.on_appended(20)
+        core.on_appended(20, now_ms=0)
         fetch(core, 2, 20)
         fetch(core, 3, 20)
         assert core.high_watermark == 10
@@ -241,10 +241,28 @@ class TestIsrMembership:
         # It may never be exactly at the end of a busy log, and is in sync all the same.
         core = leader()
         for step in range(1, 30):
-            append(core, 10 + 10 * step)
+            append(core, 10 + 10 * step, 1_000 * step)
             fetch(core, 2, 10 * step, now_ms=1_000 * step)
             fetch(core, 3, 10 * step, now_ms=1_000 * step)
         assert core.next_proposal(now_ms=29_500, brokers=EVERYONE) is None
+
+    def test_follower_of_a_quiet_log_stays_in_sync(self) -> None:
+        # Its fetches repeat no position that has not changed, so nothing is heard of it for hours.
+        core = leader()
+        fetch(core, 2, 10)
+        fetch(core, 3, 10)
+        assert core.next_proposal(now_ms=3_600_000, brokers=EVERYONE) is None
+
+    def test_lag_begins_with_the_first_append_that_it_does_not_have(self) -> None:
+        core = leader()
+        fetch(core, 2, 10)
+        fetch(core, 3, 10)
+        append(core, 20, 3_600_000)
+        fetch(core, 2, 20, now_ms=3_600_001)
+        assert core.next_proposal(now_ms=3_610_000, brokers=EVERYONE) is None
+        proposal = core.next_proposal(now_ms=3_610_001, brokers=EVERYONE)
+        assert proposal is not None
+        assert proposal.broker_ids == {1, 2}
 
     def test_leader_never_proposes_itself_out(self) -> None:
         core = leader((1,))
