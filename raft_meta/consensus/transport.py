@@ -10,7 +10,6 @@ waiting for a retransmission timer that has backed off for minutes.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import socket
@@ -217,9 +216,11 @@ class Transport:
     async def _keep_dialling(self, node_id: int) -> None:
         least, most = _BACKOFF_SECONDS
         backoff = least
-        while True:
+        while not self._is_closed:
             try:
-                dialled = await asyncio.wait_for(self._dial(node_id), CONNECT_SECONDS_MAX)
+                # NB: not wait_for, which in 3.11 swallows a cancellation that comes with the result.
+                async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                    dialled = await self._dial(node_id)
                 await self._open(dialled, node_id)
                 backoff = least
             except (OSError, TimeoutError) as error:
@@ -267,11 +268,11 @@ class Transport:
             await self._connect(loop, connection, opened, dialled_id)
             await connection.closed
         except (OSError, TimeoutError) as error:
-            opened.close()
             _log.debug("raft connection failed peer_id=%s reason=%r", dialled_id, str(error))
         finally:
             self._opening.discard(connection)
             connection.abort()
+            opened.close()
 
     async def _connect(
         self,
@@ -395,5 +396,10 @@ def _tune(connection: socket.socket) -> None:
 
 
 async def _pause(seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.get_running_loop().create_future(), seconds)
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    timer = loop.call_later(seconds, over.set_result, None)
+    try:
+        await over
+    finally:
+        timer.cancel()
