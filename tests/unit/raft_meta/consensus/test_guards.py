@@ -31,6 +31,7 @@ class _Clock:
 
 @pytest.fixture(autouse=True)
 def _library_clock() -> Iterator[None]:
+    _Clock.now = 100.0
     with use_clock(lambda: _Clock.now):
         yield
 
