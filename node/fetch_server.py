@@ -9,7 +9,13 @@ from node.fetch_wire import FetchCode, Position, Row, parse_positions
 from node.partition_runner import PartitionRunner
 from node.replication.leader import FetchVerdict
 from raft_meta.machine.image import Broker
-from storage.errors import MalformedRequestError, NotLeaderError
+from storage.errors import (
+    CorruptLogError,
+    MalformedRequestError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    UnavailableError,
+)
 from storage.files import Buffer
 
 logger = logging.getLogger(__name__)
@@ -17,6 +23,9 @@ logger = logging.getLogger(__name__)
 HIGH_WATERMARK_DELAY_S = 0.005
 """News of the high watermark alone waits this long for data to travel with: it would otherwise cost every follower a
 round trip per commit, and nobody but readers of followers waits for it."""
+
+SNAPSHOT_BYTES_MAX = 16 << 20
+"""Of writers' states in one answer, if there is more than one: well below what a frame holds."""
 
 _CODES = {
     FetchVerdict.STALE_LEADER_EPOCH: FetchCode.STALE_LEADER_EPOCH,
@@ -30,13 +39,19 @@ FindRunner = Callable[[str, int], PartitionRunner | None]
 
 @dataclass(slots=True)
 class Followed:
-    """One partition in a session. ``is_settled``: answered with data or an error, waiting for a new position."""
+    """One partition in a session.
+
+    ``is_settled``: answered with data or an error, waiting for a new position. ``is_accepted``: the position lies on
+    our log, so our high watermark means something to the follower: to a log that may have parted from ours it would
+    call records committed that are not.
+    """
 
     runner: PartitionRunner
     position: Position
     sent_high_watermark: int = -1
     sent_log_start: int = -1
     is_settled: bool = False
+    is_accepted: bool = False
 
 
 class FollowerSession:
@@ -103,7 +118,7 @@ class FollowerSession:
             self._indexes[runner] = position.index
             runner.watchers.add(self)
         old.position = position
-        old.is_settled = False
+        old.is_settled = old.is_accepted = False
         self.news.add(position.index)
         return old
 
@@ -211,7 +226,8 @@ class FetchServer:
             )
         except NotLeaderError:
             verdict = FetchVerdict.UNKNOWN_LEADER_EPOCH
-        if verdict is not FetchVerdict.ACCEPTED:
+        followed.is_accepted = verdict is FetchVerdict.ACCEPTED
+        if not followed.is_accepted:
             followed.is_settled = True
             session.news.discard(position.index)
             self._refuse(session, runner, position, verdict)
@@ -224,11 +240,17 @@ class FetchServer:
         verdict: FetchVerdict,
     ) -> None:
         if verdict is FetchVerdict.DIVERGING:
-            epoch, end = runner.log.epoch_end(position.last_epoch)
+            epoch, end = runner.agreed_end(position.last_epoch)
             # No high watermark: it means nothing to a log that is not a prefix of ours.
             session.rows.append(Row(position.index, FetchCode.DIVERGING, a=epoch, b=end))
         elif verdict is FetchVerdict.BELOW_LOG_START:
             snapshot = runner.log.producer_snapshot()
+            if (
+                session.bodies
+                and sum(map(len, session.bodies)) + len(snapshot) > SNAPSHOT_BYTES_MAX
+            ):
+                session.rows.append(Row(position.index, FetchCode.NOT_LEADER))  # it asks again
+                return
             session.rows.append(
                 Row(
                     position.index,
@@ -269,14 +291,24 @@ class FetchServer:
     async def _news_of(self, followed: Followed, index: int, room: int) -> tuple[Row | None, bytes]:
         runner, position = followed.runner, followed.position
         if runner.leader is None or runner.leader_epoch != position.leader_epoch:
-            if followed.is_settled and runner.leader is None:
+            if followed.is_settled:
                 return None, b""
             followed.is_settled = True
             return Row(index, FetchCode.NOT_LEADER), b""
+        if not followed.is_accepted:
+            return None, b""
         data = b""
         log = runner.log
         if not followed.is_settled and position.offset < log.log_end_offset:
-            data = await runner.read(position.offset, max_bytes=room, end_offset=log.log_end_offset)
+            try:
+                data = await runner.read(
+                    position.offset, max_bytes=room, end_offset=log.log_end_offset
+                )
+            except (OffsetOutOfRangeError, UnavailableError, CorruptLogError) as error:
+                # This one asks again, and is judged anew; the others must not wait for it.
+                logger.warning("read for a follower partition=%s: %s", runner.name, error)
+                followed.is_settled = True
+                return Row(index, FetchCode.NOT_LEADER), b""
         high_watermark, log_start = runner.high_watermark, log.log_start_offset
         if not data and (
             high_watermark <= followed.sent_high_watermark and log_start <= followed.sent_log_start

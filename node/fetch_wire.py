@@ -105,10 +105,17 @@ def parse_rows(raw: object, body_bytes: int) -> list[Row]:
     for item in raw:
         match item:
             case [int(i), int(code), int(hw), int(start), int(size), int(a), int(b)] if size >= 0:
-                rows.append(Row(i, FetchCode(code), hw, start, size, a, b))
+                rows.append(Row(i, _code(code), hw, start, size, a, b))
                 total += size
             case _:
                 raise CorruptLogError("fetch: a row has the wrong shape")
     if total != body_bytes:
         raise CorruptLogError(f"fetch: rows hold {total} bytes, the body {body_bytes}")
     return rows
+
+
+def _code(number: int) -> FetchCode:
+    try:
+        return FetchCode(number)
+    except ValueError:
+        raise CorruptLogError(f"fetch: a row has code {number}, which is not known here") from None
