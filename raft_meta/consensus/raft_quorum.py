@@ -42,6 +42,7 @@ _log = logging.getLogger(__name__)
 
 _TRANSFER_POLL_SECONDS: Final = 0.02
 _MISSING_LOG_SECONDS: Final = 5.0
+_LEADER_FALLBACK_SECONDS_MIN: Final = 1.0
 
 _RUNNING: Final = frozenset({BootstrapState.NONE, BootstrapState.MEMBER, BootstrapState.LEARNER})
 """States in which the core runs."""
@@ -65,7 +66,6 @@ class QuorumConfig:
     incarnation: int
     election_timeout_ms: tuple[int, int] = (500, 1000)
     heartbeat_ms: int = 100
-    leader_fallback_ms: int = 1000
     log_bytes_max: int = 64 << 20
     ssl_server: ssl.SSLContext | None = None
     ssl_client: ssl.SSLContext | None = None
@@ -194,7 +194,7 @@ class RaftQuorum:
                 incarnation=config.incarnation,
                 election_timeout_s=(least / 1000, most / 1000),
                 heartbeat_s=config.heartbeat_ms / 1000,
-                leader_fallback_s=config.leader_fallback_ms / 1000,
+                leader_fallback_s=max(_LEADER_FALLBACK_SECONDS_MIN, most / 1000),
                 log_bytes_max=config.log_bytes_max,
             ),
             wal=Wal(self._files, f"{config.directory}/wal"),

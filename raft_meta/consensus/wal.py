@@ -84,6 +84,7 @@ class Wal:
         self._sequence = 0
         self._end = 0
         self._failed = False
+        files.remove(path + ".new")
         self._file = files.open(path, create=True)
         try:
             self._end = self._load()
@@ -92,6 +93,7 @@ class Wal:
             raise
         self._allocated = self._file.size()
         self._cut_bytes = self._cut_tail()
+        self.has_room(0)
         # What a killed process wrote but did not sync has been read; it must not vanish in a later power cut.
         self._file.sync()
         files.sync_directory(path.rpartition("/")[0] or ".")
@@ -314,7 +316,7 @@ class Wal:
                 raise CorruptLogError(f"{self._path}: unknown record {record[:1]!r}")
 
     def _refuse_damage(self, content: bytes, position: int) -> None:
-        candidate = content.find(_MAGIC, position + 1)
+        candidate = content.find(_MAGIC, position)
         while candidate >= 0:
             found = _read_group(content, candidate)
             if found is not None and found[0] > self._sequence:
@@ -325,12 +327,11 @@ class Wal:
             candidate = content.find(_MAGIC, candidate + 1)
 
     def _cut_tail(self) -> int:
+        """Overwrite a torn group with zeros; its blocks stay ours, which a full disk would not give back."""
         tail = self._file.pread(self._allocated - self._end, self._end)
         torn = len(tail.rstrip(b"\0"))
         if torn:
-            # Bytes of the torn group must never be taken for a part of a later one.
-            self._file.truncate(self._end)
-            self._allocated = self._end
+            self._file.pwritev([bytes(torn)], self._end)
         return torn
 
 

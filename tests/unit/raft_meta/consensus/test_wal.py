@@ -312,3 +312,28 @@ def test_a_failed_rewrite_is_final(files: MemoryFiles) -> None:
     with pytest.raises(DiskFailedError, match="failed before"):
         wal.drop_before(3)
     wal.abandon()
+
+
+def test_a_node_starts_on_a_full_disk_after_a_torn_tail(files: MemoryFiles) -> None:
+    wal = filled(files, 3)
+    for index in range(4, 20):
+        wal.append(entry(index, size=100))
+    files.crash_before(1)
+    with pytest.raises(SimulatedCrashError):
+        wal.sync()
+    files.flip_bit(PATH, group_starts(files)[-1] + 30)
+    files.crash(keep="all")
+    files.capacity = files.used_bytes()
+    found = open_wal(files)
+    assert found.cut_bytes > 0
+    for term in range(1, 10):
+        found.set_hard_state(term, None)
+        found.sync()
+    assert reopened(files).term == 9
+
+
+def test_a_half_written_file_of_a_compaction_is_removed(files: MemoryFiles) -> None:
+    filled(files, 3).close()
+    files.write_atomically(PATH + ".new", b"half")
+    open_wal(files)
+    assert not files.exists(PATH + ".new")
