@@ -150,7 +150,9 @@ class PartitionLog:
         self._unsynced_records = 0
         self._unsynced_since_ms: int | None = None
         self._unsealed = recovered.unsealed
-        self._bytes_since_checkpoint = self.recovery.scanned_bytes
+        self._bytes_since_checkpoint = recovered.report.scanned_bytes
+        # Where the log ended when its index files and snapshot were written last; -1 when they do not fit any more.
+        self._hinted_end_offset = NO_OFFSET if recovered.report.scanned_bytes else end_offset
 
     @classmethod
     def open(
@@ -387,11 +389,15 @@ class PartitionLog:
             DiskFailedError: stop the process.
         """
         found = list(iterate_batches(data))
-        self._check_succession(found)
+        is_straddling = self._is_straddling(found)
+        self._check_succession(found, found[0][1].base_offset if is_straddling else None)
         if self._has_remains:
             with self._lock:
                 self._drop_remains()
         view = memoryview(data)
+        if is_straddling:
+            _, first = found.pop(0)
+            self._begin_with(first, view[: first.batch_bytes])
         runs = [self._first_run()]
         for position, header in found:
             run = self._room_for(runs, header.batch_bytes, header.base_offset)
@@ -402,8 +408,46 @@ class PartitionLog:
         self._write(runs)
         return self._log_end_offset
 
-    def _check_succession(self, found: Sequence[tuple[int, BatchHeader]]) -> None:
-        offset, epoch = self._log_end_offset, max(self._epochs.last_epoch, 0)
+    def _is_straddling(self, found: Sequence[tuple[int, BatchHeader]]) -> bool:
+        """Whether an empty log is to begin with the batch in whose middle the leader's log starts."""
+        start = self._log_end_offset
+        if not found or self._log_start_offset != start:
+            return False
+        first = found[0][1]
+        return first.base_offset < start < first.next_offset
+
+    def _begin_with(self, header: BatchHeader, batch: Buffer) -> None:
+        """Let an empty log begin with a batch that begins below the log start.
+
+        Until the checkpoint is lowered, recovery takes the new segment for one that retention left behind.
+        """
+        replica = self._replica
+        segment = replica.new_segment(header.base_offset)
+        try:
+            segment.write([batch], header.batch_bytes, allocation_end=0)
+            self._write_snapshot(header.base_offset)
+        except DiskFullError:
+            segment.remove()
+            raise
+        with self._lock:
+            self._generations.current += 1
+            replica.lower_checkpoint(header.base_offset)
+        self._epochs.clear()
+        self._hinted_end_offset = NO_OFFSET
+        self._synced_end_offset = min(self._synced_end_offset, header.base_offset)
+        empty = self._active
+        self._unsynced = []
+        self._has_unsynced_names = True
+        self._set_segments([segment])
+        empty.remove()
+        replica.files.remove(replica.path(offset_name(empty.base_offset, SNAPSHOT_SUFFIX)))
+        self._commit(_Run(segment, False, [], header.batch_bytes, [(header, header.base_offset)]))
+
+    def _check_succession(
+        self, found: Sequence[tuple[int, BatchHeader]], base_offset: int | None
+    ) -> None:
+        offset = self._log_end_offset if base_offset is None else base_offset
+        epoch = max(self._epochs.last_epoch, 0)
         for _, header in found:
             if header.base_offset != offset:
                 raise CorruptBatchError(
@@ -559,18 +603,29 @@ class PartitionLog:
     def sync(self) -> int:
         """Sync everything now, on this thread; returns the synced end.
 
+        A ticket that is under way stays so: another thread may be in the middle of it.
+
         Raises:
             DiskFailedError: stop the process.
         """
-        under_way = self._sync_ticket
-        if under_way is not None:
-            under_way.run()
-            self.finish_sync(under_way)
-        ticket = self.begin_sync()
-        if ticket is not None:
+        ticket = self._ticket_for_all()
+        try:
             ticket.run()
-            self.finish_sync(ticket)
+        finally:
+            ticket.release()
+        self._unsynced = []
+        self._has_unsynced_names = False
+        self._unsynced_records = 0
+        self._unsynced_since_ms = None
+        self._synced_end_offset = self._log_end_offset
         return self._synced_end_offset
+
+    def _ticket_for_all(self) -> SyncTicket:
+        """A ticket that covers what another one may be syncing, too."""
+        unsynced = [
+            segment for segment in self._segments if segment.next_offset > self._synced_end_offset
+        ]
+        return SyncTicket(self._replica, unsynced, self._log_end_offset, has_names=True)
 
     # Reading.
 
@@ -751,11 +806,11 @@ class PartitionLog:
             self._checkpoint(self.high_watermark_checkpoint, is_forced=True)
         with self._lock:
             self._writers.install(snapshot)
-            self._write_snapshot(self._writers)
+            self._write_snapshot(self._log_end_offset)
 
-    def _write_snapshot(self, writers: WriterState) -> None:
-        name = offset_name(self._log_end_offset, SNAPSHOT_SUFFIX)
-        content = encode_snapshot(writers.freeze(self._log_end_offset))
+    def _write_snapshot(self, offset: int) -> None:
+        name = offset_name(offset, SNAPSHOT_SUFFIX)
+        content = encode_snapshot(self._writers.freeze(offset))
         self._replica.files.write_atomically(self._replica.path(name), content)
 
     # Cutting the end.
@@ -770,11 +825,26 @@ class PartitionLog:
         if offset >= self._log_end_offset and not self._has_remains:
             return
         if offset < self._log_start_offset:
-            self.restart_at(offset)
+            self._empty_at(offset)
+            return
+        offset = min(offset, self._log_end_offset)
+        if self._end_after_cut(offset) < self._log_start_offset:
+            # The log start lies in the middle of the first batch, which goes.
+            self._empty_at(self._log_start_offset)
             return
         with self._lock:
             self._generations.current += 1
-            self._truncate(min(offset, self._log_end_offset))
+            self._truncate(offset)
+
+    def _end_after_cut(self, offset: int) -> int:
+        """Base offset of the batch that holds ``offset``, or the log end."""
+        segment = self._segments[max(bisect_left(self._bases, offset), 1) - 1]
+        return segment.locate(offset)[1]
+
+    def _empty_at(self, offset: int) -> None:
+        """Drop every batch and go on at ``offset`` with what is known of the writers."""
+        self._writers.forget_from(offset)
+        self.restart_at(offset, encode_snapshot(self._writers.freeze(offset)))
 
     def _truncate(self, offset: int) -> None:
         """The steps of a truncation. When it crosses segments the meta file says so first: recovery goes on with it."""
@@ -789,6 +859,7 @@ class PartitionLog:
         replica.lower_checkpoint(end_offset)
         if self._epochs.truncate_to(end_offset):
             write_truncated_epochs(replica, self._epochs)
+        self._hinted_end_offset = NO_OFFSET
         self._set_segments(kept)
         self._forget_use((kept[-1], *dropped))
         self._log_end_offset = end_offset
@@ -882,7 +953,7 @@ class PartitionLog:
                 epochs=self._epochs,
                 writers=writers,
                 unsealed={},
-                report=self.recovery,
+                report=RecoveryReport(),
                 has_remains=False,
             )
         )
@@ -901,6 +972,9 @@ class PartitionLog:
             return
         if offset > self._log_end_offset:
             raise self._out_of_range(offset)
+        if offset > self._synced_end_offset:
+            # Else a power cut could leave a log that ends below its start.
+            self.sync()
         if offset == self._log_end_offset:
             # On a full disk the last segment stays for now; its records are out of reach all the same.
             with suppress(DiskFullError):
@@ -977,7 +1051,7 @@ class PartitionLog:
         """
         stored = self._replica.checkpoint
         is_due = is_forced or bool(self._unsealed) or self._is_checkpoint_due()
-        has_moved = self._log_end_offset != stored.recovery_point or bool(self._unsealed)
+        has_moved = self._log_end_offset != self._hinted_end_offset or bool(self._unsealed)
         plan = self._plan_checkpoint() if is_due and has_moved and not self._has_remains else None
         checkpoint = Checkpoint(
             recovery_point=stored.recovery_point if plan is None else self._log_end_offset,
@@ -997,11 +1071,8 @@ class PartitionLog:
 
     def _plan_checkpoint(self) -> CheckpointPlan:
         self._bytes_since_checkpoint = 0
-        unsynced = [
-            segment for segment in self._segments if segment.next_offset > self._synced_end_offset
-        ]
         return CheckpointPlan(
-            sync=SyncTicket(self._replica, unsynced, self._log_end_offset, has_names=True),
+            sync=self._ticket_for_all(),
             sealed=tuple(self._unsealed.items()),
             indexes=self._active.encode_indexes(),
             epochs=self._epochs.encode(),
@@ -1017,6 +1088,10 @@ class PartitionLog:
         self._synced_end_offset = max(
             self._synced_end_offset, min(ticket.checkpoint.recovery_point, self._log_end_offset)
         )
+        self._hinted_end_offset = ticket.checkpoint.recovery_point
+        self._unsynced = [
+            segment for segment in self._unsynced if segment.next_offset > self._synced_end_offset
+        ]
         for segment in sealed:
             self._unsealed.pop(segment, None)
             self._note_use(segment)

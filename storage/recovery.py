@@ -590,10 +590,9 @@ class _Recovery:
         elif not self._reason and replica.meta.health is not ReplicaHealth.SOUND:
             self._reason = "not restored since an earlier start found it so"
         if end_offset < replica.log_start_offset:
-            # What was left below the log start was lost before it was synced.
+            # The batch in whose middle the log starts was never synced: the log is as empty as it was before it.
             restart = Change(ChangeKind.RESTART, replica.log_start_offset)
-            health = worse(replica.meta.health, ReplicaHealth.SUSPECT)
-            replica.store_meta(replace(replica.meta, health=health, change=restart))
+            replica.store_meta(replace(replica.meta, change=restart))
             self._restart_at(replica.log_start_offset)
 
     def _remove_snapshots_above(self, end_offset: int) -> None:

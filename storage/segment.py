@@ -387,14 +387,14 @@ class Segment:
         if offset >= self.next_offset:
             return self.size_bytes, self.next_offset
         index = self.load_index()
-        position = index.positions[index.floor(offset)]
-        window = _Window(self.file, self.size_bytes, is_cached=False)
-        while True:
-            frame = window.frame(position)
-            assert frame is not None, "only reads from the page cache alone may miss"
-            if frame.next_offset > offset:
-                return position, frame.base_offset
-            position += frame.batch_bytes
+        expected = index.offsets[index.floor(offset)]
+        for position, header in self.headers_from(index.positions[index.floor(offset)]):
+            if header.base_offset != expected:
+                break
+            if header.next_offset > offset:
+                return position, header.base_offset
+            expected = header.next_offset
+        raise CorruptLogError(f"{self.path(LOG_SUFFIX)} does not hold offset {offset}")
 
     def headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch from ``position``, which is the beginning of one.
@@ -500,6 +500,10 @@ class _Window:
         self._chunk, self._start = chunk, start
         return True
 
+    def holds(self, position: int) -> bool:
+        """Whether the frame at ``position`` lies in the chunk."""
+        return 0 <= position - self._start <= len(self._chunk) - _FRAME.size
+
     def frame(self, position: int) -> Frame | None:
         """The frame of the batch at ``position``; None when that takes the disk and may not.
 
@@ -551,32 +555,46 @@ def _read_sparse(window: _Window, index: SegmentIndex, wish: _Wish) -> bytes | N
     """Read from the nearest index entry on, walking headers at both ends."""
     entry = index.floor(wish.offset)
     near = index.positions[entry]
-    slack = 0
-    if index.offsets[entry] != wish.offset:
-        is_last = entry + 1 >= len(index)
-        slack = (window.size if is_last else index.positions[entry + 1]) - near
-    chunk_end = near + min(slack, _LOCATE_BYTES_MAX) + max(wish.max_bytes, HEADER_BYTES)
-    past = bisect_left(index.offsets, wish.end_offset, entry + 1)
-    if past < len(index):
-        chunk_end = min(chunk_end, index.positions[past])
-    if not window.load(near, chunk_end):
+    if not window.load(near, _first_chunk_end(window, index, entry, wish)):
         return None
-    start = _walk_to(window, near, wish.offset)
+    start = _walk_to(window, near, index.offsets[entry], wish.offset)
     if start is None:
         return None
     end = _walk_end(window, index, start, wish)
     return None if end is None else window.read(start, end)
 
 
-def _walk_to(window: _Window, position: int, offset: int) -> int | None:
-    """Position of the batch that holds ``offset``."""
+def _first_chunk_end(window: _Window, index: SegmentIndex, entry: int, wish: _Wish) -> int:
+    """Where the chunk ends that is read at an index entry.
+
+    A small read takes everything in one go and is cut out of the chunk. A large one takes just what it needs to find
+    its ends: reading 4 KB twice costs less than copying a megabyte.
+    """
+    near = index.positions[entry]
+    is_last = entry + 1 >= len(index)
+    slack = min((window.size if is_last else index.positions[entry + 1]) - near, _LOCATE_BYTES_MAX)
+    is_exact = index.offsets[entry] == wish.offset
+    if wish.max_bytes > _LOCATE_BYTES_MAX:
+        return near + (HEADER_BYTES if is_exact else slack)
+    end = near + (0 if is_exact else slack) + max(wish.max_bytes, HEADER_BYTES)
+    past = bisect_left(index.offsets, wish.end_offset, entry + 1)
+    return min(end, index.positions[past]) if past < len(index) else end
+
+
+def _walk_to(window: _Window, position: int, base_offset: int, offset: int) -> int | None:
+    """Position of the batch that holds ``offset``; the walk begins at the batch of ``base_offset``."""
     while True:
         frame = window.frame(position)
         if frame is None:
             return None
+        if frame.base_offset != base_offset:
+            raise CorruptBatchError(
+                f"offset {frame.base_offset} lies at {position}, where {base_offset} was expected"
+            )
         if frame.next_offset > offset:
             return position
         position += frame.batch_bytes
+        base_offset = frame.next_offset
 
 
 def _walk_end(window: _Window, index: SegmentIndex, start: int, wish: _Wish) -> int | None:
@@ -588,6 +606,10 @@ def _walk_end(window: _Window, index: SegmentIndex, start: int, wish: _Wish) -> 
         bisect_left(index.offsets, wish.end_offset, 0, count),
     )
     end = max(start, min(index.positions[entry - 1], window.size))
+    if not window.holds(end) and end < limit:
+        past = index.positions[entry] if entry < count else window.size
+        if not window.load(end, min(limit, max(past, end + HEADER_BYTES), end + _LOCATE_BYTES_MAX)):
+            return None
     while end < window.size and (end < limit or end == start):
         frame = window.frame(end)
         if frame is None:
