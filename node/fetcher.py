@@ -14,7 +14,7 @@ from node.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row, parse_rows
 from node.partition_runner import PartitionRunner
 from node.peer import PeerClient
 from node.peer_codec import Channel
-from storage.errors import CorruptLogError, DiskFullError, MilenaError, NotLeaderError
+from storage.errors import CorruptLogError, MilenaError, NotLeaderError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,9 @@ class LeaderFetcher:
         settings: FetcherSettings,
         broker_epoch: Callable[[], int],
         next_session_id: Callable[[], int],
+        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
+        self._on_failure = on_failure
         self.leader_id = leader_id
         self._peer = peer
         self._clock = clock
@@ -68,6 +70,13 @@ class LeaderFetcher:
     def start(self) -> None:
         """Begin to fetch."""
         self._task = asyncio.create_task(self._run(), name=f"fetch-from-{self.leader_id}")
+        self._task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        """The loop ends when it is told to, or by a broken invariant: a node must not go on without it unnoticed."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._on_failure is not None:
+            self._on_failure(error)
 
     async def stop(self) -> None:
         """End the loop; what was written stays."""
@@ -154,7 +163,8 @@ class LeaderFetcher:
             "be": self._broker_epoch(),
             "p": [self._position(i) for i in changed],
             "f": forgotten,
-            "w": self._settings.wait_ms_max,
+            # What is not stored yet is told next; nobody would end a longer wait for it.
+            "w": 0 if self._changed else self._settings.wait_ms_max,
             "m": self._settings.bytes_max,
         }
         self._is_parked = True
@@ -216,7 +226,7 @@ class LeaderFetcher:
                     self._changed.add(row.index)
             except NotLeaderError:
                 continue  # our role changed meanwhile; the image tells what to do
-            except (DiskFullError, CorruptLogError) as error:
+            except (UnavailableError, CorruptLogError) as error:
                 logger.warning("fetch partition=%s: %s", runner.name, error)
                 self._retry_later(row.index, runner)
 
@@ -232,7 +242,12 @@ class LeaderFetcher:
                 )
                 return bool(data)
             case FetchCode.DIVERGING:
+                before = runner.log.log_end_offset
                 runner.truncate_as_follower(leader_epoch=epoch, epoch=row.a, end_offset=row.b)
+                if runner.log.log_end_offset == before:
+                    # The same question would get the same answer at once, for ever.
+                    self._retry_later(row.index, runner)
+                    return False
                 return True
             case FetchCode.BELOW_LOG_START:
                 runner.restart_as_follower(leader_epoch=epoch, log_start=row.a, producers=data)
@@ -260,9 +275,12 @@ class ReplicaFetchers:
         self._make = make
         self._fetchers: dict[int, LeaderFetcher] = {}
         self._assigned: dict[PartitionRunner, int] = {}
+        self._is_stopped = False
 
     def assign(self, runner: PartitionRunner, leader_id: int | None) -> None:
         """Follow ``leader_id`` with the partition, or nobody."""
+        if self._is_stopped:
+            return
         old = self._assigned.get(runner)
         if old is not None and old != leader_id:
             self._fetchers[old].forget(runner)
@@ -277,7 +295,8 @@ class ReplicaFetchers:
         fetcher.follow(runner)
 
     async def stop(self) -> None:
-        """End every loop."""
+        """End every loop, for good."""
+        self._is_stopped = True
         await asyncio.gather(*(f.stop() for f in self._fetchers.values()))
         self._fetchers.clear()
         self._assigned.clear()

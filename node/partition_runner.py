@@ -117,8 +117,9 @@ class PartitionRunner:
         """The leader wants committed records gone: this replica refuses and waits for an operator."""
         self.counts = PartitionCounts()
         self._context = context
-        # A log that recovery cut short has less than it knew to be committed.
-        self._follower_hw = min(log.high_watermark_checkpoint, log.log_end_offset)
+        # What was deleted was committed. A log that recovery cut short has less than it knew to be committed.
+        known = max(log.high_watermark_checkpoint, log.log_start_offset)
+        self._follower_hw = min(known, log.log_end_offset)
         self._is_checkpointing = False
         self._queue = AppendQueue(
             log,

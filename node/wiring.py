@@ -241,6 +241,7 @@ class Node:
             ),
             broker_epoch=lambda: self.membership.broker_epoch,
             next_session_id=lambda: self._ids.session_ids.getrandbits(62) + 1,
+            on_failure=die,
         )
 
     def _on_proposal(self, runner: PartitionRunner, proposal: IsrProposal) -> None:

@@ -176,9 +176,9 @@ class PartitionLeader:
             return FetchVerdict.NOT_A_REPLICA
         if offset < log_start:
             return FetchVerdict.BELOW_LOG_START
-        if last_epoch < 0 and offset <= self.high_watermark:
+        if last_epoch < 0 and offset <= self.log_end:
             # An empty log: nothing in it can differ from ours. What lies below its start was committed and
-            # deleted where it copied from, though we may still have it.
+            # deleted where it copied from, though we may still have it, and not know yet that it was committed.
             return FetchVerdict.ACCEPTED
         epoch, end = epoch_end
         if epoch != last_epoch or offset > end:

@@ -103,8 +103,11 @@ class Graph:
                 await stop.wait()
                 graph.stopped.append(stop.is_set())
 
+        async def build_node(config: NodeConfig) -> Node:
+            return Node(config)
+
         module = ModuleType("node.wiring")
-        module.__dict__.update(Node=Node, draw_ids=lambda clock: None)
+        module.__dict__.update(build_node=build_node)
         monkeypatch.setitem(sys.modules, "node.wiring", module)
         monkeypatch.setattr("node.wiring", module, raising=False)
         monkeypatch.setattr(cli, "configure_logs", lambda **_: None)

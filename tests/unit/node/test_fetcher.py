@@ -1,0 +1,414 @@
+"""Rules of the follower's loop: write, sync, tell; sessions that break; answers that nobody expected."""
+
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from http_api.ports import Acks
+from node.fetch_wire import FETCH, FetchCode, Row
+from node.fetcher import LeaderFetcher, ReplicaFetchers
+from node.partition_runner import ReplicaRole
+from storage.errors import DiskFailedError
+from tests.support import leaders
+from tests.support.fake_peers import Network
+from tests.support.replication import FOLLOWER, LEADER, Replicated
+from tests.support.runners import DIRECTORY, batch
+from tests.support.virtual_time import after, settle, virtual
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+def write(pair: Replicated, *values: str, number: int = 0) -> "asyncio.Task[object]":
+    return pair.leaders[number].send(batch(*values), Acks.ALL, 60_000)  # type: ignore[return-value]
+
+
+class TestReplication:
+    @virtual
+    async def test_a_record_is_committed_once_the_follower_has_synced_it(self) -> None:
+        pair = Replicated().start()
+        task = write(pair, "a")
+        await after(1)
+        assert task.done()
+        assert pair.follower.content() == ["a"]
+        await after(10)
+        assert pair.follower.runner.high_watermark == 1
+        await pair.stop()
+
+    @virtual
+    async def test_a_follower_never_acknowledges_what_it_has_not_synced(self) -> None:
+        pair = Replicated().start()
+        await after(1)
+        pair.follower.pool.hold()
+        task = write(pair, "a")
+        await after(5_000)
+        assert pair.follower.log.log_end_offset == 1
+        assert pair.leader.runner.high_watermark == 0
+        assert not task.done()
+        pair.follower.pool.release()
+        await after(1)
+        assert task.done()
+        await pair.stop()
+
+    @virtual
+    async def test_a_follower_of_a_relaxed_topic_acknowledges_what_it_wrote(self) -> None:
+        pair = Replicated(configs={"flush_messages": "1000"}).start()
+        await after(1)
+        pair.follower.pool.hold()
+        task = write(pair, "a")
+        await after(5)
+        assert task.done()
+        pair.follower.pool.release()
+        await pair.stop()
+
+    @virtual
+    async def test_only_positions_that_moved_are_told(self) -> None:
+        pair = Replicated(3).start()
+        await after(1)
+        write(pair, "a", number=1)
+        await after(20)
+        first, *later = pair.requests()
+        assert first["full"]
+        assert len(first["p"]) == 3  # type: ignore[arg-type]
+        told = [position for request in later for position in request["p"]]  # type: ignore[attr-defined]
+        assert [(position[0], position[4]) for position in told] == [(1, 1)]
+        await pair.stop()
+
+    @virtual
+    async def test_a_partition_that_is_followed_later_does_not_wait_for_news(self) -> None:
+        pair = Replicated(2, wait_ms=60_000)
+        pair.fetcher.follow(pair.followers[0].runner)
+        pair.fetcher.start()
+        await after(100)
+        write(pair, "a", number=1)
+        pair.fetcher.follow(pair.followers[1].runner)
+        await after(5)
+        assert pair.followers[1].content() == ["a"]
+        await pair.stop()
+
+    @virtual
+    async def test_a_partition_with_unsynced_records_is_told_soon_after_their_sync(self) -> None:
+        # A deposed leader begins to follow with records that it has just written.
+        pair = Replicated(2, wait_ms=60_000)
+        pair.fetcher.follow(pair.followers[0].runner)
+        pair.fetcher.start()
+        await after(100)
+        slow, other = pair.followers
+        other.pool.hold()
+        other.log.append_as_leader([batch("mine")], leader_epoch=4, now_ms=1)
+        pair.fetcher.follow(other.runner)
+        await after(10)
+        slow.pool.hold()
+        write(pair, "a")
+        await after(10)
+        other.pool.release()
+        slow.pool.release()
+        await after(10)
+        assert other.content() == []
+        assert slow.content() == ["a"]
+        await pair.stop()
+
+    @virtual
+    async def test_what_is_forgotten_is_not_followed_any_more(self) -> None:
+        pair = Replicated(2).start()
+        await after(1)
+        pair.fetcher.forget(pair.followers[0].runner)
+        write(pair, "a")
+        write(pair, "b", number=1)
+        await after(20)
+        assert pair.followers[0].content() == []
+        assert pair.followers[1].content() == ["b"]
+        assert not pair.leaders[0].runner.watchers
+        pair.fetcher.forget(pair.followers[1].runner)
+        await after(600)
+        assert pair.fetcher.is_idle
+        count = len(pair.requests())
+        await after(60_000)
+        assert len(pair.requests()) == count, "nothing to ask for"
+        await pair.stop()
+
+
+class TestDivergence:
+    @virtual
+    async def test_truncates_what_the_leader_does_not_have_and_goes_on(self) -> None:
+        pair = Replicated()
+        pair.leader.log.append_as_leader([batch("a")], leader_epoch=3, now_ms=1)
+        data = pair.leader.log.read_span(0, max_bytes=1 << 20)
+        pair.follower.log.append_as_follower(data)
+        pair.follower.log.append_as_leader([batch("x"), batch("y")], leader_epoch=4, now_ms=1)
+        for number in range(pair.count):
+            pair.take_roles(number, epoch=6, version=9)
+        pair.start()
+        write(pair, "b")
+        await after(20)
+        assert pair.follower.content() == pair.leader.content() == ["a", "b"]
+        assert pair.leader.runner.high_watermark == 2
+        await pair.stop()
+
+    @virtual
+    async def test_begins_anew_where_the_leaders_log_starts(self) -> None:
+        pair = Replicated()
+        pair.leader.log.append_as_leader([batch("a"), batch("b")], leader_epoch=4, now_ms=1)
+        pair.leader.log.advance_log_start(2)
+        pair.take_roles(epoch=6, version=9)
+        pair.start()
+        write(pair, "c")
+        await after(20)
+        assert pair.follower.log.log_start_offset == 2
+        assert pair.follower.content() == ["c"]
+        await pair.stop()
+
+    @virtual
+    async def test_follower_at_the_start_of_a_log_whose_epoch_retention_dropped_goes_on(
+        self,
+    ) -> None:
+        pair = Replicated()
+        for bench in (pair.leader, pair.follower):
+            bench.log.append_as_leader([batch("a")], leader_epoch=4, now_ms=1)
+            bench.log.sync()
+        pair.leader.log.advance_log_start(1)
+        pair.leader.log.append_as_leader([batch("b")], leader_epoch=5, now_ms=1)
+        pair.follower.runner.advance_as_follower(leader_epoch=5, high_watermark=1, log_start=0)
+        pair.take_roles(epoch=6, version=9)
+        pair.start()
+        await after(100)
+        assert not pair.follower.runner.is_stuck
+        assert pair.follower.log.log_end_offset == 2
+        await pair.stop()
+
+    @virtual
+    async def test_a_follower_that_may_not_truncate_stops_asking(self) -> None:
+        pair = Replicated()
+        pair.follower.log.append_as_leader([batch("x")], leader_epoch=4, now_ms=1)
+        pair.follower.log.sync()
+        pair.follower.runner.advance_as_follower(leader_epoch=5, high_watermark=1, log_start=0)
+        pair.start()
+        await after(10_000)
+        assert pair.follower.runner.is_stuck
+        assert pair.follower.content() == ["x"]
+        told = [position for request in pair.requests() for position in request["p"]]  # type: ignore[attr-defined]
+        assert len(told) == 1
+        pair.take_roles(epoch=6, version=9)
+        assert not pair.follower.runner.is_stuck
+        await pair.stop()
+
+
+class TestTrouble:
+    @virtual
+    async def test_a_leaders_node_that_forgot_the_session_gets_a_new_one(self) -> None:
+        pair = Replicated().start()
+        await after(1)
+        pair.server.close()
+        pair.serve()
+        write(pair, "a")
+        await after(20)
+        assert pair.follower.content() == ["a"]
+        await pair.stop()
+
+    @virtual
+    async def test_a_broken_connection_begins_a_new_session(self) -> None:
+        pair = Replicated().start()
+        await after(1)
+        pair.peer.disconnect(LEADER)
+        write(pair, "a")
+        await after(100)
+        assert pair.follower.content() == ["a"]
+        assert sum(bool(request["full"]) for request in pair.requests()) == 2
+        await pair.stop()
+
+    @virtual
+    async def test_an_unreachable_leader_is_tried_again(self) -> None:
+        pair = Replicated().start()
+        await after(1)
+        handlers = pair.network.handlers.pop(LEADER)
+        pair.peer.disconnect(LEADER)
+        await after(5_000)
+        pair.network.handlers[LEADER] = handlers
+        write(pair, "a")
+        await after(100)
+        assert pair.follower.content() == ["a"]
+        await pair.stop()
+
+    @virtual
+    async def test_answers_that_get_lost_are_asked_for_again(self) -> None:
+        pair = Replicated().start()
+        await after(1)
+        pair.network.cuts = {(LEADER, FOLLOWER)}
+        task = write(pair, "a")
+        await after(1_000)
+        pair.network.heal()
+        await after(2_000)
+        assert task.done()
+        assert pair.follower.content() == ["a"]
+        await pair.stop()
+
+    @virtual
+    async def test_a_leader_that_is_a_moment_behind_is_asked_again(self) -> None:
+        pair = Replicated()
+        pair.follower.image(
+            leaders.partition((1, 2), leader=LEADER, leader_epoch=6, partition_epoch=8)
+        )
+        pair.start()
+        await after(200)
+        assert pair.follower.log.log_end_offset == 0
+        pair.take_roles(epoch=6, version=8)
+        write(pair, "a")
+        await after(100)
+        assert pair.follower.content() == ["a"]
+        await pair.stop()
+
+    @virtual
+    async def test_a_new_leader_epoch_is_told_at_once(self) -> None:
+        pair = Replicated(wait_ms=60_000).start()
+        await after(1)
+        pair.take_roles(epoch=6, version=8)
+        pair.fetcher.follow(pair.follower.runner)
+        write(pair, "a")
+        await after(60)
+        assert pair.leader.runner.high_watermark == 1
+        await pair.stop()
+
+    @virtual
+    async def test_a_role_that_changed_while_an_answer_was_under_way_takes_nothing(self) -> None:
+        pair = Replicated(network=Network(delay_ms=lambda: 10)).start()
+        await after(50)
+        write(pair, "a")
+        await after(5)
+        pair.follower.lead((1, 2), epoch=6, version=8)
+        await after(50)
+        assert pair.follower.content() == []
+        await pair.stop()
+
+    @virtual
+    async def test_a_full_disk_is_tried_again_until_there_is_room(self) -> None:
+        pair = Replicated().start()
+        await after(1)
+        pair.follower.files.capacity = pair.follower.files.used_bytes()
+        task = write(pair, "x" * 100_000)
+        await after(2_000)
+        assert not task.done()
+        assert pair.follower.full_disks
+        pair.follower.files.capacity = None
+        await after(100)
+        assert task.done()
+        await pair.stop()
+
+    @virtual
+    async def test_damaged_records_are_refused_and_asked_for_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pair = Replicated().start()
+        await after(1)
+        real, reads = pair.leader.runner.read, 0
+
+        async def read(offset: int, *, max_bytes: int, end_offset: int) -> bytes:
+            nonlocal reads
+            reads += 1
+            data = await real(offset, max_bytes=max_bytes, end_offset=end_offset)
+            return data[:-1] + b"?" if reads <= 2 else data
+
+        monkeypatch.setattr(pair.leader.runner, "read", read)
+        task = write(pair, "a")
+        await after(45)
+        assert pair.follower.content() == []
+        await after(100)
+        assert pair.follower.content() == ["a"]
+        assert task.done()
+        await pair.stop()
+
+    @virtual
+    async def test_an_answer_of_another_shape_ends_the_session_only(self) -> None:
+        pair = Replicated()
+        real = pair.network.handlers[LEADER][FETCH]
+        answers: list[object] = [
+            [[0, 99, 0, 0, 0, 0, 0]],
+            "rows",
+            [Row(0, FetchCode.OK, size=5).pack()],
+            [Row(77, FetchCode.OK, 5, 0).pack()],
+        ]
+
+        async def odd(*request: object) -> object:
+            if answers:
+                return {"r": answers.pop(0)}, ()
+            return await real(*request)  # type: ignore[misc,arg-type]
+
+        pair.network.handlers[LEADER][FETCH] = odd  # type: ignore[assignment]
+        pair.start()
+        write(pair, "a")
+        await after(1_000)
+        assert pair.follower.content() == ["a"]
+        assert not pair.failures
+        await pair.stop()
+
+    @virtual
+    async def test_a_broken_invariant_is_told_and_not_swallowed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pair = Replicated().start()
+        await after(1)
+
+        def broken(*_: object, **__: object) -> None:
+            raise KeyError("a bug")
+
+        monkeypatch.setattr(pair.follower.runner, "append_as_follower", broken)
+        write(pair, "a")
+        await after(10)
+        assert [type(error) for error in pair.failures] == [KeyError]
+        await pair.stop()
+
+    @virtual
+    async def test_a_failing_disk_is_fatal(self) -> None:
+        pair = Replicated().start()
+        await after(1)
+        pair.follower.files.fail_next_write(DIRECTORY)
+        write(pair, "a")
+        await after(10)
+        assert isinstance(pair.follower.fatal[0], DiskFailedError)
+        await pair.stop()
+
+    @virtual
+    async def test_a_closing_replica_does_not_disturb_the_others(self) -> None:
+        pair = Replicated(2).start()
+        await after(1)
+        pair.followers[0].runner.is_closed = True
+        write(pair, "a")
+        write(pair, "b", number=1)
+        await after(1)
+        assert pair.followers[1].content() == ["b"]
+        assert sum(bool(request["full"]) for request in pair.requests()) == 1
+        await pair.stop()
+
+
+class TestAssignment:
+    @virtual
+    async def test_a_partition_is_followed_at_its_present_leader_only(self) -> None:
+        pair = Replicated()
+        made: dict[int, LeaderFetcher] = {}
+
+        def make(leader_id: int) -> LeaderFetcher:
+            made[leader_id] = LeaderFetcher(
+                leader_id,
+                peer=pair.peer,  # type: ignore[arg-type]
+                clock=pair.follower.clock,
+                settings=pair.fetcher._settings,
+                broker_epoch=lambda: 20,
+                next_session_id=lambda: leader_id,
+            )
+            return made[leader_id]
+
+        fetchers = ReplicaFetchers(make)
+        runner = pair.follower.runner
+        fetchers.assign(runner, 3)
+        fetchers.assign(runner, 1)
+        assert made[3].is_idle
+        assert not made[1].is_idle
+        await after(10)
+        assert runner.role is ReplicaRole.FOLLOWER
+        fetchers.assign(runner, None)
+        assert made[1].is_idle
+        await fetchers.stop()
+        fetchers.assign(runner, 1)
+        await settle()
+        assert made[1]._task is not None
+        assert made[1]._task.done(), "a node that stops follows nobody"
