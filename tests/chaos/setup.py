@@ -74,6 +74,8 @@ class Setup:
 
 MILENA_CONFIGS = {"min.insync.replicas": "2", "segment.bytes": "1048576"}
 """Segments of a megabyte: a run rolls some."""
+BULKY_BYTES = 4096
+"""A value that uses preallocated room up within seconds: a full disk is to be felt."""
 AFTER_HEAL_S = 10.0
 RECOVERY_S = 3.0
 RECOVERY_S_OF = {
@@ -96,7 +98,15 @@ def milena_setup(scenario: str, seconds: float, seed: int) -> Setup:
         is_contiguous=True,
         is_strict=True,
     )
-    return Setup(scenario=scenario, seconds=seconds, seed=seed, configs=MILENA_CONFIGS, goals=goals)
+    workload = Workload(padding_bytes=BULKY_BYTES) if scenario == "disk-full" else Workload()
+    return Setup(
+        scenario=scenario,
+        seconds=seconds,
+        seed=seed,
+        configs=MILENA_CONFIGS,
+        workload=workload,
+        goals=goals,
+    )
 
 
 def fake_setup(bug: str, scenario: str, seconds: float, seed: int, *, node_count: int = 3) -> Setup:
