@@ -48,8 +48,8 @@ async def _read_preface(connection: socket.socket) -> bytes:
 class PeerListener:
     """Accepts peers, reads the preface and hands the socket to whoever is there."""
 
-    def __init__(self) -> None:
-        self.socket = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, listening: socket.socket | None = None) -> None:
+        self.socket = listening or socket.create_server(("127.0.0.1", 0))
         self.socket.setblocking(False)
         self.address: tuple[str, int] = self.socket.getsockname()
         self.quorum: RaftQuorum | None = None

@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--wipe", action="store_true", help="voters lose their directories")
     parser.add_argument("--trace", action="store_true", help="print every event of a failing run")
     parser.add_argument("--stop", action="store_true", help="stop at the first failure")
+    parser.add_argument("--seconds", type=float, default=0.0, help="stop after so long; 0: never")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     without = frozenset(Guard(name) for name in options.without.split(",") if name)
@@ -35,6 +36,8 @@ def main() -> int:
     started = time.perf_counter()
     seed = first
     for seed in range(first, end):
+        if options.seconds and time.perf_counter() - started > options.seconds:
+            break
         world = World(
             seed,
             guards=ALL_GUARDS - without,
