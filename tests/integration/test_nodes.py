@@ -257,7 +257,7 @@ def test_a_killed_leader_is_replaced_and_finds_its_place_again(cluster):
     leader = leader_of(cluster, topic)
     leader.process.kill()
     node = others(cluster, leader)[0]
-    eventually(lambda: write(node, topic, "during", key="during").status == 200)
+    eventually(lambda: offsets_of(write(node, topic, "during", key="during")))
     after = partition_state(node, topic)
     assert after["leader"] != leader.node_id
     assert after["leader_epoch"] > state["leader_epoch"]

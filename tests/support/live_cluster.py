@@ -7,6 +7,8 @@ are generous, because they cost time only when something is broken.
 import asyncio
 import http.client
 import json
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from loadtest.local_cluster import LocalCluster, LocalNode
+from loadtest.node_process import NodeProcess
 from storage.batch import ProducerStamp, RecordColumns, encode_batch
 from storage.types import Codec
 
@@ -24,6 +27,7 @@ DEADLINE_S = 60.0
 POLL_S = 0.05
 ANSWER_S = 60.0
 JSON = "application/json"
+SECRET = "local-cluster"
 BATCH = "application/vnd.milena.batch"
 BASE_TIMESTAMP_MS = 1_700_000_000_000
 
@@ -113,6 +117,7 @@ def running_cluster(
 ) -> Iterator[LocalCluster]:
     """Nodes that are ready; ``options`` are settings of every node."""
     environment = {f"MILENA_{name.upper()}": str(value) for name, value in options.items()}
+    environment.setdefault("MILENA_CLUSTER_SECRET", SECRET)
     cluster = LocalCluster(directory, node_count=node_count, environment=environment)
     try:
         cluster.start()
@@ -120,6 +125,17 @@ def running_cluster(
         yield cluster
     finally:
         cluster.kill()
+
+
+def start_command(*options: str, log_path: Path, **settings: object) -> NodeProcess:
+    """``milena start`` with these options and settings, not started yet; it has the secret of ``running_cluster``."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("MILENA_")}
+    given = {f"MILENA_{name.upper()}": str(value) for name, value in settings.items()}
+    return NodeProcess(
+        (sys.executable, "-m", "milena", "start", *options),
+        environment={**inherited, "MILENA_CLUSTER_SECRET": SECRET, **given},
+        log_path=log_path,
+    )
 
 
 def wait_ready(cluster: LocalCluster, *nodes: LocalNode) -> None:
