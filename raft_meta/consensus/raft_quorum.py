@@ -35,7 +35,7 @@ from raft_meta.consensus.requests import Request, Requests
 from raft_meta.consensus.snapshot import SnapshotStore
 from raft_meta.consensus.transport import Transport, TransportConfig
 from raft_meta.consensus.wal import Wal
-from storage.errors import RequestTooLargeError
+from storage.errors import CorruptLogError, RequestTooLargeError
 from storage.files import Files
 
 _log = logging.getLogger(__name__)
@@ -148,7 +148,9 @@ class RaftQuorum:
         try:
             await self._thread.run(self._recover())
         except BaseException:
+            self._is_started = False
             await self._thread.stop()
+            self._close_arriving()
             raise
 
     async def _recover(self) -> None:
@@ -187,6 +189,12 @@ class RaftQuorum:
     def _start_core(self) -> None:
         config = self._config
         least, most = config.election_timeout_ms
+        wal = Wal(self._files, f"{config.directory}/wal")
+        if wal.is_new and self._bootstrap is BootstrapState.MEMBER:
+            raise CorruptLogError(
+                f"{config.directory}/wal is missing or empty, but this voter has taken part: remove "
+                "the folder, and this node rejoins with the others' copy"
+            )
         core = RaftCore(
             CoreConfig(
                 node_id=config.node_id,
@@ -197,7 +205,7 @@ class RaftQuorum:
                 leader_fallback_s=max(_LEADER_FALLBACK_SECONDS_MIN, most / 1000),
                 log_bytes_max=config.log_bytes_max,
             ),
-            wal=Wal(self._files, f"{config.directory}/wal"),
+            wal=wal,
             snapshots=SnapshotStore(self._files, config.directory),
             machine=self._machine,
             link=self._transport,
@@ -333,6 +341,9 @@ class RaftQuorum:
             self._start_core()
 
     def _enter(self, state: BootstrapState) -> None:
+        if self._bootstrap is BootstrapState.FOUNDING:
+            # From MEMBER on a missing log is a lost one, so it is there before.
+            Wal(self._files, f"{self._config.directory}/wal").close()
         self._store(state)
         self._bootstrap = state
         _log.info("voter state node_id=%d state=%s", self._config.node_id, state.name.lower())

@@ -97,10 +97,16 @@ class Wal:
         # What a killed process wrote but did not sync has been read; it must not vanish in a later power cut.
         self._file.sync()
         files.sync_directory(path.rpartition("/")[0] or ".")
-        if self._end == 0:
+        self._is_new = self._end == 0
+        if self._is_new:
             self._record(_VERSION, FORMAT_VERSION)
 
     # -- what is in it
+
+    @property
+    def is_new(self) -> bool:
+        """Nothing was there when it was opened."""
+        return self._is_new
 
     @property
     def cut_bytes(self) -> int:

@@ -17,7 +17,7 @@ from storage.errors import (
     NoQuorumError,
     StartupError,
 )
-from tests.support.memory_files import MemoryFiles
+from tests.support.memory_files import MemoryFiles, SimulatedCrashError
 from tests.support.quorum_cluster import ListMachine, QuorumCluster
 
 pytestmark = pytest.mark.integration
@@ -156,6 +156,34 @@ async def test_a_lost_snapshot_below_a_shortened_log_refuses_to_start() -> None:
     files.remove("/raft/snapshot")
     with pytest.raises(CorruptLogError, match="files are missing"):
         await Alone(files).start()
+
+
+async def test_a_lost_log_of_a_voter_that_took_part_refuses_to_start() -> None:
+    files = MemoryFiles()
+    alone = Alone(files)
+    await alone.lead()
+    await alone.quorum.stop()
+    files.remove("/raft/wal")
+    with pytest.raises(CorruptLogError, match="missing or empty"):
+        await Alone(files).start()
+
+
+@pytest.mark.parametrize("number", range(0, 40, 3))
+async def test_a_first_start_that_is_cut_off_anywhere_is_repeated(number: int) -> None:
+    files = MemoryFiles()
+    files.crash_before(number)
+    alone = Alone(files)
+    try:
+        await alone.start()
+        await alone.quorum.stop()
+    except SimulatedCrashError:
+        await alone.quorum.stop()
+    files.crash()
+    again = Alone(files)
+    quorum = await again.lead()
+    await quorum.propose(b"x", timeout_ms=2000)
+    assert again.fatal == []
+    await quorum.stop()
 
 
 async def test_a_first_start_without_all_voters_waits_and_names_them(
