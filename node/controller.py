@@ -34,9 +34,9 @@ from raft_meta.machine.image import Image
 from storage.errors import (
     MalformedRequestError,
     MilenaError,
-    NotLeaderError,
     NotReadyError,
     StaleBrokerEpochError,
+    StaleControllerEpochError,
 )
 from storage.files import Buffer
 from storage.types import MonotonicMs
@@ -84,7 +84,9 @@ class Controller:
         probe: Dial,
         clock: Clock,
         settings: ControllerSettings,
+        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
+        self._on_failure = on_failure
         self._node_id = node_id
         self._metadata = metadata
         self._dial = probe
@@ -114,10 +116,17 @@ class Controller:
             self._stop()
             self._term = status.term
             self._task = asyncio.create_task(self._lead(status.term), name="controller")
+            self._task.add_done_callback(self._on_done)
         elif not is_leader:
             self._stop()
             if status.leader_id is not None:
                 self._previous_leader = status.leader_id
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        """A controller that ended by a broken invariant would take heartbeats for ever, and fence nobody."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._on_failure is not None:
+            self._on_failure(error)
 
     def _stop(self) -> None:
         if self._task is not None:
@@ -139,16 +148,20 @@ class Controller:
         self._stop()
 
     async def _lead(self, term: int) -> None:
-        self._epoch = -1
-        while self._epoch < 0:
-            try:
-                self._epoch = await self._claim()
-            except MilenaError as error:
-                logger.info("controller claim failed term=%d: %s", term, error)
-                await self._clock.sleep(TICK_MS)
-        self._take_over()
-        logger.info("controller epoch=%d term=%d", self._epoch, term)
-        await self._run()
+        while True:
+            self._epoch = -1
+            while self._epoch < 0:
+                try:
+                    self._epoch = await self._claim()
+                except MilenaError as error:
+                    logger.info("controller claim failed term=%d: %s", term, error)
+                    await self._clock.sleep(TICK_MS)
+            self._take_over()
+            logger.info("controller epoch=%d term=%d", self._epoch, term)
+            await self._run()
+            # A former leader's claim was still on its way: it was committed after ours and deposed us, though only
+            # the Raft leader can control. Whoever is it claims again.
+            logger.warning("controller epoch=%d is over, term=%d goes on", self._epoch, term)
 
     async def _claim(self) -> int:
         """Raise the controller epoch; its answer means that all that was committed before is in the image."""
@@ -245,6 +258,7 @@ class Controller:
             task = asyncio.create_task(self._probe(broker_id), name=f"probe-{broker_id}")
             self._probes[broker_id] = task
             task.add_done_callback(lambda _: self._probes.pop(broker_id, None))
+            task.add_done_callback(self._on_done)
 
     async def _probe(self, broker_id: int) -> None:
         for attempt in range(2):
@@ -261,6 +275,7 @@ class Controller:
     # -- turns -----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        """Turn after turn, until another claim than ours is in force."""
         last_ms = self._clock.now_ms()
         while True:
             try:
@@ -271,14 +286,14 @@ class Controller:
             self._work.clear()
             now_ms = self._clock.now_ms()
             sessions = self._sessions
-            if sessions is None:
+            if sessions is None or self._metadata.image.controller_epoch > self._epoch:
                 return
             if now_ms - last_ms > self._settings.session_ms // 2:
                 logger.warning("controller stalled ms=%d: sessions start anew", now_ms - last_ms)
                 sessions.rearm(now_ms)
             try:
                 await self._turn(sessions, now_ms)
-            except NotLeaderError:
+            except StaleControllerEpochError:
                 return
             except MilenaError as error:
                 logger.info("controller turn failed epoch=%d: %s", self._epoch, error)
@@ -311,6 +326,8 @@ class Controller:
             session = sessions.get(broker_id)
             if broker is None or session is None or session.broker_epoch != broker.broker_epoch:
                 continue
+            if sessions.is_alive(broker_id, now_ms):
+                continue  # it was heard of while another one was being fenced
             changes = elections.plan_fence(image, broker_id)
             if broker.is_fenced and not changes:
                 continue
@@ -399,12 +416,16 @@ class Controller:
         for first in range(0, len(changes), CHANGES_MAX):
             part = tuple(changes[first : first + CHANGES_MAX])
             logger.info("%s partitions=%d", why, len(part))
-            await self._propose(ElectLeaders(controller_epoch=self._epoch, changes=part))
+            taken = await self._propose(ElectLeaders(controller_epoch=self._epoch, changes=part))
+            if isinstance(taken, tuple) and not any(taken):
+                # Each command makes a new image, and each image a new turn: what is refused again and again must not
+                # spin.
+                await self._clock.sleep(TICK_MS)
 
     async def _propose(
         self, command: FenceBroker | UnfenceBroker | DrainBroker | ElectLeaders | CheckImage
-    ) -> None:
-        await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
+    ) -> object:
+        return await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
 
 
 def _epochs(image: Image) -> dict[int, int]:

@@ -62,7 +62,9 @@ class MetadataStore:
         machine: MetadataMachine,
         quorum: Quorum,
         clock: Clock,
+        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
+        self._on_failure = on_failure
         self.node_id = node_id
         self.incarnation = incarnation
         self.quorum = quorum
@@ -101,8 +103,14 @@ class MetadataStore:
         if image is self._seen:
             return
         self._seen = image
-        for listener in self._listeners:
-            listener(image)
+        try:
+            for listener in self._listeners:
+                listener(image)
+        except Exception as error:
+            # Half of this node would act on the new image, and half on the old one.
+            if self._on_failure is not None:
+                self._on_failure(error)
+            raise
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
@@ -160,8 +168,18 @@ class MetadataStore:
             FateUnknownError: nobody could tell in time.
             MilenaError: what the state machine refused it with.
         """
-        async with self._slots:
-            return await self._propose(command, timeout_ms)
+        deadline = self._clock.now_ms() + timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise NoQuorumError(
+                f"{UNDER_WAY_MAX} changes of the metadata wait for an answer; this one was not sent"
+            ) from None
+        try:
+            return await self._propose(command, max(1, int(deadline - self._clock.now_ms())))
+        finally:
+            self._slots.release()
 
     async def _propose(self, command: Command, timeout_ms: int) -> object:
         envelope = Envelope(

@@ -126,6 +126,7 @@ class Node:
             machine=self._machine,
             quorum=self.quorum,
             clock=clock,
+            on_failure=die,
         )
         self._build_peers()
         self._build_replication()
@@ -188,6 +189,7 @@ class Node:
                 feature_level=FEATURE_LEVEL,
                 new_cluster_id=lambda: uuid.uuid4().hex,
             ),
+            on_failure=die,
         )
         self.membership = Membership(
             broker_id=self.config.node_id,
