@@ -84,6 +84,8 @@ class Replication:
         self.image = apply(self.image, self.image.index + 1, envelope).image
         if before is not None and before.leader_epoch != self.partition.leader_epoch:
             self.check_election(before)
+        elif before is not None:
+            self.check_joined({*self.partition.isr} - {*before.isr})
 
     def check_election(self, before: Partition) -> None:
         """The leader has every committed record if anybody in sync had.
@@ -102,6 +104,11 @@ class Replication:
         else:
             # Every disk in sync has failed: what is left is the truth from now on.
             del self.committed[common_prefix(leader.log, self.committed) :]
+
+    def check_joined(self, members: set[int]) -> None:
+        """Who joins has every committed record, unless it died and nobody knows yet."""
+        for member in members:
+            assert self.has_committed(member) or not self.is_in_charge(self.nodes[member])
 
     def has_committed(self, broker_id: int) -> bool:
         return self.nodes[broker_id].log[: len(self.committed)] == self.committed
@@ -165,11 +172,17 @@ class Replication:
             if self.rng.random() < 0.1:
                 self.lose_directory()
             self.return_soon(self.nodes[node.broker_id])
+            if self.rng.random() < 0.2:
+                self.nodes[node.broker_id].is_up = False
+                self.end_session(node.broker_id)
             self.elect()
 
     def return_soon(self, node: Node) -> None:
         self.recover(node)
         self.register(node)
+        if self.rng.random() < 0.3:
+            self.start(node)
+            self.register(node)
         self.unfence(node)
 
     def lose_directory(self) -> None:
@@ -235,13 +248,15 @@ class Replication:
         node = self.any_node()
         if node.is_up and self.rng.random() < 0.8:
             return
-        is_planned = self.rng.random() < 0.8
+        self.end_session(node.broker_id, is_planned=self.rng.random() < 0.8)
+
+    def end_session(self, broker_id: int, *, is_planned: bool = True) -> None:
         self.propose(
             c.FenceBroker(
                 controller_epoch=1,
-                broker_id=node.broker_id,
-                broker_epoch=self.image.brokers[node.broker_id].broker_epoch,
-                changes=elections.plan_fence(self.image, node.broker_id) if is_planned else (),
+                broker_id=broker_id,
+                broker_epoch=self.image.brokers[broker_id].broker_epoch,
+                changes=elections.plan_fence(self.image, broker_id) if is_planned else (),
             )
         )
 
@@ -276,8 +291,10 @@ class Replication:
         if self.partition.leader is None:
             return None
         node = self.nodes[self.partition.leader]
-        is_in_charge = node.is_up and node.epoch == self.image.brokers[node.broker_id].broker_epoch
-        return node if is_in_charge else None
+        return node if self.is_in_charge(node) else None
+
+    def is_in_charge(self, node: Node) -> bool:
+        return node.is_up and node.epoch == self.image.brokers[node.broker_id].broker_epoch
 
     def append(self) -> None:
         node = self.leader()
@@ -291,7 +308,7 @@ class Replication:
         if leader is None or node is leader or not node.is_up or node.epoch == -1:
             return
         common = common_prefix(leader.log, node.log)
-        count = self.rng.choice([0, 1, 1000, 1000])
+        count = self.rng.choice([0, 1, 1000])
         end = max(len(node.log), common) + count
         node.log[common:] = leader.log[common:end]
         node.synced_end = len(node.log)
@@ -348,7 +365,7 @@ class Replication:
             # The wish is overtaken by a restart of whoever it is about.
             self.return_soon(self.any_node())
         if chance < 0.8:
-            self.wish_arrives(-1)
+            self.wish_arrives()
 
     def wished(self) -> set[int]:
         """Members of the wishes that may yet be granted."""
@@ -361,9 +378,9 @@ class Replication:
             for member in change.isr
         }
 
-    def wish_arrives(self, at: int = 0) -> None:
+    def wish_arrives(self) -> None:
         if self.wishes:
-            self.propose(self.wishes.pop(at))
+            self.propose(self.wishes.pop(self.rng.randrange(-min(len(self.wishes), 3), 0)))
 
     def step(self) -> None:
         steps: list[tuple[int, Step]] = [
@@ -371,7 +388,7 @@ class Replication:
             (30, self.fetch),
             (20, self.commit),
             (10, self.wish),
-            (2, self.wish_arrives),
+            (4, self.wish_arrives),
             (3, self.kill),
             (1, self.power_cut),
             (2, self.outage),
@@ -393,7 +410,7 @@ class Replication:
             assert all(self.has_committed(member) for member in members)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(min_value=0, max_value=1 << 32), st.booleans())
 def test_a_committed_record_lives_as_long_as_one_in_sync_disk(
     seed: int, is_disk_honest: bool
