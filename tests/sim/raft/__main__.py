@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--observers", type=int, default=0)
     parser.add_argument("--without", default="", help="guards to switch off, comma separated")
     parser.add_argument("--wipe", action="store_true", help="voters lose their directories")
+    parser.add_argument("--hard", action="store_true", help="slow, crowded, faults all the time")
     parser.add_argument("--trace", action="store_true", help="print every event of a failing run")
     parser.add_argument("--stop", action="store_true", help="stop at the first failure")
     parser.add_argument("--seconds", type=float, default=0.0, help="stop after so long; 0: never")
@@ -44,6 +45,7 @@ def main() -> int:
             voters=options.voters,
             observers=options.observers,
             has_wipes=options.wipe,
+            is_hard=options.hard,
             is_traced=options.trace,
         )
         try:
@@ -76,6 +78,8 @@ def _replay(options: argparse.Namespace, seed: int) -> str:
         words.append(f"--without {options.without}")
     if options.wipe:
         words.append("--wipe")
+    if options.hard:
+        words.append("--hard")
     return " ".join([*words, "--trace"])
 
 

@@ -25,6 +25,17 @@ _KINDS = (
     "fail_sync",
 )
 
+_HARD_KINDS = (
+    "crash",
+    "break_connection",
+    "break_connection",
+    "stall",
+    "cut_one_way",
+    "transfer",
+    "compact",
+    "isolate",
+)
+
 
 class Faults:
     """Strikes again and again until ``heal``."""
@@ -36,6 +47,11 @@ class Faults:
         self._kinds = rng.sample(_KINDS, rng.randint(3, len(_KINDS)))
         if has_wipes:
             self._kinds += ["wipe", "wipe"]
+
+    def harden(self) -> None:
+        """Strike often, and at connections and snapshots above all."""
+        self._gap_s = 0.12
+        self._kinds = [*_HARD_KINDS, *self._kinds[:3]]
 
     def heal(self) -> None:
         """Undo what lasts."""

@@ -34,6 +34,11 @@ def test_three_voters_that_lose_their_directories(seed: int) -> None:
     check(seed, has_wipes=True)
 
 
+@pytest.mark.parametrize("seed", range(15))
+def test_three_voters_on_a_bad_day(seed: int) -> None:
+    check(seed, is_hard=True, has_wipes=seed % 3 == 0)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_three_voters_and_an_observer(seed: int) -> None:
     check(seed, observers=1)

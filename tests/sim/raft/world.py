@@ -369,6 +369,7 @@ class World:
         voters: int = 3,
         observers: int = 0,
         has_wipes: bool = False,
+        is_hard: bool = False,
         chaos_s: float = 8.0,
         is_traced: bool = False,
     ) -> None:
@@ -396,6 +397,18 @@ class World:
         self.network = Network(self)
         self.peers = [Peer(self, node_id) for node_id in range(voters + observers)]
         self.faults = Faults(self, has_wipes=has_wipes)
+        if is_hard:
+            self._harden()
+
+    def _harden(self) -> None:
+        """Slow and crowded: snapshots, transfers and elections overlap all the time."""
+        rng = self.rng
+        self.network.latency_s, self.network.tail_s = 0.06, 0.1
+        self.network.drop = rng.choice((0.0, 0.05))
+        self.crash_chance, self.command_gap_s, self.dump_s = 0.002, 0.02, 1.5
+        self.piece_bytes, self.padding, self.window_pieces = 40, 500, rng.choice((2, 4))
+        self.log_bytes_max = rng.randint(800, 1200)
+        self.faults.harden()
 
     # -- time
 
