@@ -37,6 +37,7 @@ def _init(image: Image, command: InitCluster) -> Outcome:
         raise InvalidRequestError(
             "A cluster needs an id, voters and a feature level of at least 1."
         )
+    _check_known(command.feature_level)
     after = replace(
         image,
         cluster_id=command.cluster_id,

@@ -22,6 +22,10 @@ from raft_meta.machine import configs, partitions
 from raft_meta.machine.commands import LeaderChange
 from raft_meta.machine.image import Image, Partition, PartitionKey, Suspect
 
+CHANGES_MAX = 10_000
+"""Changes that fit one command of 1 MiB: at most about 80 bytes each. What is left of a longer plan is planned again
+from the next image, by ``plan_elections`` and ``plan_shrinks``."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:

@@ -1,0 +1,118 @@
+"""``apply``: order, clock, refusals and what must stop a node."""
+
+import pytest
+
+from raft_meta.machine import codec
+from raft_meta.machine import commands as c
+from raft_meta.machine.apply import apply
+from raft_meta.machine.image import Image
+from storage.errors import (
+    CorruptLogError,
+    FeatureLevelError,
+    MilenaError,
+    NotReadyError,
+    TopicNotFoundError,
+)
+from storage.types import WallMs
+from tests.support.machine_images import TOPIC_ID, Cluster, register
+
+
+def envelope(command: c.Command, *, sequence: int = 1, now_ms: int = 0) -> c.Envelope:
+    return c.Envelope(
+        proposer=1, incarnation=1, sequence=sequence, now_ms=WallMs(now_ms), command=command
+    )
+
+
+def test_applied_time_never_runs_backwards() -> None:
+    command = c.InitCluster(cluster_id="a", voters=(1,), feature_level=1)
+    first = apply(Image(), 5, envelope(command, now_ms=700))
+    second = apply(first.image, 9, envelope(command, sequence=2, now_ms=300))
+    assert (second.image.index, second.image.now_ms) == (9, 700)
+
+
+def test_an_index_that_does_not_grow_is_a_broken_invariant() -> None:
+    image = Cluster().image
+    with pytest.raises(AssertionError, match="not above"):
+        apply(image, image.index, envelope(c.ClaimController(broker_id=1)))
+
+
+def test_nothing_but_birth_is_accepted_before_the_cluster_has_an_id() -> None:
+    applied = apply(Image(), 1, envelope(register(1)))
+    assert isinstance(applied.error, NotReadyError)
+    assert applied.image.brokers == Image().brokers
+
+
+def test_a_refusal_travels_in_the_response() -> None:
+    applied = Cluster().do(c.DeleteTopic(topic_id=TOPIC_ID))
+    assert isinstance(applied.error, TopicNotFoundError)
+    with pytest.raises(TopicNotFoundError, match=TOPIC_ID):
+        codec.decode_response(applied.response)
+
+
+def test_a_retry_is_answered_and_not_applied_again() -> None:
+    cluster = Cluster()
+    once = cluster.envelope(c.AllocateProducer(name=None))
+    first = cluster.apply(once)
+    again = cluster.apply(once)
+    assert again.response == first.response
+    assert again.events == ()
+    assert again.image.next_producer_id == 2
+
+
+def test_a_retry_of_a_refused_command_is_refused_with_the_same_words() -> None:
+    cluster = Cluster()
+    once = cluster.envelope(c.DeleteTopic(topic_id=TOPIC_ID))
+    first = cluster.apply(once)
+    assert cluster.apply(once).response == first.response
+
+
+def test_another_image_than_the_controllers_stops_the_node() -> None:
+    cluster = Cluster()
+    good = c.CheckImage(index=cluster.image.index, image_hash=codec.image_hash(cluster.image))
+    assert cluster.do(good).error is None
+    with pytest.raises(CorruptLogError, match="not the controller's"):
+        cluster.do(c.CheckImage(index=cluster.image.index, image_hash=good.image_hash))
+
+
+def test_a_check_of_another_index_proves_nothing() -> None:
+    cluster = Cluster()
+    late = c.CheckImage(index=cluster.image.index - 1, image_hash=b"anything")
+    assert cluster.do(late).error is None
+
+
+def test_a_command_above_the_clusters_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(codec.LEVELS, c.AllocateProducer, 2)
+    applied = Cluster().do(c.AllocateProducer(name=None))
+    assert isinstance(applied.error, FeatureLevelError)
+
+
+@pytest.mark.parametrize("is_birth", [True, False])
+def test_a_level_that_this_release_does_not_know_stops_the_node(is_birth: bool) -> None:
+    level = codec.FEATURE_LEVEL_MAX + 1
+    if is_birth:
+        command: c.Command = c.InitCluster(cluster_id="a", voters=(1,), feature_level=level)
+        image = Image()
+    else:
+        command, image = c.SetFeatureLevel(feature_level=level), Cluster().image
+    with pytest.raises(CorruptLogError, match="Upgrade"):
+        apply(image, image.index + 1, envelope(command, sequence=99))
+
+
+def test_a_birth_without_voters_is_refused() -> None:
+    command = c.InitCluster(cluster_id="a", voters=(), feature_level=1)
+    applied = apply(Image(), 1, envelope(command))
+    assert applied.error is not None
+    assert applied.image.cluster_id == ""
+
+
+def test_a_broker_without_an_id_is_refused() -> None:
+    assert isinstance(Cluster().do(register(0)).error, MilenaError)
+
+
+def test_a_topic_id_is_32_hex_digits_and_new() -> None:
+    cluster = Cluster([None])
+    assert cluster.create(((1,),), topic_id="x").error is not None
+    assert cluster.create(((1,),)).error is None
+    refused = cluster.create(((1,),), name="other").error
+    assert refused is not None
+    assert refused.code == "conflict"

@@ -1,0 +1,137 @@
+"""Topic configs: what is accepted, what is in force, and words for what is not."""
+
+from dataclasses import replace
+
+import pytest
+from immutables import Map
+
+from raft_meta.machine import configs
+from raft_meta.machine.configs import TopicSettings
+from raft_meta.machine.image import Topic
+from storage.errors import InvalidConfigError
+from storage.types import TimestampType, WallMs
+
+TOPIC = Topic(
+    topic_id="0" * 32,
+    name="t",
+    partition_count=1,
+    replication_factor=3,
+    configs=Map(),
+    created_ms=WallMs(0),
+)
+
+
+def test_the_defaults_are_those_of_the_documentation() -> None:
+    assert {name: value.value for name, value in configs.effective(TOPIC).items()} == {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "flush.messages": "1",
+        "flush.ms": "-1",
+        "index.interval.bytes": "4096",
+        "max.message.bytes": "8388608",
+        "message.timestamp.type": "CreateTime",
+        "min.insync.replicas": "2",
+        "retention.bytes": "-1",
+        "retention.ms": "604800000",
+        "segment.bytes": "104857600",
+        "unclean.leader.election.enable": "false",
+    }
+
+
+@pytest.mark.parametrize(("replicas", "expected"), [(1, "1"), (2, "1"), (3, "2"), (5, "2")])
+def test_min_insync_replicas_follows_the_replication_factor(replicas: int, expected: str) -> None:
+    topic = replace(TOPIC, replication_factor=replicas)
+    assert configs.effective(topic)["min.insync.replicas"].value == expected
+    assert configs.min_insync(topic) == int(expected)
+
+
+def test_every_default_is_a_value_that_could_be_set() -> None:
+    for key in configs.KEYS.values():
+        assert key.parse(key.default(3)) == key.default(3)
+
+
+def test_a_value_that_was_set_is_not_a_default_even_if_equal() -> None:
+    topic = replace(TOPIC, configs=configs.validate([("retention.ms", "604800000")], 3))
+    value = configs.effective(topic)["retention.ms"]
+    assert (value.value, value.default, value.is_default) == ("604800000", "604800000", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "canonical"),
+    [
+        ("unclean.leader.election.enable", " TRUE ", "true"),
+        ("message.timestamp.type", "logappendtime", "LogAppendTime"),
+        ("retention.ms", "007", "7"),
+        ("retention.ms", "-1", "-1"),
+        ("segment.bytes", "65536", "65536"),
+        ("retention.bytes", "9223372036854775807", "9223372036854775807"),
+    ],
+)
+def test_values_become_canonical(name: str, text: str, canonical: str) -> None:
+    assert configs.validate([(name, text)], 3) == Map({name: canonical})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("retention.ms", "-2", "retention.ms must be a whole number in -1..9223372036854775807"),
+        ("retention.ms", "", "must be a whole number"),
+        ("retention.ms", "1e3", "must be a whole number"),
+        ("retention.ms", "٣", "must be a whole number"),
+        ("retention.ms", "9" * 30, "must be a whole number"),
+        ("segment.bytes", "65535", "65536..2147483647"),
+        ("max.message.bytes", "33554433", "1024..33554432"),
+        ("min.insync.replicas", "4", r"1..3 \(the topic's replication factor\), not 4"),
+        ("min.insync.replicas", "0", "min.insync.replicas must be"),
+        ("cleanup.policy", "compact", r"must be delete \(compaction is not supported\)"),
+        ("compression.type", "snappy", "one of producer, uncompressed, gzip, lz4, zstd"),
+        ("unclean.leader.election.enable", "yes", "one of false, true"),
+        ("retention.hours", "1", "Unknown topic config 'retention.hours'. Supported: cleanup"),
+    ],
+)
+def test_what_is_refused_says_what_would_be_right(name: str, text: str, sentence: str) -> None:
+    with pytest.raises(InvalidConfigError, match=sentence):
+        configs.validate([(name, text)], 3)
+    with pytest.raises(InvalidConfigError, match=sentence):
+        configs.alter(Map(), [(name, text)], 3)
+
+
+def test_a_name_may_stand_once() -> None:
+    with pytest.raises(InvalidConfigError, match="twice"):
+        configs.validate([("flush.ms", "1"), ("flush.ms", "2")], 3)
+    with pytest.raises(InvalidConfigError, match="twice"):
+        configs.alter(Map(), [("flush.ms", "1"), ("flush.ms", None)], 3)
+
+
+def test_a_reset_brings_the_default_back() -> None:
+    altered = configs.alter(Map({"flush.ms": "5"}), [("flush.ms", None), ("retention.ms", "9")], 3)
+    assert altered == Map({"retention.ms": "9"})
+
+
+def test_settings_are_typed_and_limits_may_be_none() -> None:
+    settings = TopicSettings.of(TOPIC)
+    assert settings.is_strict
+    assert (settings.flush_ms, settings.retention_bytes, settings.retention_ms) == (
+        None,
+        None,
+        604_800_000,
+    )
+    assert settings.timestamp_type is TimestampType.CREATE
+    assert settings.is_unclean_allowed is False
+
+
+def test_settings_follow_what_was_set() -> None:
+    changes = [
+        ("flush.messages", "100"),
+        ("flush.ms", "50"),
+        ("message.timestamp.type", "LogAppendTime"),
+        ("min.insync.replicas", "3"),
+        ("unclean.leader.election.enable", "true"),
+    ]
+    topic = replace(TOPIC, configs=configs.validate(changes, 3))
+    settings = TopicSettings.of(topic)
+    assert not settings.is_strict
+    assert (settings.flush_ms, settings.min_insync_replicas) == (50, 3)
+    assert settings.timestamp_type is TimestampType.APPEND
+    assert settings.is_unclean_allowed
+    assert configs.allows_unclean(topic)
