@@ -47,6 +47,9 @@ TICK_MS = 100
 PROBE_PAUSE_MS = 100
 PROBE_TIMEOUT_MS = 500
 PROPOSE_TIMEOUT_MS = 3_000
+UNCLEAN_PATIENCE_MS = 10_000
+"""After a controller took over, or a broker was fenced, before a replica outside the ISR may be elected where the topic
+allows it: after a power cut of everything, the replicas that have the records need a moment to come back."""
 CHECK_IMAGE_MS = 60_000
 """Between two comparisons of all nodes' images with the controller's."""
 CHANGES_MAX = 2_000
@@ -101,6 +104,8 @@ class Controller:
         self._work = asyncio.Event()
         self._preferred_ms = MonotonicMs(0)
         self._checked_ms = clock.now_ms()
+        self._lost_ms = clock.now_ms()
+        """When this controller took over, or fenced a broker last."""
 
     @property
     def is_active(self) -> bool:
@@ -181,7 +186,7 @@ class Controller:
         return epoch
 
     def _take_over(self) -> None:
-        now_ms = self._clock.now_ms()
+        now_ms = self._lost_ms = self._clock.now_ms()
         sessions = self._sessions = BrokerSessions(self._settings.session_ms)
         sessions.arm(_epochs(self._metadata.image), now_ms)
         previous = self._previous_leader
@@ -337,6 +342,7 @@ class Controller:
                 broker.broker_epoch,
                 len(changes),
             )
+            self._lost_ms = now_ms
             # The fence itself goes with the first command; what it cannot hold follows as elections.
             await self._propose(
                 FenceBroker(
@@ -402,9 +408,12 @@ class Controller:
 
     async def _elect(self) -> None:
         image = self._metadata.image
-        await self._propose_changes(
-            (*elections.plan_elections(image), *elections.plan_shrinks(image)), "elect"
+        with_unclean = self._clock.now_ms() - self._lost_ms >= UNCLEAN_PATIENCE_MS
+        changes = (
+            *elections.plan_elections(image, with_unclean=with_unclean),
+            *elections.plan_shrinks(image),
         )
+        await self._propose_changes(changes, "elect")
 
     async def _prefer(self, now_ms: MonotonicMs) -> None:
         if now_ms - self._preferred_ms < self._settings.preferred_interval_ms:

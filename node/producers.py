@@ -51,10 +51,10 @@ class ProducerService:
         """
         if header.producer_id < 0:
             return
-        known = self._metadata.image.producers.get(header.producer_id)
-        if known is not None and header.producer_epoch < known.producer_epoch:
+        epoch = self._metadata.image.producer_epoch(header.producer_id)
+        if epoch is not None and header.producer_epoch < epoch:
             raise StaleProducerEpochError(
-                f"producer id {header.producer_id} has another holder, under epoch {known.producer_epoch}; "
+                f"producer id {header.producer_id} has another holder, under epoch {epoch}; "
                 f"this batch is of epoch {header.producer_epoch}"
             )
 
@@ -120,10 +120,7 @@ class ProducerService:
             case _:
                 raise MalformedRequestError("sequences: the request has the wrong shape")
         has_epoch = await self._metadata.wait_until(
-            lambda image: (
-                producer_id in image.producers
-                and image.producers[producer_id].producer_epoch >= producer_epoch
-            ),
+            lambda image: (image.producer_epoch(producer_id) or 0) >= producer_epoch,
             timeout_ms=IMAGE_WAIT_MS,
         )
         if not has_epoch:
