@@ -103,7 +103,7 @@ class TestClaim:
     async def test_an_unexpected_error_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         control = await Control().start(1)
 
-        def broken(*_: object) -> None:
+        def broken(*_: object, **__: object) -> None:
             raise KeyError("a bug")
 
         monkeypatch.setattr("node.controller.elections.plan_elections", broken)
