@@ -12,35 +12,31 @@ decided here. There is no clock: callers pass ``now_ms``.
 """
 
 import threading
-from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from storage.append_plan import AppendPlan, AppendRun
 from storage.batch import (
     STAMP_BYTES,
     BatchHeader,
-    decode_columns,
     decode_header,
     iterate_batches,
-    iterate_headers,
-    offsets_of,
     stamp_batch,
-    timestamps_of,
 )
-from storage.checkpoint import Checkpoint, CheckpointFile
+from storage.checkpoint import Checkpoint
 from storage.errors import (
     CorruptBatchError,
-    CorruptLogError,
     DiskFullError,
-    OffsetOutOfRangeError,
     ReplicaDamagedError,
     RequestTooLargeError,
     StaleLeaderEpochError,
 )
 from storage.files import Buffer, Files
+from storage.flushing import Flushing
 from storage.idempotency import IdempotencyEntry
+from storage.log_config import LogConfig
+from storage.log_reader import Bounds, find_by_timestamp, read_span, split_span
 from storage.producer_state import (
     QueuedProducers,
     Verdict,
@@ -48,67 +44,21 @@ from storage.producer_state import (
     decode_snapshot,
     encode_snapshot,
 )
-from storage.recovery import (
-    RecoveredLog,
-    RecoveryReport,
+from storage.recovery import RecoveredLog, RecoveryReport, recover
+from storage.replica_folder import (
     ReplicaFiles,
     load_writers,
-    recover,
+    open_replica,
     write_truncated_epochs,
 )
-from storage.replica_meta import META_NAME, Change, ChangeKind, MetaFile, ReplicaMeta
-from storage.retention import UNLIMITED, forgettable, retained_start
+from storage.replica_meta import META_NAME, Change, ChangeKind, ReplicaMeta
+from storage.retention import forgettable, retained_start
 from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, offset_name
+from storage.segment_table import SegmentTable
 from storage.tickets import CheckpointPlan, CheckpointTicket, Generations, SyncTicket
 from storage.types import NO_OFFSET, ReplicaHealth
 
-_OPEN_SEALED_MAX = 4
-"""Sealed segments whose file and index stay open; the rest is opened again when somebody reads it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
-    """Settings of one log. Sizes are in bytes.
-
-    Attributes:
-        segment_bytes: a segment is rolled before it would grow beyond this (unless by a single batch).
-        index_interval_bytes: bytes between two entries of the sparse index.
-        flush_messages: 1 = strict: stored means synced. N = relaxed: synced after N records.
-        flush_ms: relaxed: synced when something has waited that long; None = never by time.
-        retention_ms: age of a segment's youngest record after which it goes; -1 = for ever.
-        retention_bytes: what is kept at least; -1 = no bound.
-        max_message_bytes: the largest batch.
-        preallocate_bytes: the largest step in which a segment's file grows; 0 = exactly as needed.
-        checkpoint_bytes: appended bytes after which a checkpoint moves the recovery point within a segment: what
-            recovery has to scan at most, besides what was appended since the last checkpoint.
-    """
-
-    segment_bytes: int = 100_000_000
-    index_interval_bytes: int = 4096
-    flush_messages: int = 1
-    flush_ms: int | None = None
-    retention_ms: int = 7 * 24 * 3_600_000
-    retention_bytes: int = UNLIMITED
-    max_message_bytes: int = 8 << 20
-    preallocate_bytes: int = 4 << 20
-    checkpoint_bytes: int = 16 << 20
-
-    @property
-    def is_strict(self) -> bool:
-        """Whether nothing counts as stored before it was synced."""
-        return self.flush_messages <= 1
-
-
-@dataclass(slots=True)
-class _Run:
-    """Batches of one append that go into one segment, in one write."""
-
-    segment: Segment
-    is_new: bool
-    chunks: list[Buffer]
-    total_bytes: int
-    batches: list[tuple[BatchHeader, int]]
-    """Header and base offset."""
+__all__ = ["LogConfig", "PartitionLog", "RecoveryReport"]
 
 
 class PartitionLog:
@@ -126,30 +76,18 @@ class PartitionLog:
         """Used by ``open``."""
         self._replica = replica
         self._config = config
+        self._name = f"{replica.meta.topic_name}/{replica.meta.partition}"
         self._lock = threading.Lock()
         self._generations = Generations()
-        self._cache_lock = threading.Lock()
-        self._open_sealed: OrderedDict[int, Segment] = OrderedDict()
         self.recovery: RecoveryReport = recovered.report
         """What ``open`` found; the present verdict is ``health``."""
-        self._take_over(recovered)
-
-    def _take_over(self, recovered: RecoveredLog) -> None:
-        replica = self._replica
         self._epochs = recovered.epochs
         self._writers = recovered.writers
         self._has_remains = recovered.has_remains
-        self._set_segments(recovered.segments)
-        self._log_start_offset = max(replica.log_start_offset, self._bases[0])
-        end_offset = self._active.next_offset
-        self._log_end_offset = end_offset
-        self._synced_end_offset = end_offset
-        self._sync_ticket: SyncTicket | None = None
-        self._unsynced: list[Segment] = []
-        self._has_unsynced_names = False
-        self._unsynced_records = 0
-        self._unsynced_since_ms: int | None = None
-        self._unsealed = recovered.unsealed
+        self._table = SegmentTable(recovered.segments, recovered.unsealed)
+        self._log_start_offset = max(replica.log_start_offset, self._table.bases[0])
+        self._log_end_offset = end_offset = self._active.next_offset
+        self._flushing = Flushing(replica, self._table, end_offset)
         self._bytes_since_checkpoint = recovered.report.scanned_bytes
         # Where the log ended when its index files and snapshot were written last; -1 when they do not fit any more.
         self._hinted_end_offset = NO_OFFSET if recovered.report.scanned_bytes else end_offset
@@ -190,7 +128,13 @@ class PartitionLog:
             DiskFailedError: stop the process.
         """
         meta = ReplicaMeta(topic_id=topic_id, topic_name=topic_name, partition=partition)
-        replica = _open_replica(files, directory, config, meta, is_listed=is_listed)
+        replica = open_replica(
+            files,
+            directory,
+            meta,
+            index_interval_bytes=config.index_interval_bytes,
+            is_listed=is_listed,
+        )
         if not was_clean:
             replica.checkpoint = replace(replica.checkpoint, is_clean=False)
         log = cls(replica, config, recover(replica))
@@ -247,12 +191,12 @@ class PartitionLog:
     @property
     def synced_end_offset(self) -> int:
         """Everything below it is durable."""
-        return self._synced_end_offset
+        return self._flushing.synced_end
 
     @property
     def stored_end_offset(self) -> int:
         """What this replica may acknowledge (exclusive): the synced end when strict, the log end when relaxed."""
-        return self._synced_end_offset if self._config.is_strict else self._log_end_offset
+        return self._flushing.synced_end if self._config.is_strict else self._log_end_offset
 
     @property
     def high_watermark_checkpoint(self) -> int:
@@ -272,12 +216,12 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of all batches."""
-        return sum(segment.size_bytes for segment in self._segments)
+        return sum(segment.size_bytes for segment in self._table.segments)
 
     @property
     def segment_count(self) -> int:
         """Segments, the active one included."""
-        return len(self._segments)
+        return len(self._table.segments)
 
     def mark_sound(self) -> None:
         """Trust the replica again: it was restored from the leader, or elected for want of a better one.
@@ -291,42 +235,9 @@ class PartitionLog:
             self._replica.lower_checkpoint(self._log_end_offset)
             self._replica.store_meta(replace(self._replica.meta, health=ReplicaHealth.SOUND))
 
-    # Segments.
-
-    @property
-    def _segments(self) -> tuple[Segment, ...]:
-        return self._table[1]
-
-    @property
-    def _bases(self) -> tuple[int, ...]:
-        return self._table[0]
-
     @property
     def _active(self) -> Segment:
-        return self._table[1][-1]
-
-    def _set_segments(self, segments: Sequence[Segment]) -> None:
-        """Replace the table as a whole: readers on other threads go on with the one they have."""
-        bases = tuple(segment.base_offset for segment in segments)
-        self._table: tuple[tuple[int, ...], tuple[Segment, ...]] = (bases, tuple(segments))
-
-    def _note_use(self, segment: Segment) -> None:
-        """Keep the last few sealed segments open, and close the one that was used longest ago."""
-        with self._cache_lock:
-            if segment is self._active or segment in self._unsealed:
-                return
-            self._open_sealed[segment.base_offset] = segment
-            self._open_sealed.move_to_end(segment.base_offset)
-            if len(self._open_sealed) > _OPEN_SEALED_MAX:
-                _, unused = self._open_sealed.popitem(last=False)
-                unused.drop_index()
-                unused.let_go()
-
-    def _forget_use(self, segments: Sequence[Segment]) -> None:
-        """Segments that are no longer sealed ones of this log: nobody may close them any more."""
-        with self._cache_lock:
-            for segment in segments:
-                self._open_sealed.pop(segment.base_offset, None)
+        return self._table.active
 
     # Appending.
 
@@ -362,23 +273,21 @@ class PartitionLog:
             headers = [decode_header(batch) for batch in batches]
         self._require_sizes(headers)
         self._forget_foreign_state()
-        run = self._first_run()
-        runs = [run]
-        base_offset = self._log_end_offset
+        plan = AppendPlan(self._active, self._config)
+        offset = self._log_end_offset
+        offsets: list[int] = []
         for batch, header in zip(batches, headers, strict=True):
-            run = self._room_for(runs, header.batch_bytes, base_offset)
             stamp = stamp_batch(
-                batch, base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=now_ms
+                batch, base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
             )
-            run.chunks += (stamp, memoryview(batch)[STAMP_BYTES:])
-            run.total_bytes += header.batch_bytes
             stamped = header._replace(
-                base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=now_ms
+                base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
             )
-            run.batches.append((stamped, base_offset))
-            base_offset += header.last_offset_delta + 1
-        self._write(runs)
-        return tuple(offset for run in runs for _, offset in run.batches)
+            plan.add(stamped, stamp, memoryview(batch)[STAMP_BYTES:])
+            offsets.append(offset)
+            offset = stamped.next_offset
+        self._append(plan)
+        return tuple(offsets)
 
     def append_as_follower(self, data: Buffer) -> int:
         """Append whole batches as the leader sent them; returns the new log end.
@@ -398,14 +307,10 @@ class PartitionLog:
         if is_straddling:
             _, first = found.pop(0)
             self._begin_with(first, view[: first.batch_bytes])
-        runs = [self._first_run()]
+        plan = AppendPlan(self._active, self._config)
         for position, header in found:
-            run = self._room_for(runs, header.batch_bytes, header.base_offset)
-            chunk = view[position : position + header.batch_bytes]
-            run.chunks.append(chunk)
-            run.total_bytes += header.batch_bytes
-            run.batches.append((header, header.base_offset))
-        self._write(runs)
+            plan.add(header, view[position : position + header.batch_bytes])
+        self._append(plan)
         return self._log_end_offset
 
     def _is_straddling(self, found: Sequence[tuple[int, BatchHeader]]) -> bool:
@@ -432,16 +337,16 @@ class PartitionLog:
         with self._lock:
             self._generations.current += 1
             replica.lower_checkpoint(header.base_offset)
+        empty = self._active
         self._epochs.clear()
         self._hinted_end_offset = NO_OFFSET
-        self._synced_end_offset = min(self._synced_end_offset, header.base_offset)
-        empty = self._active
-        self._unsynced = []
-        self._has_unsynced_names = True
-        self._set_segments([segment])
+        self._table.replace_all(segment)
+        self._flushing.note_truncation(header.base_offset)
+        self._flushing.note_name()
         empty.remove()
         replica.files.remove(replica.path(offset_name(empty.base_offset, SNAPSHOT_SUFFIX)))
-        self._commit(_Run(segment, False, [], header.batch_bytes, [(header, header.base_offset)]))
+        run = AppendRun(segment, total_bytes=header.batch_bytes, headers=[header])
+        self._commit(run)
 
     def _check_succession(
         self, found: Sequence[tuple[int, BatchHeader]], base_offset: int | None
@@ -471,7 +376,7 @@ class PartitionLog:
     def _require_undamaged(self) -> None:
         if self.health is ReplicaHealth.DAMAGED:
             raise ReplicaDamagedError(
-                f"this replica of {self.topic_name}/{self.partition} is damaged: {self.recovery.reason}"
+                f"this replica of {self._name} is damaged: {self.recovery.reason}"
             )
 
     def _forget_foreign_state(self) -> None:
@@ -479,78 +384,37 @@ class PartitionLog:
         if self._writers.covers_offset > self._log_end_offset:
             self._writers.forget_from(self._log_end_offset)
 
-    def _first_run(self) -> _Run:
-        return _Run(self._active, False, [], 0, [])
-
-    def _room_for(self, runs: list[_Run], batch_bytes: int, base_offset: int) -> _Run:
-        """The run that takes the next batch: a new one when the segment has no room for it."""
-        run = runs[-1]
-        size = run.segment.size_bytes + run.total_bytes
-        if size and size + batch_bytes > self._config.segment_bytes:
-            segment = Segment(
-                self._replica.files,
-                self._replica.directory,
-                base_offset,
-                index_interval_bytes=self._config.index_interval_bytes,
-            )
-            run = _Run(segment, True, [], 0, [])
-            runs.append(run)
-        return run
-
-    def _write(self, runs: list[_Run]) -> None:
-        """Write all runs, and let them count when all are written."""
-        written: list[_Run] = []
-        try:
-            for run in runs:
-                written.append(run)
-                if run.is_new:
-                    run.segment.create_file()
-                if run.chunks:
-                    end = run.segment.size_bytes + self._config.preallocate_bytes
-                    run.segment.write(
-                        run.chunks,
-                        run.total_bytes,
-                        allocation_end=min(end, self._config.segment_bytes),
-                    )
-        except DiskFullError:
-            self._take_back(written)
-            raise
-        for run in runs:
+    def _append(self, plan: AppendPlan) -> None:
+        """Write all of an append, and let it count then."""
+        plan.write()
+        for run in plan.runs:
             self._commit(run)
 
-    def _take_back(self, written: Sequence[_Run]) -> None:
-        for run in reversed(written):
-            if run.is_new:
-                run.segment.remove()
-            else:
-                run.segment.cut_leftovers()
-
-    def _commit(self, run: _Run) -> None:
-        if run.is_new:
-            self._push(run.segment)
-        if not run.batches:
-            return
+    def _commit(self, run: AppendRun) -> None:
         segment = run.segment
-        for header, base_offset in run.batches:
-            self._epochs.assign(header.leader_epoch, base_offset)
-            self._writers.record(header, base_offset, header.append_time_ms)
+        if run.is_new:
+            self._push(segment)
+        if not run.headers:
+            return
+        records = 0
+        for header in run.headers:
+            self._epochs.assign(header.leader_epoch, header.base_offset)
+            self._writers.record(header, header.base_offset, header.append_time_ms)
             segment.add_batch(
-                base_offset,
-                base_offset + header.last_offset_delta + 1,
+                header.base_offset,
+                header.next_offset,
                 header.batch_bytes,
                 header.latest_timestamp_ms,
             )
-            self._unsynced_records += header.record_count
+            records += header.record_count
         self._bytes_since_checkpoint += run.total_bytes
         self._log_end_offset = segment.next_offset
-        if segment not in self._unsynced:
-            self._unsynced.append(segment)
+        self._flushing.note_append(segment, records)
 
     def _push(self, segment: Segment) -> None:
         """A new segment takes over; the last one is sealed by the next checkpoint."""
-        self._unsealed[self._active] = self._writers.freeze(self._log_end_offset)
-        self._set_segments((*self._segments, segment))
-        self._has_unsynced_names = True
+        self._table.push(segment, self._writers.freeze(self._log_end_offset))
+        self._flushing.note_name()
 
     def _roll(self) -> None:
         """Begin a new segment at the log end, unless the active one is empty.
@@ -565,40 +429,16 @@ class PartitionLog:
 
     def needs_sync(self, now_ms: int) -> bool:
         """Whether ``begin_sync`` is due: always when strict and something is unsynced, else by count or time."""
-        if not self._unsynced and not self._has_unsynced_names:
-            return False
-        if self._config.is_strict:
-            return True
-        if self._unsynced_since_ms is None:
-            self._unsynced_since_ms = now_ms
-        flush_ms = self._config.flush_ms
-        return self._unsynced_records >= self._config.flush_messages or (
-            flush_ms is not None and now_ms - self._unsynced_since_ms >= flush_ms
-        )
+        return self._flushing.is_due(self._config, now_ms)
 
     def begin_sync(self) -> SyncTicket | None:
         """A ticket for all that is unsynced; None when nothing is, or while another one is under way."""
-        if self._sync_ticket is not None or not (self._unsynced or self._has_unsynced_names):
-            return None
-        self._sync_ticket = SyncTicket(
-            self._replica,
-            self._unsynced,
-            self._log_end_offset,
-            has_names=self._has_unsynced_names,
-        )
-        self._unsynced = []
-        self._has_unsynced_names = False
-        self._unsynced_records = 0
-        self._unsynced_since_ms = None
-        return self._sync_ticket
+        return self._flushing.begin(self._log_end_offset)
 
     def finish_sync(self, ticket: SyncTicket) -> int:
         """Count in a ticket that has run; returns the synced end."""
-        ticket.release()
-        if ticket is self._sync_ticket:
-            self._sync_ticket = None
-            self._synced_end_offset = max(self._synced_end_offset, ticket.end_offset)
-        return self._synced_end_offset
+        self._flushing.finish(ticket)
+        return self._flushing.synced_end
 
     def sync(self) -> int:
         """Sync everything now, on this thread; returns the synced end.
@@ -608,24 +448,13 @@ class PartitionLog:
         Raises:
             DiskFailedError: stop the process.
         """
-        ticket = self._ticket_for_all()
+        ticket = self._flushing.ticket_for_all(self._log_end_offset)
         try:
             ticket.run()
         finally:
             ticket.release()
-        self._unsynced = []
-        self._has_unsynced_names = False
-        self._unsynced_records = 0
-        self._unsynced_since_ms = None
-        self._synced_end_offset = self._log_end_offset
-        return self._synced_end_offset
-
-    def _ticket_for_all(self) -> SyncTicket:
-        """A ticket that covers what another one may be syncing, too."""
-        unsynced = [
-            segment for segment in self._segments if segment.next_offset > self._synced_end_offset
-        ]
-        return SyncTicket(self._replica, unsynced, self._log_end_offset, has_names=True)
+        self._flushing.note_all_synced(self._log_end_offset)
+        return self._flushing.synced_end
 
     # Reading.
 
@@ -640,7 +469,7 @@ class PartitionLog:
             ReplicaDamagedError: the replica is damaged.
             CorruptLogError: the bytes on the disk are not batches.
         """
-        return _split(self.read_span(offset, max_bytes=max_bytes, end_offset=end_offset))
+        return split_span(self.read_span(offset, max_bytes=max_bytes, end_offset=end_offset))
 
     def read_cached(
         self, offset: int, *, max_bytes: int, end_offset: int | None = None
@@ -653,7 +482,7 @@ class PartitionLog:
             CorruptLogError: the bytes on the disk are not batches.
         """
         span = self.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
-        return None if span is None else _split(span)
+        return None if span is None else split_span(span)
 
     def read_span(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> bytes:
         """Like ``read``, with the batches in one piece, as they lie in the file.
@@ -683,35 +512,17 @@ class PartitionLog:
         self, offset: int, max_bytes: int, end_offset: int | None, *, is_cached: bool
     ) -> bytes | None:
         self._require_undamaged()
-        bases, segments = self._table
-        log_end_offset = self._log_end_offset
-        if not self._log_start_offset <= offset <= log_end_offset:
-            raise self._out_of_range(offset)
-        end = log_end_offset if end_offset is None else min(end_offset, log_end_offset)
-        if offset >= end:
-            return b""
-        segment = segments[bisect_right(bases, offset) - 1]
-        if is_cached and not segment.has_index:
-            return None
-        try:
-            file = segment.pin()
-        except FileNotFoundError:
-            # Retention removed it after we took the table.
-            raise self._out_of_range(offset) from None
-        try:
-            span = segment.read(
-                file, offset, max_bytes=max_bytes, end_offset=end, is_cached=is_cached
-            )
-        finally:
-            segment.unpin()
-        self._note_use(segment)
-        return span
-
-    def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
-        return OffsetOutOfRangeError(
-            f"offset {offset} of {self.topic_name}/{self.partition} is out of range: the log goes "
-            f"from {self._log_start_offset} to {self._log_end_offset}"
+        return read_span(
+            self._table,
+            self._bounds(),
+            offset,
+            max_bytes=max_bytes,
+            end_offset=end_offset,
+            is_cached=is_cached,
         )
+
+    def _bounds(self) -> Bounds:
+        return Bounds(self._log_start_offset, self._log_end_offset, self._name)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record that is not older than ``timestamp_ms``; None without one.
@@ -721,38 +532,7 @@ class PartitionLog:
             CorruptLogError: the bytes on the disk are not batches.
         """
         self._require_undamaged()
-        for segment in self._segments:
-            if segment.max_timestamp_ms < timestamp_ms:
-                continue
-            found = self._search(segment, timestamp_ms)
-            if found is not None:
-                return found
-        return None
-
-    def _search(self, segment: Segment, timestamp_ms: int) -> tuple[int, int] | None:
-        index = segment.load_index()
-        offset = index.offsets[index.floor_by_timestamp(timestamp_ms)]
-        offset = max(offset, self._log_start_offset)
-        end_offset = min(segment.next_offset, self._log_end_offset)
-        while offset < end_offset:
-            span = self.read_span(offset, max_bytes=1 << 20, end_offset=end_offset)
-            for position, header in iterate_headers(span):
-                offset = header.next_offset
-                if header.latest_timestamp_ms >= timestamp_ms and not header.is_control:
-                    found = self._search_batch(span, position, header, timestamp_ms)
-                    if found is not None:
-                        return found
-        return None
-
-    def _search_batch(
-        self, span: bytes, position: int, header: BatchHeader, timestamp_ms: int
-    ) -> tuple[int, int] | None:
-        columns = decode_columns(span, header, position)
-        rows = zip(offsets_of(header, columns), timestamps_of(header, columns), strict=True)
-        for offset, timestamp in rows:
-            if timestamp >= timestamp_ms and offset >= self._log_start_offset:
-                return offset, timestamp
-        return None
+        return find_by_timestamp(self._table, self._bounds(), timestamp_ms)
 
     # Epochs and writers.
 
@@ -825,12 +605,15 @@ class PartitionLog:
         if offset >= self._log_end_offset and not self._has_remains:
             return
         if offset < self._log_start_offset:
-            self._empty_at(offset)
+            # The segments that would tell the writers' state there are gone: what is newer goes, that is all.
+            self._writers.forget_from(offset)
+            self._empty_at(offset, self._writers)
             return
         offset = min(offset, self._log_end_offset)
-        if self._end_after_cut(offset) < self._log_start_offset:
+        end_offset = self._end_after_cut(offset)
+        if end_offset < self._log_start_offset:
             # The log start lies in the middle of the first batch, which goes.
-            self._empty_at(self._log_start_offset)
+            self._empty_at(self._log_start_offset, self._writers_at(end_offset))
             return
         with self._lock:
             self._generations.current += 1
@@ -838,19 +621,17 @@ class PartitionLog:
 
     def _end_after_cut(self, offset: int) -> int:
         """Base offset of the batch that holds ``offset``, or the log end."""
-        segment = self._segments[max(bisect_left(self._bases, offset), 1) - 1]
-        return segment.locate(offset)[1]
+        kept, _ = self._table.split_at(offset)
+        return kept[-1].locate(offset)[1]
 
-    def _empty_at(self, offset: int) -> None:
+    def _empty_at(self, offset: int, writers: WriterState) -> None:
         """Drop every batch and go on at ``offset`` with what is known of the writers."""
-        self._writers.forget_from(offset)
-        self.restart_at(offset, encode_snapshot(self._writers.freeze(offset)))
+        self.restart_at(offset, encode_snapshot(writers.freeze(offset)))
 
     def _truncate(self, offset: int) -> None:
         """The steps of a truncation. When it crosses segments the meta file says so first: recovery goes on with it."""
         replica = self._replica
-        keep = max(bisect_left(self._bases, offset), 1)
-        kept, dropped = self._segments[:keep], self._segments[keep:]
+        kept, dropped = self._table.split_at(offset)
         end_offset = kept[-1].locate(offset)[1]
         has_steps = bool(dropped) or self._has_remains
         if has_steps:
@@ -860,12 +641,12 @@ class PartitionLog:
         if self._epochs.truncate_to(end_offset):
             write_truncated_epochs(replica, self._epochs)
         self._hinted_end_offset = NO_OFFSET
-        self._set_segments(kept)
-        self._forget_use((kept[-1], *dropped))
+        self._table.drop_last(kept)
         self._log_end_offset = end_offset
         self._remove_above(end_offset, kept[-1].base_offset)
         kept[-1].truncate_to(offset)
-        self._forget_above(end_offset, dropped)
+        self._flushing.note_truncation(end_offset)
+        self._writers = self._writers_at(end_offset)
         if has_steps:
             replica.files.sync_directory(replica.directory)
             self._has_remains = False
@@ -881,30 +662,21 @@ class PartitionLog:
             if snapshot_offset > end_offset:
                 replica.files.remove(replica.path(offset_name(snapshot_offset, SNAPSHOT_SUFFIX)))
 
-    def _forget_above(self, end_offset: int, dropped: Sequence[Segment]) -> None:
-        """Bring the rest of the state in line with a log that ends at ``end_offset``."""
-        for segment in dropped:
-            segment.let_go()
-        for segment in (*dropped, self._active):
-            self._unsealed.pop(segment, None)
-        self._unsynced = [segment for segment in self._unsynced if segment not in dropped]
-        self._synced_end_offset = min(self._synced_end_offset, end_offset)
-        if self._sync_ticket is not None:
-            self._sync_ticket.end_offset = min(self._sync_ticket.end_offset, end_offset)
-        self._writers = self._rebuilt_writers()
+    def _writers_at(self, end_offset: int) -> WriterState:
+        """The writers' state below ``end_offset``, from the newest snapshot on.
 
-    def _rebuilt_writers(self) -> WriterState:
-        """The writers' state from the newest snapshot on: what was cut may have pushed out what was there before."""
-        writers, offset = load_writers(self._replica, self._log_end_offset)
-        start = max(offset, self._bases[0])
-        for segment in self._segments:
-            if segment.next_offset <= start:
-                continue
+        Forgetting the batches above is not the same: they may have pushed out what was there before.
+        """
+        writers, offset = load_writers(self._replica, end_offset)
+        start = max(offset, self._table.bases[0])
+        for segment in self._table.above(start):
             position, _ = segment.locate(max(start, segment.base_offset))
             for _, header in segment.headers_from(position):
+                if header.next_offset > end_offset:
+                    break
                 writers.record(header, header.base_offset, header.append_time_ms)
-        if writers.covers_offset > self._log_end_offset:
-            writers.forget_from(self._log_end_offset)
+        if writers.covers_offset > end_offset:
+            writers.forget_from(end_offset)
         return writers
 
     def _drop_remains(self) -> None:
@@ -931,33 +703,18 @@ class PartitionLog:
         replica = self._replica
         with self._lock:
             self._generations.current += 1
-            if self._sync_ticket is not None:
-                self._sync_ticket.end_offset = offset
             name = replica.path(offset_name(offset, SNAPSHOT_SUFFIX))
             replica.files.remove(name)
             if producer_snapshot is not None:
                 replica.files.write_atomically(name, encode_snapshot(writers.freeze(offset)))
             change = Change(ChangeKind.RESTART, offset)
             replica.store_meta(replace(replica.meta, change=change))
-            self._epochs.clear()
-            dropped = self._segments
-            segment = replica.restart_at(offset)
-        for old in dropped:
-            old.let_go()
-        with self._cache_lock:
-            self._open_sealed.clear()
-        under_way = self._sync_ticket
-        self._take_over(
-            RecoveredLog(
-                segments=[segment],
-                epochs=self._epochs,
-                writers=writers,
-                unsealed={},
-                report=RecoveryReport(),
-                has_remains=False,
-            )
-        )
-        self._sync_ticket = under_way
+            self._table.replace_all(replica.restart_at(offset))
+        self._epochs.clear()
+        self._writers = writers
+        self._has_remains = False
+        self._log_start_offset = self._log_end_offset = self._hinted_end_offset = offset
+        self._flushing.note_restart(offset)
 
     # Cutting the beginning.
 
@@ -971,8 +728,8 @@ class PartitionLog:
         if offset <= self._log_start_offset:
             return
         if offset > self._log_end_offset:
-            raise self._out_of_range(offset)
-        if offset > self._synced_end_offset:
+            raise self._bounds().out_of_range(offset)
+        if offset > self._flushing.synced_end:
             # Else a power cut could leave a log that ends below its start.
             self.sync()
         if offset == self._log_end_offset:
@@ -986,7 +743,7 @@ class PartitionLog:
             )
         self._log_start_offset = offset
         self._epochs.advance_start(offset)
-        if any(segment.next_offset <= offset for segment in self._unsealed):
+        if any(segment.next_offset <= offset for segment in self._table.unsealed):
             self._checkpoint(self.high_watermark_checkpoint, is_forced=True)
         self._drop_forgettable()
 
@@ -995,15 +752,12 @@ class PartitionLog:
 
         What the writers' state took from a segment outlives it in the snapshot that is made when it is sealed.
         """
-        sealed = [segment for segment in self._segments if segment not in self._unsealed]
-        if sealed[0] is not self._segments[0]:
-            return
-        count = forgettable([segment.summary for segment in sealed], self._log_start_offset)
-        dropped, kept = self._segments[:count], self._segments[count:]
-        self._set_segments(kept)
-        self._forget_use(dropped)
-        for segment in dropped:
-            segment.remove()
+        summaries = []
+        for segment in self._table.segments:
+            summaries.append(segment.summary)
+            if segment in self._table.unsealed:
+                break
+        self._table.drop_first(forgettable(summaries, self._log_start_offset))
 
     def maybe_apply_retention(self, now_ms: int, high_watermark: int) -> int:
         """Forget segments that are too old or too many, below the high watermark; returns the log start.
@@ -1013,11 +767,11 @@ class PartitionLog:
         """
         self._writers.expire(now_ms)
         start = retained_start(
-            [segment.summary for segment in self._segments],
+            [segment.summary for segment in self._table.segments],
             now_ms=now_ms,
             retention_ms=self._config.retention_ms,
             retention_bytes=self._config.retention_bytes,
-            deletable_end=min(high_watermark, self._synced_end_offset),
+            deletable_end=min(high_watermark, self._flushing.synced_end),
         )
         self.advance_log_start(start)
         self._drop_forgettable()
@@ -1050,9 +804,13 @@ class PartitionLog:
             is_clean: the log is being closed.
         """
         stored = self._replica.checkpoint
-        is_due = is_forced or bool(self._unsealed) or self._is_checkpoint_due()
-        has_moved = self._log_end_offset != self._hinted_end_offset or bool(self._unsealed)
-        plan = self._plan_checkpoint() if is_due and has_moved and not self._has_remains else None
+        is_due = is_forced or bool(self._table.unsealed) or self._is_checkpoint_due()
+        has_moved = self._log_end_offset != self._hinted_end_offset or bool(self._table.unsealed)
+        plan = None
+        if is_due and has_moved and not self._has_remains:
+            # What an older ticket has not written by now is out of date.
+            self._generations.current += 1
+            plan = self._plan_checkpoint()
         checkpoint = Checkpoint(
             recovery_point=stored.recovery_point if plan is None else self._log_end_offset,
             log_start_offset=self._log_start_offset,
@@ -1072,8 +830,8 @@ class PartitionLog:
     def _plan_checkpoint(self) -> CheckpointPlan:
         self._bytes_since_checkpoint = 0
         return CheckpointPlan(
-            sync=self._ticket_for_all(),
-            sealed=tuple(self._unsealed.items()),
+            sync=self._flushing.ticket_for_all(self._log_end_offset),
+            sealed=tuple(self._table.unsealed.items()),
             indexes=self._active.encode_indexes(),
             epochs=self._epochs.encode(),
             writers=self._writers.freeze(self._log_end_offset),
@@ -1085,16 +843,9 @@ class PartitionLog:
         ticket.release()
         if not ticket.is_done or ticket.generation != self._generations.current:
             return
-        self._synced_end_offset = max(
-            self._synced_end_offset, min(ticket.checkpoint.recovery_point, self._log_end_offset)
-        )
         self._hinted_end_offset = ticket.checkpoint.recovery_point
-        self._unsynced = [
-            segment for segment in self._unsynced if segment.next_offset > self._synced_end_offset
-        ]
-        for segment in sealed:
-            self._unsealed.pop(segment, None)
-            self._note_use(segment)
+        self._flushing.note_synced(ticket.checkpoint.recovery_point)
+        self._table.mark_sealed(sealed)
         with self._lock:
             self._remove_old_snapshots()
 
@@ -1119,8 +870,7 @@ class PartitionLog:
             self._checkpoint(
                 self.high_watermark_checkpoint, is_forced=True, is_clean=not self._has_remains
             )
-        for segment in self._segments:
-            segment.let_go()
+        self._table.close()
 
     def delete(self) -> None:
         """Close and remove the replica's folder; take it off the manifest first.
@@ -1130,75 +880,9 @@ class PartitionLog:
         """
         with self._lock:
             self._generations.current += 1
-            for segment in self._segments:
-                segment.let_go()
+            self._table.close()
             replica = self._replica
             # Without its meta file the rest is taken for leftovers, whatever of it survives a crash.
             replica.files.remove(replica.path(META_NAME))
             replica.files.sync_directory(replica.directory)
             replica.files.remove_tree(replica.directory)
-
-
-def _open_replica(
-    files: Files, directory: str, config: LogConfig, wanted: ReplicaMeta, *, is_listed: bool
-) -> ReplicaFiles:
-    """The replica's small files, made when they are missing."""
-    replica = ReplicaFiles(
-        files=files,
-        directory=directory,
-        meta_file=MetaFile(files, directory),
-        checkpoint_file=CheckpointFile(files, directory),
-        meta=wanted,
-        checkpoint=Checkpoint(),
-        index_interval_bytes=config.index_interval_bytes,
-    )
-    try:
-        meta = replica.meta_file.load()
-    except CorruptLogError:
-        meta = None
-    if meta is None:
-        _make_meta(replica, is_listed=is_listed)
-    elif (meta.topic_id, meta.partition) != (wanted.topic_id, wanted.partition):
-        raise CorruptLogError(
-            f"{directory} belongs to partition {meta.partition} of topic {meta.topic_id}, "
-            f"not to partition {wanted.partition} of {wanted.topic_id}"
-        )
-    else:
-        replica.meta = meta
-    try:
-        checkpoint = replica.checkpoint_file.load()
-    except CorruptLogError:
-        checkpoint = None
-    replica.checkpoint = checkpoint or Checkpoint(recovery_point=NO_OFFSET, is_whole=False)
-    return replica
-
-
-def _make_meta(replica: ReplicaFiles, *, is_listed: bool) -> None:
-    """Create the replica, or give a listed one that lost its meta file a new one that tells of the loss."""
-    files, directory = replica.files, replica.directory
-    is_there = files.exists(directory)
-    if is_there and is_listed and replica.offsets_of(LOG_SUFFIX):
-        replica.reason = "the meta file is lost"
-        replica.meta = replace(replica.meta, health=ReplicaHealth.SUSPECT)
-        replica.meta_file.store(replica.meta)
-        return
-    if is_there:
-        files.remove_tree(directory)
-    files.make_directory(directory)
-    if is_listed:
-        replica.reason = "the files of the replica are gone"
-        replica.meta = replace(replica.meta, health=ReplicaHealth.DAMAGED)
-    segment = replica.new_segment(0)
-    segment.let_go()
-    replica.checkpoint_file.store(Checkpoint())
-    files.sync_directory(directory)
-    # Last, since a folder with a meta file counts as complete.
-    replica.meta_file.store(replica.meta)
-
-
-def _split(span: bytes) -> list[bytes]:
-    if not span:
-        return []
-    return [
-        span[position : position + header.batch_bytes] for position, header in iterate_headers(span)
-    ]

@@ -22,9 +22,9 @@ from itertools import pairwise
 from typing import NoReturn
 
 from storage.batch import BatchHeader
-from storage.checkpoint import Checkpoint, CheckpointFile
+from storage.checkpoint import Checkpoint
 from storage.errors import CorruptBatchError, CorruptLogError, DiskFullError
-from storage.files import File, Files
+from storage.files import File
 from storage.index import (
     INDEX_HEADER_BYTES,
     SegmentIndex,
@@ -33,8 +33,14 @@ from storage.index import (
     decode_summary,
 )
 from storage.leader_epochs import LeaderEpochs
-from storage.producer_state import WriterSnapshot, WriterState, decode_snapshot
-from storage.replica_meta import Change, ChangeKind, MetaFile, ReplicaMeta, worse
+from storage.producer_state import WriterSnapshot, WriterState
+from storage.replica_folder import (
+    ReplicaFiles,
+    load_writers,
+    read_epochs,
+    write_truncated_epochs,
+)
+from storage.replica_meta import Change, ChangeKind, worse
 from storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -42,12 +48,9 @@ from storage.segment import (
     TIME_INDEX_SUFFIX,
     Segment,
     offset_name,
-    parse_offset_name,
     scan_batches,
 )
 from storage.types import NO_OFFSET, NO_TIMESTAMP, ReplicaHealth
-
-EPOCHS_NAME = "leader-epochs"
 
 _ZEROS = bytes(1 << 20)
 
@@ -69,93 +72,6 @@ class RecoveryReport:
     cut_bytes: int = 0
     scanned_bytes: int = 0
     was_clean: bool = False
-
-
-@dataclass(slots=True, kw_only=True)
-class ReplicaFiles:
-    """The folder of one replica and the small files in it."""
-
-    files: Files
-    directory: str
-    meta_file: MetaFile
-    checkpoint_file: CheckpointFile
-    meta: ReplicaMeta
-    checkpoint: Checkpoint
-    index_interval_bytes: int
-    reason: str = ""
-    """Why the replica is not sound, if that was found before recovery began."""
-
-    def path(self, name: str) -> str:
-        """The path of a file in the folder."""
-        return f"{self.directory}/{name}"
-
-    def store_meta(self, meta: ReplicaMeta) -> None:
-        """Replace the meta file, durably, if it says something else."""
-        if meta != self.meta:
-            self.meta_file.store(meta)
-            self.meta = meta
-
-    def store_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint, durably, if it says something else."""
-        if checkpoint != self.checkpoint:
-            self.checkpoint_file.store(checkpoint)
-            self.checkpoint = checkpoint
-
-    def offsets_of(self, suffix: str) -> list[int]:
-        """Offsets in the names of the files with this suffix, ascending."""
-        names = self.files.list_directory(self.directory)
-        offsets = (parse_offset_name(name, suffix) for name in names)
-        return [offset for offset in offsets if offset is not None]
-
-    def new_segment(self, base_offset: int) -> Segment:
-        """An empty segment whose name is not durable yet."""
-        return Segment.create(
-            self.files,
-            self.directory,
-            base_offset,
-            index_interval_bytes=self.index_interval_bytes,
-        )
-
-    def remove_segment(self, base_offset: int) -> None:
-        """Remove the files of a segment."""
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
-            self.files.remove(self.path(offset_name(base_offset, suffix)))
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first readable offset, as far as the checkpoint knows."""
-        return self.checkpoint.log_start_offset
-
-    def lower_checkpoint(self, offset: int) -> None:
-        """Let the checkpoint claim nothing at or above ``offset`` any more, durably."""
-        checkpoint = self.checkpoint
-        if max(checkpoint.recovery_point, checkpoint.high_watermark) > offset:
-            lowered = Checkpoint(
-                recovery_point=min(checkpoint.recovery_point, offset),
-                log_start_offset=checkpoint.log_start_offset,
-                high_watermark=min(checkpoint.high_watermark, offset),
-            )
-            self.store_checkpoint(lowered)
-
-    def restart_at(self, offset: int) -> Segment:
-        """Drop everything and begin at ``offset``; returns the only segment.
-
-        The meta file announces this change before the first call; here every step may be repeated, and the last one
-        takes the announcement back. A snapshot of the writers' state at ``offset`` stays.
-        """
-        for base_offset in reversed(self.offsets_of(LOG_SUFFIX)):
-            self.remove_segment(base_offset)
-        for snapshot_offset in self.offsets_of(SNAPSHOT_SUFFIX):
-            if snapshot_offset != offset:
-                self.files.remove(self.path(offset_name(snapshot_offset, SNAPSHOT_SUFFIX)))
-        self.files.remove(self.path(EPOCHS_NAME))
-        self.store_checkpoint(
-            Checkpoint(recovery_point=offset, log_start_offset=offset, high_watermark=offset)
-        )
-        segment = self.new_segment(offset)
-        self.files.sync_directory(self.directory)
-        self.store_meta(replace(self.meta, change=None))
-        return segment
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,44 +97,6 @@ def recover(replica: ReplicaFiles) -> RecoveredLog:
         DiskFailedError: stop the process.
     """
     return _Recovery(replica).run()
-
-
-def read_epochs(replica: ReplicaFiles) -> LeaderEpochs:
-    """The table in the epoch file; empty when there is none that can be trusted."""
-    try:
-        return LeaderEpochs.decode(replica.files.read_bytes(replica.path(EPOCHS_NAME)))
-    except (FileNotFoundError, CorruptLogError):
-        return LeaderEpochs()
-
-
-def write_truncated_epochs(replica: ReplicaFiles, epochs: LeaderEpochs) -> None:
-    """Let the epoch file forget epochs that were cut, durably; on a full disk it goes, and is made again some time."""
-    path = replica.path(EPOCHS_NAME)
-    try:
-        replica.files.write_atomically(path, epochs.encode())
-    except DiskFullError:
-        replica.files.remove(path)
-        replica.files.sync_directory(replica.directory)
-
-
-def load_writers(replica: ReplicaFiles, end_offset: int) -> tuple[WriterState, int]:
-    """The state in the newest sound snapshot at or below ``end_offset``, and the snapshot's offset.
-
-    Without one the state is empty, and the offset 0.
-    """
-    writers = WriterState()
-    for offset in reversed(replica.offsets_of(SNAPSHOT_SUFFIX)):
-        if offset > end_offset:
-            continue
-        try:
-            content = replica.files.read_bytes(replica.path(offset_name(offset, SNAPSHOT_SUFFIX)))
-            snapshot = decode_snapshot(content)
-        except CorruptLogError:
-            continue
-        if snapshot.offset == offset:
-            writers.install(snapshot)
-            return writers, offset
-    return writers, 0
 
 
 class _DamageError(Exception):

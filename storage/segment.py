@@ -168,6 +168,12 @@ class Segment:
         self._files.remove(self.path(LOG_SUFFIX))
         self._file = self._files.open(self.path(LOG_SUFFIX), create=True)
 
+    def successor(self, base_offset: int, *, index_interval_bytes: int) -> "Segment":
+        """A segment of the same log that has no file yet."""
+        return Segment(
+            self._files, self._directory, base_offset, index_interval_bytes=index_interval_bytes
+        )
+
     @property
     def has_index(self) -> bool:
         """Whether the index is in memory."""

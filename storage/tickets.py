@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from storage.checkpoint import Checkpoint
 from storage.errors import DiskFullError
 from storage.producer_state import WriterSnapshot, encode_snapshot
-from storage.recovery import EPOCHS_NAME, ReplicaFiles
+from storage.replica_folder import EPOCHS_NAME, ReplicaFiles
 from storage.segment import SNAPSHOT_SUFFIX, Segment, offset_name
 
 
@@ -71,7 +71,8 @@ class CheckpointTicket:
 
     The recovery point passes a segment only after its bytes, index, time index, the epoch table and a snapshot of the
     writers' state are durable; hence the order of ``run``. ``lock`` keeps it apart from the owner's own changes of the
-    same files; ``generation`` tells it that a truncation came first, and that what it was about to write is void.
+    same files; ``generation`` tells it that a truncation or a newer
+    checkpoint came first, and that what it was about to write is void.
     """
 
     __slots__ = (
@@ -121,20 +122,21 @@ class CheckpointTicket:
             if self.generation != self._generations.current:
                 return
             stored = self._replica.checkpoint
-            # The log start may have advanced since the ticket was begun.
+            # The log start may have advanced since the ticket was begun, the recovery point may have moved.
             checkpoint = replace(
                 self.checkpoint,
+                recovery_point=stored.recovery_point,
                 log_start_offset=max(self.checkpoint.log_start_offset, stored.log_start_offset),
+                high_watermark=max(self.checkpoint.high_watermark, stored.high_watermark),
             )
             if self._plan is not None:
                 try:
                     self._write(self._plan)
                     self.is_done = True
+                    checkpoint = replace(checkpoint, recovery_point=self.checkpoint.recovery_point)
                 except DiskFullError:
                     # The rest is replaced in place: it needs no room, and matters more on a full disk.
-                    checkpoint = replace(
-                        checkpoint, recovery_point=stored.recovery_point, is_clean=False
-                    )
+                    checkpoint = replace(checkpoint, is_clean=False)
             self._replica.store_checkpoint(checkpoint)
 
     def _write(self, plan: CheckpointPlan) -> None:
@@ -163,7 +165,7 @@ class CheckpointTicket:
 
 
 class Generations:
-    """A counter that a truncation raises: disk work of an older generation is void."""
+    """A counter that a truncation and a newer checkpoint raise: checkpoints of an older generation are void."""
 
     __slots__ = ("current",)
 

@@ -341,7 +341,7 @@ class LogModel:
         if len(found) < len(wanted):
             # Only the end of a segment may cut a read short.
             next_offset = decode_header(found[-1]).next_offset
-            assert next_offset in self.log._bases
+            assert next_offset in self.log._table.bases
         assert self.log.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset) in (
             None,
             found,

@@ -114,11 +114,11 @@ def test_headers_that_the_caller_knows_are_not_decoded_again(log, monkeypatch):
 def test_a_segment_is_rolled_before_it_grows_too_large(files, log):
     fill(log, 40)
     assert log.segment_count == len(bases(files)) > 4
-    assert all(segment.size_bytes <= SMALL.segment_bytes for segment in log._segments)
+    assert all(segment.size_bytes <= SMALL.segment_bytes for segment in log._table.segments)
     append(log, make_batch(value_bytes=10_000))
     append(log, make_batch())
-    assert log._segments[-2].size_bytes > 10_000, "a single batch may be larger"
-    assert log.size_bytes == sum(segment.size_bytes for segment in log._segments)
+    assert log._table.segments[-2].size_bytes > 10_000, "a single batch may be larger"
+    assert log.size_bytes == sum(segment.size_bytes for segment in log._table.segments)
 
 
 def test_one_append_may_span_segments(files, log):
@@ -393,6 +393,28 @@ def test_a_relaxed_log_is_synced_by_time(files):
     assert log.needs_sync(NOW_MS + 1100)
 
 
+def test_the_name_of_a_segment_that_retention_rolled_is_synced_with_its_first_batch(files, log):
+    fill(log, 5)
+    ticket = log.begin_checkpoint(10, is_forced=True)
+    log.advance_log_start(10)
+    ticket.run()
+    log.finish_checkpoint(ticket)
+    log.sync()
+    ticket = log.begin_checkpoint(10, is_forced=True)
+    fill(log, 1)
+    log.sync()
+    log.advance_log_start(12)
+    assert bases(files) == [12]
+    log.checkpoint(12)
+    fill(log, 1)
+    late = log.begin_sync()
+    late.run()
+    log.finish_sync(late)
+    files.crash()
+    log = open_log(files)
+    assert (log.log_start_offset, log.log_end_offset) == (12, 14)
+
+
 def test_a_failed_sync_is_passed_on(files, log):
     append(log, make_batch())
     files.fail_next_sync(LOG_SUFFIX)
@@ -492,9 +514,9 @@ def test_only_a_few_old_segments_stay_open(files, log):
     assert log.segment_count > 12
     for _ in range(2):
         assert len(read_all(log)) == 100
-        opened = [segment for segment in log._segments if segment._file is not None]
+        opened = [segment for segment in log._table.segments if segment._file is not None]
         assert len(opened) <= 5
-        indexed = [segment for segment in log._segments if segment.has_index]
+        indexed = [segment for segment in log._table.segments if segment.has_index]
         assert len(indexed) <= 5
 
 
@@ -502,11 +524,11 @@ def test_a_reader_that_comes_after_retention_is_told_that_its_offset_is_gone(fil
     fill(log, 30)
     log.sync()
     log._checkpoint(0, is_forced=True)
-    table = log._table
+    table = log._table._table
     log.advance_log_start(40)
-    log._table = table
+    log._table._table = table
     log._log_start_offset = 0
-    for segment in table[1]:
+    for segment in log._table.segments:
         segment.let_go()
     with pytest.raises(OffsetOutOfRangeError):
         log.read(0, max_bytes=1)
@@ -631,6 +653,12 @@ def test_a_queue_judges_batches_that_will_be_appended_together(log):
     assert append(log, *batches) == tuple(offsets)
 
 
+def test_the_last_sequence_of_a_producer_is_known(log):
+    assert log.last_sequence(7) is None
+    append(log, producer_batch(0, records=3))
+    assert log.last_sequence(7) == 2
+
+
 def test_a_key_is_looked_up_before_it_is_synced(log):
     append(log, make_batch(3), make_batch(2, key=key(1)))
     entry = log.idempotency_lookup(key(1).key_hash, NOW_MS)
@@ -647,6 +675,15 @@ def test_truncation_takes_back_what_was_known_of_writers(log):
     assert log.producer_check(decode_header(producer_batch(2)), NOW_MS) is ACCEPT
     assert log.idempotency_lookup(key(1).key_hash, NOW_MS) is not None
     assert log.idempotency_lookup(key(2).key_hash, NOW_MS) is None
+
+
+def test_cutting_the_batch_that_holds_the_log_start_keeps_what_is_known_below(log):
+    append(log, producer_batch(0, records=1), now_ms=NOW_MS)
+    append(log, producer_batch(1, records=2), now_ms=NOW_MS + 5)
+    log.advance_log_start(2)
+    log.truncate_to(2)
+    assert log._writers.producers.get(7).append_time_ms == NOW_MS
+    assert log.last_sequence(7) == 0
 
 
 def test_truncation_brings_back_what_the_cut_batches_had_pushed_out(log):
@@ -919,13 +956,13 @@ def test_a_rolled_segment_is_sealed_and_trimmed(files):
     log = open_log(files, config=config, is_listed=False)
     fill(log, 7)
     path = f"{DIRECTORY}/{offset_name(0, LOG_SUFFIX)}"
-    assert files.open(path).size() > log._segments[0].size_bytes
+    assert files.open(path).size() > log._table.segments[0].size_bytes
     log.checkpoint(0)
-    assert files.open(path).size() == log._segments[0].size_bytes
+    assert files.open(path).size() == log._table.segments[0].size_bytes
     for suffix in ("index", "timeindex"):
         assert files.exists(f"{DIRECTORY}/{offset_name(0, '.' + suffix)}")
-    assert files.exists(f"{DIRECTORY}/{offset_name(log._bases[1], SNAPSHOT_SUFFIX)}")
-    assert not log._unsealed
+    assert files.exists(f"{DIRECTORY}/{offset_name(log._table.bases[1], SNAPSHOT_SUFFIX)}")
+    assert not log._table.unsealed
 
 
 def test_appends_may_go_on_while_a_checkpoint_is_written(files, log):
@@ -957,6 +994,36 @@ def test_a_checkpoint_is_void_after_a_truncation(files, log):
     log.finish_checkpoint(late)
     assert log.recovery_point <= 8
     assert log.synced_end_offset <= log.log_end_offset
+
+
+def test_a_checkpoint_is_void_after_a_newer_one(files, log):
+    """The older one knows less: its index of the segment that was active then covers a part of it."""
+    fill(log, 2)
+    old = log.begin_checkpoint(0, is_forced=True)
+    fill(log, 10)
+    log.checkpoint(0)
+    assert log.recovery_point == 24
+    old.run()
+    log.finish_checkpoint(old)
+    assert log.recovery_point == 24
+    log.close(is_clean=True)
+    files.crash()
+    assert open_log(files, was_clean=True).recovery.was_clean
+
+
+def test_a_checkpoint_that_only_keeps_the_high_watermark_leaves_the_recovery_point(files):
+    log = open_log(files, config=LARGE, is_listed=False)
+    fill(log, 10)
+    log.sync()
+    light = log.begin_checkpoint(5)
+    log.truncate_to(20)
+    log._checkpoint(0, is_forced=True)
+    assert log.recovery_point == 20
+    light.generation = log._generations.current
+    light.run()
+    log.finish_checkpoint(light)
+    assert log.recovery_point == 20
+    assert log.high_watermark_checkpoint == 5
 
 
 def test_a_checkpoint_does_not_take_back_the_log_start(log):
@@ -1022,7 +1089,7 @@ def test_a_clean_stop_on_a_full_disk_is_not_clean(files, log):
 
 def test_files_are_closed(files, log):
     fill(log, 30)
-    opened = [segment.file for segment in log._segments]
+    opened = [segment.file for segment in log._table.segments]
     log.close(is_clean=False)
     assert all(file.is_closed for file in opened)
 

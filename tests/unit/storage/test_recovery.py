@@ -10,7 +10,7 @@ from storage.checkpoint import CheckpointFile
 from storage.errors import CorruptLogError, ReplicaDamagedError
 from storage.leader_epochs import LeaderEpochs
 from storage.partition_log import LogConfig, PartitionLog
-from storage.recovery import EPOCHS_NAME
+from storage.replica_folder import EPOCHS_NAME
 from storage.replica_meta import META_NAME
 from storage.segment import (
     INDEX_SUFFIX,
