@@ -593,12 +593,12 @@ class PartitionRunner:
                 f"{self.name}: this copy is damaged; it is restored from its leader"
             )
 
-    def check_offset(self, offset: int) -> None:
-        """Judge a reader's offset; only a leader with an established high watermark may.
+    def check_offset(self, offset: int, *, has_lease: bool) -> None:
+        """Judge a reader's offset; only a leader with an established high watermark and a lease may.
 
         Raises:
             OffsetOutOfRangeError: below the log start, or above the end that the leader knows.
-            NotReadyError: this leader does not know its end yet.
+            NotReadyError: this leader does not know its end yet, or that others have not written on without it.
         """
         start, end = self.log.log_start_offset, self.high_watermark
         if start <= offset <= end:
@@ -611,6 +611,8 @@ class PartitionRunner:
         if offset > self.log.log_end_offset and leader is not None:
             if not leader.is_established:
                 raise NotReadyError(f"{self.name}: the new leader does not know its log end yet")
+            if not has_lease:
+                raise NotReadyError(f"{self.name}: this leader is cut off from the metadata quorum")
             raise OffsetOutOfRangeError(f"offset {offset} of {self.name} is above its end, {end}")
 
     async def wait_committed(self, offset: int, timeout_ms: int) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from http_api.ports import (
@@ -28,6 +29,7 @@ from node.record_batches import (
     halve,
     receipts_of,
     receipts_of_one,
+    size_of,
     split_request,
 )
 from node.replicas import LocalReplicas
@@ -70,7 +72,9 @@ committed; in any other nobody will answer."""
 
 ANSWER_MARGIN_MS = 500
 UNACKED_MAX = 10_000
-"""Requests with acks=0 that may be under way; they hold memory and nobody waits for them."""
+"""Requests with acks=0 that may be under way; nobody waits for them, so nothing else bounds them."""
+UNACKED_BYTES_MAX = 128 << 20
+"""What those may hold, where a leader elsewhere takes them slower than clients send them."""
 
 GetTopic = Callable[[str], Awaitable[Topic]]
 """The topic of a name, made when it is missing and auto-creation is on."""
@@ -109,6 +113,7 @@ class ProduceService:
         self._topic_to_write = topic_to_write
         self._sticky = 0
         self._unacked: set[asyncio.Task[None]] = set()
+        self._unacked_bytes = 0
         self._watches: dict[PartitionKey, list[LeaderWatch]] = {}
         metadata.listen(self._on_image)
 
@@ -134,7 +139,7 @@ class ProduceService:
         places = [(part, part.places) for part in parts]
         appends = [self._append_columns(topic, settings, part, request) for part in parts]
         if request.acks is Acks.NONE:
-            self._append_unacked(appends)
+            self._append_unacked(appends, size_of(request.records))
             outcomes: list[MilenaError | Sequence[int | None]] = [
                 [None] * len(p) for _, p in places
             ]
@@ -147,9 +152,10 @@ class ProduceService:
         return receipts_of(len(request.records.values), parts, outcomes, errors)
 
     def _append_unacked(
-        self, appends: Sequence[Coroutine[object, object, Sequence[int | None]]]
+        self, appends: Sequence[Coroutine[object, object, Sequence[int | None]]], size: int
     ) -> None:
-        if len(self._unacked) + len(appends) > UNACKED_MAX:
+        is_full = len(self._unacked) + len(appends) > UNACKED_MAX
+        if is_full or self._unacked_bytes + size > UNACKED_BYTES_MAX:
             for append in appends:
                 append.close()
             raise TooManyRequestsError("too many writes with acks=0 are under way; try again")
@@ -159,15 +165,64 @@ class ProduceService:
             if isinstance(outcome, MilenaError):
                 logger.info("write with acks=0 failed: %s", outcome)
 
+        def on_done(task: asyncio.Task[None], share: int) -> None:
+            self._unacked.discard(task)
+            self._unacked_bytes -= share
+
         for append in appends:
+            share = size // len(appends)
             task = asyncio.create_task(ignore(append))
             self._unacked.add(task)
-            task.add_done_callback(self._unacked.discard)
+            self._unacked_bytes += share
+            task.add_done_callback(partial(on_done, share=share))
 
     async def _append_columns(
         self, topic: Topic, settings: TopicSettings, part: PartitionBatch, request: ProduceRequest
     ) -> Sequence[int | None]:
         """Encode and append one partition's records; their offsets."""
+        # All is encoded, and may be refused as too large, before the first piece is written.
+        pieces = self._encode(topic, settings, part, request)
+        if len(pieces) == 1:
+            return await self._append_piece(topic, part.partition, *pieces[0], request)
+        offsets: list[int | None] = []
+        for batch, count in pieces:
+            try:
+                offsets += await self._append_piece(topic, part.partition, batch, count, request)
+            except FateUnknownError:
+                raise
+            except MilenaError as error:
+                if not offsets:
+                    raise
+                # "Nothing was written" holds for the rest alone.
+                raise FateUnknownError(
+                    f"{topic.name}-{part.partition}: the first {len(offsets)} of {len(part.places)} records "
+                    f"were written, the others not: {error.message}"
+                ) from error
+        return offsets
+
+    async def _append_piece(
+        self, topic: Topic, partition: int, batch: bytes, count: int, request: ProduceRequest
+    ) -> Sequence[int | None]:
+        receipt = await self._append(
+            topic,
+            partition,
+            batch,
+            decode_header(batch),
+            acks=request.acks,
+            timeout_ms=request.timeout_ms,
+        )
+        if receipt.base_offset is None:
+            return [None] * count
+        return range(receipt.base_offset, receipt.base_offset + count)
+
+    def _encode(
+        self, topic: Topic, settings: TopicSettings, part: PartitionBatch, request: ProduceRequest
+    ) -> list[tuple[bytes, int]]:
+        """Batches and how many records each holds: a request may be larger than a batch.
+
+        Raises:
+            RequestTooLargeError: a single record is, or the records of one idempotency key are.
+        """
         idempotency = None
         if request.idempotency is not None:
             idempotency = IdempotencyExtension(
@@ -183,40 +238,16 @@ class ProduceService:
             idempotency=idempotency,
         )
         count = len(part.columns.values)
-        if len(batch) > settings.max_message_bytes:
-            return await self._append_halves(topic, settings, part, request, len(batch))
-        receipt = await self._append(
-            topic,
-            part.partition,
-            batch,
-            decode_header(batch),
-            acks=request.acks,
-            timeout_ms=request.timeout_ms,
-        )
-        if receipt.base_offset is None:
-            return [None] * count
-        return range(receipt.base_offset, receipt.base_offset + count)
-
-    async def _append_halves(
-        self,
-        topic: Topic,
-        settings: TopicSettings,
-        part: PartitionBatch,
-        request: ProduceRequest,
-        size: int,
-    ) -> Sequence[int | None]:
-        """A request may be larger than a batch: then it becomes several, one after the other."""
-        count = len(part.columns.values)
-        if count == 1 or request.idempotency is not None:
+        if len(batch) <= settings.max_message_bytes:
+            return [(batch, count)]
+        if count == 1 or idempotency is not None:
             what = "a record" if count == 1 else "the records of one idempotency key"
             raise RequestTooLargeError(
-                f"{what} for {topic.name}-{part.partition} take {size} bytes, max.message.bytes is "
+                f"{what} for {topic.name}-{part.partition} take {len(batch)} bytes, max.message.bytes is "
                 f"{settings.max_message_bytes}; send less at once or raise it"
             )
-        offsets: list[int | None] = []
-        for half in halve(part):
-            offsets.extend(await self._append_columns(topic, settings, half, request))
-        return offsets
+        halves = (self._encode(topic, settings, half, request) for half in halve(part))
+        return [piece for pieces in halves for piece in pieces]
 
     async def produce_batch(
         self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
@@ -233,23 +264,29 @@ class ProduceService:
             header = decode_header(batch)
         if header.producer_id >= 0:
             await self._check_producer(header)
-        append = self._append(found, partition, batch, header, acks=acks, timeout_ms=timeout_ms)
+
+        async def append() -> BatchReceipt:
+            return await self._append(
+                found, partition, batch, header, acks=acks, timeout_ms=timeout_ms
+            )
+
         if acks is Acks.NONE:
 
             async def nobody_waits() -> Sequence[int | None]:
-                await append
+                await append()
                 return []
 
-            self._append_unacked([nobody_waits()])
+            self._append_unacked([nobody_waits()], len(batch))
             return BatchReceipt(partition=partition, base_offset=None, last_offset=None)
-        return await append
+        return await append()
 
     async def _check_producer(self, header: BatchHeader) -> None:
-        if header.producer_id not in self._metadata.image.producers:
+        if not _is_allocated(header, self._metadata.image):
             image = await self._metadata.barrier(timeout_ms=2_000)
-            if header.producer_id not in image.producers:
+            if not _is_allocated(header, image):
                 raise InvalidRecordError(
-                    f"producer id {header.producer_id} was never allocated; POST /producers gives one"
+                    f"producer id {header.producer_id} epoch {header.producer_epoch} was never allocated; "
+                    "POST /producers gives one"
                 )
 
     # -- getting a batch to its leader -----------------------------------------------------------
@@ -461,7 +498,7 @@ class ProduceService:
                 "topic": str(topic_id),
                 "partition": int(partition),
                 "epoch": int(leader_epoch),
-                "acks": int(acks),
+                "acks": (0 | 1 | -1) as acks,
                 "timeout_ms": int(timeout_ms),
             }:
                 pass
@@ -478,6 +515,11 @@ class ProduceService:
         base = -1 if receipt.base_offset is None else receipt.base_offset
         last = -1 if receipt.last_offset is None else receipt.last_offset
         return {"base": base, "last": last, "dup": receipt.is_duplicate}, ()
+
+
+def _is_allocated(header: BatchHeader, image: Image) -> bool:
+    epoch = image.producer_epoch(header.producer_id)
+    return epoch is not None and header.producer_epoch <= epoch
 
 
 async def _outcome(

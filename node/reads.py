@@ -27,6 +27,8 @@ from storage.files import Buffer
 
 READ = "read"
 ANSWER_MARGIN_MS = 2_000
+LEADER_WAIT_MS = 300
+"""How long a read waits for a replica that is just being made, or is just taking over."""
 
 GetTopic = Callable[[str], Awaitable[Topic]]
 
@@ -41,7 +43,9 @@ class ReadService:
         replicas: LocalReplicas,
         peer: PeerClient,
         topic_to_read: GetTopic,
+        has_lease: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._has_lease = has_lease
         self._metadata = metadata
         self._replicas = replicas
         self._peer = peer
@@ -62,6 +66,14 @@ class ReadService:
                     f"broker {self._node_id} holds no replica of {topic.name}-{request.partition}"
                 )
             return await self._fetch_here(runner, request)
+        state = self._metadata.image.partition(topic.topic_id, request.partition)
+        if state is not None and state.leader == self._node_id:
+            runner = await self._replicas.leading(
+                topic.topic_id,
+                request.partition,
+                state.leader_epoch,
+                timeout_ms=LEADER_WAIT_MS,
+            )
         if runner is not None and self._can_serve(runner, request):
             return await self._fetch_here(runner, request)
         return await self._fetch_there(topic, request)
@@ -80,12 +92,12 @@ class ReadService:
     async def _fetch_here(self, runner: PartitionRunner, request: FetchRequest) -> FetchResult:
         runner.check_readable()
         offset = self._resolve(runner, request)
-        runner.check_offset(offset)
+        runner.check_offset(offset, has_lease=self._has_lease())
         await runner.wait_committed(offset, request.timeout_ms)
         end = runner.high_watermark
         data = b""
         if offset < end:
-            runner.check_offset(offset)
+            runner.check_offset(offset, has_lease=True)
             data = await runner.read(offset, max_bytes=request.max_bytes, end_offset=end)
             runner.counts.bytes_out += len(data)
         return FetchResult(
@@ -112,11 +124,14 @@ class ReadService:
             return self._established_end(runner)
         raise MalformedRequestError(f"offset {offset!r}: give a number, earliest or latest")
 
-    @staticmethod
-    def _established_end(runner: PartitionRunner) -> int:
+    def _established_end(self, runner: PartitionRunner) -> int:
         leader = runner.leader
         if leader is not None and not leader.is_established:
             raise NotReadyError(f"{runner.name}: the new leader does not know its log end yet")
+        if leader is not None and not self._has_lease():
+            raise NotReadyError(
+                f"{runner.name}: this leader is cut off, another may have taken over"
+            )
         return runner.high_watermark
 
     async def _fetch_there(self, topic: Topic, request: FetchRequest) -> FetchResult:
@@ -130,14 +145,17 @@ class ReadService:
         last: MilenaError = NoLeaderError(f"{topic.name}-{request.partition} has no leader")
         for broker_id in candidates:
             try:
-                return await self._read_at(broker_id, topic, request)
+                epoch = state.leader_epoch if broker_id == state.leader else -1
+                return await self._read_at(broker_id, topic, request, epoch)
             except (UnavailableError, FateUnknownError, NotLeaderError) as error:
                 last = error
         if isinstance(last, FateUnknownError):
             raise NoLeaderError(f"{topic.name}-{request.partition}: {last.message}") from last
         raise last
 
-    async def _read_at(self, broker_id: int, topic: Topic, request: FetchRequest) -> FetchResult:
+    async def _read_at(
+        self, broker_id: int, topic: Topic, request: FetchRequest, leader_epoch: int
+    ) -> FetchResult:
         answer, body = await self._peer.call(
             broker_id,
             READ,
@@ -148,6 +166,7 @@ class ReadService:
                 "timestamp": request.timestamp_ms,
                 "max_bytes": request.max_bytes,
                 "timeout_ms": request.timeout_ms,
+                "epoch": leader_epoch,
             },
             timeout_ms=request.timeout_ms + ANSWER_MARGIN_MS,
         )
@@ -176,11 +195,14 @@ class ReadService:
                 "timestamp": (int() | None) as timestamp_ms,
                 "max_bytes": int(max_bytes),
                 "timeout_ms": int(timeout_ms),
+                "epoch": int(leader_epoch),
             }:
                 pass
             case _:
                 raise MalformedRequestError("read: the request has the wrong shape")
-        runner = self._replicas.find(topic_id, partition)
+        runner = await self._replicas.leading(
+            topic_id, partition, leader_epoch, timeout_ms=LEADER_WAIT_MS
+        )
         if runner is None:
             raise NotLeaderError(f"broker {self._node_id} holds no replica of the partition")
         request = FetchRequest(

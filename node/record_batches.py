@@ -131,6 +131,13 @@ def _timestamps(
     return base, [t - base for t in filled]
 
 
+def size_of(records: Records) -> int:
+    """About as many bytes as these records take."""
+    return sum(
+        len(item) for column in (records.keys, records.values) for item in column or () if item
+    )
+
+
 def halve(part: PartitionBatch) -> list[PartitionBatch]:
     """The same records in two batches."""
     middle = len(part.columns.values) // 2

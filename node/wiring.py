@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import socket
+import sys
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,7 @@ from storage.os_files import OsFiles
 logger = logging.getLogger(__name__)
 
 EXIT_FATAL = 70
+EXIT_REFUSED = 78
 WORKERS = 8
 """Threads for syncs, cold reads and recovery: they wait for the disk, not for the processor."""
 TICK_MS = 200
@@ -89,6 +91,11 @@ def draw_ids(clock: Clock) -> Ids:
 
 def die(error: BaseException) -> None:
     """Stop at once, without cleaning up: what is in memory is not to be trusted, the disk is."""
+    if isinstance(error, StartupError):
+        # The node has no place in the cluster that it found.
+        sys.stderr.write(f"milena: cannot start: {error.message}\n")
+        sys.stderr.flush()
+        os._exit(EXIT_REFUSED)
     logger.critical("fatal: %s: %s", type(error).__name__, error, exc_info=error)
     logging.shutdown()
     os._exit(EXIT_FATAL)
@@ -280,6 +287,7 @@ class Node:
             replicas=self.replicas,
             peer=self.peer,
             topic_to_read=self.admin.topic,
+            has_lease=lambda: self.membership.has_lease,
         )
         self.metrics = NodeMetrics(
             node_id=config.node_id,

@@ -644,19 +644,21 @@ class TestReading:
         await bench.sent("a", "b", acks=Acks.ALL)
         bench.log.advance_log_start(2)
         with pytest.raises(OffsetOutOfRangeError):
-            bench.runner.check_offset(1)
+            bench.runner.check_offset(1, has_lease=True)
 
     @virtual
     async def test_above_the_end_is_judged_by_an_established_leader_only(self) -> None:
         bench = leading((1, 2))
         await bench.sent("a")
         bench.lead((1, 2), epoch=7, version=9)
-        bench.runner.check_offset(1)
+        bench.runner.check_offset(1, has_lease=True)
         with pytest.raises(NotReadyError):
-            bench.runner.check_offset(2)
+            bench.runner.check_offset(2, has_lease=True)
         bench.ack(2)
         with pytest.raises(OffsetOutOfRangeError):
-            bench.runner.check_offset(2)
+            bench.runner.check_offset(2, has_lease=True)
+        with pytest.raises(NotReadyError):
+            bench.runner.check_offset(2, has_lease=False)
 
     @virtual
     async def test_a_read_that_misses_the_page_cache_goes_to_a_thread(self) -> None:

@@ -1,0 +1,239 @@
+"""Rules of fetch on any node: what a replica may answer by itself, and what the leader alone may judge."""
+
+import asyncio
+
+import pytest
+
+from http_api.ports import Acks
+from storage.errors import (
+    MalformedRequestError,
+    NoLeaderError,
+    NotLeaderError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    ReplicaNotFoundError,
+    TopicNotFoundError,
+)
+from tests.support.nodes import Cluster, cluster_of
+from tests.support.runners import values_of
+from tests.support.virtual_time import after, virtual
+
+
+async def written(cluster: Cluster, *values: str) -> None:
+    """A topic led by node 2 with a copy on node 1 and none on node 3."""
+    await cluster.create("t", (2, 1))
+    for value in values:
+        await cluster.nodes[2].write("t", value)
+    await after(20)
+
+
+def reads_between(cluster: Cluster) -> list[tuple[int, int]]:
+    return [(caller, target) for caller, target, kind, _ in cluster.network.calls if kind == "read"]
+
+
+class TestWhoAnswers:
+    @virtual
+    async def test_a_follower_answers_below_its_own_high_watermark(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            result = await cluster.nodes[1].fetch("t", 0)
+            assert values_of(result.batches)[0] == "a"
+            assert reads_between(cluster) == []
+
+    @virtual
+    async def test_a_node_without_a_copy_asks_the_leader(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            assert values_of((await cluster.nodes[3].fetch("t", 0)).batches) == ["a"]
+            assert reads_between(cluster) == [(3, 2)]
+
+    @virtual
+    @pytest.mark.parametrize("offset", ["latest", "earliest", -1, 99])
+    async def test_a_follower_passes_on_what_it_may_not_judge(self, offset: int | str) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            try:
+                await cluster.nodes[1].fetch("t", offset)
+            except OffsetOutOfRangeError:
+                assert offset == 99
+            assert reads_between(cluster) == [(1, 2)]
+
+    @virtual
+    async def test_a_follower_passes_on_questions_of_time(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            await cluster.nodes[1].fetch("t", timestamp_ms=1)
+            assert reads_between(cluster) == [(1, 2)]
+
+    @virtual
+    async def test_any_replica_answers_a_plain_offset_when_there_is_no_leader(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1), min_insync_replicas="2")
+            await cluster.nodes[2].write("t", "a")
+            await after(20)
+            cluster.isolate(2)
+            cluster.network.cut(2, 3)
+            assert values_of((await cluster.nodes[3].fetch("t", 0)).batches) == ["a"]
+
+    @virtual
+    async def test_latest_without_a_leader_is_not_ready(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2,), min_insync_replicas="1")
+            await cluster.kill(2)
+            await after(500)
+            with pytest.raises(NoLeaderError):
+                await cluster.nodes[1].fetch("t", "latest")
+
+    @virtual
+    async def test_a_local_read_never_leaves_the_node(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            assert await cluster.nodes[1].read("t", is_local=True) == ["a"]
+            with pytest.raises(ReplicaNotFoundError):
+                await cluster.nodes[3].fetch("t", 0, is_local=True)
+            assert reads_between(cluster) == []
+
+    @virtual
+    async def test_a_replica_that_is_asked_by_a_node_does_not_pass_it_on(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            topic = cluster.image.topic("t")
+            assert topic is not None
+            header: dict[str, object] = {
+                "topic": topic.topic_id, "partition": 0, "offset": "latest", "timestamp": None,
+                "max_bytes": 1, "timeout_ms": 0, "epoch": -1,
+            }  # fmt: skip
+            with pytest.raises(NotLeaderError):
+                await cluster.nodes[1].reads.on_read(3, header, b"")
+            with pytest.raises(NotLeaderError):
+                await cluster.nodes[3].reads.on_read(1, header, b"")
+            with pytest.raises(MalformedRequestError):
+                await cluster.nodes[1].reads.on_read(3, {"topic": 1}, b"")
+
+    @virtual
+    async def test_a_leader_that_is_just_taking_over_is_waited_for(self) -> None:
+        async with cluster_of(Cluster(disk_delay_ms=lambda rng: 20.0)) as cluster:
+            creating = asyncio.ensure_future(cluster.create("t", (2, 1)))
+            await cluster.until(lambda: cluster.image.topic("t") is not None)
+            for node_id in (1, 2, 3):
+                result = await cluster.nodes[node_id].fetch("t", "latest")
+                assert result.start_offset == 0
+            await creating
+
+
+class TestOffsets:
+    @virtual
+    async def test_names_and_counts_from_the_end(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            fetch = cluster.nodes[3].fetch
+            assert (await fetch("t", "earliest")).start_offset == 0
+            assert (await fetch("t", "latest")).start_offset == 3
+            assert (await fetch("t", -2)).start_offset == 1
+            assert (await fetch("t", -99)).start_offset == 0
+            with pytest.raises(MalformedRequestError):
+                await fetch("t", "newest")
+            offsets = await cluster.nodes[1].reads.offsets("t", 0)
+            assert (offsets.log_start_offset, offsets.high_watermark) == (0, 3)
+
+    @virtual
+    async def test_a_time_is_the_first_record_that_is_not_older(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1))
+            times = []
+            for value in ("a", "b"):
+                times.append(cluster.any.clock.wall_ms())
+                await cluster.nodes[2].write("t", value)
+                await after(1_000)
+            fetch = cluster.nodes[3].fetch
+            assert (await fetch("t", timestamp_ms=times[0])).start_offset == 0
+            assert (await fetch("t", timestamp_ms=times[0] + 1)).start_offset == 1
+            assert (await fetch("t", timestamp_ms=times[1] + 1)).start_offset == 2
+
+    @virtual
+    async def test_above_the_end_is_out_of_range_and_below_the_start_too(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            for node_id in (1, 2, 3):
+                with pytest.raises(OffsetOutOfRangeError):
+                    await cluster.nodes[node_id].fetch("t", 3)
+            cluster.runner(2, "t").log.advance_log_start(1)
+            with pytest.raises(OffsetOutOfRangeError, match="deleted"):
+                await cluster.nodes[3].fetch("t", 0)
+
+    @virtual
+    async def test_unknown_topics_and_partitions_are_not_found(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster)
+            with pytest.raises(TopicNotFoundError):
+                await cluster.nodes[1].fetch("nothing")
+            with pytest.raises(PartitionNotFoundError):
+                await cluster.nodes[1].fetch("t", partition=1)
+
+
+class TestCommitted:
+    @virtual
+    async def test_nothing_above_the_high_watermark_is_read(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            cluster.network.cut(1, 2)
+            await cluster.nodes[2].write("t", "b", acks=Acks.LEADER)
+            result = await cluster.nodes[2].fetch("t", 0)
+            assert values_of(result.batches) == ["a"]
+            assert result.high_watermark == 1
+            assert (await cluster.nodes[2].fetch("t", 1)).batches == b""
+            cluster.heal()
+
+    @virtual
+    async def test_a_reader_at_the_end_waits_for_the_next_commit(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            for node_id in (1, 2, 3):
+                end = (await cluster.nodes[2].fetch("t", "latest")).start_offset
+                reading = asyncio.ensure_future(
+                    cluster.nodes[node_id].fetch("t", end, timeout_ms=10_000)
+                )
+                await after(200)
+                assert not reading.done()
+                await cluster.nodes[2].write("t", f"for {node_id}")
+                await after(20)
+                assert values_of(reading.result().batches) == [f"for {node_id}"]
+
+    @virtual
+    async def test_a_reader_that_waits_in_vain_gets_an_empty_answer(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            for node_id in (1, 2, 3):
+                began = cluster.any.clock.now_ms()
+                result = await cluster.nodes[node_id].fetch("t", 1, timeout_ms=700)
+                assert (result.batches, result.start_offset) == (b"", 1)
+                assert cluster.any.clock.now_ms() - began == 700
+
+    @virtual
+    async def test_a_new_leader_judges_no_end_before_it_knows_it(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            await cluster.nodes[2].write("t", "a")
+            leader = cluster.runner(2, "t").leader
+            assert leader is not None
+            leader.epoch_start_offset = 5
+            for offset in ("latest", -1, 9):
+                with pytest.raises(NotReadyError):
+                    await cluster.nodes[2].fetch("t", offset)
+            assert (await cluster.nodes[2].fetch("t", 0)).high_watermark == 1
+
+    @virtual
+    async def test_a_leader_that_is_cut_off_judges_no_end(self) -> None:
+        # Others may have written on: a reader that is told "out of range" would skip or repeat records.
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            await cluster.nodes[2].write("t", "a")
+            cluster.isolate(2)
+            await after(2_500)
+            assert await cluster.nodes[1].write("t", "b")
+            for offset in ("latest", -1, 2):
+                with pytest.raises(NotReadyError):
+                    await cluster.nodes[2].fetch("t", offset)
+            assert values_of((await cluster.nodes[2].fetch("t", 0)).batches) == ["a"]
+            cluster.heal()
