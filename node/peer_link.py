@@ -125,7 +125,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what waits for this link."""
-        self.failure = self.failure or (str(exc) if exc else "the peer closed the connection")
+        self.failure = self.failure or (str(exc) if exc else self._silent_end())
         was_open, self.is_open = self.is_open, False
         if self._deadline is not None:
             self._deadline.cancel()
@@ -134,6 +134,12 @@ class Link(asyncio.Protocol):
         self._on_lost(was_open)
         if not self.closed.done():
             self.closed.set_result(None)
+
+    def _silent_end(self) -> str:
+        """What it means that the peer hung up: it cannot say so when it was not convinced."""
+        if self._handshake.peer is not None and not self._handshake.is_complete:
+            return "the peer hung up on the proof of the cluster secret: it has another one, or stopped"
+        return "the peer closed the connection"
 
     def pause_writing(self) -> None:
         """Too many unsent bytes."""

@@ -35,7 +35,7 @@ from raft_meta.consensus.requests import Request, Requests
 from raft_meta.consensus.snapshot import SnapshotStore
 from raft_meta.consensus.transport import Transport, TransportConfig
 from raft_meta.consensus.wal import Wal
-from storage.errors import CorruptLogError, RequestTooLargeError
+from storage.errors import CorruptLogError, RequestTooLargeError, StartupError
 from storage.files import Files
 
 _log = logging.getLogger(__name__)
@@ -131,6 +131,8 @@ class RaftQuorum:
             self._rng,
         )
         self._is_started = False
+        self._was_connected = False
+        self._strangers: set[int] = set()
         self._arriving: set[socket.socket] = set()
 
     # -- life
@@ -296,6 +298,7 @@ class RaftQuorum:
 
     def on_connected(self, peer: PeerIdentity) -> None:
         """See ``transport.Events``."""
+        self._was_connected = True
         self._driver.guarded(lambda core: core.connected(peer.node_id))
         # The state may have moved on since the handshake began.
         self._transport.send(peer.node_id, {"type": "bootstrap", "state": int(self._bootstrap)})
@@ -319,6 +322,18 @@ class RaftQuorum:
     def on_refused(self, error: PeerRefusedError) -> None:
         """See ``transport.Events``."""
         _log.error("peer refused peer_id=%d reason=%r", error.peer.node_id, str(error))
+        if self._is_stranger(error.peer):
+            self._strangers.add(error.peer.node_id)
+        # One voter may have gone astray; a majority, and none to talk to since the start: then this node has.
+        if not self._was_connected and len(self._strangers) > len(self._config.voters) // 2:
+            self._after_fatal(StartupError(f"most voters are not this node's: {error}"))
+
+    def _is_stranger(self, peer: PeerIdentity) -> bool:
+        """Whether a voter of ours is one of another cluster, or of other voters, for good."""
+        if peer.node_id not in self._config.voters:
+            return False
+        is_foreign = bool(self._cluster_id) and peer.cluster_id not in {"", self._cluster_id}
+        return is_foreign or peer.voters not in {(), self._config.voter_ids}
 
     # -- first boot
 

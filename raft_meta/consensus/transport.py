@@ -311,6 +311,7 @@ class _Connection(asyncio.Protocol):
         self._handshake = handshake
         self._session: Session | None = None
         self._transport: asyncio.Transport | None = None
+        self._is_aborted = False
         self._deadline = loop.call_later(HANDSHAKE_SECONDS_MAX * 2, self.abort)
         self.closed: asyncio.Future[None] = loop.create_future()
 
@@ -326,6 +327,7 @@ class _Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once; what is not sent yet is lost."""
+        self._is_aborted = True
         self._deadline.cancel()
         if self._transport is not None:
             self._transport.abort()
@@ -353,11 +355,22 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
+        self._maybe_complain()
         node_id = None if self._session is None else self._session.peer.node_id
         self._owner.on_closed(self, node_id)
         self._transport = None
         if not self.closed.done():
             self.closed.set_result(None)
+
+    def _maybe_complain(self) -> None:
+        """Name a peer that hangs up on our proof: it cannot say why."""
+        peer = self._handshake.peer
+        if peer is not None and not self._handshake.is_complete and not self._is_aborted:
+            self._owner.on_broken(
+                PeerProtocolError(
+                    f"node {peer.node_id} hung up on the proof of the cluster secret: it has another one, or stopped"
+                )
+            )
 
     def _shake(self, data: bytes) -> bytes:
         """Feed the handshake; returns what came behind it."""
