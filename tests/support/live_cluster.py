@@ -29,7 +29,8 @@ ANSWER_S = 60.0
 JSON = "application/json"
 SECRET = "local-cluster"
 BATCH = "application/vnd.milena.batch"
-BASE_TIMESTAMP_MS = 1_700_000_000_000
+BASE_TIMESTAMP_MS = (int(time.time()) - 3600) * 1000
+"""Of encoded batches: an hour ago, a whole second. Much older, and retention would take them."""
 
 T = TypeVar("T")
 
@@ -79,6 +80,8 @@ def call(
         connection.request(method, path, body=body, headers=sent)
         response = connection.getresponse()
         return Answer(response.status, dict(response.headers), response.read())
+    except OSError as error:
+        raise ConnectionError(f"{method} {node.url}{path}: {error}") from None
     finally:
         connection.close()
 
@@ -282,3 +285,14 @@ def write_batch(
     """Produce one encoded batch."""
     path = f"/topics/{topic}/partitions/{partition}/records"
     return call(node, f"POST {path}", batch, content_type=BATCH, **query)
+
+
+def metric(node: LocalNode, name: str, **labels: object) -> float:
+    """A value that the node reports of itself; ``name`` without the prefix."""
+    wanted = {f'{label}="{value}"' for label, value in labels.items()}
+    for line in call(node, "GET /metrics").body.decode().splitlines():
+        series, _, value = line.rpartition(" ")
+        found, _, rest = series.partition("{")
+        if found == f"milena_{name}" and wanted <= {*rest.rstrip("}").split(",")}:
+            return float(value)
+    raise AssertionError(f"no metric {name} {labels}")
