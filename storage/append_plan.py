@@ -71,7 +71,7 @@ class AppendPlan:
     def _write_run(self, run: AppendRun) -> None:
         if run.is_new:
             run.segment.create_file()
-        if run.chunks:
+        if run.total_bytes:
             step_end = run.segment.size_bytes + self._config.preallocate_bytes
             run.segment.write(
                 run.chunks,

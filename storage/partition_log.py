@@ -307,9 +307,14 @@ class PartitionLog:
         if is_straddling:
             _, first = found.pop(0)
             self._begin_with(first, view[: first.batch_bytes])
+            view = view[first.batch_bytes :]
         plan = AppendPlan(self._active, self._config)
-        for position, header in found:
-            plan.add(header, view[position : position + header.batch_bytes])
+        for _, header in found:
+            plan.add(header)
+        for run in plan.runs:
+            # They came in one piece, and go out so.
+            run.chunks.append(view[: run.total_bytes])
+            view = view[run.total_bytes :]
         self._append(plan)
         return self._log_end_offset
 

@@ -239,7 +239,10 @@ class _Recovery:
         if self._has_epochs and self._writers_offset >= segment.next_offset:
             return
         try:
-            for _, header in segment.headers_from(0):
+            start = 0
+            if self._has_epochs:
+                start, _ = segment.locate(max(self._writers_offset, segment.base_offset))
+            for _, header in segment.headers_from(start):
                 self._scanned_bytes += header.batch_bytes
                 self._note(header)
         except CorruptLogError as error:

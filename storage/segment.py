@@ -9,6 +9,7 @@ let go is closed with the last pin, because a descriptor that is closed under a 
 """
 
 import threading
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from struct import Struct
@@ -34,7 +35,7 @@ SNAPSHOT_SUFFIX = ".producers"
 ALLOCATION_BYTES_MIN = 1 << 20
 """The first step of preallocation; later ones are as large as the segment by then, up to the configured step."""
 
-RECENT_BATCHES_MAX = 4096
+RECENT_BATCHES_MAX = 1024
 """Batches at the end of the last segment whose positions are kept: a reader at the tail walks no headers."""
 
 SCAN_CHUNK_BYTES = 1 << 20
@@ -101,6 +102,11 @@ def _read_batch(file: File, position: int, end: int) -> bytes:
     return chunk
 
 
+def _no_positions() -> "tuple[array[int], array[int]]":
+    """Base offsets and positions of no batches. Arrays: lists of numbers would take five times the memory."""
+    return array("q"), array("q")
+
+
 class Segment:
     """Batches with ``base_offset <= offset < next_offset`` in the first ``size_bytes`` of its file.
 
@@ -135,7 +141,7 @@ class Segment:
         self._index_interval_bytes = index_interval_bytes
         self._file: File | None = None
         self._index: SegmentIndex | None = SegmentIndex()
-        self._recent: tuple[list[int], list[int]] = ([], [])
+        self._recent = _no_positions()
         self._lock = threading.Lock()
         self._pins = 0
         self._is_let_go = False
@@ -217,7 +223,7 @@ class Segment:
     def drop_index(self) -> None:
         """Free the memory of the index of a sealed segment."""
         self._index = None
-        self._recent = ([], [])
+        self._recent = _no_positions()
 
     def _open(self) -> File:
         self._is_let_go = False
@@ -299,7 +305,7 @@ class Segment:
     def _remember(self, base_offset: int, position: int) -> None:
         offsets, positions = self._recent
         if len(positions) >= 2 * RECENT_BATCHES_MAX:
-            # New lists: a reader on another thread may hold the old ones.
+            # New columns: a reader on another thread may hold the old ones.
             offsets, positions = offsets[-RECENT_BATCHES_MAX:], positions[-RECENT_BATCHES_MAX:]
             self._recent = (offsets, positions)
         offsets.append(base_offset)
@@ -426,7 +432,7 @@ class Segment:
             kept = scan_batches(self.file, index.positions[entry], position)
             timestamps.extend(header.latest_timestamp_ms for _, header in kept)
         self._index = index.truncated_to(base_offset)
-        self._recent = ([], [])
+        self._recent = _no_positions()
         self.max_timestamp_ms = max(timestamps)
         self.next_offset = base_offset
         self.size_bytes = position
@@ -447,7 +453,7 @@ class Segment:
         self.next_offset = summary.next_offset
         self.size_bytes = summary.size_bytes
         self.max_timestamp_ms = summary.max_timestamp_ms
-        self._recent = ([], [])
+        self._recent = _no_positions()
 
     def remove(self) -> None:
         """Remove its files; the names are gone for good only after the folder was synced."""
@@ -538,7 +544,7 @@ class _Window:
 
 
 def _read_recent(
-    window: _Window, offsets: list[int], positions: list[int], wish: _Wish
+    window: _Window, offsets: "array[int]", positions: "array[int]", wish: _Wish
 ) -> bytes | None:
     """Read where the position of every batch is known."""
     count = len(positions)

@@ -1,5 +1,6 @@
 """What is left after a crash at any point, after damage at any place, and what is said about it."""
 
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -10,8 +11,9 @@ from storage.checkpoint import CheckpointFile
 from storage.errors import CorruptLogError, ReplicaDamagedError
 from storage.leader_epochs import LeaderEpochs
 from storage.partition_log import LogConfig, PartitionLog
+from storage.producer_state import WriterState, decode_snapshot
 from storage.replica_folder import EPOCHS_NAME
-from storage.replica_meta import META_NAME
+from storage.replica_meta import META_NAME, Change, ChangeKind
 from storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -216,6 +218,34 @@ def test_a_power_cut_while_a_replica_is_deleted_leaves_nothing_to_be_taken_for_o
 
 
 # What a scan sees.
+
+
+@pytest.mark.parametrize("offset", [0, 4, 18])
+def test_a_truncation_that_was_announced_is_finished(offset):
+    model = filled(config=TINY, count=10)
+    model.log._checkpoint(12, is_forced=True)
+    meta = model.log._replica.meta
+    model.log._replica.store_meta(replace(meta, change=Change(ChangeKind.TRUNCATE, offset)))
+    for _ in range(2):
+        model.files.crash()
+        log = open_log(model.files, config=TINY)
+        assert log.health is ReplicaHealth.SOUND
+        assert log.log_end_offset == offset
+        assert read_all(log) == list(model.expected.truncated_to(offset).batches)
+        assert log.last_epoch == {0: -1, 4: 0, 18: 1}[offset]
+        assert log._replica.meta == meta
+        assert log.high_watermark_checkpoint == min(offset, 12)
+
+
+def test_a_restart_that_was_announced_is_finished():
+    model = filled(config=TINY, count=10)
+    meta = model.log._replica.meta
+    model.log._replica.store_meta(replace(meta, change=Change(ChangeKind.RESTART, 500)))
+    model.files.crash()
+    log = open_log(model.files, config=TINY)
+    assert (log.log_start_offset, log.log_end_offset, log.last_epoch) == (500, 500, -1)
+    assert log._replica.meta == meta
+    assert base_offsets(model.files) == [500]
 
 
 def test_a_clean_stop_skips_the_scan():
@@ -577,7 +607,9 @@ def test_a_lost_index_does_not_keep_a_node_with_a_full_disk_from_starting(suffix
 
 def test_an_index_that_reaches_above_the_recovery_point_is_used_below_it():
     """A truncation lowered the point, and what was appended since is something else."""
-    model = filled(config=LARGE)
+    model = filled(config=LARGE, count=14)
+    model.log._checkpoint(0, is_forced=True)
+    model.append(batches(16))
     model.log._checkpoint(0, is_forced=True)
     model.truncate_to(33)
     model.is_state_exact = False
@@ -586,8 +618,29 @@ def test_an_index_that_reaches_above_the_recovery_point_is_used_below_it():
     model.sync()
     model.kill()
     assert model.log.recovery_point == 32
+    scanned = sum(map(len, model.expected.batches[14:]))
+    assert model.log.recovery.scanned_bytes <= scanned + 1000, (
+        "from the snapshot, or an index entry"
+    )
     for offset in range(0, model.expected.log_end, 3):
         model.check_read(offset, 500, model.expected.log_end)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_each_sealed_segment_comes_with_the_writers_state_at_its_end(is_killed):
+    model = filled()
+    if is_killed:
+        model.kill()
+    model.log.checkpoint(0)
+    bases = base_offsets(model.files)
+    assert len(bases) > 3
+    for base in bases[1:]:
+        replayed = WriterState()
+        for header in map(decode_header, model.expected.batches):
+            if header.base_offset < base:
+                replayed.record(header, header.base_offset, header.append_time_ms)
+        snapshot = decode_snapshot(model.files.read_bytes(path(base, SNAPSHOT_SUFFIX)))
+        assert snapshot == replayed.freeze(base)
 
 
 def test_a_snapshot_of_the_future_is_not_believed():
