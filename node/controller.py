@@ -69,6 +69,7 @@ class ControllerSettings:
 
     session_ms: int
     preferred_interval_ms: int
+    """How often partitions are handed back to their preferred leaders; 0: never."""
     """Between looks at whether leaders are the preferred ones."""
     voters: tuple[int, ...]
     feature_level: int
@@ -416,7 +417,8 @@ class Controller:
         await self._propose_changes(changes, "elect")
 
     async def _prefer(self, now_ms: MonotonicMs) -> None:
-        if now_ms - self._preferred_ms < self._settings.preferred_interval_ms:
+        interval_ms = self._settings.preferred_interval_ms
+        if interval_ms == 0 or now_ms - self._preferred_ms < interval_ms:
             return
         self._preferred_ms = now_ms
         await self._propose_changes(elections.plan_preferred(self._metadata.image), "prefer")

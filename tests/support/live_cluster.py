@@ -121,6 +121,8 @@ def running_cluster(
     """Nodes that are ready; ``options`` are settings of every node."""
     environment = {f"MILENA_{name.upper()}": str(value) for name, value in options.items()}
     environment.setdefault("MILENA_CLUSTER_SECRET", SECRET)
+    # A test that looks for a leader and then does something to it must not be overtaken.
+    environment.setdefault("MILENA_LEADER_BALANCE_INTERVAL_MS", "0")
     cluster = LocalCluster(directory, node_count=node_count, environment=environment)
     try:
         cluster.start()
