@@ -69,8 +69,7 @@ class ControllerSettings:
 
     session_ms: int
     preferred_interval_ms: int
-    """How often partitions are handed back to their preferred leaders; 0: never."""
-    """Between looks at whether leaders are the preferred ones."""
+    """Between looks at whether leaders are the preferred ones; 0: never looks."""
     voters: tuple[int, ...]
     feature_level: int
     """Of a new cluster."""
