@@ -49,6 +49,7 @@ from storage.replica_folder import (
     ReplicaFiles,
     load_writers,
     open_replica,
+    write_snapshot,
     write_truncated_epochs,
 )
 from storage.replica_meta import META_NAME, Change, ChangeKind, ReplicaMeta
@@ -335,7 +336,7 @@ class PartitionLog:
         segment = replica.new_segment(header.base_offset)
         try:
             segment.write([batch], header.batch_bytes, allocation_end=0)
-            self._write_snapshot(header.base_offset)
+            write_snapshot(replica, self._writers, header.base_offset)
         except DiskFullError:
             segment.remove()
             raise
@@ -589,14 +590,11 @@ class PartitionLog:
         snapshot = decode_snapshot(content)
         if self.recovery_point < self._log_end_offset:
             self._checkpoint(self.high_watermark_checkpoint, is_forced=True)
+        writers = WriterState()
+        writers.install(snapshot)
         with self._lock:
-            self._writers.install(snapshot)
-            self._write_snapshot(self._log_end_offset)
-
-    def _write_snapshot(self, offset: int) -> None:
-        name = offset_name(offset, SNAPSHOT_SUFFIX)
-        content = encode_snapshot(self._writers.freeze(offset))
-        self._replica.files.write_atomically(self._replica.path(name), content)
+            write_snapshot(self._replica, writers, self._log_end_offset)
+        self._writers = writers
 
     # Cutting the end.
 
@@ -708,10 +706,8 @@ class PartitionLog:
         replica = self._replica
         with self._lock:
             self._generations.current += 1
-            name = replica.path(offset_name(offset, SNAPSHOT_SUFFIX))
-            replica.files.remove(name)
-            if producer_snapshot is not None:
-                replica.files.write_atomically(name, encode_snapshot(writers.freeze(offset)))
+            # Always written: one of this name that was here before tells of another log.
+            write_snapshot(replica, writers, offset)
             change = Change(ChangeKind.RESTART, offset)
             replica.store_meta(replace(replica.meta, change=change))
             self._table.replace_all(replica.restart_at(offset))
@@ -734,6 +730,9 @@ class PartitionLog:
             return
         if offset > self._log_end_offset:
             raise self._bounds().out_of_range(offset)
+        if self._has_remains:
+            with self._lock:
+                self._drop_remains()
         if offset > self._flushing.synced_end:
             # Else a power cut could leave a log that ends below its start.
             self.sync()

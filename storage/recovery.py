@@ -38,6 +38,7 @@ from storage.replica_folder import (
     ReplicaFiles,
     load_writers,
     read_epochs,
+    write_snapshot,
     write_truncated_epochs,
 )
 from storage.replica_meta import Change, ChangeKind, worse
@@ -472,6 +473,8 @@ class _Recovery:
             self._reason = "not restored since an earlier start found it so"
         if end_offset < replica.log_start_offset:
             # The batch in whose middle the log starts was never synced: the log is as empty as it was before it.
+            with suppress(DiskFullError):
+                write_snapshot(replica, self._writers, replica.log_start_offset)
             restart = Change(ChangeKind.RESTART, replica.log_start_offset)
             replica.store_meta(replace(replica.meta, change=restart))
             self._restart_at(replica.log_start_offset)

@@ -17,7 +17,7 @@ from storage.checkpoint import Checkpoint, CheckpointFile
 from storage.errors import CorruptLogError, DiskFullError
 from storage.files import Files
 from storage.leader_epochs import LeaderEpochs
-from storage.producer_state import WriterState, decode_snapshot
+from storage.producer_state import WriterState, decode_snapshot, encode_snapshot
 from storage.replica_meta import MetaFile, ReplicaMeta
 from storage.segment import (
     INDEX_SUFFIX,
@@ -156,6 +156,16 @@ def load_writers(replica: ReplicaFiles, end_offset: int) -> tuple[WriterState, i
             writers.install(snapshot)
             return writers, offset
     return writers, 0
+
+
+def write_snapshot(replica: ReplicaFiles, writers: WriterState, offset: int) -> None:
+    """Write the writers' state as that at ``offset``, durably.
+
+    Raises:
+        DiskFullError: no space; what was there before still is.
+    """
+    path = replica.path(offset_name(offset, SNAPSHOT_SUFFIX))
+    replica.files.write_atomically(path, encode_snapshot(writers.freeze(offset)))
 
 
 def open_replica(

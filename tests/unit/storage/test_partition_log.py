@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -26,6 +27,7 @@ from storage.errors import (
 from storage.os_files import OsFiles
 from storage.partition_log import LogConfig, PartitionLog
 from storage.producer_state import ACCEPT, PRODUCER_EXPIRY_MS, Duplicate
+from storage.replica_meta import META_NAME
 from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_name
 from storage.types import ReplicaHealth, TimestampType
 from tests.support.log_model import (
@@ -263,8 +265,10 @@ def test_a_follower_may_begin_with_the_batch_in_whose_middle_the_leaders_log_sta
     assert read_all(again) == batches
 
 
-@pytest.mark.parametrize("keep", ["none", "all"])
-def test_a_power_cut_while_it_begins_there(keep):
+@pytest.mark.parametrize(
+    ("keep", "seed"), [("none", 0), ("all", 0), *(("some", seed) for seed in range(12))]
+)
+def test_a_power_cut_while_it_begins_there(keep, seed):
     number = 0
     is_cut_short = True
     while is_cut_short:
@@ -281,9 +285,10 @@ def test_a_power_cut_while_it_begins_there(keep):
             is_cut_short = False
         except SimulatedCrashError:
             is_cut_short = True
-        files.crash(keep=keep)
+        files.crash(Random(seed), keep)
         log = open_log(files)
-        assert log.health is ReplicaHealth.SOUND, log.recovery
+        is_torn = keep == "some" and log.recovery.cut_bytes > 0
+        assert is_torn or log.health is ReplicaHealth.SOUND, log.recovery
         assert log.log_start_offset == 101
         assert log._writers.producers.get(7) is not None
         batches = leaders_batches(5, base_offset=100)
@@ -764,6 +769,21 @@ def test_a_snapshot_may_be_installed_into_a_log_that_has_batches(files, log):
     assert log.producer_check(decode_header(producer_batch(0)), NOW_MS) == Duplicate(0, 1)
 
 
+def test_a_snapshot_that_does_not_fit_on_the_disk_changes_nothing(files, log):
+    leader = open_log(files, is_listed=False, directory="/leader/0")
+    append(leader, producer_batch(0))
+    append(log, make_batch(6))
+    log.sync()
+    log._checkpoint(0, is_forced=True)
+    files.capacity = files.used_bytes()
+    for install in (log.install_producer_snapshot, lambda content: log.restart_at(50, content)):
+        with pytest.raises(DiskFullError):
+            install(leader.producer_snapshot())
+        assert log.last_sequence(7) is None
+        assert log.log_end_offset == 6
+        assert len(read_all(log)) == 1
+
+
 def test_a_damaged_snapshot_changes_nothing(log):
     append(log, producer_batch(0))
     content = bytearray(log.producer_snapshot())
@@ -808,6 +828,29 @@ def test_truncation_of_the_unsynced_tail_costs_one_sync(files):
     before = files.operations.copy()
     log.truncate_to(20)
     assert files.operations - before == {"truncate": 1, "sync": 1}
+
+
+def test_truncation_across_segments_is_announced_before_anything_goes(files, log):
+    """Whatever of it survives a power cut, recovery knows where the log must end."""
+    fill(log, 30)
+    log.sync()
+    done = []
+    files.on_operation = lambda kind, path: done.append((kind, path))
+    log.truncate_to(21)
+    meta = f"{DIRECTORY}/{META_NAME}"
+    assert done[:2] == [("write", meta), ("sync", meta)]
+    assert done[-2:] == [("write", meta), ("sync", meta)]
+    assert ("sync_directory", DIRECTORY) in done
+
+
+def test_a_log_that_was_cut_to_nothing_forgets_its_epochs_over_a_crash(files, log):
+    fill(log, 3, leader_epoch=4)
+    log.sync()
+    log._checkpoint(0, is_forced=True)
+    log.truncate_to(0)
+    assert log.last_epoch == -1
+    files.crash()
+    assert open_log(files).last_epoch == -1
 
 
 def test_truncation_works_on_a_full_disk(files, log):
