@@ -116,7 +116,7 @@ class FollowerSession:
         if old is None:
             old = self.followed[position.index] = Followed(runner, position)
             self._indexes[runner] = position.index
-            runner.watchers.add(self)
+            runner.watchers[self] = None
         old.position = position
         old.is_settled = old.is_accepted = False
         self.news.add(position.index)
@@ -128,7 +128,7 @@ class FollowerSession:
         self.news.discard(index)
         if followed is not None:
             self._indexes.pop(followed.runner, None)
-            followed.runner.watchers.discard(self)
+            followed.runner.watchers.pop(self, None)
 
     def close(self) -> None:
         """Forget everything."""

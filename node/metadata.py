@@ -73,7 +73,8 @@ class MetadataStore:
         self._sequences = itertools.count(1)
         self._slots = asyncio.Semaphore(UNDER_WAY_MAX)
         self._listeners: list[ImageListener] = []
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        """Woken in the order in which they came, so that a simulated run repeats."""
         self._seen = machine.image
         self._is_scheduled = False
         self._loop = asyncio.get_running_loop()
@@ -111,7 +112,7 @@ class MetadataStore:
             if self._on_failure is not None:
                 self._on_failure(error)
             raise
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -119,14 +120,14 @@ class MetadataStore:
     async def changed(self, timeout_ms: float) -> bool:
         """Wait for the next image; False when the time was up first."""
         waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await waiter
         except TimeoutError:
             return False
         finally:
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
         return True
 
     async def wait_until(self, condition: Callable[[Image], bool], *, timeout_ms: float) -> bool:

@@ -110,7 +110,8 @@ class PartitionRunner:
         self.leader_id: int | None = None
         self.leader_epoch = -1
         self.state: Partition | None = None
-        self.watchers: set[ReplicaWatcher] = set()
+        self.watchers: dict[ReplicaWatcher, None] = {}
+        """In the order in which they came: a simulated run must repeat."""
         self.is_disk_full = False
         self.is_closed = False
         self.is_stuck = False

@@ -70,7 +70,7 @@ class LocalReplicas:
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._was_clean = False
-        self._role_waiters: set[asyncio.Future[None]] = set()
+        self._role_waiters: dict[asyncio.Future[None], None] = {}
 
     def __iter__(self) -> Iterator[PartitionRunner]:
         return iter(self.runners.values())
@@ -95,12 +95,14 @@ class LocalReplicas:
             if left <= 0:
                 return runner
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._role_waiters.add(waiter)
-            await asyncio.wait([waiter], timeout=left / 1000)
-            self._role_waiters.discard(waiter)
+            self._role_waiters[waiter] = None
+            try:
+                await asyncio.wait([waiter], timeout=left / 1000)
+            finally:
+                self._role_waiters.pop(waiter, None)
 
     def _wake_role_waiters(self) -> None:
-        waiters, self._role_waiters = self._role_waiters, set()
+        waiters, self._role_waiters = self._role_waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

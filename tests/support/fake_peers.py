@@ -45,7 +45,7 @@ class Network:
     calls: list[tuple[int, int, str, Fields]] = field(default_factory=list)
     lose_answers_to: set[tuple[int, str]] = field(default_factory=set)
     """(caller, request type): answers are lost, the connection stays."""
-    exchanges: set[_Exchange] = field(default_factory=set)
+    exchanges: dict[_Exchange, None] = field(default_factory=dict)
     arrivals: dict[tuple[int, int, Channel], float] = field(default_factory=dict)
 
     def cut(self, one: int, other: int) -> None:
@@ -162,7 +162,7 @@ class FakePeer:
             await asyncio.sleep(network.delay_ms() / 1000)
             raise PeerUnreachableError(f"node {node_id} cannot be reached: connection refused")
         exchange = _Exchange(self._node_id, node_id, channel, loop.create_future())
-        network.exchanges.add(exchange)
+        network.exchanges[exchange] = None
         loop.call_at(
             network.arrival(self._node_id, node_id, channel),
             network.deliver,
@@ -177,7 +177,7 @@ class FakePeer:
         except TimeoutError:
             raise PeerLostError(f"node {node_id} did not answer {request_type!r}") from None
         finally:
-            network.exchanges.discard(exchange)
+            network.exchanges.pop(exchange, None)
 
     def disconnect(self, node_id: int, channel: Channel | None = None) -> None:
         for exchange in list(self._network.exchanges):

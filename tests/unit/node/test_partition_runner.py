@@ -238,7 +238,7 @@ class TestAcks:
     async def test_followers_hear_of_a_write_before_our_own_sync_returns(self) -> None:
         bench = leading((1, 2))
         watcher = Watcher()
-        bench.runner.watchers.add(watcher)
+        bench.runner.watchers[watcher] = None
         bench.pool.hold()
         bench.send(batch("a"), Acks.NONE)
         await settle()
