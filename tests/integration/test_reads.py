@@ -27,6 +27,8 @@ from tests.support.live_cluster import (
 
 pytestmark = pytest.mark.integration
 
+MINUTE_LATER = datetime.fromtimestamp(BASE_TIMESTAMP_MS / 1000 + 60, UTC).isoformat()
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
@@ -48,18 +50,17 @@ def hundred(cluster):
 @pytest.mark.parametrize(
     ("query", "first"),
     [
-        ({}, 0),
-        ({"offset": "earliest"}, 0),
-        ({"offset": 37}, 37),
-        ({"offset": -1}, 99),
-        ({"offset": -15}, 85),
-        ({"offset": -1000}, 0),
-        ({"timestamp": BASE_TIMESTAMP_MS - 1}, 0),
-        ({"timestamp": BASE_TIMESTAMP_MS + 42_000}, 42),
-        ({"timestamp": BASE_TIMESTAMP_MS + 42_001}, 43),
-        ({"timestamp": datetime.fromtimestamp(BASE_TIMESTAMP_MS / 1000 + 60, UTC).isoformat()}, 60),
+        pytest.param({}, 0, id="nothing"),
+        pytest.param({"offset": "earliest"}, 0, id="earliest"),
+        pytest.param({"offset": 37}, 37, id="offset"),
+        pytest.param({"offset": -1}, 99, id="last"),
+        pytest.param({"offset": -15}, 85, id="last-few"),
+        pytest.param({"offset": -1000}, 0, id="more-than-there-are"),
+        pytest.param({"timestamp": BASE_TIMESTAMP_MS - 1}, 0, id="time-before-all"),
+        pytest.param({"timestamp": BASE_TIMESTAMP_MS + 42_000}, 42, id="time-of-a-record"),
+        pytest.param({"timestamp": BASE_TIMESTAMP_MS + 42_001}, 43, id="time-between"),
+        pytest.param({"timestamp": MINUTE_LATER}, 60, id="iso-8601"),
     ],
-    ids=str,
 )
 def test_every_node_begins_where_the_query_says(cluster, hundred, query, first):
     for node in cluster.nodes:
@@ -71,8 +72,11 @@ def test_every_node_begins_where_the_query_says(cluster, hundred, query, first):
 
 @pytest.mark.parametrize(
     "query",
-    [{"offset": "latest"}, {"offset": 100}, {"timestamp": BASE_TIMESTAMP_MS + 99_001}],
-    ids=str,
+    [
+        pytest.param({"offset": "latest"}, id="latest"),
+        pytest.param({"offset": 100}, id="offset"),
+        pytest.param({"timestamp": BASE_TIMESTAMP_MS + 99_001}, id="time-after-all"),
+    ],
 )
 def test_the_end_is_an_empty_answer(cluster, hundred, query):
     for node in cluster.nodes:
