@@ -16,6 +16,7 @@ from storage.files import Buffer
 
 Answer = tuple[Fields, bytes]
 STEP_S = 1e-6
+DIAL_MS_MAX = 2_000
 
 
 @dataclass(eq=False)
@@ -46,6 +47,8 @@ class Network:
     lose_answers_to: set[tuple[int, str]] = field(default_factory=set)
     """(caller, request type): answers are lost, the connection stays."""
     exchanges: dict[_Exchange, None] = field(default_factory=dict)
+    links: set[tuple[int, int]] = field(default_factory=set)
+    """(caller, target): connections that are up. A cut breaks none, it only loses what is sent."""
     arrivals: dict[tuple[int, int, Channel], float] = field(default_factory=dict)
 
     def cut(self, one: int, other: int) -> None:
@@ -71,6 +74,7 @@ class Network:
         """The process is gone: its connections break."""
         self.handlers.pop(node_id, None)
         self.listeners.pop(node_id, None)
+        self.links = {link for link in self.links if node_id not in link}
         others = set()
         for exchange in list(self.exchanges):
             if node_id in (exchange.caller, exchange.target):
@@ -158,9 +162,7 @@ class FakePeer:
         network = self._network
         loop = asyncio.get_running_loop()
         network.calls.append((self._node_id, node_id, request_type, fields))
-        if node_id not in network.handlers or self._node_id not in network.handlers:
-            await asyncio.sleep(network.delay_ms() / 1000)
-            raise PeerUnreachableError(f"node {node_id} cannot be reached: connection refused")
+        await self.connect(node_id, timeout_ms=timeout_ms)
         exchange = _Exchange(self._node_id, node_id, channel, loop.create_future())
         network.exchanges[exchange] = None
         loop.call_at(
@@ -179,7 +181,26 @@ class FakePeer:
         finally:
             network.exchanges.pop(exchange, None)
 
+    def is_connected(self, node_id: int, channel: Channel = Channel.RPC) -> bool:
+        del channel
+        return (self._node_id, node_id) in self._network.links
+
+    async def connect(
+        self, node_id: int, *, timeout_ms: float, channel: Channel = Channel.RPC
+    ) -> None:
+        network = self._network
+        if self.is_connected(node_id, channel):
+            return
+        if node_id not in network.handlers or self._node_id not in network.handlers:
+            await asyncio.sleep(network.delay_ms() / 1000)
+            raise PeerUnreachableError(f"node {node_id} cannot be reached: connection refused")
+        if not network.is_open(self._node_id, node_id):
+            await asyncio.sleep(min(timeout_ms, DIAL_MS_MAX) / 1000)
+            raise PeerUnreachableError(f"node {node_id} cannot be reached: no connection in time")
+        network.links.add((self._node_id, node_id))
+
     def disconnect(self, node_id: int, channel: Channel | None = None) -> None:
+        self._network.links.discard((self._node_id, node_id))
         for exchange in list(self._network.exchanges):
             is_ours = (exchange.caller, exchange.target) == (self._node_id, node_id)
             if is_ours and channel in (None, exchange.channel):
