@@ -52,9 +52,13 @@ WRITE_BUFFER_BYTES_MAX = 4 << 20
 """Above this many unsent bytes a link counts as full: four answers of 1 MB on their way."""
 HANDSHAKE_MS_MAX = 3_000
 """A handshake is two round trips; a peer that needs longer is stalled."""
-PING_MS = 1_000
-SILENT_ROUNDS_MAX = 3
-"""Rounds of PING_MS without a byte, while an answer is due, before a link is given up."""
+PING_MS = {Channel.RPC: 250, Channel.FETCH: 1_000, Channel.CONTROL: 1_000}
+SILENT_ROUNDS_MAX = 2
+"""Rounds of PING_MS without a byte, while an answer is due, before a link is given up.
+
+Clients wait on calls: within a second they hear that a node does not answer, and may turn to another. A fetch is
+silent by nature for as long as it may wait for records, and nobody waits for it.
+"""
 CALLS_IN_FLIGHT_MAX = 8_192
 """Per link; twice the requests that an API takes in flight."""
 BYTES_IN_FLIGHT_MAX = 256 << 20
@@ -268,7 +272,7 @@ class CallerLink(Link):
         answer = self._loop.create_future()
         self._answers[request_id] = answer
         if self._watch is None:
-            self._watch = self._loop.call_later(PING_MS / 1000, self._on_watch)
+            self._watch = self._loop.call_later(PING_MS[self.channel] / 1000, self._on_watch)
         return request_id, answer
 
     def forget(self, request_id: int) -> None:
@@ -320,11 +324,11 @@ class CallerLink(Link):
             self._silent_rounds = 0
             return
         if self._silent_rounds > SILENT_ROUNDS_MAX:
-            self.abort(f"no sign of life for {self._silent_rounds * PING_MS} ms")
+            self.abort(f"no sign of life for {self._silent_rounds * PING_MS[self.channel]} ms")
             return
         if is_silent:
             self.send(peer_codec.encode_ping())
-        self._watch = self._loop.call_later(PING_MS / 1000, self._on_watch)
+        self._watch = self._loop.call_later(PING_MS[self.channel] / 1000, self._on_watch)
 
 
 class ServerLink(Link):

@@ -66,6 +66,9 @@ LEADER_WAIT_MS = 300
 """How long a write may wait for the image to name another leader before it is refused. Long enough for a planned
 change of leader, short enough to count as "at once"."""
 
+REACH_MS = 1_000
+"""How long a write may wait for a connection to its leader; nothing was sent, so the refusal is certain."""
+
 HANDOVER_MS = 500
 """How long a forwarded write may go on after its leader was replaced: in a planned change the old leader still sees it
 committed; in any other nobody will answer."""
@@ -365,8 +368,8 @@ class ProduceService:
                     state.leader, state.leader_epoch, topic, partition, batch, acks, left
                 )
             except (NotLeaderError, NoLeaderError, PeerUnreachableError) as error:
-                left = patience - self._clock.now_ms()
-                if left <= 0 or not await self._leader_moved(topic, partition, seen_epoch, left):
+                left = max(0, min(patience, deadline) - self._clock.now_ms())
+                if not await self._leader_moved(topic, partition, seen_epoch, left):
                     raise NoLeaderError(
                         f"{topic.name}-{partition}: {error.message}; nothing was written"
                         if isinstance(error, PeerUnreachableError)
@@ -428,6 +431,8 @@ class ProduceService:
     ) -> BatchReceipt:
         self._counts.forwarded_requests += 1
         key = (topic.topic_id, partition)
+        if not self._peer.is_connected(leader_id):
+            await self._reach(leader_id, key, leader_epoch, timeout_ms)
         call = asyncio.ensure_future(
             self._peer.call(
                 leader_id,
@@ -468,6 +473,31 @@ class ProduceService:
                 )
             case _:
                 raise FateUnknownError("the leader's answer has the wrong shape")
+
+    async def _reach(
+        self, leader_id: int, key: PartitionKey, leader_epoch: int, timeout_ms: float
+    ) -> None:
+        """Connect to the leader, but not for longer than it leads: nothing was sent yet.
+
+        Raises:
+            PeerUnreachableError: it does not answer; nothing was sent.
+            NotLeaderError: another one leads now.
+        """
+        dial = asyncio.ensure_future(
+            self._peer.connect(leader_id, timeout_ms=min(timeout_ms, REACH_MS))
+        )
+        watch = self._watch_leader(key, leader_epoch)
+        try:
+            either: list[asyncio.Future[Any]] = [dial, watch.moved]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not dial.done():
+                raise NotLeaderError(
+                    f"broker {leader_id} does not lead any more; nothing was written"
+                )
+            dial.result()
+        finally:
+            dial.cancel()
+            self._unwatch_leader(key, watch)
 
     def _watch_leader(self, key: PartitionKey, leader_epoch: int) -> LeaderWatch:
         watch = LeaderWatch(leader_epoch, asyncio.get_running_loop().create_future())

@@ -261,6 +261,34 @@ class TestForwarding:
             assert sent == [2, 1]
 
     @virtual
+    async def test_a_leader_that_cannot_be_dialled_is_left_as_soon_as_another_leads(self) -> None:
+        async with cluster_of() as cluster:
+            # The writing node hears of the change from the Raft leader, which it still reaches.
+            after_it = cluster.log.leader_id
+            assert after_it is not None
+            writer, leader = (i for i in (1, 2, 3) if i != after_it)
+            await cluster.create("t", (leader, after_it, writer))
+            cluster.network.links.discard((writer, leader))
+            cluster.network.cut(writer, leader)
+            writing = asyncio.ensure_future(outcome(cluster.nodes[writer].write("t", "a")))
+            await after(100)
+            assert not writing.done()
+            await move_leader(cluster, after_it)
+            assert await writing == [0], "nothing had been sent, so it may be sent to the next"
+            assert await cluster.nodes[after_it].read("t") == ["a"]
+
+    @virtual
+    async def test_a_leader_that_cannot_be_dialled_is_given_up_with_nothing_written(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            cluster.network.links.discard((3, 2))
+            cluster.network.cut(3, 2)
+            began = cluster.any.clock.now_ms()
+            result = await outcome(cluster.nodes[3].write("t", "a", timeout_ms=60_000))
+            assert isinstance(result, NoLeaderError)
+            assert cluster.any.clock.now_ms() - began < 1_500
+
+    @virtual
     async def test_an_answer_that_gets_lost_is_of_unknown_fate_and_not_sent_again(self) -> None:
         async with cluster_of() as cluster:
             await cluster.create("t", (2, 1, 3))
