@@ -13,7 +13,6 @@ from tests.support.live_cluster import (
     create_topic,
     eventually,
     in_background,
-    leader_of,
     metadata,
     offsets_of,
     ok,
@@ -141,4 +140,4 @@ def test_it_has_no_vote(cluster, observer):
         restart(cluster, *dead)
     eventually(lambda: metadata(observer)["controller_id"] in (1, 2, 3))
     create_topic(observer, "accepted", replicas=1)
-    eventually(lambda: leader_of(cluster, "accepted"))
+    eventually(lambda: partition_state(survivor, "accepted")["leader"])
