@@ -1,0 +1,277 @@
+"""Rules of a broker's place in the cluster: registration, heartbeats, the lease, draining."""
+
+import asyncio
+
+import pytest
+
+from node.membership import HEARTBEAT, RETRY_MS, Identity, Membership
+from raft_meta.machine.commands import (
+    ClaimController,
+    FenceBroker,
+    InitCluster,
+    UnfenceBroker,
+)
+from storage.data_directory import DataDirectory
+from storage.errors import NotReadyError, StartupError
+from tests.support.control import SESSION_MS, registration, store
+from tests.support.fake_peers import Network
+from tests.support.fake_quorum import FakeQuorum, SharedLog
+from tests.support.memory_files import MemoryFiles
+from tests.support.virtual_time import LoopClock, after, settle, virtual
+
+
+class Member:
+    """Broker 2; node 1 leads the quorum and answers heartbeats by hand."""
+
+    def __init__(self, files: MemoryFiles | None = None, log: SharedLog | None = None) -> None:
+        self.clock = LoopClock()
+        self.files = files or MemoryFiles()
+        self.log = log or SharedLog(leader_id=1)
+        self.metadata = store(self.log, 2)
+        quorum = self.metadata.quorum
+        assert isinstance(quorum, FakeQuorum)
+        self.quorum = quorum
+        self.network = Network()
+        self.heartbeats: list[dict[str, object]] = []
+        self.is_drained = False
+        self.refusal: Exception | None = None
+        self.network.join(1, {HEARTBEAT: self.on_heartbeat})
+        self.directory = DataDirectory.open(
+            self.files, "/data", node_id=2, directory_id="mine", reserve_bytes=0
+        )
+        self.membership = Membership(
+            broker_id=2,
+            identity=lambda: Identity(
+                api_url="http://node2",
+                peer_host="h",
+                peer_port=7,
+                rack="r",
+                feature_min=1,
+                feature_max=1,
+            ),
+            metadata=self.metadata,
+            peer=self.network.join(2, {}),  # type: ignore[arg-type]
+            directory=self.directory,
+            clock=self.clock,
+            session_ms=SESSION_MS,
+            heartbeat_ms=300,
+            local_heartbeat=self.local_heartbeat,
+        )
+        self.metadata.listen(self.membership.on_image)
+
+    async def on_heartbeat(self, peer_id: int, header: dict[str, object], body: object) -> object:
+        return self.local_heartbeat(peer_id, header), ()
+
+    def local_heartbeat(self, broker_id: int, header: dict[str, object]) -> dict[str, object]:
+        assert broker_id == 2
+        self.heartbeats.append(header)
+        if self.refusal is not None:
+            raise self.refusal
+        return {"answer": len(self.heartbeats), "drained": self.is_drained}
+
+    async def ready(self) -> "Member":
+        """The cluster has a name and node 1 is its controller."""
+        first = store(self.log, 1)
+        self.first = first
+        await first.propose(
+            InitCluster(cluster_id="c", voters=(1,), feature_level=1), timeout_ms=100
+        )
+        await first.propose(ClaimController(broker_id=1), timeout_ms=100)
+        return self
+
+    async def register(self) -> int:
+        return await self.membership.register((), was_clean_stop=False)
+
+    def run(self) -> "asyncio.Task[None]":
+        return asyncio.get_running_loop().create_task(self.membership.run())
+
+
+class TestRegistration:
+    @virtual
+    async def test_the_epoch_is_remembered_by_the_directory_before_anything_else(self) -> None:
+        member = await Member().ready()
+        epoch = await member.register()
+        assert member.membership.broker_epoch == member.directory.broker_epoch == epoch
+        broker = member.metadata.image.brokers[2]
+        assert (broker.is_fenced, broker.directory_id, broker.rack) == (True, "mine", "r")
+        assert not member.membership.is_unfenced
+
+    @virtual
+    async def test_it_goes_on_until_the_quorum_answers(self) -> None:
+        member = await Member().ready()
+        member.quorum.faults = ["refused", "vanished", "lost", "ok"]
+        assert await member.register() == member.metadata.image.brokers[2].broker_epoch
+
+    @virtual
+    async def test_each_start_is_another_life(self) -> None:
+        member = await Member().ready()
+        first = await member.register()
+        member.directory.close()
+        again = Member(member.files, member.log)
+        second = await again.register()
+        assert second > first
+        assert member.membership.me(again.metadata.image) is None
+        assert again.membership.me(again.metadata.image) is not None
+
+    @virtual
+    async def test_a_clock_that_was_set_back_does_not_keep_a_node_out(self) -> None:
+        member = await Member().ready()
+        await member.register()
+        member.directory.close()
+        again = Member(member.files, member.log)
+        again.metadata.incarnation = 0
+        assert await again.register() > member.membership.broker_epoch
+
+    @virtual
+    async def test_an_id_in_use_is_refused_after_a_while(self) -> None:
+        member = await Member().ready()
+        epoch = await member.first.propose(registration(2, directory_id="another"), timeout_ms=100)
+        assert isinstance(epoch, int)
+        await member.first.propose(
+            UnfenceBroker(controller_epoch=1, broker_id=2, broker_epoch=epoch), timeout_ms=100
+        )
+        began = member.clock.now_ms()
+        with pytest.raises(StartupError, match="another id, or stop that one"):
+            await member.register()
+        assert member.clock.now_ms() - began >= 10_000
+
+    @virtual
+    async def test_an_id_whose_holder_is_fenced_meanwhile_is_taken(self) -> None:
+        member = await Member().ready()
+        epoch = await member.first.propose(registration(2, directory_id="another"), timeout_ms=100)
+        assert isinstance(epoch, int)
+        await member.first.propose(
+            UnfenceBroker(controller_epoch=1, broker_id=2, broker_epoch=epoch), timeout_ms=100
+        )
+        registering = asyncio.ensure_future(member.register())
+        await after(500)
+        assert not registering.done()
+        await member.first.propose(
+            FenceBroker(controller_epoch=1, broker_id=2, broker_epoch=epoch, changes=()),
+            timeout_ms=100,
+        )
+        assert await registering > epoch
+
+
+class TestLease:
+    @virtual
+    async def test_it_runs_from_the_moment_the_answered_heartbeat_was_sent(self) -> None:
+        member = await Member().ready()
+        member.network.delay_ms = lambda: 200.0
+        await member.register()
+        assert not member.membership.has_lease
+        running = member.run()
+        await after(399)
+        assert not member.membership.has_lease
+        await after(2)
+        assert member.membership.has_lease
+        member.refusal = NotReadyError("not the controller")
+        sent_ms = member.clock.now_ms() - 401
+        await after(sent_ms + SESSION_MS - member.clock.now_ms() - 1)
+        assert member.membership.has_lease
+        await after(1)
+        assert not member.membership.has_lease
+        running.cancel()
+
+    @virtual
+    async def test_every_heartbeat_echoes_the_last_answer(self) -> None:
+        member = await Member().ready()
+        await member.register()
+        running = member.run()
+        await after(1_000)
+        assert [beat["echo"] for beat in member.heartbeats[:4]] == [0, 1, 2, 3]
+        assert all(beat["epoch"] == member.membership.broker_epoch for beat in member.heartbeats)
+        running.cancel()
+
+    @virtual
+    async def test_no_answer_no_lease(self) -> None:
+        member = await Member().ready()
+        await member.register()
+        running = member.run()
+        await after(500)
+        member.network.cuts = {(1, 2)}
+        await after(SESSION_MS + 1)
+        assert not member.membership.has_lease
+        member.network.heal()
+        await after(1_200)
+        assert member.membership.has_lease
+        running.cancel()
+
+    @virtual
+    async def test_the_controllers_own_broker_needs_no_network(self) -> None:
+        member = await Member().ready()
+        await member.register()
+        running = member.run()
+        member.log.elect(2)
+        member.network.isolate(2)
+        await after(500)
+        assert member.membership.has_lease
+        running.cancel()
+
+    @virtual
+    async def test_an_answer_of_another_shape_is_none(self) -> None:
+        member = await Member().ready()
+        await member.register()
+        member.membership._take_answer({"answer": "yes"}, member.clock.now_ms())
+        assert not member.membership.has_lease
+
+    @virtual
+    async def test_a_new_controller_hears_of_us_at_once(self) -> None:
+        member = await Member().ready()
+        await member.register()
+        running = member.run()
+        await after(350)
+        count = len(member.heartbeats)
+        await member.first.propose(ClaimController(broker_id=1), timeout_ms=100)
+        await after(RETRY_MS / 10 + 1)
+        assert len(member.heartbeats) == count + 1
+        running.cancel()
+
+    @virtual
+    async def test_a_storm_of_images_is_no_storm_of_heartbeats(self) -> None:
+        member = await Member().ready()
+        await member.register()
+        running = member.run()
+        await settle()
+        count = len(member.heartbeats)
+        for _ in range(100):
+            member.membership.beat_soon()
+            await member.clock.sleep(1)
+        assert len(member.heartbeats) - count <= 12
+        running.cancel()
+
+
+class TestStates:
+    @virtual
+    async def test_a_full_disk_is_told_at_once_and_its_end_too(self) -> None:
+        member = await Member().ready()
+        await member.register()
+        running = member.run()
+        await after(320)
+        member.membership.on_disk_full()
+        await after(12)
+        assert member.heartbeats[-1]["full"] is True
+        member.membership.on_disk_room()
+        await after(12)
+        assert member.heartbeats[-1]["full"] is False
+        running.cancel()
+
+    @virtual
+    async def test_draining_lasts_until_the_controller_took_everything_away(self) -> None:
+        member = await Member().ready()
+        await member.register()
+        running = member.run()
+        draining = asyncio.ensure_future(member.membership.drain(timeout_ms=5_000))
+        await after(300)
+        assert member.heartbeats[-1]["draining"] is True
+        assert not draining.done()
+        member.is_drained = True
+        await after(60)
+        assert draining.result()
+        running.cancel()
+
+    @virtual
+    async def test_draining_gives_up_in_time(self) -> None:
+        member = await Member().ready()
+        await member.register()
+        assert not await member.membership.drain(timeout_ms=700)
