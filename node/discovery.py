@@ -50,27 +50,33 @@ async def find_voters(
         StartupError: none of them did within a minute.
     """
     identity = PeerIdentity(node_id=config.node_id, cluster_id="", is_voter=False)
+    # One client for each address and all tries, so that the same trouble is worth one line.
+    clients = {
+        address: PeerClient(
+            identity=lambda: identity,
+            secret=secret,
+            resolve=lambda _, where=address: (where.host, where.port),  # type: ignore[misc]  # mypy has no default in Callable
+            tls=None if tls is None else tls.client,
+            is_anyone=True,
+        )
+        for address in config.join
+    }
     deadline = clock.now_ms() + PATIENCE_MS
     reasons: dict[Address, str] = {}
-    while clock.now_ms() < deadline:
-        for address in config.join:
-            client = PeerClient(
-                identity=lambda: identity,
-                secret=secret,
-                resolve=lambda _, where=address: (where.host, where.port),  # type: ignore[misc]  # mypy has no default in Callable
-                tls=None if tls is None else tls.client,
-                is_anyone=True,
-            )
-            try:
-                answer, _ = await client.call(0, VOTERS, {}, timeout_ms=ASK_TIMEOUT_MS)
-                return _parse(answer)
-            except MilenaError as error:
-                if reasons.get(address) != error.message:
-                    logger.warning("join address=%s: %s", address, error)
-                reasons[address] = error.message
-            finally:
-                await client.close()
-        await clock.sleep(RETRY_MS)
+    try:
+        while clock.now_ms() < deadline:
+            for address, client in clients.items():
+                try:
+                    answer, _ = await client.call(0, VOTERS, {}, timeout_ms=ASK_TIMEOUT_MS)
+                    return _parse(answer)
+                except MilenaError as error:
+                    if reasons.get(address) != error.message:
+                        logger.warning("join address=%s: %s", address, error)
+                    reasons[address] = error.message
+            await clock.sleep(RETRY_MS)
+    finally:
+        for client in clients.values():
+            await client.close()
     raise StartupError(
         "no node of --join answered: "
         + "; ".join(f"{address}: {reason}" for address, reason in reasons.items())

@@ -250,5 +250,8 @@ def test_an_observer_with_another_secret_says_so(cluster, tmp_path):
     process.start()
     try:
         eventually(lambda: "hung up on the proof of the cluster secret" in process.log_tail())
+        refused = "the peer that calls itself node 9 has another cluster secret"
+        eventually(lambda: refused in cluster.node(1).process.log_tail(20_000))
+        assert process.is_running, "it goes on trying for a while"
     finally:
         process.kill()
