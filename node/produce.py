@@ -69,6 +69,10 @@ change of leader, short enough to count as "at once"."""
 REACH_MS = 1_000
 """How long a write may wait for a connection to its leader; nothing was sent, so the refusal is certain."""
 
+SUCCESSOR_WAIT_MS = 5_000
+"""How long a write that a log recognises may wait for the successor of a leader that fell silent over it: longer than
+a session and an election take. Its client could only send it again."""
+
 HANDOVER_MS = 500
 """How long a forwarded write may go on after its leader was replaced: in a planned change the old leader still sees it
 committed; in any other nobody will answer."""
@@ -322,7 +326,7 @@ class ProduceService:
                 )
             except FateUnknownError as error:
                 unknown = error
-                left = min(LEADER_WAIT_MS, int(deadline - self._clock.now_ms()))
+                left = min(SUCCESSOR_WAIT_MS, int(deadline - self._clock.now_ms()))
                 if not is_recognised or left <= 0:
                     raise
                 if not await self._leader_moved(topic, partition, leader_epoch, left):
