@@ -1,7 +1,6 @@
 """A node's HTTP surface as the client sees it, over plain dictionaries; for tests of the client."""
 
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 
 class FakeApi:
@@ -57,9 +56,6 @@ class FakeApi:
             ]
         )
         return app
-
-    def server(self):
-        return TestServer(self.app())
 
     @web.middleware
     async def _note(self, request, handler):

@@ -7,13 +7,13 @@ from collections import defaultdict
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from loadtest import writer as writer_module
 from loadtest.ledger import Ledger
 from loadtest.reader import Reader, ReadError
 from loadtest.source import JSON_TYPE, Record, Source, json_text
 from loadtest.writer import Progress, RoundRobin, WriteError, Writer, read_receipts, request_body
+from tests.support.http_server import serving
 
 PARTITIONS = 3
 
@@ -102,8 +102,7 @@ def no_backoff(monkeypatch):
 async def write_and_read(log, count=500):
     ledger = Ledger()
     answered = []
-    async with TestServer(log.app()) as server, aiohttp.ClientSession() as session:
-        url = str(server.make_url("/")).rstrip("/")
+    async with serving(log.app()) as url, aiohttp.ClientSession() as session:
         progress = Progress(lambda: 0.0, answered.append)
         writer = Writer(
             session,

@@ -9,13 +9,13 @@ import pytest
 
 from milena import cli
 from tests.support.fake_api import FakeApi
+from tests.support.http_server import serving
 
 
 @pytest.fixture
 async def api():
     fake = FakeApi()
-    async with fake.server() as server:
-        fake.url = str(server.make_url("/"))
+    async with serving(fake.app()) as fake.url:
         yield fake
 
 
@@ -177,8 +177,8 @@ async def test_a_lost_answer_to_a_change_is_not_known(api, capsys):
         await asyncio.Event().wait()
 
     api._delete = never
-    async with FakeApi.server(api) as server:
-        words = ["--url", str(server.make_url("/")), "--timeout", "0.3"]
+    async with serving(api.app()) as url:
+        words = ["--url", url, "--timeout", "0.3"]
         words += ["topics", "delete", "flights", "--yes"]
         assert await asyncio.to_thread(cli.run, words) == cli.EXIT_UNKNOWN
     assert "no answer" in capsys.readouterr().err

@@ -1,0 +1,20 @@
+"""A web application on a free port of loopback, closed to the last connection."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from aiohttp.test_utils import TestServer
+
+TURNS = 5
+"""A closed transport lets go of its socket on a later turn of the loop; a test must not end before."""
+
+
+@asynccontextmanager
+async def serving(app):
+    """Serve; gives the base URL, without a slash at its end."""
+    try:
+        async with TestServer(app) as server:
+            yield str(server.make_url("/")).rstrip("/")
+    finally:
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
