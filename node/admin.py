@@ -125,7 +125,8 @@ class AdminService:
     async def create_topic(self, topic: NewTopic) -> Topic:
         """Create (or only validate) a topic."""
         check_name(topic.name)
-        image = self.image
+        # Brokers and topics as of now: another node may have let a broker in, or made the topic, a moment ago.
+        image = await self._current_image()
         if image.topic(topic.name) is not None:
             raise TopicExistsError(f"Topic '{topic.name}' already exists.")
         layout = self._place(topic, image)

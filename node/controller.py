@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 TICK_MS = 100
 PROBE_PAUSE_MS = 100
+PROBES_MAX = 4
+REFUSALS_TO_FENCE = 2
+"""In a row."""
 PROBE_TIMEOUT_MS = 500
 PROPOSE_TIMEOUT_MS = 3_000
 UNCLEAN_PATIENCE_MS = 10_000
@@ -266,13 +269,16 @@ class Controller:
             task.add_done_callback(self._on_done)
 
     async def _probe(self, broker_id: int) -> None:
-        for attempt in range(2):
+        refusals = 0
+        for attempt in range(PROBES_MAX):
             if attempt:
                 await self._clock.sleep(PROBE_PAUSE_MS)
             result = await self._dial(broker_id, timeout_ms=PROBE_TIMEOUT_MS)
-            if result is not ProbeResult.REFUSED:
-                return
-        if self._sessions is not None:
+            # A dying process may still accept for a moment after its connections broke.
+            refusals = refusals + 1 if result is ProbeResult.REFUSED else 0
+            if refusals == REFUSALS_TO_FENCE:
+                break
+        if refusals == REFUSALS_TO_FENCE and self._sessions is not None:
             logger.info("broker gone broker_id=%d: connection refused twice", broker_id)
             self._sessions.end(broker_id)
             self._work.set()

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from node.controller import PROBES_MAX
 from node.peer import ProbeResult
 from raft_meta.machine import codec
 from raft_meta.machine.commands import (
@@ -255,6 +256,17 @@ class TestQuickDetection:
         control.stop()
 
     @virtual
+    async def test_a_dying_process_that_still_accepted_is_found_out(self) -> None:
+        control = await Control().start(1, 2)
+        control.probes[2] = ProbeResult.CONNECTED
+        control.active.on_disconnected(2)
+        await after(50)
+        control.probes[2] = ProbeResult.REFUSED
+        await after(250)
+        assert control.broker(2).is_fenced
+        control.stop()
+
+    @virtual
     async def test_a_process_that_listens_again_is_not_fenced(self) -> None:
         control = await Control().start(1, 2)
         control.probes[2] = ProbeResult.REFUSED
@@ -282,8 +294,8 @@ class TestQuickDetection:
         control.dialled.clear()
         for _ in range(10):
             control.active.on_disconnected(2)
-        await after(300)
-        assert control.dialled == [2]
+        await after(500)
+        assert control.dialled == [2] * PROBES_MAX
         control.stop()
 
 
