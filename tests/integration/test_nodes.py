@@ -16,6 +16,7 @@ from tests.support.live_cluster import (
     eventually,
     in_background,
     leader_of,
+    metadata,
     offsets_of,
     ok,
     others,
@@ -89,6 +90,10 @@ def test_a_relaxed_topic_takes_and_gives_records_as_any_other(cluster):
     assert values(cluster.node(3), topic) == [0, 1, 2]
 
 
+def topic_id(node, topic):
+    return next((t["topic_id"] for t in metadata(node)["topics"] if t["name"] == topic), None)
+
+
 def test_a_topic_made_again_under_its_name_never_meets_old_records(cluster):
     topic = create_topic(cluster.node(1), "again")
     for life in range(3):
@@ -96,10 +101,17 @@ def test_a_topic_made_again_under_its_name_never_meets_old_records(cluster):
         first = offsets_of(write(node, topic, f"life {life}", key="same-key"))
         assert first == [(0, 0)], "neither offsets nor idempotency keys are inherited"
         assert values(node, topic) == [f"life {life}"]
+        old = topic_id(node, topic)
         delete_topic(node, topic)
-        create_topic(others(cluster, node)[0], topic)
+        maker = others(cluster, node)[0]
+        create_topic(maker, topic)
+        new = eventually(lambda at=maker: topic_id(at, topic))
+        assert new != old
+        # A node that has not heard of it yet would still take the name for the old topic.
+        for other in cluster.nodes:
+            eventually(lambda at=other, expected=new: topic_id(at, topic) == expected)
     for node in cluster.nodes:
-        eventually(lambda at=node: end_offset(at, topic) == 0)
+        assert end_offset(node, topic) == 0
         assert values(node, topic) == []
 
 
