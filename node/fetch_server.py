@@ -60,6 +60,8 @@ class FollowerSession:
     def __init__(self, follower: int, session_id: int) -> None:
         self.follower = follower
         self.session_id = session_id
+        self.has_room = True
+        """Whether the follower's disk takes more."""
         self.followed: dict[int, Followed] = {}
         self._indexes: dict[PartitionRunner, int] = {}
         self.rows: list[Row] = []
@@ -121,6 +123,13 @@ class FollowerSession:
         old.is_settled = old.is_accepted = False
         self.news.add(position.index)
         return old
+
+    def set_room(self, *, has_room: bool) -> None:
+        """Let the leaders of all that is followed know when it changes."""
+        if has_room is not self.has_room:
+            self.has_room = has_room
+            for followed in self.followed.values():
+                followed.runner.on_follower_room(self.follower, has_room=has_room)
 
     def forget(self, index: int) -> None:
         """Stop following a partition."""
@@ -186,6 +195,7 @@ class FetchServer:
         session = self._session(peer_id, session_id, is_full=is_full)
         if session is None:
             return {"r": [Row(0, FetchCode.UNKNOWN_SESSION).pack()]}, ()
+        session.set_room(has_room=header.get("room") is not False)
         for index in forgotten:
             if isinstance(index, int):
                 session.forget(index)
@@ -215,6 +225,7 @@ class FetchServer:
             session.rows.append(Row(position.index, FetchCode.NOT_LEADER))
             return
         followed = session.take(runner, position)
+        runner.on_follower_room(session.follower, has_room=session.has_room)
         try:
             verdict = runner.on_replica_fetch(
                 follower=session.follower,

@@ -6,8 +6,9 @@ with partitions that have news. A position is sent data for once; the next data 
 
 Request header: ``s`` session id, ``full`` whether this begins a session, ``be`` broker epoch of the follower, ``p``
 positions ``[index, topic_id, partition, leader_epoch, offset, last_epoch]``, ``f`` indexes to forget, ``w`` longest
-wait in ms, ``m`` most bytes. Response header: ``r`` rows ``[index, code, high_watermark, log_start, bytes, a, b]``;
-the body holds the rows' bytes one after the other. ``index`` is the follower's own number for the partition.
+wait in ms, ``m`` most bytes, ``room`` whether the follower's disk takes more. Response header: ``r`` rows
+``[index, code, high_watermark, log_start, bytes, a, b]``; the body holds the rows' bytes one after the other.
+``index`` is the follower's own number for the partition.
 """
 
 from dataclasses import dataclass

@@ -22,6 +22,10 @@ CHANNEL = Channel.FETCH
 RETRY_MS = 50
 """Between tries of a partition or leader that could not answer; short: a new leader is often a moment behind."""
 
+REFUSED_RETRY_MS = 1_000
+"""After records that could not be taken: a full disk or a damaged batch will mostly be so again, and they are sent anew
+each time."""
+
 ANSWER_MARGIN_MS = 1_000
 """How long past the agreed wait an answer may take before the connection counts as dead."""
 
@@ -46,8 +50,10 @@ class LeaderFetcher:
         settings: FetcherSettings,
         broker_epoch: Callable[[], int],
         next_session_id: Callable[[], int],
+        has_room: Callable[[], bool] = lambda: True,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
+        self._has_room = has_room
         self._on_failure = on_failure
         self.leader_id = leader_id
         self._peer = peer
@@ -163,6 +169,7 @@ class LeaderFetcher:
             "be": self._broker_epoch(),
             "p": [self._position(i) for i in changed],
             "f": forgotten,
+            "room": self._has_room(),
             # What is not stored yet is told next; nobody would end a longer wait for it.
             "w": 0 if self._changed else self._settings.wait_ms_max,
             "m": self._settings.bytes_max,
@@ -228,7 +235,7 @@ class LeaderFetcher:
                 continue  # our role changed meanwhile; the image tells what to do
             except (UnavailableError, CorruptLogError) as error:
                 logger.warning("fetch partition=%s: %s", runner.name, error)
-                self._retry_later(row.index, runner)
+                self._retry_later(row.index, runner, REFUSED_RETRY_MS)
 
     def _take_row(self, row: Row, runner: PartitionRunner, data: bytes) -> bool:
         """Act on one row; whether the position moved and is to be told."""
@@ -256,12 +263,12 @@ class LeaderFetcher:
                 self._retry_later(row.index, runner)
                 return False
 
-    def _retry_later(self, index: int, runner: PartitionRunner) -> None:
+    def _retry_later(self, index: int, runner: PartitionRunner, pause_ms: int = RETRY_MS) -> None:
         if runner.is_stuck:
             return
 
         async def retry() -> None:
-            await self._clock.sleep(RETRY_MS)
+            await self._clock.sleep(pause_ms)
             if index in self._runners:
                 self._tell(index)
 

@@ -445,6 +445,11 @@ class PartitionRunner:
                 self.maybe_propose(brokers)
         return verdict
 
+    def on_follower_room(self, follower: int, *, has_room: bool) -> None:
+        """A follower's disk is full, or has room again."""
+        if self.leader is not None:
+            self.leader.on_follower_room(follower, has_room=has_room)
+
     def agreed_end(self, epoch: int) -> tuple[int, int]:
         """The greatest epoch <= ``epoch`` that our log knows, and its end (exclusive).
 

@@ -27,6 +27,10 @@ from storage.types import MonotonicMs
 
 UNKNOWN_OFFSET = -1
 
+REJOIN_PAUSE_MS = 1_000
+"""Between the controller's taking a member out and the leader's wish to have it back: its reason may still stand, and
+the two of them would undo each other's changes as fast as the quorum takes them."""
+
 
 class FetchVerdict(Enum):
     """What a follower's fetch is answered with."""
@@ -103,6 +107,10 @@ class PartitionLeader:
     in_flight: IsrProposal | None = None
     is_in_flight_again: bool = False
     """Whether an earlier copy of the one in flight is of unknown fate: no refusal of this copy settles that one."""
+    without_room: set[int] = field(default_factory=set)
+    """Followers whose disk is full: the controller took them out, and would again if they were let in."""
+    taken_out: dict[int, MonotonicMs | None] = field(default_factory=dict)
+    """Former members that the controller took out, and when this was first looked at."""
     expelled: set[int] = field(default_factory=set)
     """Members that fetched below the high watermark: their acknowledged end was lost, out they go."""
 
@@ -128,7 +136,12 @@ class PartitionLeader:
         self.replicas = partition.replicas
         if partition.partition_epoch > self.partition_epoch:
             self.partition_epoch = partition.partition_epoch
-            self.isr = frozenset(partition.isr)
+            isr = frozenset(partition.isr)
+            if all(proposal.broker_ids != isr for proposal in self.outstanding):
+                self.taken_out |= dict.fromkeys(self.isr - isr)
+            for member in isr:
+                self.taken_out.pop(member, None)
+            self.isr = isr
             # The compare-and-set of every older proposal is decided, one way or the other.
             self.outstanding = [
                 p for p in self.outstanding if p.partition_epoch >= partition.partition_epoch
@@ -211,6 +224,13 @@ class PartitionLeader:
         progress.log_end_at_last_fetch = self.log_end
         return self._maybe_advance()
 
+    def on_follower_room(self, follower: int, *, has_room: bool) -> None:
+        """The follower says whether its disk takes more; without, it may stay but not join."""
+        if has_room:
+            self.without_room.discard(follower)
+        else:
+            self.without_room.add(follower)
+
     # -- the ISR ---------------------------------------------------------------------------------
 
     def next_proposal(
@@ -219,8 +239,12 @@ class PartitionLeader:
         """The ISR change to send now, if any; it counts as outstanding and in flight from here on."""
         if self.in_flight is not None:
             return None
+        for broker_id, since_ms in self.taken_out.items():
+            self.taken_out[broker_id] = now_ms if since_ms is None else since_ms
         wanted = {b for b in self.isr if b == self.broker_id or self._may_stay(b, now_ms, brokers)}
-        wanted |= {b for b in self.followers if b not in self.isr and self._may_join(b, brokers)}
+        wanted |= {
+            b for b in self.followers if b not in self.isr and self._may_join(b, now_ms, brokers)
+        }
         # A proposal of unknown fate is settled by another one, even if that changes nothing.
         if wanted == self.isr and not self.outstanding:
             return None
@@ -257,7 +281,10 @@ class PartitionLeader:
         has_everything = progress.stored_end >= self.log_end
         return has_everything or now_ms - progress.caught_up_ms <= self.lag_ms_max
 
-    def _may_join(self, broker_id: int, brokers: Mapping[int, Broker]) -> bool:
+    def _may_join(self, broker_id: int, now_ms: MonotonicMs, brokers: Mapping[int, Broker]) -> bool:
+        since_ms = self.taken_out.get(broker_id)
+        if since_ms is not None and now_ms - since_ms < REJOIN_PAUSE_MS:
+            return False
         progress = self.followers[broker_id]
         broker = brokers.get(broker_id)
         return (
@@ -265,6 +292,7 @@ class PartitionLeader:
             and not broker.is_fenced
             and not broker.is_draining
             and broker_id in self.replicas
+            and broker_id not in self.without_room
             and progress.broker_epoch == broker.broker_epoch
             and progress.stored_end >= max(self.high_watermark, self.epoch_start_offset)
         )

@@ -204,6 +204,7 @@ class SimNode:
             settings=FetcherSettings(wait_ms_max=500, bytes_max=1 << 20),
             broker_epoch=lambda: self.membership.broker_epoch,
             next_session_id=lambda: self.cluster.rng.getrandbits(62) + 1,
+            has_room=lambda: not self.membership.is_disk_full,
             on_failure=self.die,
         )
 

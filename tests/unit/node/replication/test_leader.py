@@ -264,6 +264,36 @@ class TestIsrMembership:
         assert proposal is not None
         assert proposal.broker_ids == {1, 2}
 
+    def test_whom_the_controller_took_out_is_not_wanted_back_at_once(self) -> None:
+        # Else the two undo each other's changes as fast as the quorum takes them.
+        core = leader()
+        fetch(core, 2, 10)
+        fetch(core, 3, 10)
+        core.on_image(partition((1, 2), partition_epoch=8), min_insync=2)
+        assert core.next_proposal(now_ms=5_000, brokers=EVERYONE) is None
+        assert core.next_proposal(now_ms=5_999, brokers=EVERYONE) is None
+        assert core.next_proposal(now_ms=6_000, brokers=EVERYONE) is not None
+
+    def test_whom_the_leader_itself_took_out_comes_back_when_it_has_caught_up(self) -> None:
+        core = leader()
+        append(core, 20)
+        fetch(core, 2, 20, now_ms=9_000)
+        assert core.next_proposal(now_ms=10_001, brokers=EVERYONE) is not None
+        core.on_image(partition((1, 2), partition_epoch=8), min_insync=2)
+        core.in_flight = None
+        fetch(core, 3, 20, now_ms=10_002)
+        assert core.next_proposal(now_ms=10_002, brokers=EVERYONE) is not None
+
+    def test_a_follower_without_room_may_stay_but_not_join(self) -> None:
+        core = leader((1, 2))
+        fetch(core, 2, 10)
+        fetch(core, 3, 10)
+        for follower in (2, 3):
+            core.on_follower_room(follower, has_room=False)
+        assert core.next_proposal(now_ms=0, brokers=EVERYONE) is None
+        core.on_follower_room(3, has_room=True)
+        assert core.next_proposal(now_ms=0, brokers=EVERYONE) is not None
+
     def test_leader_never_proposes_itself_out(self) -> None:
         core = leader((1,))
         assert core.next_proposal(now_ms=10**9, brokers={1: broker(1, fenced=True)}) is None
