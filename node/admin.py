@@ -17,6 +17,7 @@ from storage.errors import (
     FateUnknownError,
     InvalidReplicationError,
     NoQuorumError,
+    NotReadyError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -26,11 +27,13 @@ logger = logging.getLogger(__name__)
 PROPOSE_TIMEOUT_MS = 10_000
 BARRIER_TIMEOUT_MS = 3_000
 PARTITIONS_MAX = 10_000
+BROKERS_WAIT_MS = 2_000
+"""How long a new topic waits for nodes that are just starting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """What a new topic gets where the client says nothing. ``replication_factor`` None: min(3, live brokers)."""
+    """What a new topic gets where the client says nothing. ``replication_factor`` None: min(3, nodes)."""
 
     partition_count: int
     replication_factor: int | None
@@ -129,6 +132,8 @@ class AdminService:
         image = await self._current_image()
         if image.topic(topic.name) is not None:
             raise TopicExistsError(f"Topic '{topic.name}' already exists.")
+        if topic.replication_factor is None and not topic.replicas_assignments:
+            image = await self._enough_brokers(image)
         layout = self._place(topic, image)
         command = CreateTopic(
             topic_id=self._new_topic_id(),
@@ -149,11 +154,38 @@ class AdminService:
         await self._propose(command, f"create topic {topic.name}")
         return self.image.topics.get(command.topic_id, made)
 
+    def _default_factor(self, image: Image) -> int:
+        nodes = max(len(image.voters), len(image.brokers))
+        return self._defaults.replication_factor or min(3, nodes)
+
+    async def _enough_brokers(self, image: Image) -> Image:
+        """The image once it has as many live brokers as a topic gets replicas by default.
+
+        Fewer replicas than that, because a node is just starting, would stay fewer for ever.
+
+        Raises:
+            NotReadyError: brokers are missing.
+        """
+
+        def is_enough(now: Image) -> bool:
+            return len(now.live_brokers()) >= self._default_factor(now)
+
+        if is_enough(image):
+            return image
+        if not await self._metadata.wait_until(is_enough, timeout_ms=BROKERS_WAIT_MS):
+            raise NotReadyError(
+                f"a new topic gets {self._default_factor(image)} replicas, but only "
+                f"{len(self.image.live_brokers())} brokers are alive; wait for the others, or create it with "
+                "a replication factor of your own"
+            )
+        return self.image
+
     def _place(self, topic: NewTopic, image: Image) -> tuple[tuple[int, ...], ...]:
         if topic.replicas_assignments:
             return _explicit_placement(topic.replicas_assignments, image)
-        live = len(image.live_brokers())
-        factor = topic.replication_factor or self._defaults.replication_factor or min(3, live)
+        factor = topic.replication_factor
+        if factor is None:
+            factor = self._default_factor(image)
         count = self._defaults.partition_count
         if topic.partition_count is not None:
             count = topic.partition_count

@@ -1,6 +1,5 @@
 """Rules of the follower's loop: write, sync, tell; sessions that break; answers that nobody expected."""
 
-
 from typing import TYPE_CHECKING
 
 import pytest
