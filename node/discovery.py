@@ -88,7 +88,7 @@ def _parse(answer: Mapping[str, object]) -> dict[int, Address]:
     voters = {}
     for voter, where in rows.items() if isinstance(rows, dict) else ():
         match where:
-            case [str(host), int(port)]:
+            case [str(host), int(port)] if str(voter).isdecimal():
                 voters[int(voter)] = Address(host, port)
             case _:
                 raise StartupError(f"the node of --join gave no address of voter {voter}")

@@ -501,8 +501,12 @@ def _bind(address: Address) -> socket.socket:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, where = found[0]
         bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(where)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(where)
+        except OSError:
+            bound.close()
+            raise
     except OSError as error:
         raise StartupError(f"cannot listen on {address}: {error}") from error
     return bound

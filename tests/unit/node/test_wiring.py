@@ -1,0 +1,91 @@
+"""How a node is put together: its ids, its end by a broken invariant, and one whole start and stop on loopback."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node import wiring
+from node.config import NodeConfig
+from node.option_kinds import Address
+from node.wiring import EXIT_FATAL, EXIT_REFUSED, Node, build_node, die, draw_ids
+from storage.data_directory import DataDirectory
+from storage.errors import StartupError
+from storage.os_files import OsFiles
+from tests.support.fake_clock import WALL_START_MS, FakeClock
+
+ANYWHERE = Address("127.0.0.1", 0)
+
+
+def config(tmp_path: Path) -> NodeConfig:
+    return replace(NodeConfig(), data_dir=tmp_path / "data", listen=ANYWHERE, peer_listen=ANYWHERE)
+
+
+def test_an_incarnation_is_the_time_of_the_start_and_ids_differ() -> None:
+    one, two = draw_ids(FakeClock()), draw_ids(FakeClock())
+    assert one.incarnation == WALL_START_MS
+    assert one.directory_id != two.directory_id
+    assert one.session_ids.getrandbits(64) != two.session_ids.getrandbits(64)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(AssertionError("a bug"), EXIT_FATAL), (StartupError("no place here"), EXIT_REFUSED)],
+)
+def test_a_broken_invariant_ends_the_process_at_once(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    class GoneError(Exception):
+        pass
+
+    codes: list[int] = []
+
+    def leave(number: int) -> None:
+        codes.append(number)
+        raise GoneError
+
+    monkeypatch.setattr(wiring.os, "_exit", leave)
+    monkeypatch.setattr(wiring.logging, "shutdown", lambda: None)
+    with pytest.raises(GoneError):
+        die(error)
+    assert codes == [code]
+
+
+async def run_once(node: Node, until_ready: bool = True) -> None:
+    stop = asyncio.Event()
+    await node.start()
+    serving = asyncio.create_task(node.serve(stop))
+    async with asyncio.timeout(20):
+        while until_ready and not node.health.readiness().is_ready:
+            await node.metadata.changed(50)
+        stop.set()
+        await serving
+
+
+async def test_a_node_starts_serves_and_stops_clean(tmp_path: Path) -> None:
+    node = await build_node(config(tmp_path))
+    await run_once(node)
+    assert node.metadata.image.brokers[1].is_draining
+    files = OsFiles()
+    directory = DataDirectory.open(files, str(tmp_path / "data"), node_id=1, directory_id="x")
+    assert directory.consume_clean_marker()
+    assert directory.broker_epoch == node.membership.broker_epoch
+    assert directory.cluster_id == node.metadata.image.cluster_id
+    directory.close()
+
+
+async def test_a_second_process_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    first = await build_node(config(tmp_path))
+    with pytest.raises(StartupError, match="locked"):
+        await build_node(config(tmp_path))
+    await run_once(first, until_ready=False)
+
+
+def test_a_taken_address_is_refused_by_name() -> None:
+    taken = wiring._bind(ANYWHERE)
+    taken.listen()
+    port = taken.getsockname()[1]
+    with pytest.raises(StartupError, match=f"127.0.0.1:{port}"):
+        wiring._bind(Address("127.0.0.1", port))
+    taken.close()
