@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PACKAGES := storage raft_meta http_api node milena spark_ext loadtest
 INPUT ?=
 KEEP ?=
 SEEDS ?= 50
@@ -26,7 +25,7 @@ demo: $(STAMP)  ## the main job on real input: produce, kill a leader, read back
 	$(BIN)/python -m loadtest.demo $(if $(INPUT),--input $(INPUT)) $(if $(KEEP),--keep)
 
 test: $(STAMP)  ## unit, property, script, simulation and integration tests
-	$(BIN)/python -m pytest -n 2 tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

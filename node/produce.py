@@ -66,9 +66,6 @@ LEADER_WAIT_MS = 300
 """How long a write may wait for the image to name another leader before it is refused. Long enough for a planned
 change of leader, short enough to count as "at once"."""
 
-SUCCESSOR_WAIT_MS = 3_000
-"""How long a write that a log recognises may wait for the leader after the one that fell silent."""
-
 REACH_MS = 1_000
 """How long a write may wait for a connection to its leader; nothing was sent, so the refusal is certain."""
 
