@@ -14,6 +14,7 @@ from tests.support.virtual_time import LoopClock, run_virtual
 TOPIC = "t"
 PARTITIONS = 2
 HEAL_MS = 60_000
+WRITABLE_MS = 10_000
 
 
 @dataclass(eq=False)
@@ -234,13 +235,19 @@ class Campaign:
             )
 
         await self.cluster.until(is_whole, HEAL_MS)
+        deadline = self.clock.now_ms() + WRITABLE_MS
         for number in range(PARTITIONS):
-            write = self.new_write()
-            write.partition = number
-            leader = self.cluster.leader_of(TOPIC, number)
-            assert leader is not None
+            while not await self.is_writable(number):
+                assert self.clock.now_ms() < deadline, "no progress after faults stopped"
+                await self.clock.sleep(100)
+
+    async def is_writable(self, partition: int) -> bool:
+        write = self.new_write()
+        write.partition = partition
+        leader = self.cluster.leader_of(TOPIC, partition)
+        if leader is not None:
             await self.send(self.cluster.nodes[leader], write, None)
-            assert write.offset is not None, "no progress after faults stopped"
+        return write.offset is not None
 
     async def copies(self, partition: int) -> list[list[str]]:
         return [
