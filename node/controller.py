@@ -251,7 +251,23 @@ class Controller:
         is_drained = (
             is_draining and broker.is_draining and not elections.plan_drain(image, broker_id)
         )
-        return {"answer": answer, "drained": is_drained}
+        return {"answer": answer, "drained": is_drained, "age": self._majority_age_ms(now_ms)}
+
+    def _majority_age_ms(self, now_ms: MonotonicMs) -> int:
+        """How long ago a majority of the voters was last heard of, ourselves included.
+
+        A leader that was cut off goes on believing for a while; what it grants must not outlive what it knows, or
+        it would be the last to stop taking writes that nobody commits.
+        """
+        others = [v for v in self._settings.voters if v != self._node_id]
+        needed = (len(others) + 1) // 2
+        if not needed:
+            return 0
+        heard = (self._metadata.quorum.last_contact_ms(voter) for voter in others)
+        latest = sorted((h for h in heard if h is not None), reverse=True)
+        if len(latest) < needed:
+            return self._settings.session_ms
+        return max(0, now_ms - latest[needed - 1])
 
     # -- quick detection of dead processes -------------------------------------------------------
 

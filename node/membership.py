@@ -217,9 +217,10 @@ class Membership:
 
     def _take_answer(self, answer: dict[str, object], sent_ms: MonotonicMs) -> None:
         match answer:
-            case {"answer": int(number), "drained": bool(is_drained)}:
+            case {"answer": int(number), "drained": bool(is_drained), "age": int(age_ms)}:
                 self._echo = number
-                self._lease_ms = sent_ms
+                # As old as what the controller knew of its majority when it answered.
+                self._lease_ms = max(self._lease_ms, MonotonicMs(sent_ms - age_ms))
                 self._is_drained = is_drained
             case _:
                 logger.warning("heartbeat: an answer of the wrong shape")

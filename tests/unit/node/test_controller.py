@@ -197,6 +197,24 @@ class TestSessions:
         control.stop()
 
     @virtual
+    async def test_its_answers_say_how_long_ago_a_majority_was_heard_of(self) -> None:
+        control = await Control().start(1, 2, 3)
+        now_ms = control.clock.now_ms()
+        control.nodes[1].quorum.contacts.update({2: now_ms - 900, 3: now_ms - 400})
+        answer = control.active.take_heartbeat(
+            2,
+            {
+                "epoch": control.broker(2).broker_epoch,
+                "echo": control.echoes.get(2, 0),
+                "index": control.image.index,
+                "draining": False,
+                "full": False,
+            },
+        )
+        assert answer["age"] == 400, "ourselves and the one that spoke last are two of three"
+        control.stop()
+
+    @virtual
     async def test_the_previous_raft_leaders_session_counts_from_its_last_message(self) -> None:
         control = await Control().start(1, 2, 3)
         control.nodes[2].quorum.contacts[1] = control.clock.now_ms()
@@ -349,7 +367,7 @@ class TestLeadership:
             answer = control.beat(2, draining=True)
             control.beat_all(2, 3)
             await after(100)
-        assert answer == {"answer": control.echoes[2], "drained": True}
+        assert answer == {"answer": control.echoes[2], "drained": True, "age": 0}
         assert [control.partition(i).leader for i in range(3)] == [1, 1, 2]
         assert [2 in control.partition(i).isr for i in range(3)] == [False, False, True]
         assert not control.broker(2).is_fenced

@@ -34,6 +34,7 @@ class Member:
         self.network = Network()
         self.heartbeats: list[dict[str, object]] = []
         self.is_drained = False
+        self.age_ms = 0
         self.refusal: Exception | None = None
         self.network.join(1, {HEARTBEAT: self.on_heartbeat})
         self.directory = DataDirectory.open(
@@ -67,7 +68,7 @@ class Member:
         self.heartbeats.append(header)
         if self.refusal is not None:
             raise self.refusal
-        return {"answer": len(self.heartbeats), "drained": self.is_drained}
+        return {"answer": len(self.heartbeats), "drained": self.is_drained, "age": self.age_ms}
 
     async def ready(self) -> "Member":
         """The cluster has a name and node 1 is its controller."""
@@ -170,6 +171,19 @@ class TestLease:
         await after(sent_ms + SESSION_MS - member.clock.now_ms() - 1)
         assert member.membership.has_lease
         await after(1)
+        assert not member.membership.has_lease
+        running.cancel()
+
+    @virtual
+    async def test_it_is_as_old_as_what_the_controller_knew_of_its_majority(self) -> None:
+        # A Raft leader that was cut off answers, its own broker above all, until it notices.
+        member = await Member().ready()
+        await member.register()
+        running = member.run()
+        await after(100)
+        assert member.membership.has_lease
+        member.age_ms = SESSION_MS
+        await after(SESSION_MS + 100)
         assert not member.membership.has_lease
         running.cancel()
 
