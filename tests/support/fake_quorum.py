@@ -116,9 +116,11 @@ class FakeQuorum:
         await asyncio.sleep(self._log.delay_ms() / 1000)
         if fault == "refused":
             raise NoQuorumError("no majority; the command was not applied")
-        if fault == "vanished" or not self._is_reachable() or self._log.leader_id is None:
+        if fault == "vanished":
             await asyncio.sleep(timeout_ms / 1000)
             raise FateUnknownError("no answer in time")
+        if not await self._reached(timeout_ms):
+            raise NoQuorumError("no majority in time; the command was not applied")
         index = self._log.commit(command)
         if fault == "lost":
             await asyncio.sleep(min(timeout_ms, 50) / 1000)
@@ -129,10 +131,19 @@ class FakeQuorum:
             raise FateUnknownError("cut off before the answer")
         return self._responses.pop(index)
 
+    async def _reached(self, timeout_ms: int) -> bool:
+        """Whether a majority can be asked, now or later within the time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        while self.is_stopped or not self._is_reachable() or self._log.leader_id is None:
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(min(0.02, deadline - loop.time() + 1e-6))
+        return True
+
     async def barrier(self, *, timeout_ms: int) -> int:
         await asyncio.sleep(self._log.delay_ms() / 1000)
-        if not self._is_reachable() or self._log.leader_id is None:
-            await asyncio.sleep(timeout_ms / 1000)
+        if not await self._reached(timeout_ms):
             raise NoQuorumError("no majority answered in time")
         self.catch_up()
         return self._applied
