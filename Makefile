@@ -48,8 +48,9 @@ chaos: $(STAMP)  ## the chaos suite: SCENARIOS=a,b SEEDS=1,2,3 SECONDS_EACH=60; 
 chaos-selftest: $(STAMP)  ## the chaos suite against a stand-in cluster with known bugs; needs root
 	$(BIN)/python -m tests.chaos.selftest
 
-sim: $(STAMP)  ## the Raft core on virtual time: SEEDS=n seeds; a failure prints how to replay it
+sim: $(STAMP)  ## the Raft core, then whole nodes, on virtual time: SEEDS=n; a failure says how to replay it
 	$(BIN)/python -m tests.sim.raft --seeds 0:$(SEEDS)
+	$(BIN)/python -m tests.sim.nodes --count $(SEEDS)
 
 lock:  ## write requirements.lock anew from the newest versions that pyproject.toml allows
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
