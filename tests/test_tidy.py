@@ -1,0 +1,111 @@
+"""House rules that no linter knows, as tests."""
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("storage", "raft_meta", "http_api", "node", "milena", "spark_ext", "loadtest")
+
+CORES = ("storage", "raft_meta/machine", "node/replication")
+"""Decide without doing: no loop, no clock, no chance, no sockets."""
+
+CORE_FILES = ("node/sessions.py", "node/record_batches.py", "node/fetch_wire.py")
+FORBIDDEN_IN_CORES = {"asyncio", "socket", "time", "random", "uuid", "secrets", "ssl", "subprocess"}
+ALLOWED = {
+    # Placement is handed its random source and names the type.
+    ("raft_meta/machine/placement.py", "random"),
+}
+OS_FILES = "storage/os_files.py"
+ENTRY_POINTS = {"node.cli", "node.__main__", "milena.__main__", "loadtest.demo", "node.config_docs"}
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", sources(*PACKAGES), ids=name_of)
+def test_every_module_says_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(tree_of(path)), "a module begins with what it owns and refuses to know"
+
+
+@pytest.mark.parametrize(
+    "path", [*sources(*CORES), *(ROOT / name for name in CORE_FILES)], ids=name_of
+)
+def test_cores_decide_and_do_nothing(path: Path) -> None:
+    tree = tree_of(path)
+    used = {name.split(".")[0] for name in imported(tree)}
+    if name_of(path) != OS_FILES:
+        assert "os" not in used, "the operating system is reached through storage.files"
+        found = {
+            module for module in used & FORBIDDEN_IN_CORES if (name_of(path), module) not in ALLOWED
+        }
+        assert not found
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)]
+
+
+@pytest.mark.parametrize("path", sources(*PACKAGES), ids=name_of)
+def test_nothing_was_left_behind(path: Path) -> None:
+    names = {
+        node.func.id
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert "breakpoint" not in names
+    text = path.read_text(encoding="utf-8")
+    assert not [word for word in ("TO" + "DO", "FIX" + "ME") if word in text]
+
+
+def test_no_module_is_dead() -> None:
+    users = [*sources(*PACKAGES)]
+    used = {name for path in users for name in imported(tree_of(path))}
+    modules = {
+        name_of(path).removesuffix(".py").replace("/", ".")
+        for path in users
+        if path.name != "__init__.py"
+    }
+    assert not modules - used - ENTRY_POINTS
+
+
+def test_pickle_is_imported_nowhere() -> None:
+    found = [
+        name_of(path)
+        for path in sources(*PACKAGES)
+        if {"pickle", "marshal", "shelve", "dill"}
+        & {n.split(".")[0] for n in imported(tree_of(path))}
+    ]
+    assert not found
+
+
+def test_every_requirement_is_pinned_and_names_no_index() -> None:
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert pins
+    assert not [line for line in pins if "==" not in line or "://" in line or line.startswith("-")]
+
+
+def test_the_tree_is_source_only() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    assert not [name for name in listed if name.endswith((".pyc", ".img", ".log"))]
