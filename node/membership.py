@@ -91,6 +91,11 @@ class Membership:
         """Whether the controller counts on this broker, as far as can be known."""
         return self._clock.now_ms() - self._lease_ms < self._session_ms
 
+    @property
+    def lease_left_ms(self) -> int:
+        """How long the lease still runs without another answer."""
+        return max(0, self._lease_ms + self._session_ms - self._clock.now_ms())
+
     def me(self, image: Image) -> Broker | None:
         """This broker in the image, if it is this life of it."""
         broker = image.brokers.get(self._broker_id)

@@ -403,6 +403,17 @@ class PartitionRunner:
         for watcher in self.watchers:
             watcher.on_news(self)
 
+    def on_lease_lost(self) -> None:
+        """Others may lead by now: whoever waits here for a commit hears at once that nobody knows."""
+        if self.leader is not None:
+            self._committed.fail_above(
+                self.high_watermark,
+                FateUnknownError(
+                    f"{self.name}: broker {self._context.broker_id} is cut off from the metadata quorum; "
+                    "the records may or may not have been written"
+                ),
+            )
+
     # -- serving followers -----------------------------------------------------------------------
 
     def on_replica_fetch(

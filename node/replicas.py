@@ -314,6 +314,11 @@ class LocalReplicas:
         for runner in self.runners.values():
             runner.tick(now_ms, image.brokers)
 
+    def on_lease_lost(self) -> None:
+        """This node was cut off from the quorum for as long as a session lasts."""
+        for runner in self.runners.values():
+            runner.on_lease_lost()
+
     def run_retention(self) -> None:
         """Delete what retention allows, on leaders; followers adopt their leader's log start."""
         for runner in self.runners.values():

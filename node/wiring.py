@@ -59,6 +59,7 @@ EXIT_REFUSED = 78
 WORKERS = 8
 """Threads for syncs, cold reads and recovery: they wait for the disk, not for the processor."""
 TICK_MS = 200
+LEASE_POLL_MS = 100
 FEATURE_LEVEL = 1
 TRANSFER_TIMEOUT_MS = 2_000
 API_SHUTDOWN_S = 2.0
@@ -427,6 +428,7 @@ class Node:
                 group.create_task(self.replicas.run(), name="replicas"),
                 group.create_task(self._tick(), name="tick"),
                 group.create_task(self._housekeeping(), name="housekeeping"),
+                group.create_task(self._watch_lease(), name="lease"),
             ]
             await stop.wait()
             await self._leave()
@@ -446,6 +448,17 @@ class Node:
         while True:
             await self._clock.sleep(TICK_MS)
             self.replicas.tick()
+
+    async def _watch_lease(self) -> None:
+        """Answer waiting writers when the lease ends, not when their patience does."""
+        while True:
+            left_ms = self.membership.lease_left_ms
+            if left_ms > 0:
+                await self._clock.sleep(left_ms + 1)
+                continue
+            self.replicas.on_lease_lost()
+            while not self.membership.has_lease:
+                await self._clock.sleep(LEASE_POLL_MS)
 
     async def _housekeeping(self) -> None:
         """Checkpoints, retention and room, one small thing at a time."""

@@ -298,6 +298,17 @@ class TestDemotion:
             task.result()
 
     @virtual
+    async def test_a_writer_hears_when_its_leader_was_cut_off(self) -> None:
+        bench = leading((1, 2))
+        task = bench.send(batch("a"), timeout_ms=60_000)
+        await settle()
+        bench.runner.on_lease_lost()
+        await settle()
+        with pytest.raises(FateUnknownError):
+            task.result()
+        assert bench.content() == ["a"], "it may still be committed"
+
+    @virtual
     async def test_a_removed_replicas_writers_hear_that_their_fate_is_unknown(self) -> None:
         bench = leading((1, 2))
         tasks = [bench.send(batch("a"), timeout_ms=60_000) for _ in range(2)]
