@@ -52,7 +52,7 @@ WRITE_BUFFER_BYTES_MAX = 4 << 20
 """Above this many unsent bytes a link counts as full: four answers of 1 MB on their way."""
 HANDSHAKE_MS_MAX = 3_000
 """A handshake is two round trips; a peer that needs longer is stalled."""
-PING_MS = {Channel.RPC: 250, Channel.FETCH: 1_000, Channel.CONTROL: 1_000}
+PING_MS = {Channel.RPC: 200, Channel.FETCH: 1_000, Channel.CONTROL: 1_000}
 SILENT_ROUNDS_MAX = 2
 """Rounds of PING_MS without a byte, while an answer is due, before a link is given up.
 
