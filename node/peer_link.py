@@ -8,8 +8,8 @@ A link belongs to one loop and is driven by its transport alone. Protocol of a l
 1. The dialer has sent the preface, in the clear. Then, under TLS if there is any, both run the handshake.
 2. The dialer sends a hello that names the channel. From here on only the dialer asks and only the listener answers.
 3. Requests are multiplexed by id; answers come in any order. A caller that gave up drops the late answer.
-4. A dialer that waits for an answer and hears nothing sends pings; after a few without any byte in return it gives the
-   link up. Silent rounds are counted, not measured: a stall of our own counts as one round.
+4. A dialer that waits for an answer and hears nothing sends pings; after a few without any byte in return its calls
+   fail, and after many it gives the link up. Silent rounds are counted, not measured: a stall of our own is one round.
 """
 
 import asyncio
@@ -53,12 +53,16 @@ WRITE_BUFFER_BYTES_MAX = 4 << 20
 HANDSHAKE_MS_MAX = 3_000
 """A handshake is two round trips; a peer that needs longer is stalled."""
 PING_MS = {Channel.RPC: 200, Channel.FETCH: 1_000, Channel.CONTROL: 1_000}
-SILENT_ROUNDS_MAX = 2
-"""Rounds of PING_MS without a byte, while an answer is due, before a link is given up.
-
-Clients wait on calls: within a second they hear that a node does not answer, and may turn to another. A fetch is
-silent by nature for as long as it may wait for records, and nobody waits for it.
-"""
+SILENT_ROUNDS_MAX = 3
+"""Rounds of PING_MS without a byte, while an answer is due, before a peer counts as silent: waiting calls fail, and new
+ones are refused until a byte comes. Clients wait on calls, and may turn to another node within a second. A fetch is
+silent by nature for as long as it may wait for records, and nobody waits for it."""
+LOST_ROUNDS_MAX = 20
+"""Silent rounds before the link itself is given up."""
+PATIENCE_ROUNDS_MAX = 12
+"""A peer that spoke after a silence was only slow: from then on the link waits twice as long, up to this."""
+CALM_ROUNDS = 50
+"""Rounds without a silence that take one round off a learnt patience."""
 CALLS_IN_FLIGHT_MAX = 8_192
 """Per link; twice the requests that an API takes in flight."""
 BYTES_IN_FLIGHT_MAX = 256 << 20
@@ -233,6 +237,13 @@ class CallerLink(Link):
         self._drained: asyncio.Future[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._silent_rounds = 0
+        self._calm_rounds = 0
+        self._patience = SILENT_ROUNDS_MAX
+
+    @property
+    def is_silent(self) -> bool:
+        """Nothing was heard for so long that nobody should wait on this peer."""
+        return self._silent_rounds >= self._patience and not self._has_heard
 
     def close(self) -> None:
         """The owner is done with it; waiting calls fail as lost."""
@@ -262,6 +273,10 @@ class CallerLink(Link):
             RequestTooLargeError: the body does not fit in a frame; nothing was sent.
         """
         _check_size(body)
+        if self.is_silent:
+            raise PeerUnreachableError(
+                f"no sign of life from node {self.peer_id}; nothing was sent"
+            )
         if len(self._answers) >= CALLS_IN_FLIGHT_MAX:
             raise PeerUnreachableError(
                 f"{len(self._answers)} requests to node {self.peer_id} wait for an answer; not sent"
@@ -301,12 +316,7 @@ class CallerLink(Link):
         if self._watch is not None:
             self._watch.cancel()
         self._release()
-        answers, self._answers = self._answers, {}
-        for answer in answers.values():
-            if not answer.done():
-                answer.set_exception(
-                    PeerLostError(f"the connection to node {self.peer_id} was lost: {self.failure}")
-                )
+        self._fail_answers(f"the connection to node {self.peer_id} was lost: {self.failure}")
         if was_open and self._on_lost_callback is not None:
             self._on_lost_callback(self)
 
@@ -316,19 +326,42 @@ class CallerLink(Link):
             drained.set_result(None)
 
     def _on_watch(self) -> None:
-        """One round: runs only while answers are due, so that an idle link costs nothing."""
+        """One round: runs only while answers are due or the peer is silent, so that an idle link costs nothing."""
         self._watch = None
-        is_silent, self._has_heard = not self._has_heard, False
-        self._silent_rounds = self._silent_rounds + 1 if is_silent else 0
-        if not self._answers or not self.is_open:
+        has_heard, self._has_heard = self._has_heard, False
+        if has_heard:
+            self._learn_patience()
             self._silent_rounds = 0
+        elif self._answers or self._silent_rounds:
+            self._silent_rounds += 1
+        if not self.is_open or not (self._answers or self._silent_rounds):
             return
-        if self._silent_rounds > SILENT_ROUNDS_MAX:
-            self.abort(f"no sign of life for {self._silent_rounds * PING_MS[self.channel]} ms")
+        silent_ms = self._silent_rounds * PING_MS[self.channel]
+        if self._silent_rounds >= LOST_ROUNDS_MAX:
+            self.abort(f"no sign of life for {silent_ms} ms")
             return
-        if is_silent:
+        if self._silent_rounds >= self._patience:
+            self._fail_answers(f"no sign of life from node {self.peer_id} for {silent_ms} ms")
+        if not has_heard:
             self.send(peer_codec.encode_ping())
         self._watch = self._loop.call_later(PING_MS[self.channel] / 1000, self._on_watch)
+
+    def _learn_patience(self) -> None:
+        """The peer spoke: how long it may be silent and live. Rounds are counted, not measured."""
+        if self._silent_rounds >= self._patience:
+            self._patience = min(2 * self._silent_rounds, PATIENCE_ROUNDS_MAX)
+            self._calm_rounds = 0
+        elif self._patience > SILENT_ROUNDS_MAX:
+            self._calm_rounds += 1
+            if self._calm_rounds >= CALM_ROUNDS:
+                self._patience -= 1
+                self._calm_rounds = 0
+
+    def _fail_answers(self, why: str) -> None:
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(PeerLostError(why))
 
 
 class ServerLink(Link):

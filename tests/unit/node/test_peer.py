@@ -468,30 +468,69 @@ async def test_a_listener_stops_reading_while_its_handlers_hold_too_much(
         assert link._held_bytes == 0
 
 
-async def test_a_silent_peer_is_pinged_and_then_given_up(monkeypatch: pytest.MonkeyPatch):
+def silent_round(link: peer_link.CallerLink) -> None:
+    """A round of the watch passes without a byte."""
+    link._has_heard = False
+    assert link._watch is not None
+    link._watch.cancel()
+    link._on_watch()
+
+
+async def parked(pair: Pair) -> tuple[peer_link.CallerLink, "asyncio.Future[object]"]:
+    """A call that nobody answers, and its link."""
+    pair.server.register("echo", echo)
+    await pair.call("echo")
+    (link,) = pair.client._links.values()
+    never: asyncio.Future[peer_link.Reply] = asyncio.get_running_loop().create_future()
+    pair.server.register("park", lambda *_: asyncio.shield(never))
+    call = asyncio.ensure_future(pair.call("park"))
+    await asyncio.sleep(0)
+    return link, call
+
+
+async def test_calls_to_a_silent_peer_fail_and_new_ones_are_not_sent(
+    monkeypatch: pytest.MonkeyPatch,
+):
     async with Pair() as pair:
-        pair.server.register("echo", echo)
-        await pair.call("echo")
-        (link,) = pair.client._links.values()
-        (other,) = pair.server._links
-        never: asyncio.Future[peer_link.Reply] = asyncio.get_running_loop().create_future()
-        pair.server.register("park", lambda *_: asyncio.shield(never))
-        call = asyncio.ensure_future(pair.call("park"))
-        await asyncio.sleep(0)
+        link, call = await parked(pair)
         sent: list[bytes] = []
-        send = link.send
         monkeypatch.setattr(link, "send", lambda header, body=(): sent.append(header))
-        for _ in range(peer_link.SILENT_ROUNDS_MAX + 1):
-            link._has_heard = False
-            assert link.is_open
-            link._watch.cancel()
-            link._on_watch()
+        for _ in range(peer_link.SILENT_ROUNDS_MAX):
+            assert not call.done()
+            silent_round(link)
+        with pytest.raises(PeerLostError, match="no sign of life"):
+            await call
         assert sent == [peer_codec.encode_ping()] * peer_link.SILENT_ROUNDS_MAX
+        assert link.is_open
+        with pytest.raises(PeerUnreachableError, match="nothing was sent"):
+            await pair.call("echo")
+
+
+async def test_a_peer_that_speaks_again_is_called_again_and_waited_for_longer():
+    async with Pair() as pair:
+        link, call = await parked(pair)
+        for _ in range(peer_link.SILENT_ROUNDS_MAX):
+            silent_round(link)
+        with pytest.raises(PeerLostError):
+            await call
+        link._has_heard = True
+        assert not link.is_silent
+        link._watch.cancel()
+        link._on_watch()
+        assert link._patience == 2 * peer_link.SILENT_ROUNDS_MAX
+        assert await pair.call("echo")
+
+
+async def test_a_link_that_stays_silent_is_given_up():
+    async with Pair() as pair:
+        link, call = await parked(pair)
+        for _ in range(peer_link.LOST_ROUNDS_MAX):
+            assert link.is_open
+            silent_round(link)
+        assert not link.is_open
         assert "no sign of life" in link.failure
         with pytest.raises(PeerLostError):
             await call
-        assert send is not None
-        assert other is not None
 
 
 async def test_a_ping_is_answered():
