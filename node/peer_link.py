@@ -53,10 +53,13 @@ WRITE_BUFFER_BYTES_MAX = 4 << 20
 HANDSHAKE_MS_MAX = 3_000
 """A handshake is two round trips; a peer that needs longer is stalled."""
 PING_MS = {Channel.RPC: 200, Channel.FETCH: 1_000, Channel.CONTROL: 1_000}
-SILENT_ROUNDS_MAX = 3
+SILENT_ROUNDS_MAX = 4
 """Rounds of PING_MS without a byte, while an answer is due, before a peer counts as silent: waiting calls fail, and new
 ones are refused until a byte comes. Clients wait on calls, and may turn to another node within a second. A fetch is
 silent by nature for as long as it may wait for records, and nobody waits for it."""
+WATCHED_ROUNDS = 50
+"""Rounds after its last call in which a link is still watched: who is called often is known to be silent before the
+next call. A link that nobody uses costs nothing."""
 LOST_ROUNDS_MAX = 20
 """Silent rounds before the link itself is given up."""
 PATIENCE_ROUNDS_MAX = 12
@@ -238,6 +241,9 @@ class CallerLink(Link):
         self._watch: asyncio.TimerHandle | None = None
         self._silent_rounds = 0
         self._calm_rounds = 0
+        self._unused_rounds = 0
+        self._expects = False
+        """Whether an answer or a pong is due."""
         self._patience = SILENT_ROUNDS_MAX
 
     @property
@@ -286,6 +292,7 @@ class CallerLink(Link):
         self.send(peer_codec.encode_request(request_id, request_type, fields), body)
         answer = self._loop.create_future()
         self._answers[request_id] = answer
+        self._unused_rounds, self._expects = 0, True
         if self._watch is None:
             self._watch = self._loop.call_later(PING_MS[self.channel] / 1000, self._on_watch)
         return request_id, answer
@@ -326,15 +333,17 @@ class CallerLink(Link):
             drained.set_result(None)
 
     def _on_watch(self) -> None:
-        """One round: runs only while answers are due or the peer is silent, so that an idle link costs nothing."""
+        """One round: runs while the link is in use or the peer is silent, so that an idle link costs nothing."""
         self._watch = None
         has_heard, self._has_heard = self._has_heard, False
         if has_heard:
             self._learn_patience()
             self._silent_rounds = 0
-        elif self._answers or self._silent_rounds:
+        elif self._expects:
             self._silent_rounds += 1
-        if not self.is_open or not (self._answers or self._silent_rounds):
+        self._unused_rounds += 1
+        is_wanted = self._answers or self._silent_rounds or self._unused_rounds < WATCHED_ROUNDS
+        if not self.is_open or not is_wanted:
             return
         silent_ms = self._silent_rounds * PING_MS[self.channel]
         if self._silent_rounds >= LOST_ROUNDS_MAX:
@@ -344,6 +353,7 @@ class CallerLink(Link):
             self._fail_answers(f"no sign of life from node {self.peer_id} for {silent_ms} ms")
         if not has_heard:
             self.send(peer_codec.encode_ping())
+        self._expects = bool(self._answers) or not has_heard
         self._watch = self._loop.call_later(PING_MS[self.channel] / 1000, self._on_watch)
 
     def _learn_patience(self) -> None:

@@ -521,6 +521,24 @@ async def test_a_peer_that_speaks_again_is_called_again_and_waited_for_longer():
         assert await pair.call("echo")
 
 
+async def test_a_link_in_use_is_watched_between_calls_and_an_unused_one_is_not():
+    async with Pair() as pair:
+        pair.server.register("echo", echo)
+        await pair.call("echo")
+        (link,) = pair.client._links.values()
+        for _ in range(peer_link.SILENT_ROUNDS_MAX + 1):
+            silent_round(link)
+        assert link.is_silent, "before anybody calls it in vain"
+        link._has_heard = True
+        for _ in range(peer_link.WATCHED_ROUNDS):
+            if link._watch is None:
+                break
+            link._watch.cancel()
+            link._on_watch()
+            link._has_heard = True
+        assert link._watch is None
+
+
 async def test_a_link_that_stays_silent_is_given_up():
     async with Pair() as pair:
         link, call = await parked(pair)
