@@ -63,8 +63,9 @@ next call. A link that nobody uses costs nothing."""
 LOST_ROUNDS_MAX = 20
 """Silent rounds before the link itself is given up."""
 PATIENCE_ROUNDS_MAX = 12
-"""A peer that spoke after a silence was only slow: from then on the link waits twice as long, up to this."""
-CALM_ROUNDS = 50
+"""A peer that spoke within twice the patience was only slow: from then on the link waits twice as long, up to this. A
+longer silence was an outage, and teaches nothing."""
+CALM_ROUNDS = 10
 """Rounds without a silence that take one round off a learnt patience."""
 CALLS_IN_FLIGHT_MAX = 8_192
 """Per link; twice the requests that an API takes in flight."""
@@ -358,7 +359,7 @@ class CallerLink(Link):
 
     def _learn_patience(self) -> None:
         """The peer spoke: how long it may be silent and live. Rounds are counted, not measured."""
-        if self._silent_rounds >= self._patience:
+        if self._patience <= self._silent_rounds <= 2 * self._patience:
             self._patience = min(2 * self._silent_rounds, PATIENCE_ROUNDS_MAX)
             self._calm_rounds = 0
         elif self._patience > SILENT_ROUNDS_MAX:

@@ -521,6 +521,19 @@ async def test_a_peer_that_speaks_again_is_called_again_and_waited_for_longer():
         assert await pair.call("echo")
 
 
+async def test_an_outage_teaches_no_patience():
+    async with Pair() as pair:
+        link, call = await parked(pair)
+        for _ in range(2 * peer_link.SILENT_ROUNDS_MAX + 1):
+            silent_round(link)
+        with pytest.raises(PeerLostError):
+            await call
+        link._has_heard = True
+        link._watch.cancel()
+        link._on_watch()
+        assert link._patience == peer_link.SILENT_ROUNDS_MAX
+
+
 async def test_a_link_in_use_is_watched_between_calls_and_an_unused_one_is_not():
     async with Pair() as pair:
         pair.server.register("echo", echo)
