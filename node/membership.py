@@ -212,7 +212,7 @@ class Membership:
         else:
             try:
                 answer, _ = await self._peer.call(
-                    leader_id, HEARTBEAT, header, timeout_ms=self._session_ms, channel=CHANNEL
+                    leader_id, HEARTBEAT, header, timeout_ms=self._session_ms // 2, channel=CHANNEL
                 )
             except FateUnknownError:
                 # What is lost may stay stuck behind TCP's growing timers: a new connection is quicker.

@@ -62,9 +62,9 @@ logger = logging.getLogger(__name__)
 
 PRODUCE = "produce"
 
-LEADER_WAIT_MS = 1_000
-"""How long a write of which nothing was sent may wait for the image to name another leader before it is refused. Long
-enough for a planned change of leader and for most of a failover, short enough to count as "at once"."""
+LEADER_WAIT_MS = 300
+"""How long a write may wait for the image to name another leader before it is refused. Long enough for a planned
+change of leader, short enough to count as "at once"."""
 
 REACH_MS = 1_000
 """How long a write may wait for a connection to its leader; nothing was sent, so the refusal is certain."""
@@ -372,9 +372,7 @@ class ProduceService:
                     state.leader, state.leader_epoch, topic, partition, batch, acks, left
                 )
             except (NotLeaderError, NoLeaderError, PeerUnreachableError) as error:
-                # Who is cut off will not hear of another leader.
-                is_hopeful = self._membership.has_lease
-                left = max(0, min(patience, deadline) - self._clock.now_ms()) if is_hopeful else 0
+                left = max(0, min(patience, deadline) - self._clock.now_ms())
                 if not await self._leader_moved(topic, partition, seen_epoch, left):
                     raise NoLeaderError(
                         f"{topic.name}-{partition}: {error.message}; nothing was written"
