@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 INPUT ?=
 KEEP ?=
+LOADTEST_ARGS ?=
+BENCH_ARGS ?=
 SEEDS ?= 50
+FIRST ?= 0
+JOBS ?= 1
 SCENARIOS ?=
 SECONDS_EACH ?= 60
 DISK ?= dir
 NETWORK ?= none
 
-.PHONY: demo test lint types layers sim chaos chaos-selftest clean lock format
+.PHONY: demo test test-moves test-spark test-helm loadtest bench lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
 
 .venv: $(STAMP)
 
@@ -25,7 +29,22 @@ demo: $(STAMP)  ## the main job on real input: produce, kill a leader, read back
 	$(BIN)/python -m loadtest.demo $(if $(INPUT),--input $(INPUT)) $(if $(KEEP),--keep)
 
 test: $(STAMP)  ## unit, property, script, simulation and integration tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
+
+test-moves: $(STAMP)  ## replicas of a loaded topic move between five real nodes, each of which is killed on the way
+	$(BIN)/python -m pytest tests/integration/test_reassignments.py
+
+test-spark: $(STAMP)  ## the Spark data source and its jobs on local[2] and on a local cluster; needs Java 17
+	$(BIN)/python -m pytest tests/spark
+
+test-helm: $(STAMP)  ## the chart: rendered, installed, upgraded, killed and scaled with real nodes; the image; needs root
+	$(BIN)/python -m pytest tests/helm
+
+loadtest: $(STAMP)  ## one minute of locust on three nodes with a kill -9 in the middle; every acknowledged record is read back
+	$(BIN)/python -m loadtest $(LOADTEST_ARGS)
+
+bench: $(STAMP)  ## every figure beside its peers, in rounds; BENCH_ARGS="--rows fetch --rounds 3", docs/performance.md
+	$(BIN)/python -m loadtest.bench $(BENCH_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -45,12 +64,35 @@ chaos: SEEDS = 1
 chaos: $(STAMP)  ## the chaos suite: SCENARIOS=a,b SEEDS=1,2,3 SECONDS_EACH=60; as root DISK=loop NETWORK=netns
 	$(BIN)/python -m tests.chaos --scenario $(or $(SCENARIOS),all) --seconds $(SECONDS_EACH) --seeds $(SEEDS) --disk $(DISK) --network $(NETWORK) $(if $(IDEMPOTENT),--idempotent)
 
+chaos-groups: SEEDS = 1
+chaos-groups: $(STAMP)  ## consumer groups while nodes and members break: SCENARIOS=name SEEDS=seed SECONDS_EACH=60; DISK, NETWORK as above
+	$(BIN)/python -m tests.chaos.groups --scenario $(or $(SCENARIOS),kill-leader) --seconds $(SECONDS_EACH) --seed $(SEEDS) --disk $(DISK) --network $(NETWORK) --work chaos-runs/groups-$$(date +%Y%m%d-%H%M%S)
+
 chaos-selftest: $(STAMP)  ## the chaos suite against a stand-in cluster with known bugs; needs root
 	$(BIN)/python -m tests.chaos.selftest
 
-sim: $(STAMP)  ## the Raft core, then whole nodes, on virtual time: SEEDS=n; a failure says how to replay it
-	$(BIN)/python -m tests.sim.raft --seeds 0:$(SEEDS)
-	$(BIN)/python -m tests.sim.nodes --count $(SEEDS)
+sim: $(STAMP)  ## the Raft core, then whole clusters, on virtual time: SEEDS=n FIRST=m JOBS=processes; a failure says how to replay it
+	$(BIN)/python -m tests.sim.raft --seeds $(FIRST):$$(($(FIRST) + $(SEEDS)))
+	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST):$$(($(FIRST) + $(SEEDS))) --jobs $(JOBS)
+	$(BIN)/python -m tests.sim.groups --seeds $(FIRST):$$(($(FIRST) + $(SEEDS)))
+	$(BIN)/python -m tests.sim.nodes --first $(FIRST) --count $(SEEDS)
+	$(BIN)/python -m tests.sim.nodes.moving --first $(FIRST) --count $(SEEDS)
+
+mutations: $(STAMP)  ## guards taken out one by one: the simulation must notice; writes tests/sim/mutations.md
+	$(BIN)/python -m tests.sim.mutations
+
+crash-search: $(STAMP)  ## every boundary of every change on disk, every state that a power cut may leave there
+	$(BIN)/python -m tests.crash $(if $(SCENARIOS),$(addprefix --scenario ,$(SCENARIOS)))
+
+$(VENV)/.fuzz: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0'
+	touch $@
+
+fuzz: $(VENV)/.fuzz  ## every decoder under atheris, SECONDS_EACH=60 for each; TARGETS="a b" for some of them
+	$(BIN)/python -m tests.fuzz.coverage --seconds $(SECONDS_EACH) $(if $(TARGETS),$(addprefix --target ,$(TARGETS)))
+
+hostile: $(STAMP)  ## hostile clients in numbers against three nodes; ATTACKS="a b" for some of them
+	$(BIN)/python -m tests.hostile $(if $(ATTACKS),$(addprefix --attack ,$(ATTACKS)))
 
 lock:  ## write requirements.lock anew from the newest versions that pyproject.toml allows
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
@@ -60,5 +102,5 @@ lock:  ## write requirements.lock anew from the newest versions that pyproject.t
 	rm -rf build/lock
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache chaos-runs demo-data
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache chaos-runs demo-data loadtest-report bench-report
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
