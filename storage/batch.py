@@ -24,6 +24,7 @@ Big-endian; the last column says which checksum covers the field.
 
     attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
     extension 1: idempotency key: key_hash 16, body_hash 8, partition_count 4
+    extension 2: delete horizon: wall ms 8; from then on compaction may drop the batch's tombstones; comes with bit 6
 
 A producer makes everything but the leader's stamp; the leader sets that alone, without touching the rest, so that
 ``crc`` holds from the client to the last replica. The stamp has a checksum of its own, because a flipped epoch would
@@ -69,6 +70,7 @@ __all__ = [
     "decode_columns",
     "decode_header",
     "encode_batch",
+    "encode_filler",
     "iterate_batches",
     "iterate_headers",
     "offsets_of",
@@ -77,6 +79,7 @@ __all__ = [
     "stamp_batch",
     "timestamps_of",
     "validate_client_batch",
+    "with_codec",
     "with_idempotency",
     "with_timestamp_type",
 ]
@@ -111,17 +114,20 @@ _CRC = Struct(">I")
 _ATTRIBUTES = Struct(">H")
 _EXTENSION = Struct(">BH")
 _IDEMPOTENCY = Struct(">16s8sI")
+_DELETE_HORIZON = Struct(">q")
 
 _STAMP_CRC_POSITION = _STAMP.size
 _CRC_POSITION = STAMP_BYTES
 _BODY_POSITION = _CRC_POSITION + _CRC.size
 
 _IDEMPOTENCY_TYPE = 1
+_DELETE_HORIZON_TYPE = 2
 
 _CODEC_MASK = 0b111
 _TIMESTAMP_TYPE_BIT = 1 << 3
 _TRANSACTIONAL_BIT = 1 << 4
-_CONTROL_BIT = 1 << 5
+CONTROL_BIT = 1 << 5
+"""Of the attributes: written by a leader for itself, and skipped by readers."""
 _DELETE_HORIZON_BIT = 1 << 6
 _CLIENT_BITS = _CODEC_MASK | _TIMESTAMP_TYPE_BIT
 
@@ -170,6 +176,8 @@ class BatchHeader(NamedTuple):
     base_sequence: int
     uncompressed_bytes: int
     idempotency: IdempotencyExtension | None = None
+    delete_horizon_ms: int | None = None
+    """Wall ms from which on compaction may drop the tombstones in here; None: it has not kept any yet."""
 
     @property
     def codec(self) -> Codec:
@@ -185,12 +193,22 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         """Written by a leader for itself; readers skip it."""
-        return bool(self.attributes & _CONTROL_BIT)
+        return bool(self.attributes & CONTROL_BIT)
 
     @property
     def is_transactional(self) -> bool:
         """Reserved."""
         return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def is_filler(self) -> bool:
+        """Holds nothing but the place of records that compaction removed."""
+        return (
+            not self.record_count
+            and self.producer_id == NO_PRODUCER
+            and self.idempotency is None
+            and not self.attributes & (CONTROL_BIT | _TRANSACTIONAL_BIT)
+        )
 
     @property
     def last_offset(self) -> int:
@@ -232,7 +250,7 @@ def encode_batch(
     Raises:
         InvalidRecordError: records that no batch can hold.
     """
-    attributes = codec | (timestamp_type << 3) | (_CONTROL_BIT if is_control else 0)
+    attributes = codec | (timestamp_type << 3) | (CONTROL_BIT if is_control else 0)
     offset_deltas = columns.offset_deltas
     last_offset_delta = offset_deltas[-1] if offset_deltas else len(columns.values) - 1
     return _assemble(
@@ -242,15 +260,20 @@ def encode_batch(
         last_offset_delta=max(last_offset_delta, 0),
         base_timestamp_ms=base_timestamp_ms,
         producer=producer,
-        idempotency=idempotency,
+        extensions=_encode_extensions(idempotency),
     )
 
 
-def rewrite_batch(header: BatchHeader, columns: RecordColumns) -> bytes:
+def rewrite_batch(
+    header: BatchHeader, columns: RecordColumns, *, delete_horizon_ms: int | None = None
+) -> bytes:
     """The batch of ``header`` with fewer records, for compaction.
 
-    Stamp, producer, extension and the range of offsets stay; ``columns.offset_deltas`` says which are left.
+    Stamp, producer, idempotency key and the range of offsets stay; ``columns.offset_deltas`` says which are left.
     """
+    attributes = header.attributes & ~_DELETE_HORIZON_BIT
+    if delete_horizon_ms is not None:
+        attributes |= _DELETE_HORIZON_BIT
     producer = (
         None
         if header.producer_id == NO_PRODUCER
@@ -259,11 +282,34 @@ def rewrite_batch(header: BatchHeader, columns: RecordColumns) -> bytes:
     return _assemble(
         columns,
         stamp=(header.base_offset, header.leader_epoch, header.append_time_ms),
-        attributes=header.attributes,
+        attributes=attributes,
         last_offset_delta=header.last_offset_delta,
         base_timestamp_ms=header.base_timestamp_ms,
         producer=producer,
-        idempotency=header.idempotency,
+        extensions=_encode_extensions(header.idempotency, delete_horizon_ms),
+    )
+
+
+def encode_filler(
+    *,
+    base_offset: int,
+    last_offset: int,
+    leader_epoch: int,
+    append_time_ms: int,
+    timestamp_ms: int,
+) -> bytes:
+    """A stamped batch without records for the offsets of batches that compaction removed.
+
+    ``timestamp_ms`` is the latest of theirs, so that retention by time judges their segment as before.
+    """
+    return _assemble(
+        RecordColumns(None, None, None, [], None),
+        stamp=(base_offset, leader_epoch, append_time_ms),
+        attributes=Codec.NONE,
+        last_offset_delta=last_offset - base_offset,
+        base_timestamp_ms=timestamp_ms,
+        producer=None,
+        extensions=b"",
     )
 
 
@@ -275,7 +321,7 @@ def _assemble(
     last_offset_delta: int,
     base_timestamp_ms: int,
     producer: ProducerStamp | None,
-    idempotency: IdempotencyExtension | None,
+    extensions: bytes,
 ) -> bytes:
     record_count = len(columns.values)
     for column in (columns.offset_deltas, columns.timestamp_deltas, columns.keys, columns.headers):
@@ -298,7 +344,7 @@ def _assemble(
         len(plain),
     )
     payload = compress(_CODECS[attributes & _CODEC_MASK], plain)
-    return _frame(stamp, body, _encode_extensions(idempotency), payload)
+    return _frame(stamp, body, extensions, payload)
 
 
 def with_idempotency(batch: bytes, idempotency: IdempotencyExtension) -> bytes:
@@ -307,6 +353,23 @@ def with_idempotency(batch: bytes, idempotency: IdempotencyExtension) -> bytes:
     body = batch[_BODY_POSITION:HEADER_BYTES]
     payload = memoryview(batch)[header.header_bytes :]
     return _frame((0, NO_EPOCH, NO_TIMESTAMP), body, _encode_extensions(idempotency), payload)
+
+
+def with_codec(batch: bytes, codec: Codec) -> bytes:
+    """The same unstamped batch, checked before, under another compression; its records and all else are as they were.
+
+    Raises:
+        CorruptBatchError: the payload does not decompress.
+    """
+    header = decode_header(batch)
+    if header.codec is codec:
+        return batch
+    payload = memoryview(batch)[header.header_bytes :]
+    plain = bytes(decompress(header.codec, payload, header.uncompressed_bytes))
+    attributes = _ATTRIBUTES.pack(header.attributes & ~_CODEC_MASK | codec)
+    body = attributes + batch[_BODY_POSITION + len(attributes) : HEADER_BYTES]
+    extensions = batch[HEADER_BYTES : header.header_bytes]
+    return _frame((0, NO_EPOCH, NO_TIMESTAMP), body, extensions, compress(codec, plain))
 
 
 def with_timestamp_type(batch: bytes, timestamp_type: TimestampType) -> bytes:
@@ -339,15 +402,21 @@ def _frame(
     )
 
 
-def _encode_extensions(idempotency: IdempotencyExtension | None) -> bytes:
-    if idempotency is None:
-        return b""
-    assert len(idempotency.key_hash) == 16, idempotency
-    assert len(idempotency.body_hash) == 8, idempotency
-    value = _IDEMPOTENCY.pack(
-        idempotency.key_hash, idempotency.body_hash, idempotency.partition_count
-    )
-    return _EXTENSION.pack(_IDEMPOTENCY_TYPE, len(value)) + value
+def _encode_extensions(
+    idempotency: IdempotencyExtension | None, delete_horizon_ms: int | None = None
+) -> bytes:
+    extensions = b""
+    if idempotency is not None:
+        assert len(idempotency.key_hash) == 16, idempotency
+        assert len(idempotency.body_hash) == 8, idempotency
+        value = _IDEMPOTENCY.pack(
+            idempotency.key_hash, idempotency.body_hash, idempotency.partition_count
+        )
+        extensions += _EXTENSION.pack(_IDEMPOTENCY_TYPE, len(value)) + value
+    if delete_horizon_ms is not None:
+        value = _DELETE_HORIZON.pack(delete_horizon_ms)
+        extensions += _EXTENSION.pack(_DELETE_HORIZON_TYPE, len(value)) + value
+    return extensions
 
 
 def stamp_batch(
@@ -419,11 +488,18 @@ def _decode_extensions(buffer: Buffer, position: int, header: BatchHeader) -> Ba
         at += length
     # Unknown types are kept and not understood: later versions may write them.
     value = found.get(_IDEMPOTENCY_TYPE)
-    if value is None:
-        return header
-    if len(value) != _IDEMPOTENCY.size:
-        raise CorruptBatchError(f"the idempotency extension has {len(value)} bytes instead of 28")
-    return header._replace(idempotency=IdempotencyExtension(*_IDEMPOTENCY.unpack(value)))
+    if value is not None:
+        if len(value) != _IDEMPOTENCY.size:
+            raise CorruptBatchError(
+                f"the idempotency extension has {len(value)} bytes instead of 28"
+            )
+        header = header._replace(idempotency=IdempotencyExtension(*_IDEMPOTENCY.unpack(value)))
+    value = found.get(_DELETE_HORIZON_TYPE)
+    if value is not None:
+        if len(value) != _DELETE_HORIZON.size:
+            raise CorruptBatchError(f"the delete horizon has {len(value)} bytes instead of 8")
+        header = header._replace(delete_horizon_ms=_DELETE_HORIZON.unpack(value)[0])
+    return header
 
 
 def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
@@ -574,6 +650,7 @@ def validate_client_batch(
     now_ms: int,
     timestamp_ahead_ms_max: int = TIMESTAMP_AHEAD_MS_MAX,
     records_max: int = RECORDS_MAX,
+    needs_keys: bool = False,
 ) -> BatchHeader:
     """The header of a batch that a client encoded, once nothing about it needs to be believed any more.
 
@@ -583,6 +660,7 @@ def validate_client_batch(
         now_ms: the node's wall clock.
         timestamp_ahead_ms_max: how far above ``now_ms`` a timestamp may be.
         records_max: the most records in a batch.
+        needs_keys: the topic is compacted, and a record without a key has no place in it.
 
     Raises:
         RequestTooLargeError: larger than ``bytes_max``.
@@ -602,10 +680,21 @@ def validate_client_batch(
         columns = decode_columns(batch, header, bytes_max=bytes_max)
     except CorruptBatchError as error:
         raise InvalidRecordError(f"the batch is damaged: {error}") from error
+    if needs_keys:
+        _check_client_keys(columns.keys)
     if columns.offset_deltas is not None:
         raise InvalidRecordError("offset_deltas must be nil: a producer's offsets have no gaps")
     _check_client_timestamps(header, columns.timestamp_deltas, now_ms + timestamp_ahead_ms_max)
     return header
+
+
+def _check_client_keys(keys: Sequence[bytes | None] | None) -> None:
+    if keys is None or None in keys:
+        place = 0 if keys is None else keys.index(None)
+        raise InvalidRecordError(
+            f"record {place} has no key, but the topic is compacted: it keeps the last record of each key; "
+            "give every record a key, or set the topic's cleanup.policy to delete"
+        )
 
 
 def _check_client_size(size: int, bytes_max: int) -> None:

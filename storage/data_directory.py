@@ -19,7 +19,6 @@ Manifest: ``storage.sealed`` with magic "MRM1" over [[topic_id, partition], ...]
 
 import re
 from collections.abc import Callable, Collection
-from typing import Any
 
 import msgpack  # type: ignore[import-untyped]  # ships no types
 
@@ -336,13 +335,28 @@ class DataDirectory:
             )
 
     def _set_identity(self, path: str, content: bytes) -> None:
-        fields: Any = msgpack.unpackb(content)
-        if fields[0] != FORMAT_VERSION:
-            raise StartupError(
-                f"{path} has format version {fields[0]}; this node knows version {FORMAT_VERSION}"
-            )
-        _, self._directory_id, self._node_id, self._cluster_id, *rest = fields
-        self._broker_epoch, self._is_clean = rest
+        try:
+            fields: object = msgpack.unpackb(content)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise StartupError(f"{path} holds no identity: {error}: {_RESTORE}") from error
+        match fields:
+            case [version, *_] if version != FORMAT_VERSION:
+                raise StartupError(
+                    f"{path} has format version {version}; this node knows version {FORMAT_VERSION}"
+                )
+            case [
+                _,
+                str(directory_id),
+                int(node_id),
+                str() | None as cluster_id,
+                int(broker_epoch),
+                bool(is_clean),
+            ]:
+                self._directory_id, self._node_id = directory_id, node_id
+                self._cluster_id = cluster_id
+                self._broker_epoch, self._is_clean = broker_epoch, is_clean
+            case _:
+                raise StartupError(f"{path} holds no identity: {_RESTORE}")
 
     def _store_identity(self) -> None:
         fields = (
@@ -358,12 +372,11 @@ class DataDirectory:
     def _load_manifest(self) -> frozenset[ReplicaKey]:
         path = self._manifest_path
         try:
-            listed: Any = unseal(_MANIFEST_MAGIC, self._files.read_bytes(path))
+            return _parse_manifest(unseal(_MANIFEST_MAGIC, self._files.read_bytes(path)))
         except FileNotFoundError as error:
             raise StartupError(f"{path} is missing: {_RESTORE}") from error
         except CorruptLogError as error:
             raise StartupError(f"{path}: {error}: {_RESTORE}") from error
-        return frozenset((topic_id, partition) for topic_id, partition in listed)
 
 
 _RESTORE = "restore it, or start with an empty data directory and let the other replicas fill it"
@@ -371,6 +384,19 @@ _RESTORE = "restore it, or start with an empty data directory and let the other 
 
 def _encode_manifest(replicas: frozenset[ReplicaKey]) -> bytes:
     return seal(_MANIFEST_MAGIC, sorted(replicas))
+
+
+def _parse_manifest(listed: object) -> frozenset[ReplicaKey]:
+    replicas: set[ReplicaKey] = set()
+    for item in listed if isinstance(listed, list) else [None]:
+        match item:
+            case [str(topic_id), int(partition)] if partition >= 0 and _TOPIC_ID.fullmatch(
+                topic_id
+            ):
+                replicas.add((topic_id, partition))
+            case _:
+                raise CorruptLogError("it is not a list of replicas")
+    return frozenset(replicas)
 
 
 def _check_replica(topic_id: str, partition: int) -> None:

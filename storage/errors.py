@@ -11,7 +11,7 @@
     ├── NotLeaderError           carries the leader hint; nothing was appended
     ├── UnavailableError         NoQuorumError, NoLeaderError, NotEnoughReplicasError, DiskFullError, ...
     ├── FateUnknownError         it may or may not have happened
-    ├── LimitReachedError        RequestTooLargeError, TooManyRequestsError
+    ├── LimitReachedError        RequestTooLargeError, TooManyRequestsError, TooManyProducersError, ...
     ├── CorruptLogError          CorruptBatchError
     ├── DiskFailedError          the page cache is not to be trusted again: the process must stop
     └── StartupError             the node refuses to start, and says why
@@ -74,6 +74,12 @@ class InvalidProducerError(InvalidRequestError):
     """A producer id that was never allocated, or a sequence that leaves a gap."""
 
     code = "invalid_producer"
+
+
+class InvalidConsumerError(InvalidRequestError):
+    """A consumer's or member's settings are out of their range or contradict each other."""
+
+    code = "invalid_consumer"
 
 
 class OffsetOutOfRangeError(InvalidRequestError):
@@ -148,6 +154,24 @@ class ReplicaNotFoundError(NotFoundError):
     code = "replica_not_found"
 
 
+class GroupNotFoundError(NotFoundError):
+    """No consumer group of this id."""
+
+    code = "group_not_found"
+
+
+class MemberNotFoundError(NotFoundError):
+    """The group has no member of this id, or no longer: it must join anew."""
+
+    code = "member_not_found"
+
+
+class ConsumerNotFoundError(NotFoundError):
+    """No REST consumer of this name in the group: never made, deleted, or expired."""
+
+    code = "consumer_not_found"
+
+
 class ConflictError(MilenaError):
     """The state does not allow it now."""
 
@@ -190,6 +214,36 @@ class BrokerIdInUseError(ConflictError):
     code = "broker_id_in_use"
 
 
+class BrokerInUseError(ConflictError):
+    """The broker cannot be removed: it is alive, a voter, or holds replicas."""
+
+    code = "broker_in_use"
+
+
+class GroupNotEmptyError(ConflictError):
+    """The group has members; the change is for groups without."""
+
+    code = "group_not_empty"
+
+
+class ConsumerExistsError(ConflictError):
+    """The group has a REST consumer of this name already."""
+
+    code = "consumer_exists"
+
+
+class SubscriptionConflictError(ConflictError):
+    """Subscription and manual assignment exclude each other, and only what is assigned has a position."""
+
+    code = "subscription_conflict"
+
+
+class GroupChangedError(ConflictError):
+    """The group is no longer at the version that the change was worked out from."""
+
+    code = "group_changed"
+
+
 class FencedError(MilenaError):
     """Refused for a stale epoch."""
 
@@ -218,6 +272,12 @@ class StaleProducerEpochError(FencedError):
     """Another producer took over this producer id."""
 
     code = "stale_producer_epoch"
+
+
+class StaleMemberEpochError(FencedError):
+    """The member's epoch is not the present one, or the partition is not its own: it must heartbeat first."""
+
+    code = "stale_member_epoch"
 
 
 class NotLeaderError(MilenaError):
@@ -283,6 +343,12 @@ class NotReadyError(UnavailableError):
     code = "not_ready"
 
 
+class NotCoordinatorError(UnavailableError):
+    """This node does not coordinate the group, or not yet; nothing was done."""
+
+    code = "not_coordinator"
+
+
 class FateUnknownError(MilenaError):
     """The result is not known: it may have been, or may yet be, applied."""
 
@@ -293,6 +359,12 @@ class LimitReachedError(MilenaError):
     """A bound on something that comes from outside."""
 
     code = "limit_reached"
+
+
+class GroupLimitError(LimitReachedError):
+    """As many consumer groups, members, consumers or committed offsets as there may be."""
+
+    code = "group_limit_reached"
 
 
 class RequestTooLargeError(LimitReachedError):
@@ -306,6 +378,18 @@ class TooManyRequestsError(LimitReachedError):
 
     code = "too_many_requests"
     is_retriable = True
+
+
+class TooManyProducersError(LimitReachedError):
+    """No further producer gets a name."""
+
+    code = "too_many_producers"
+
+
+class TooManyReplicasError(LimitReachedError):
+    """A broker would hold more replicas than one node carries."""
+
+    code = "too_many_replicas"
 
 
 class CorruptLogError(MilenaError):

@@ -38,6 +38,12 @@ class File(Protocol):
     def pread_cached(self, length: int, position: int) -> bytes | None:
         """The same without touching the disk: None when a page is not in the page cache."""
 
+    def pread_once(self, length: int, position: int) -> bytes:
+        """``pread`` for who goes through a file once, on a descriptor of its own.
+
+        Nothing is read ahead, and pages that were not in the page cache do not stay there.
+        """
+
     def pwritev(self, chunks: Sequence[Buffer], position: int) -> int:
         """Write all chunks one after the other at ``position``; returns their total length.
 

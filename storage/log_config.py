@@ -20,6 +20,13 @@ class LogConfig:
         preallocate_bytes: the largest step in which a segment's file grows; 0 = exactly as needed.
         checkpoint_bytes: appended bytes after which a checkpoint moves the recovery point within a segment: what
             recovery has to scan at most, besides what was appended since the last checkpoint.
+        segment_ms: age of a segment's first batch after which the next is begun; None = by size alone.
+        is_deleting: whether segments go by age and size (``cleanup.policy`` has delete).
+        is_compacted: whether the last record of each key is kept, and earlier ones go (it has compact).
+        min_compaction_lag_ms: how old a segment's youngest record must be before compaction touches it.
+        max_compaction_lag_ms: how old a record may get before compaction must look at it; None = no bound.
+        min_cleanable_dirty_ratio: the part of the log, in bytes, that must be new before it is compacted.
+        delete_retention_ms: how long a tombstone stays after compaction saw it first.
     """
 
     segment_bytes: int = 100_000_000
@@ -31,6 +38,20 @@ class LogConfig:
     max_message_bytes: int = 8 << 20
     preallocate_bytes: int = 4 << 20
     checkpoint_bytes: int = 16 << 20
+    segment_ms: int | None = None
+    is_deleting: bool = True
+    is_compacted: bool = False
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int | None = None
+    min_cleanable_dirty_ratio: float = 0.5
+    delete_retention_ms: int = 24 * 3_600_000
+
+    @property
+    def roll_ms(self) -> int | None:
+        """Age of the active segment's first batch after which the next is begun: it is never compacted itself."""
+        lag = self.max_compaction_lag_ms if self.is_compacted else None
+        bounds = [bound for bound in (self.segment_ms, lag) if bound is not None]
+        return min(bounds, default=None)
 
     @property
     def is_strict(self) -> bool:

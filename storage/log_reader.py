@@ -4,12 +4,25 @@ A reader takes the log's bounds and its table of segments once, at the beginning
 afterwards does not matter to it: appends come after its end, a removed segment stays open while it is pinned.
 """
 
+from struct import Struct
 from typing import NamedTuple
 
-from storage.batch import BatchHeader, decode_columns, iterate_headers, offsets_of, timestamps_of
+from storage.batch import (
+    CONTROL_BIT,
+    BatchHeader,
+    decode_columns,
+    iterate_headers,
+    offsets_of,
+    timestamps_of,
+)
 from storage.errors import OffsetOutOfRangeError
+from storage.files import File
 from storage.segment import Segment
 from storage.segment_table import SegmentTable
+
+_COUNTS = Struct(">Hii")
+_COUNTS_POSITION = 35
+"""Of a batch's header: attributes, record_count and last_offset_delta."""
 
 _SEARCH_BYTES = 1 << 20
 """What a search by time reads at once."""
@@ -57,14 +70,9 @@ def read_span(
     end = bounds.end if end_offset is None else min(end_offset, bounds.end)
     if offset >= end:
         return b""
-    segment = table.find(offset)
-    if is_cached and not segment.has_index:
+    if is_cached and not table.find(offset).has_index:
         return None
-    try:
-        file = segment.pin()
-    except FileNotFoundError:
-        # Retention removed it after the bounds were taken.
-        raise bounds.out_of_range(offset) from None
+    segment, file = _pin(table, bounds, offset)
     try:
         span = segment.read(file, offset, max_bytes=max_bytes, end_offset=end, is_cached=is_cached)
     finally:
@@ -73,11 +81,54 @@ def read_span(
     return span
 
 
-def split_span(span: bytes) -> list[bytes]:
-    """The batches of a span, one by one."""
-    return [
-        span[position : position + header.batch_bytes] for position, header in iterate_headers(span)
-    ]
+def _pin(table: SegmentTable, bounds: Bounds, offset: int) -> tuple[Segment, File]:
+    """The segment that holds ``offset``, and its file."""
+    segment = table.find(offset)
+    while True:
+        try:
+            return segment, segment.pin()
+        except FileNotFoundError:
+            found = table.find(offset)
+            if found is segment:
+                # Retention removed it after the bounds were taken.
+                raise bounds.out_of_range(offset) from None
+            # Compaction put another one in its place.
+            segment = found
+
+
+def first_with_records(span: bytes, start: int, end: int) -> int | None:
+    """Base offset of the first batch with a record in [start, end); None where compaction has left none.
+
+    Args:
+        span: what ``read_span`` gave for ``start``.
+        start: the least offset.
+        end: exclusive.
+
+    Raises:
+        CorruptBatchError: the bytes are not batches.
+    """
+    attributes, count, last_offset_delta = _COUNTS.unpack_from(span, _COUNTS_POSITION)
+    if count == last_offset_delta + 1 and not attributes & CONTROL_BIT:
+        # Nearly always, and on the way of every fetch: the first batch is whole.
+        return start
+    for position, header in iterate_headers(span):
+        if header.record_count and not header.is_control:
+            offsets = offsets_of(header, decode_columns(span, header, position))
+            if any(start <= offset < end for offset in offsets):
+                return header.base_offset
+    return None
+
+
+def end_of_span(span: bytes) -> int:
+    """The offset after the last batch of a span, which has one.
+
+    Raises:
+        CorruptBatchError: the bytes are not batches.
+    """
+    next_offset = -1
+    for _, header in iterate_headers(span):
+        next_offset = header.next_offset
+    return next_offset
 
 
 def find_by_timestamp(
@@ -88,12 +139,20 @@ def find_by_timestamp(
     Raises:
         CorruptLogError: the bytes on the disk are not batches.
     """
-    for segment in table.segments:
-        if segment.max_timestamp_ms >= timestamp_ms:
-            found = _search(table, bounds, segment, timestamp_ms)
-            if found is not None:
-                return found
-    return None
+    while True:
+        segments = table.segments
+        try:
+            for segment in segments:
+                if segment.max_timestamp_ms >= timestamp_ms:
+                    found = _search(table, bounds, segment, timestamp_ms)
+                    if found is not None:
+                        return found
+        except FileNotFoundError:
+            if table.segments == segments:
+                raise bounds.out_of_range(segments[0].base_offset) from None
+            # Compaction put other segments in the place of some.
+            continue
+        return None
 
 
 def _search(

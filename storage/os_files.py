@@ -31,6 +31,9 @@ _ZEROS = bytes(1 << 20)
 # The page cache is asked for a file's pages a piece at a time.
 _PROBE_BYTES = 1 << 20
 
+# A reader who passes by once looks for cached pages, and drops what was not cached, in pieces of this size.
+_COLD_BYTES = 16 << 10
+
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 _CANNOT_ALLOCATE = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 
@@ -72,6 +75,7 @@ class OsFile:
         self._path = path
         self._descriptor = descriptor
         self._has_failed = False
+        self._is_read_once = False
 
     @property
     def path(self) -> str:
@@ -129,6 +133,37 @@ class OsFile:
                 break
             at += count
         return self.pread(at - position, position)
+
+    def pread_once(self, length: int, position: int) -> bytes:
+        """``pread`` that leaves the page cache as it was, on a descriptor that reads nothing else.
+
+        Raises:
+            CorruptLogError: the disk cannot read them.
+        """
+        if not self._is_read_once:
+            self._is_read_once = True
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        cold = self._cold_ranges(length, position)
+        content = self.pread(length, position)
+        for start, end in cold:
+            os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
+        return content
+
+    def _cold_ranges(self, length: int, position: int) -> list[tuple[int, int]]:
+        """Ranges of whole pages, as far as they are not in the page cache."""
+        ranges: list[tuple[int, int]] = []
+        end = min(position + length, self.size())
+        for start in range(position - position % _COLD_BYTES, end, _COLD_BYTES):
+            wanted = min(start + _COLD_BYTES, end) - start
+            try:
+                view = _probe.view[:wanted]
+                if os.preadv(self._descriptor, (view,), start, os.RWF_NOWAIT) == wanted:
+                    continue
+            except OSError:
+                pass  # see pread_cached
+            first = ranges.pop()[0] if ranges and ranges[-1][1] == start else start
+            ranges.append((first, start + _COLD_BYTES))
+        return ranges
 
     def pwritev(self, chunks: Sequence[Buffer], position: int) -> int:
         """Write all chunks at ``position``; returns their total length.

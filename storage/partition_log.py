@@ -6,6 +6,7 @@ and so may ``run`` of the tickets that take the waiting for the disk off the own
     append            memory and page cache; durable after the next sync ticket was finished
     begin_sync        group commit: one ticket covers whatever was appended since the last
     begin_checkpoint  moves the recovery point now and then, and keeps the high watermark for the next start
+    begin_compaction  removes records that a later one of the same key has replaced, slice by slice
 
 Who may append, what the high watermark is, and what a full disk or a suspect replica means for the cluster is not
 decided here. There is no clock: callers pass ``now_ms``.
@@ -25,8 +26,11 @@ from storage.batch import (
     stamp_batch,
 )
 from storage.checkpoint import Checkpoint
+from storage.compaction import CompactionNeed
+from storage.compaction_run import CompactionRun
 from storage.errors import (
-    CorruptBatchError,
+    CorruptLogError,
+    DiskFailedError,
     DiskFullError,
     ReplicaDamagedError,
     RequestTooLargeError,
@@ -35,8 +39,9 @@ from storage.errors import (
 from storage.files import Buffer, Files
 from storage.flushing import Flushing
 from storage.idempotency import IdempotencyEntry
+from storage.log_compaction import LogCompaction
 from storage.log_config import LogConfig
-from storage.log_reader import Bounds, find_by_timestamp, read_span, split_span
+from storage.log_reader import Bounds, find_by_timestamp, read_span
 from storage.producer_state import (
     QueuedProducers,
     Verdict,
@@ -47,16 +52,19 @@ from storage.producer_state import (
 from storage.recovery import RecoveredLog, RecoveryReport, recover
 from storage.replica_folder import (
     ReplicaFiles,
-    load_writers,
     open_replica,
     write_snapshot,
     write_truncated_epochs,
 )
 from storage.replica_meta import META_NAME, Change, ChangeKind, ReplicaMeta
 from storage.retention import forgettable, retained_start
-from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, offset_name
+from storage.rolling import SegmentAge
+from storage.scrub import Damage, SegmentScrub
+from storage.segment import SNAPSHOT_SUFFIX, Segment, offset_name
 from storage.segment_table import SegmentTable
+from storage.succession import check_succession, fit_filler, is_straddling
 from storage.tickets import CheckpointPlan, CheckpointTicket, Generations, SyncTicket
+from storage.truncation import remove_above, writers_at
 from storage.types import NO_OFFSET, ReplicaHealth
 
 __all__ = ["LogConfig", "PartitionLog", "RecoveryReport"]
@@ -81,7 +89,7 @@ class PartitionLog:
         self._lock = threading.Lock()
         self._generations = Generations()
         self.recovery: RecoveryReport = recovered.report
-        """What ``open`` found; the present verdict is ``health``."""
+        """What ``open`` found, or a scrub since then; the present verdict is ``health``."""
         self._epochs = recovered.epochs
         self._writers = recovered.writers
         self._has_remains = recovered.has_remains
@@ -89,7 +97,11 @@ class PartitionLog:
         self._log_start_offset = max(replica.log_start_offset, self._table.bases[0])
         self._log_end_offset = end_offset = self._active.next_offset
         self._flushing = Flushing(replica, self._table, end_offset)
+        self._compaction = LogCompaction(
+            replica, self._table, self._flushing, lock=self._lock, log_end_offset=end_offset
+        )
         self._bytes_since_checkpoint = recovered.report.scanned_bytes
+        self._age = SegmentAge()
         # Where the log ended when its index files and snapshot were written last; -1 when they do not fit any more.
         self._hinted_end_offset = NO_OFFSET if recovered.report.scanned_bytes else end_offset
 
@@ -173,6 +185,11 @@ class PartitionLog:
     def config(self, config: LogConfig) -> None:
         self._config = config
         self._replica.index_interval_bytes = config.index_interval_bytes
+
+    @property
+    def clean_end_offset(self) -> int:
+        """Everything below it was compacted."""
+        return self._compaction.clean_end
 
     @property
     def health(self) -> ReplicaHealth:
@@ -299,13 +316,18 @@ class PartitionLog:
             DiskFailedError: stop the process.
         """
         found = list(iterate_batches(data))
-        is_straddling = self._is_straddling(found)
-        self._check_succession(found, found[0][1].base_offset if is_straddling else None)
+        data = fit_filler(data, found, self._log_end_offset)
+        has_straddler = is_straddling(found, self._log_start_offset, self._log_end_offset)
+        check_succession(
+            found,
+            offset=found[0][1].base_offset if has_straddler else self._log_end_offset,
+            last_epoch=self._epochs.last_epoch,
+        )
         if self._has_remains:
             with self._lock:
                 self._drop_remains()
         view = memoryview(data)
-        if is_straddling:
+        if has_straddler:
             _, first = found.pop(0)
             self._begin_with(first, view[: first.batch_bytes])
             view = view[first.batch_bytes :]
@@ -319,19 +341,12 @@ class PartitionLog:
         self._append(plan)
         return self._log_end_offset
 
-    def _is_straddling(self, found: Sequence[tuple[int, BatchHeader]]) -> bool:
-        """Whether an empty log is to begin with the batch in whose middle the leader's log starts."""
-        start = self._log_end_offset
-        if not found or self._log_start_offset != start:
-            return False
-        first = found[0][1]
-        return first.base_offset < start < first.next_offset
-
     def _begin_with(self, header: BatchHeader, batch: Buffer) -> None:
         """Let an empty log begin with a batch that begins below the log start.
 
         Until the checkpoint is lowered, recovery takes the new segment for one that retention left behind.
         """
+        self._compaction.void()
         replica = self._replica
         segment = replica.new_segment(header.base_offset)
         try:
@@ -353,22 +368,6 @@ class PartitionLog:
         replica.files.remove(replica.path(offset_name(empty.base_offset, SNAPSHOT_SUFFIX)))
         run = AppendRun(segment, total_bytes=header.batch_bytes, headers=[header])
         self._commit(run)
-
-    def _check_succession(
-        self, found: Sequence[tuple[int, BatchHeader]], base_offset: int | None
-    ) -> None:
-        offset = self._log_end_offset if base_offset is None else base_offset
-        epoch = max(self._epochs.last_epoch, 0)
-        for _, header in found:
-            if header.base_offset != offset:
-                raise CorruptBatchError(
-                    f"the leader sent a batch at offset {header.base_offset} where {offset} follows"
-                )
-            if header.leader_epoch < epoch:
-                raise CorruptBatchError(
-                    f"the leader sent leader epoch {header.leader_epoch} after {epoch}"
-                )
-            offset, epoch = header.next_offset, header.leader_epoch
 
     def _require_sizes(self, headers: Sequence[BatchHeader]) -> None:
         bytes_max = self._config.max_message_bytes
@@ -464,34 +463,11 @@ class PartitionLog:
 
     # Reading.
 
-    def read(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> list[bytes]:
-        """Whole batches from the one that holds ``offset``; none at the log end.
+    def read_span(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> bytes:
+        """Whole batches from the one that holds ``offset``, as they lie in the file; none at the log end.
 
         At least one batch, and otherwise no more than ``max_bytes``; none that begins at or above ``end_offset``
         (the log end when it is None). Never reaches across a segment: read on where it ended.
-
-        Raises:
-            OffsetOutOfRangeError: below the log start or above the log end.
-            ReplicaDamagedError: the replica is damaged.
-            CorruptLogError: the bytes on the disk are not batches.
-        """
-        return split_span(self.read_span(offset, max_bytes=max_bytes, end_offset=end_offset))
-
-    def read_cached(
-        self, offset: int, *, max_bytes: int, end_offset: int | None = None
-    ) -> list[bytes] | None:
-        """The same from the page cache alone: None when the disk would have to be read.
-
-        Raises:
-            OffsetOutOfRangeError: below the log start or above the log end.
-            ReplicaDamagedError: the replica is damaged.
-            CorruptLogError: the bytes on the disk are not batches.
-        """
-        span = self.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
-        return None if span is None else split_span(span)
-
-    def read_span(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> bytes:
-        """Like ``read``, with the batches in one piece, as they lie in the file.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the log end.
@@ -505,7 +481,7 @@ class PartitionLog:
     def read_span_cached(
         self, offset: int, *, max_bytes: int, end_offset: int | None = None
     ) -> bytes | None:
-        """Like ``read_cached``, in one piece.
+        """The same from the page cache alone: None when the disk would have to be read.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the log end.
@@ -607,6 +583,7 @@ class PartitionLog:
         """
         if offset >= self._log_end_offset and not self._has_remains:
             return
+        self._compaction.void_above(offset)
         if offset < self._log_start_offset:
             # The segments that would tell the writers' state there are gone: what is newer goes, that is all.
             self._writers.forget_from(offset)
@@ -616,7 +593,8 @@ class PartitionLog:
         end_offset = self._end_after_cut(offset)
         if end_offset < self._log_start_offset:
             # The log start lies in the middle of the first batch, which goes.
-            self._empty_at(self._log_start_offset, self._writers_at(end_offset))
+            writers = writers_at(self._replica, self._table, end_offset)
+            self._empty_at(self._log_start_offset, writers)
             return
         with self._lock:
             self._generations.current += 1
@@ -646,47 +624,24 @@ class PartitionLog:
         self._hinted_end_offset = NO_OFFSET
         self._table.drop_last(kept)
         self._log_end_offset = end_offset
-        self._remove_above(end_offset, kept[-1].base_offset)
+        remove_above(replica, end_offset=end_offset, last_base_offset=kept[-1].base_offset)
         kept[-1].truncate_to(offset)
         self._flushing.note_truncation(end_offset)
-        self._writers = self._writers_at(end_offset)
+        self._writers = writers_at(replica, self._table, end_offset)
         if has_steps:
             replica.files.sync_directory(replica.directory)
             self._has_remains = False
             replica.store_meta(replace(replica.meta, change=None))
 
-    def _remove_above(self, end_offset: int, last_base_offset: int) -> None:
-        """Remove the files of segments and snapshots that the log no longer reaches; the highest first."""
-        replica = self._replica
-        for base_offset in reversed(replica.offsets_of(LOG_SUFFIX)):
-            if base_offset > last_base_offset:
-                replica.remove_segment(base_offset)
-        for snapshot_offset in replica.offsets_of(SNAPSHOT_SUFFIX):
-            if snapshot_offset > end_offset:
-                replica.files.remove(replica.path(offset_name(snapshot_offset, SNAPSHOT_SUFFIX)))
-
-    def _writers_at(self, end_offset: int) -> WriterState:
-        """The writers' state below ``end_offset``, from the newest snapshot on.
-
-        Forgetting the batches above is not the same: they may have pushed out what was there before.
-        """
-        writers, offset = load_writers(self._replica, end_offset)
-        start = max(offset, self._table.bases[0])
-        for segment in self._table.above(start):
-            position, _ = segment.locate(max(start, segment.base_offset))
-            for _, header in segment.headers_from(position):
-                if header.next_offset > end_offset:
-                    break
-                writers.record(header, header.base_offset, header.append_time_ms)
-        if writers.covers_offset > end_offset:
-            writers.forget_from(end_offset)
-        return writers
-
     def _drop_remains(self) -> None:
         """Cut what lies behind the damage, now that the log grows again."""
         if self._has_remains:
             self._generations.current += 1
-            self._truncate(self._log_end_offset)
+            try:
+                self._truncate(self._log_end_offset)
+            except CorruptLogError as error:
+                # More has rotted, before the damage: nobody would look there again, but recovery does.
+                raise DiskFailedError(f"cannot restore {self._name}: {error}") from error
 
     def restart_at(self, offset: int, producer_snapshot: bytes | None = None) -> None:
         """Drop everything and begin, empty, at ``offset``, where the leader's log starts.
@@ -703,6 +658,7 @@ class PartitionLog:
         writers = WriterState()
         if producer_snapshot is not None:
             writers.install(decode_snapshot(producer_snapshot))
+        self._compaction.void_all()
         replica = self._replica
         with self._lock:
             self._generations.current += 1
@@ -756,12 +712,18 @@ class PartitionLog:
 
         What the writers' state took from a segment outlives it in the snapshot that is made when it is sealed.
         """
+        if self._count_forgettable():
+            # A run may have put other segments in their place.
+            self._compaction.void()
+            self._table.drop_first(self._count_forgettable())
+
+    def _count_forgettable(self) -> int:
         summaries = []
         for segment in self._table.segments:
             summaries.append(segment.summary)
             if segment in self._table.unsealed:
                 break
-        self._table.drop_first(forgettable(summaries, self._log_start_offset))
+        return forgettable(summaries, self._log_start_offset)
 
     def maybe_apply_retention(self, now_ms: int, high_watermark: int) -> int:
         """Forget segments that are too old or too many, below the high watermark; returns the log start.
@@ -770,6 +732,9 @@ class PartitionLog:
             DiskFailedError: stop the process.
         """
         self._writers.expire(now_ms)
+        if not self._config.is_deleting:
+            self._drop_forgettable()
+            return self._log_start_offset
         start = retained_start(
             [segment.summary for segment in self._table.segments],
             now_ms=now_ms,
@@ -780,6 +745,118 @@ class PartitionLog:
         self.advance_log_start(start)
         self._drop_forgettable()
         return self._log_start_offset
+
+    # Rolling by age, and compaction.
+
+    def maybe_roll(self, now_ms: int) -> None:
+        """Begin a new segment when the active one is old enough; on a full disk some other time.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        roll_ms = self._config.roll_ms
+        active = self._active
+        if roll_ms is None or not active.size_bytes or self._has_remains:
+            return
+        if self._age.has_reached(roll_ms, active, now_ms):
+            with suppress(DiskFullError):
+                self._roll()
+
+    def compaction_need(
+        self, now_ms: int, high_watermark: int, *, tombstone_end: int = 0
+    ) -> CompactionNeed:
+        """What a compaction would do now, and whether it should be begun.
+
+        Args:
+            now_ms: wall clock.
+            high_watermark: nothing at or above it is touched.
+            tombstone_end: every replica has everything below it.
+        """
+        return self._compaction.need(
+            self._bounds(),
+            self._config,
+            now_ms=now_ms,
+            high_watermark=high_watermark,
+            tombstone_end=tombstone_end,
+        )
+
+    def begin_compaction(
+        self, now_ms: int, high_watermark: int, *, tombstone_end: int = 0
+    ) -> CompactionRun | None:
+        """A compaction, if one is due; ``step`` it on any thread, and call ``note_compaction`` after each step.
+
+        Only one at a time, and none of a replica that cannot be trusted: what it lacks may be found elsewhere.
+        """
+        if self._has_remains:
+            return None
+        return self._compaction.begin(
+            self._bounds(),
+            self._config,
+            now_ms=now_ms,
+            high_watermark=high_watermark,
+            tombstone_end=tombstone_end,
+        )
+
+    def note_compaction(self, run: CompactionRun) -> None:
+        """Take over what a step has done."""
+        self._compaction.note(run)
+
+    # Damage.
+
+    def begin_scrub(self, offset: int, *, again: Damage | None = None) -> SegmentScrub | None:
+        """A scrub of the first segment above ``offset`` that is sealed below the recovery point; None without one."""
+        if self.health is ReplicaHealth.DAMAGED:
+            return None
+        limit = min(self.recovery_point, self._flushing.synced_end)
+        for segment in self._table.segments[:-1]:
+            if segment.next_offset > limit or segment in self._table.unsealed:
+                return None
+            if segment.next_offset > offset:
+                # A removal or a swap may be ahead of the table.
+                with suppress(FileNotFoundError):
+                    return SegmentScrub(segment, again=again)
+        return None
+
+    def is_current(self, damage: Damage) -> bool:
+        """Whether the segment in which it was found is still the same part of the log."""
+        segment = damage.segment
+        return (
+            segment in self._table.segments[:-1]
+            and segment not in self._table.unsealed
+            and segment.summary == damage.summary
+        )
+
+    def give_up_from(self, damage: Damage) -> None:
+        """End before the damage and be damaged, as recovery would have it; nothing is cut until the log grows again.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        offset = damage.offset
+        self._compaction.void_above(offset)
+        with self._lock:
+            self._generations.current += 1
+            replica = self._replica
+            replica.store_meta(replace(replica.meta, health=ReplicaHealth.DAMAGED))
+            kept, _ = self._table.split_at(offset)
+            last = kept[-1]
+            position = damage.position if last is damage.segment else last.size_bytes
+            try:
+                last.end_before(position, offset)
+            except CorruptLogError as error:
+                # More rots at the same time: recovery sorts it out, now that it will look at every byte.
+                raise DiskFailedError(f"cannot give up a part of {self._name}: {error}") from error
+            self._table.drop_last(kept)
+            self._epochs.truncate_to(offset)
+            self._writers.forget_from(offset)
+            self._flushing.note_truncation(offset)
+            self._has_remains = True
+        self._log_end_offset = offset
+        self._hinted_end_offset = NO_OFFSET
+        reason = (
+            f"{damage.path} is damaged at offset {offset}, byte {damage.position}: {damage.reason}"
+        )
+        self.recovery = replace(self.recovery, health=ReplicaHealth.DAMAGED, reason=reason)
 
     # Checkpoints and the end.
 
@@ -867,6 +944,7 @@ class PartitionLog:
         Raises:
             DiskFailedError: stop the process.
         """
+        self._compaction.void()
         if is_clean:
             self.sync()
             if not self._has_remains:
@@ -882,6 +960,7 @@ class PartitionLog:
         Raises:
             DiskFailedError: stop the process.
         """
+        self._compaction.void()
         with self._lock:
             self._generations.current += 1
             self._table.close()

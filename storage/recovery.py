@@ -1,8 +1,8 @@
 """What is left of a partition log after the process went away, and whether it can be trusted.
 
 Below the recovery point everything was synced, its indexes too: segments there are taken as their indexes describe
-them. From the recovery point on every batch is checked: both checksums, the offset that must follow, an epoch that
-must not fall. The log ends at the first batch that fails.
+them, unless the replica is known to be damaged. From the recovery point on every batch is checked: both checksums, the
+offset that must follow, an epoch that must not fall. The log ends at the first batch that fails.
 
     zeros to the end of the file                          the end: the file was preallocated
     anything else, or batches in a segment further on     cut, and the replica is suspect: a torn tail and a
@@ -12,7 +12,7 @@ must not fall. The log ends at the first batch that fails.
 
 Indexes, the epoch table and the snapshots of the writers' state are hints and are made again from the log when they
 do not match. The verdict is durable before the first byte is cut, and a change of several steps that was begun is
-finished first, so recovery may itself be cut short at any point.
+finished first (so is a swap of segments by compaction), so recovery may itself be cut short at any point.
 """
 
 from collections.abc import Iterator
@@ -51,6 +51,7 @@ from storage.segment import (
     offset_name,
     scan_batches,
 )
+from storage.segment_swap import finish_swaps
 from storage.types import NO_OFFSET, NO_TIMESTAMP, ReplicaHealth
 
 _ZEROS = bytes(1 << 20)
@@ -122,6 +123,7 @@ class _Recovery:
         self._cut_bytes = 0
         self._reason = replica.reason
         self._is_damaged = False
+        self._is_known_damaged = replica.meta.health is ReplicaHealth.DAMAGED
 
     def run(self) -> RecoveredLog:
         replica = self._replica
@@ -160,6 +162,7 @@ class _Recovery:
 
     def _recover(self) -> None:
         self._remove_temporary_files()
+        finish_swaps(self._replica)
         change = self._replica.meta.change
         if change is not None and change.kind is ChangeKind.RESTART:
             self._restart_at(change.offset)
@@ -208,6 +211,10 @@ class _Recovery:
         log_start_offset = replica.log_start_offset
         # Segments above the recovery point are read once more: the writers' state needs them.
         dispensable = min(log_start_offset, replica.checkpoint.recovery_point)
+        if len(bases) > 1 and bases[1] <= dispensable:
+            # A killed process may have left names in the page cache that no disk has yet: a power cut
+            # must not keep what is removed below, and take what was made.
+            self._files.sync_directory(replica.directory)
         while len(bases) > 1 and bases[1] <= dispensable:
             replica.remove_segment(bases.pop(0))
         if bases[0] > log_start_offset:
@@ -271,6 +278,9 @@ class _Recovery:
         summary = self._read_summary(base_offset)
         wanted = (base_offset, next_offset)
         if summary is None or (summary.base_offset, summary.next_offset) != wanted:
+            self._rebuild(segment, next_offset)
+        elif self._is_known_damaged:
+            # Where the damage lies was known to the process that found it alone.
             self._rebuild(segment, next_offset)
         elif segment.file.size() < summary.size_bytes:
             self._keep_prefix(segment, f"{summary.size_bytes} bytes were expected")
@@ -360,7 +370,7 @@ class _Recovery:
 
     def _adopt_index(self, segment: Segment, point: int) -> None:
         """Take over what its index says of the batches below the recovery point."""
-        if segment.base_offset >= point:
+        if segment.base_offset >= point or self._is_known_damaged:
             return
         try:
             summary, index = decode_index(
@@ -432,9 +442,9 @@ class _Recovery:
         self._judge_end()
         end_offset = self._segments[-1].next_offset
         if not was_clean:
-            # After a kill the page cache holds what the disk may not have.
+            # After a kill the page cache holds what the disk may not have; a cut, too.
             for segment in self._segments:
-                if segment.next_offset > replica.checkpoint.recovery_point:
+                if segment.next_offset >= replica.checkpoint.recovery_point:
                     segment.file.sync()
             self._files.sync_directory(replica.directory)
         first_offset = self._segments[0].base_offset

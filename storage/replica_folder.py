@@ -7,6 +7,8 @@
     <20 digits>.index       hints, made again from the log when they do not match (``index``)
     <20 digits>.timeindex
     <20 digits>.producers   the writers' state after all batches below this offset (``producer_state``)
+    compaction              how far the log was compacted (``compaction_mark``)
+    *.cleaned, *.swap       segments that compaction is putting in the place of others (``segment_swap``)
 
 Changes here are durable when they return, unless they say otherwise. Nothing here knows what a batch is.
 """
@@ -31,6 +33,7 @@ from storage.segment import (
 from storage.types import NO_OFFSET, ReplicaHealth
 
 EPOCHS_NAME = "leader-epochs"
+COMPACTION_NAME = "compaction"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +114,7 @@ class ReplicaFiles:
             if snapshot_offset != offset:
                 self.files.remove(self.path(offset_name(snapshot_offset, SNAPSHOT_SUFFIX)))
         self.files.remove(self.path(EPOCHS_NAME))
+        self.files.remove(self.path(COMPACTION_NAME))
         self.store_checkpoint(
             Checkpoint(recovery_point=offset, log_start_offset=offset, high_watermark=offset)
         )

@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from storage.batch import HEADER_BYTES, MAGIC, BatchHeader, check_batch, decode_header
 from storage.errors import CorruptBatchError, CorruptLogError, DiskFullError
@@ -58,6 +58,13 @@ class Frame(NamedTuple):
     next_offset: int
 
 
+class Source(Protocol):
+    """Where batches are read from; a ``File`` is one."""
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to ``length`` bytes; shorter only at the end."""
+
+
 def offset_name(offset: int, suffix: str) -> str:
     """The name of a file that begins at ``offset``: names sort as offsets do."""
     return f"{offset:0{_NAME_DIGITS}d}{suffix}"
@@ -77,13 +84,24 @@ def scan_batches(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
     Raises:
         CorruptLogError: at the first byte that does not belong to a whole, unharmed batch. Also at zeros.
     """
+    for _, header, _ in read_batches(file, position, end):
+        yield position, header
+        position += header.batch_bytes
+
+
+def read_batches(file: Source, position: int, end: int) -> Iterator[tuple[bytes, BatchHeader, int]]:
+    """The same with what is in the batches: a chunk of the file, a header, and where in the chunk its batch begins.
+
+    Raises:
+        CorruptLogError: at the first byte that does not belong to a whole, unharmed batch.
+    """
     chunk, chunk_start = b"", position
     while position < end:
         at = position - chunk_start
         if len(chunk) - at < HEADER_BYTES or not _holds_batch(chunk, at):
             chunk, chunk_start, at = _read_batch(file, position, end), position, 0
         header = check_batch(chunk, at)
-        yield position, header
+        yield chunk, header, at
         position += header.batch_bytes
 
 
@@ -91,7 +109,7 @@ def _holds_batch(chunk: bytes, at: int) -> bool:
     return int.from_bytes(chunk[at : at + 4], "big") <= len(chunk) - at
 
 
-def _read_batch(file: File, position: int, end: int) -> bytes:
+def _read_batch(file: Source, position: int, end: int) -> bytes:
     """At least the batch at ``position``, if its header is sound and ``end`` leaves room for it."""
     chunk = file.pread(min(SCAN_CHUNK_BYTES, end - position), position)
     if len(chunk) >= HEADER_BYTES and not _holds_batch(chunk, 0):
@@ -123,6 +141,7 @@ class Segment:
         "_index",
         "_index_interval_bytes",
         "_is_let_go",
+        "_is_replaced",
         "_lock",
         "_pins",
         "_recent",
@@ -145,6 +164,7 @@ class Segment:
         self._lock = threading.Lock()
         self._pins = 0
         self._is_let_go = False
+        self._is_replaced = False
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.size_bytes = 0
@@ -198,12 +218,37 @@ class Segment:
 
     # Pins and descriptors.
 
+    def give_up_names(self) -> None:
+        """Another segment takes over the names of its files: what is open stays so, nothing is opened any more."""
+        self._is_replaced = True
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether its names belong to another segment: look it up in the table again."""
+        return self._is_replaced
+
     def pin(self) -> File:
-        """Its file, which stays open until ``unpin``."""
+        """Its file, which stays open until ``unpin``.
+
+        Raises:
+            FileNotFoundError: it was removed, or replaced, before anybody had it open.
+        """
         with self._lock:
             file = self._open()
             self._pins += 1
             return file
+
+    def open_apart(self) -> File:
+        """Its file under a descriptor that the caller closes: what it tells the kernel is nobody else's matter.
+
+        Raises:
+            FileNotFoundError: it was removed or replaced.
+        """
+        file = self._files.open(self.path(LOG_SUFFIX))
+        if self._is_replaced:
+            file.close()
+            raise FileNotFoundError(self.path(LOG_SUFFIX))
+        return file
 
     def unpin(self) -> None:
         """Give up one pin."""
@@ -228,6 +273,8 @@ class Segment:
     def _open(self) -> File:
         self._is_let_go = False
         if self._file is None:
+            if self._is_replaced:
+                raise FileNotFoundError(self.path(LOG_SUFFIX))
             self._file = self._files.open(self.path(LOG_SUFFIX))
         return self._file
 
@@ -323,11 +370,13 @@ class Segment:
         if index is None:
             index = self._read_index()
             if index is None:
-                index = self._rebuild_index()
+                index = self._rebuild_index(self.size_bytes)
             self._index = index
         return index
 
     def _read_index(self) -> SegmentIndex | None:
+        if self._is_replaced:
+            return None
         try:
             summary, index = decode_index(
                 self._files.read_bytes(self.path(INDEX_SUFFIX)),
@@ -335,16 +384,16 @@ class Segment:
             )
         except (FileNotFoundError, CorruptLogError):
             return None
-        return index if summary == self.summary else None
+        return index if summary == self.summary and not self._is_replaced else None
 
-    def _rebuild_index(self) -> SegmentIndex:
+    def _rebuild_index(self, end: int) -> SegmentIndex:
         rebuilt = Segment(
             self._files,
             self._directory,
             self.base_offset,
             index_interval_bytes=self._index_interval_bytes,
         )
-        for _, header in scan_batches(self.file, 0, self.size_bytes):
+        for _, header in scan_batches(self.file, 0, end):
             rebuilt.add_batch(
                 header.base_offset,
                 header.next_offset,
@@ -437,6 +486,22 @@ class Segment:
         self.next_offset = base_offset
         self.size_bytes = position
         self.cut_leftovers()
+
+    def end_before(self, position: int, offset: int) -> None:
+        """End at the batch of ``offset``, which begins at ``position``, in memory: the file stays as it is.
+
+        Raises:
+            CorruptLogError: what lies before it is damaged too.
+        """
+        try:
+            index = self.load_index()
+        except CorruptLogError:
+            index = self._rebuild_index(position)
+        self._index = index.truncated_to(offset)
+        self._recent = _no_positions()
+        self.next_offset = offset
+        self.size_bytes = position
+        self.allocated_bytes = self.file.size()
 
     def encode_indexes(self) -> tuple[tuple[str, bytes], ...]:
         """Path and content of the index files, as of now."""

@@ -96,6 +96,16 @@ class SegmentTable:
         for segment in dropped:
             segment.remove()
 
+    def replace(self, old: Sequence[Segment], segment: Segment) -> None:
+        """One sealed segment instead of neighbours, whose names it has taken over."""
+        first = self.segments.index(old[0])
+        last = first + len(old)
+        assert self.segments[first:last] == tuple(old), "compacted segments follow each other"
+        self._set((*self.segments[:first], segment, *self.segments[last:]))
+        self._forget(old)
+        for replaced in old:
+            replaced.let_go()
+
     def replace_all(self, segment: Segment) -> None:
         """One segment instead of all."""
         dropped = self.segments
@@ -114,7 +124,7 @@ class SegmentTable:
     def note_use(self, segment: Segment) -> None:
         """Keep the last few sealed segments open, and close the one that was used longest ago."""
         with self._lock:
-            if segment is self.active or segment in self.unsealed:
+            if segment is self.active or segment in self.unsealed or segment.is_replaced:
                 return
             self._open_sealed[segment.base_offset] = segment
             self._open_sealed.move_to_end(segment.base_offset)

@@ -22,6 +22,7 @@ from storage.batch import (
     decode_columns,
     decode_header,
     encode_batch,
+    encode_filler,
     iterate_batches,
     iterate_headers,
     offsets_of,
@@ -30,6 +31,7 @@ from storage.batch import (
     stamp_batch,
     timestamps_of,
     validate_client_batch,
+    with_codec,
     with_idempotency,
     with_timestamp_type,
 )
@@ -107,6 +109,47 @@ def validated(batch, **options):
     return validate_client_batch(batch, **{"bytes_max": 1 << 20, "now_ms": NOW_MS, **options})
 
 
+def keyed(*keys):
+    columns = RecordColumns(None, None, list(keys), [b"v"] * len(keys), None)
+    return encode_batch(columns, base_timestamp_ms=NOW_MS)
+
+
+def test_a_compacted_topic_takes_records_with_keys_alone():
+    assert validated(keyed(b"a", b""), needs_keys=True).record_count == 2
+    assert validated(keyed(b"a", None)).record_count == 2
+    with pytest.raises(InvalidRecordError, match="record 1 has no key, but the topic is compacted"):
+        validated(keyed(b"a", None), needs_keys=True)
+    with pytest.raises(InvalidRecordError, match="record 0 has no key"):
+        validated(batch_of(b"v"), needs_keys=True)
+
+
+def test_a_rewritten_batch_says_until_when_its_tombstones_stay():
+    header = decode_header(keyed(b"a", b"b", b"c"))
+    columns = RecordColumns([1], None, [b"b"], [None], None)
+    stays = rewrite_batch(header, columns, delete_horizon_ms=NOW_MS + 5)
+    found = check_batch(stays)
+    assert (found.delete_horizon_ms, found.attributes) == (NOW_MS + 5, 0b1000000)
+    assert (found.base_offset, found.last_offset, found.record_count) == (0, 2, 1)
+    assert [record[0] for record in records_in(stays)] == [1]
+    again = check_batch(rewrite_batch(found, columns))
+    assert (again.delete_horizon_ms, again.attributes, again.is_filler) == (None, 0, False)
+    for damaged in (stays[:79] + b"\x02\0\7" + stays[82:], stays[:81] + b"\x09" + stays[82:]):
+        with pytest.raises(CorruptBatchError, match=r"extension|horizon"):
+            decode_header(damaged)
+
+
+def test_a_filler_stands_for_offsets_and_nothing_else():
+    filler = encode_filler(
+        base_offset=7, last_offset=90, leader_epoch=3, append_time_ms=5, timestamp_ms=6
+    )
+    header = check_batch(filler)
+    assert header.is_filler
+    assert (header.base_offset, header.next_offset, header.leader_epoch) == (7, 91, 3)
+    assert (header.append_time_ms, header.latest_timestamp_ms) == (5, 6)
+    assert list(records_in(filler)) == []
+    assert not decode_header(keyed(b"a")).is_filler
+
+
 class TestLayout:
     def test_every_field_stands_where_the_table_says(self):
         batch = batch_of(
@@ -173,6 +216,28 @@ class TestLayout:
         for batch in made.values():
             for kind in TimestampType:
                 assert with_timestamp_type(batch, kind) == made[kind]
+
+    @pytest.mark.parametrize("codec", list(Codec))
+    def test_another_codec_changes_nothing_but_the_payload(self, codec):
+        records = columns(b"a" * 100, b"b" * 100, timestamps=[1, 2], keys=[b"k", None])
+        made = {
+            kind: encode_batch(
+                records,
+                base_timestamp_ms=NOW_MS,
+                codec=kind,
+                timestamp_type=TimestampType.APPEND,
+                producer=ProducerStamp(5, 1, 7),
+                idempotency=KEY,
+            )
+            for kind in Codec
+        }
+        for batch in made.values():
+            again = with_codec(batch, codec)
+            header = check_batch(again)
+            assert (header.codec, header.producer_id, header.base_sequence) == (codec, 5, 7)
+            assert (header.idempotency, header.timestamp_type) == (KEY, TimestampType.APPEND)
+            assert decode_columns(again, header) == records
+        assert with_codec(made[codec], codec) is made[codec]
 
     def test_offsets_sequences_and_timestamps_of_the_header(self):
         header = check_batch(

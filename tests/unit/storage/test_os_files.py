@@ -176,6 +176,33 @@ class TestCachedRead:
         assert asked == [(3, 1 << 20), (3 + (1 << 20), 1 << 20), (3 + (2 << 20), 7)]
 
 
+class TestReadOnce:
+    def test_it_reads_what_is_there(self, file):
+        file.pwritev([b"x" * 40_000 + b"y" * 9], 0)
+        assert file.pread_once(20, 39_995) == b"x" * 5 + b"y" * 9
+        assert file.pread_once(5, 50_000) == b""
+
+    def test_only_what_was_not_cached_is_dropped_again(self, file, monkeypatch):
+        file.pwritev([b"x" * 200_000], 0)
+        real, piece = os.preadv, 16 << 10
+        monkeypatch.setattr(
+            os,
+            "preadv",
+            lambda descriptor, views, at, _: (
+                real(descriptor, views, at) if at in {0, 5 * piece} else 10
+            ),
+        )
+        advice = []
+        monkeypatch.setattr(os, "posix_fadvise", lambda _, *what: advice.append(what))
+        assert file.pread_once(100_000, 100) == b"x" * 100_000
+        assert file.pread_once(10, 0) == b"x" * 10
+        assert advice == [
+            (0, 0, os.POSIX_FADV_RANDOM),
+            (piece, 4 * piece, os.POSIX_FADV_DONTNEED),
+            (6 * piece, piece, os.POSIX_FADV_DONTNEED),
+        ]
+
+
 class Calls:
     """The order in which the system is asked for what."""
 

@@ -444,7 +444,7 @@ def test_a_damaged_replica_serves_and_takes_nothing_but_what_restores_it():
     model, _ = damaged(1)
     log = open_log(model.files)
     with pytest.raises(ReplicaDamagedError):
-        log.read(0, max_bytes=1)
+        log.read_span(0, max_bytes=1)
     with pytest.raises(ReplicaDamagedError):
         log.offset_for_timestamp(0)
     with pytest.raises(ReplicaDamagedError, match=r"orders/3 is damaged: .*is damaged at offset"):
@@ -798,6 +798,44 @@ def test_everything_is_durable_that_a_recovered_log_shows():
     model.kill()
     model.crash(Random(0), "none")
     assert model.log.log_end_offset == 60
+
+
+def stop_before(files, kind, suffix):
+    """The process dies before the next such operation; what it wrote is still to be seen."""
+
+    def stop(happening, path):
+        if happening == kind and path.endswith(suffix):
+            files.on_operation = None
+            raise SimulatedCrashError(f"before {kind} of {path}")
+
+    files.on_operation = stop
+
+
+def test_a_cut_that_a_recovered_log_shows_is_durable():
+    """A kill before the sync of a truncation leaves the shorter file in the page cache alone."""
+    model = filled(config=replace(LARGE, checkpoint_bytes=1), checkpoint_at=30)
+    assert model.log.recovery_point == 60
+    stop_before(model.files, "sync", LOG_SUFFIX)
+    with pytest.raises(SimulatedCrashError):
+        model.log.truncate_to(40)
+    model.files.kill()
+    assert open_log(model.files).log_end_offset == 40
+    model.files.crash()
+    assert open_log(model.files).log_end_offset == 40
+
+
+def test_names_that_a_killed_process_made_are_durable_before_others_are_removed():
+    """On a disk that keeps no order between names the new segment would be lost, and the old ones be gone."""
+    model = filled(config=SMALL, checkpoint_at=30)
+    stop_before(model.files, "sync_directory", DIRECTORY)
+    with pytest.raises(SimulatedCrashError):
+        model.log.advance_log_start(60)
+    model.files.kill()
+    happened = []
+    model.files.on_operation = lambda kind, path: happened.append(kind)
+    assert open_log(model.files).log_start_offset == 60
+    first = happened.index("remove")
+    assert "sync_directory" in happened[:first]
 
 
 def test_the_checkpoint_says_no_more_than_what_is_true_after_recovery():

@@ -1,0 +1,107 @@
+"""Looks through stored segments for bytes that are not what was written, before a reader meets them.
+
+Below the recovery point recovery trusts what the indexes say, and readers take bytes as they lie there: what rots on
+the disk stays unseen for as long as nobody reads it, and replicas that rot one after the other would be lost together.
+A ``SegmentScrub`` checks one segment as recovery would: checksums, offsets that follow each other, epochs that do not
+fall.
+
+It touches nothing but a descriptor of its own, so that any thread may take the steps while the log goes on. What it
+finds is true of the segment as it was when the scrub began: ``PartitionLog.is_current`` says whether that still is one.
+The copy in the page cache is what it sees where there is one, as readers do.
+"""
+
+from dataclasses import dataclass
+
+from storage.errors import CorruptLogError
+from storage.files import File
+from storage.index import SegmentSummary
+from storage.segment import LOG_SUFFIX, Segment, read_batches
+
+STEP_BYTES = 256 << 10
+STEP_BATCHES = 500
+"""Whichever comes first: a batch costs some microseconds of the interpreter, however small it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """The first bad batch of a segment: ``offset`` is where it should begin, and lies at byte ``position``."""
+
+    segment: Segment
+    summary: SegmentSummary
+    path: str
+    offset: int
+    position: int
+    epoch: int
+    """Of the batch before it; -1 without one."""
+    reason: str
+
+
+class _Once:
+    """A file that is read in passing."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def pread(self, length: int, position: int) -> bytes:
+        return self._file.pread_once(length, position)
+
+
+class SegmentScrub:
+    """One way through a sealed segment; ``close`` it in the end."""
+
+    def __init__(self, segment: Segment, *, again: Damage | None = None) -> None:
+        """``again``: begin at this damage, to see whether it is still there.
+
+        Raises:
+            FileNotFoundError: the segment was removed or replaced.
+        """
+        self.segment = segment
+        self.summary = segment.summary
+        self.damage: Damage | None = None
+        self._file = segment.open_apart()
+        self._position = 0 if again is None else again.position
+        self._offset = segment.base_offset if again is None else again.offset
+        self._epoch = -1 if again is None else again.epoch
+        self._batches = read_batches(_Once(self._file), self._position, self.summary.size_bytes)
+        self.is_done = False
+
+    def step(self) -> int:
+        """Check some batches; returns how many bytes they have. ``is_done`` and ``damage`` say the rest."""
+        began = self._position
+        try:
+            for _ in range(STEP_BATCHES):
+                if not self._check_next() or self._position - began >= STEP_BYTES:
+                    break
+        except CorruptLogError as error:
+            self.is_done = True
+            self.damage = Damage(
+                segment=self.segment,
+                summary=self.summary,
+                path=self.segment.path(LOG_SUFFIX),
+                offset=self._offset,
+                position=self._position,
+                epoch=self._epoch,
+                reason=str(error),
+            )
+        return self._position - began
+
+    def _check_next(self) -> bool:
+        """Check one batch; False at the end of the segment."""
+        found = next(self._batches, None)
+        if found is None:
+            self.is_done = True
+            if self._offset != self.summary.next_offset:
+                raise CorruptLogError(f"offset {self.summary.next_offset - 1} is not there")
+            return False
+        header = found[1]
+        if header.base_offset != self._offset:
+            raise CorruptLogError(f"offset {header.base_offset} where {self._offset} follows")
+        if header.leader_epoch < self._epoch:
+            raise CorruptLogError(f"leader epoch {header.leader_epoch} after {self._epoch}")
+        self._position += header.batch_bytes
+        self._offset, self._epoch = header.next_offset, header.leader_epoch
+        return True
+
+    def close(self) -> None:
+        """Close its descriptor."""
+        self._file.close()

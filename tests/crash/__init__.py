@@ -1,0 +1,1 @@
+"""A search over every moment at which the power may be cut; see ``search``."""

@@ -1,0 +1,162 @@
+"""Every bit that rots below the recovery point is found, named, and given up without losing what lies behind it."""
+
+import pytest
+
+from storage.batch import decode_header
+from storage.errors import DiskFailedError, ReplicaDamagedError
+from storage.partition_log import PartitionLog
+from storage.scrub import Damage
+from storage.segment import LOG_SUFFIX, offset_name
+from storage.types import ReplicaHealth
+from tests.support.log_model import DIRECTORY, SMALL, LogModel, make_batch, open_log, read_all
+from tests.support.small_logs import bases
+
+
+def model_of(count: int = 30) -> LogModel:
+    model = LogModel(config=SMALL)
+    for _ in range(count):
+        model.append([make_batch(2, value_bytes=150)])
+    model.sync()
+    model.checkpoint()
+    return model
+
+
+def path(base: int) -> str:
+    return f"{DIRECTORY}/{offset_name(base, LOG_SUFFIX)}"
+
+
+def scrub(log: PartitionLog) -> tuple[int, Damage | None]:
+    """Bytes that were checked, and what was found first."""
+    offset, checked = log.log_start_offset, 0
+    while (run := log.begin_scrub(offset)) is not None:
+        while not run.is_done:
+            checked += run.step()
+        run.close()
+        offset = run.summary.next_offset
+        if run.damage is not None:
+            return checked, run.damage
+    return checked, None
+
+
+def test_sealed_segments_are_checked_and_the_one_that_grows_is_not() -> None:
+    model = model_of()
+    sealed = model.log._table.segments[:-1]
+    assert scrub(model.log) == (sum(segment.size_bytes for segment in sealed), None)
+    model.files.flip_bit(path(bases(model.files)[-1]), 100)
+    assert scrub(model.log)[1] is None
+
+
+def test_any_flipped_bit_of_a_sealed_segment_is_found_at_its_batch() -> None:
+    model = model_of()
+    base = bases(model.files)[1]
+    batches = [b for b in model.expected.batches if decode_header(b).base_offset >= base]
+    size = model.log._table.segments[1].size_bytes
+    starts, position = [], 0
+    for batch in batches:
+        starts.append((position, decode_header(batch).base_offset))
+        position += len(batch)
+    for byte in range(0, size, 7):
+        model.files.flip_bit(path(base), byte, byte % 8)
+        damage = scrub(model.log)[1]
+        model.files.flip_bit(path(base), byte, byte % 8)
+        assert damage is not None
+        wanted = max(start for start in starts if start[0] <= byte)
+        assert (damage.position, damage.offset) == wanted
+        assert damage.path == path(base)
+    assert scrub(model.log)[1] is None
+
+
+def test_a_sector_that_cannot_be_read_is_damage() -> None:
+    model = model_of()
+    model.files.fail_next_read(path(bases(model.files)[2]))
+    damage = scrub(model.log)[1]
+    assert damage is not None
+    assert damage.path == path(bases(model.files)[2])
+
+
+def test_it_warms_nothing_up() -> None:
+    model = model_of()
+    base = bases(model.files)[0]
+    model.files.evict(path(base))
+    scrub(model.log)
+    assert model.log.read_span_cached(0, max_bytes=1) is None
+
+
+@pytest.mark.parametrize(("segment", "byte"), [(0, 0), (0, 900), (1, 3), (2, 1500)])
+def test_given_up_from_the_damage_and_restored_by_the_leader(segment: int, byte: int) -> None:
+    model = model_of()
+    log = model.log
+    model.files.flip_bit(path(bases(model.files)[segment]), byte)
+    damage = scrub(log)[1]
+    assert damage is not None
+    assert log.is_current(damage)
+    before = {name: model.files.read_bytes(name) for name in model.files.paths()}
+    log.give_up_from(damage)
+    assert (log.health, log.log_end_offset) == (ReplicaHealth.DAMAGED, damage.offset)
+    assert not log.is_current(damage)
+    assert log.begin_scrub(0) is None
+    with pytest.raises(ReplicaDamagedError, match=rf"offset {damage.offset}, byte"):
+        log.read_span(0, max_bytes=1)
+    for name, content in before.items():
+        if name.endswith(LOG_SUFFIX):
+            assert model.files.read_bytes(name) == content, "it may be all that is left"
+    restore(model, log)
+
+
+@pytest.mark.parametrize("byte", [100, 900, 1400])
+def test_what_rots_before_the_damage_meanwhile_is_found_by_the_next_start(byte: int) -> None:
+    model = model_of()
+    path_ = path(bases(model.files)[1])
+    model.files.flip_bit(path_, 1500)
+    damage = scrub(model.log)[1]
+    assert damage is not None
+    model.log.give_up_from(damage)
+    model.files.flip_bit(path_, byte)
+    batches = model.expected.batches
+    rest = b"".join(b for b in batches if decode_header(b).base_offset >= damage.offset)
+    try:
+        model.log.append_as_follower(rest)
+    except DiskFailedError:
+        model.files.kill()
+        log = open_log(model.files)
+        assert log.health is ReplicaHealth.DAMAGED
+        assert log.log_end_offset < damage.offset
+        restore(model, log)
+
+
+@pytest.mark.parametrize("keep", ["none", "all"])
+def test_the_next_start_finds_again_what_was_given_up(keep: str) -> None:
+    model = model_of()
+    model.files.flip_bit(path(bases(model.files)[1]), 800)
+    damage = scrub(model.log)[1]
+    assert damage is not None
+    model.log.give_up_from(damage)
+    model.files.crash(keep=keep)  # type: ignore[arg-type]
+    log = open_log(model.files)
+    assert (log.health, log.log_end_offset) == (ReplicaHealth.DAMAGED, damage.offset)
+    restore(model, log)
+
+
+def restore(model: LogModel, log: PartitionLog) -> None:
+    batches = model.expected.batches
+    log.append_as_follower(
+        b"".join(b for b in batches if decode_header(b).base_offset >= log.log_end_offset)
+    )
+    log.sync()
+    log.mark_sound()
+    assert read_all(log) == list(batches)
+    log.checkpoint(log.log_end_offset)
+    assert scrub(log)[1] is None
+    model.files.kill()
+    log = open_log(model.files)
+    assert log.health is ReplicaHealth.SOUND
+    assert read_all(log) == list(batches)
+
+
+def test_what_was_found_in_a_segment_that_is_cut_means_nothing() -> None:
+    model = model_of()
+    model.files.flip_bit(path(bases(model.files)[2]), 1500)
+    damage = scrub(model.log)[1]
+    assert damage is not None
+    model.log.truncate_to(damage.segment.base_offset + 2)
+    assert not model.log.is_current(damage)
