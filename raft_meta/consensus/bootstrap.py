@@ -71,10 +71,23 @@ def load_record(files: Files, directory: str) -> VoterRecord | None:
     body, crc = content[:-4], content[-4:]
     if crc32c.crc32c(body).to_bytes(4, "big") != crc:
         raise CorruptLogError(f"{path} fails its checksum")
-    version, node_id, voters, state = msgpack.unpackb(body)
-    if version != _FORMAT_VERSION:
-        raise CorruptLogError(f"{path} has format version {version}, not {_FORMAT_VERSION}")
-    return VoterRecord(node_id=node_id, voters=tuple(voters), state=BootstrapState(state))
+    try:
+        return _parse_record(path, msgpack.unpackb(body))
+    except (ValueError, msgpack.UnpackException) as error:
+        raise CorruptLogError(f"{path} is not a voter record: {error}") from error
+
+
+def _parse_record(path: str, fields: object) -> VoterRecord:
+    match fields:
+        case [version, *_] if version != _FORMAT_VERSION:
+            raise CorruptLogError(f"{path} has format version {version}, not {_FORMAT_VERSION}")
+        case [_, int(node_id), list(voters), int(state)]:
+            ids = tuple(voter for voter in voters if type(voter) is int)
+            if len(ids) == len(voters):
+                return VoterRecord(node_id=node_id, voters=ids, state=BootstrapState(state))
+        case _:
+            pass
+    raise CorruptLogError(f"{path} is not a voter record")
 
 
 def store_record(files: Files, directory: str, record: VoterRecord) -> None:
@@ -111,4 +124,7 @@ def check_directory(
             f"{directory} was made with voters {list(record.voters)}, but this node was started with "
             f"{list(voters)}: voter ids never change, addresses may"
         )
+    # A killed process may have left the record's name in the page cache alone. Others are about to be told of it:
+    # a power cut must not take it back.
+    files.sync_directory(directory)
     return record.state

@@ -195,6 +195,11 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._need = FRAME_PREFIX_BYTES
 
+    @property
+    def is_between_frames(self) -> bool:
+        """Nothing of a next frame has come."""
+        return not self._buffer
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[bytes, bytes]]:
         """Take more bytes; returns the frames that they complete, as (header, body).
 

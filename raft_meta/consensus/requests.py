@@ -44,7 +44,8 @@ class Requests:
         self._driver = driver
         self._arriving: deque[Request] = deque()
         self._is_waking = False
-        self._open: set[Request] = set()
+        self._open: dict[Request, None] = {}
+        """In the order in which they came, so that a simulated run repeats."""
         self._answers: dict[asyncio.AbstractEventLoop, list[tuple[Request, _Outcome]]] = {}
         self._is_closed = False
 
@@ -70,7 +71,7 @@ class Requests:
             request = self._arriving.popleft()
             seconds = request.timeout_ms / 1000
             request.deadline = self._thread.loop.call_later(seconds, self._expire, request)
-            self._open.add(request)
+            self._open[request] = None
             self._submit(request)
         self.deliver()
 
@@ -130,7 +131,7 @@ class Requests:
 
     def _answer(self, request: Request, outcome: _Outcome) -> None:
         request.is_answered = True
-        self._open.discard(request)
+        self._open.pop(request, None)
         if request.deadline is not None:
             request.deadline.cancel()
         self._answers.setdefault(request.loop, []).append((request, outcome))

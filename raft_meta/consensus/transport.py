@@ -88,7 +88,8 @@ class Transport:
         self._rng = rng
         self._node_id = config.identity().node_id
         self._live: dict[int, _Connection] = {}
-        self._opening: set[_Connection] = set()
+        self._opening: dict[_Connection, None] = {}
+        """In the order in which they came, so that a simulated run repeats."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._contact_ms: dict[int, int] = {}
         self._complaints: dict[str, float] = {}
@@ -163,7 +164,7 @@ class Transport:
         if older is not None:
             older.abort()
             self._events.on_disconnected(peer.node_id)
-        self._opening.discard(connection)
+        self._opening.pop(connection, None)
         self._live[peer.node_id] = connection
         _log.info("raft session up node_id=%d peer_id=%d", self._node_id, peer.node_id)
         self._events.on_connected(peer)
@@ -208,7 +209,7 @@ class Transport:
 
     def on_closed(self, connection: "_Connection", node_id: int | None) -> None:
         """The connection is gone."""
-        self._opening.discard(connection)
+        self._opening.pop(connection, None)
         if node_id is not None and self._live.get(node_id) is connection:
             del self._live[node_id]
             _log.info("raft session down node_id=%d peer_id=%d", self._node_id, node_id)
@@ -265,7 +266,7 @@ class Transport:
             expected_node_id=dialled_id,
         )
         connection = _Connection(self, handshake, loop)
-        self._opening.add(connection)
+        self._opening[connection] = None
         try:
             opened.setblocking(False)
             _tune(opened)
@@ -274,7 +275,7 @@ class Transport:
         except (OSError, TimeoutError) as error:
             _log.debug("raft connection failed peer_id=%s reason=%r", dialled_id, str(error))
         finally:
-            self._opening.discard(connection)
+            self._opening.pop(connection, None)
             connection.abort()
             opened.close()
 

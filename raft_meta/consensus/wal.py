@@ -294,11 +294,16 @@ class Wal:
         self._sequence, payload = found
         unpacker = msgpack.Unpacker(max_buffer_size=0, use_list=False)
         unpacker.feed(payload)
-        for record in unpacker:
-            self._replay(record)
+        try:
+            for record in unpacker:
+                self._replay(record)
+            if unpacker.tell() != len(payload):
+                raise ValueError("the last record is cut off")
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise CorruptLogError(f"{self._path}: a group holds no records: {error}") from error
         return position + _GROUP.size + len(payload)
 
-    def _replay(self, record: tuple[object, ...]) -> None:
+    def _replay(self, record: object) -> None:
         match record:
             case (0, version):
                 if version != FORMAT_VERSION:
@@ -319,7 +324,7 @@ class Wal:
             case (3, int(term), None):
                 self.term, self.voted_for = term, None
             case _:
-                raise CorruptLogError(f"{self._path}: unknown record {record[:1]!r}")
+                raise CorruptLogError(f"{self._path}: unknown record {_kind(record)!r}")
 
     def _refuse_damage(self, content: bytes, position: int) -> None:
         candidate = content.find(_MAGIC, position)
@@ -339,6 +344,10 @@ class Wal:
         if torn:
             self._file.pwritev([bytes(torn)], self._end)
         return torn
+
+
+def _kind(record: object) -> object:
+    return record[:1] if isinstance(record, tuple) else type(record).__name__
 
 
 def _group(sequence: int, records: list[bytes]) -> list[bytes]:

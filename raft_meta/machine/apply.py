@@ -10,25 +10,45 @@ on, and is left to propagate.
 
 from dataclasses import dataclass, replace
 
-from raft_meta.machine import brokers, cluster, partitions, producers, proposers, topics
+from raft_meta.machine import (
+    brokers,
+    cluster,
+    consumers,
+    groups,
+    offsets,
+    partitions,
+    producers,
+    proposers,
+    reassignments,
+    topics,
+)
 from raft_meta.machine.codec import LEVELS, encode_error, encode_response
 from raft_meta.machine.commands import (
     AddPartitions,
     AllocateProducer,
     AlterConfigs,
+    AlterGroup,
     AlterIsr,
     CheckImage,
     ClaimController,
     Command,
+    CommitOffsets,
     CreateTopic,
+    DeleteConsumers,
+    DeleteGroup,
     DeleteTopic,
     DrainBroker,
     ElectLeaders,
     Envelope,
+    ExpireOffsets,
     FenceBroker,
+    GiveUpReplicas,
     InitCluster,
+    PutConsumer,
+    ReassignPartitions,
     RegisterBroker,
     SetFeatureLevel,
+    StepReassignments,
     UnfenceBroker,
     UnregisterBroker,
 )
@@ -58,6 +78,11 @@ _REFUSALS = (
     LimitReachedError,
     FateUnknownError,
 )
+
+ClientCommand = (
+    AllocateProducer | groups.GroupCommand | offsets.OffsetCommand | consumers.ConsumerCommand
+)
+"""What clients leave in the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +134,25 @@ def _dispatch(image: Image, index: int, now_ms: WallMs, command: Command) -> Out
         ):
             return brokers.apply(image, index, command)
         case CreateTopic() | DeleteTopic() | AddPartitions() | AlterConfigs():
-            return topics.apply(image, now_ms, command)
-        case ElectLeaders() | AlterIsr():
+            return topics.apply(image, index, now_ms, command)
+        case ElectLeaders() | AlterIsr() | GiveUpReplicas():
             return partitions.apply(image, command)
+        case ReassignPartitions() | StepReassignments():
+            return reassignments.apply(image, command)
+        case _:
+            return _dispatch_clients(image, index, now_ms, command)
+
+
+def _dispatch_clients(image: Image, index: int, now_ms: WallMs, command: ClientCommand) -> Outcome:
+    match command:
         case AllocateProducer():
             return producers.apply(image, command)
+        case AlterGroup() | DeleteGroup():
+            return groups.apply(image, index, now_ms, command)
+        case CommitOffsets() | ExpireOffsets():
+            return offsets.apply(image, index, now_ms, command)
+        case PutConsumer() | DeleteConsumers():
+            return consumers.apply(image, index, now_ms, command)
 
 
 def _check_allowed(image: Image, command: Command) -> None:

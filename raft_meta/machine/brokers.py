@@ -9,7 +9,7 @@ What a registration means for replicas is told in ``partitions``.
 
 from dataclasses import replace
 
-from raft_meta.machine import partitions
+from raft_meta.machine import bounds, partitions
 from raft_meta.machine.commands import (
     DrainBroker,
     FenceBroker,
@@ -23,6 +23,7 @@ from raft_meta.machine.image import Broker, Image
 from raft_meta.machine.outcome import Outcome
 from storage.errors import (
     BrokerIdInUseError,
+    BrokerInUseError,
     BrokerNotFoundError,
     ConflictError,
     FeatureLevelError,
@@ -37,7 +38,7 @@ def apply(image: Image, index: int, command: BrokerCommand) -> Outcome:
 
     Raises:
         StaleControllerEpochError, StaleBrokerEpochError, BrokerNotFoundError, BrokerIdInUseError,
-        FeatureLevelError, ConflictError, InvalidRequestError: refused.
+        BrokerInUseError, FeatureLevelError, ConflictError, InvalidRequestError: refused.
     """
     match command:
         case RegisterBroker():
@@ -133,7 +134,41 @@ def _with_changes(outcome: Outcome, changes: tuple[LeaderChange, ...]) -> Outcom
     return Outcome(moved.image, (*outcome.events, *moved.events), moved.response)
 
 
+def check_removable(image: Image, broker_id: int) -> None:
+    """Refuse to forget a broker that is still part of the cluster; for validation ahead of the command too.
+
+    Raises:
+        BrokerNotFoundError: there is none of this id.
+        BrokerInUseError: it is alive, holds replicas, or is a voter; the message says what to do first.
+    """
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise BrokerNotFoundError(f"Broker {broker_id} is not registered.")
+    if not broker.is_fenced:
+        raise BrokerInUseError(f"Broker {broker_id} is alive: stop it first, then remove it.")
+    held = sum(part.names(broker_id) for part in image.partitions.values())
+    if held:
+        raise BrokerInUseError(
+            f"Broker {broker_id} still holds {held} replicas: move them to other brokers, or delete their topics,"
+            " then remove it."
+        )
+    if broker_id in image.voters:
+        raise BrokerInUseError(
+            f"Broker {broker_id} is a voter of the metadata quorum, which it cannot leave: start it again."
+        )
+
+
 def _unregister(image: Image, command: UnregisterBroker) -> Outcome:
+    if bounds.are_in_force(image):
+        check_removable(image, command.broker_id)
+    else:
+        _check_removable_as_before(image, command)
+    after = replace(image, brokers=image.brokers.delete(command.broker_id))
+    return Outcome(after, (BrokerChanged(broker_id=command.broker_id),))
+
+
+def _check_removable_as_before(image: Image, command: UnregisterBroker) -> None:
+    """Word for word what nodes of the first level answer: answers are part of the image."""
     broker = image.brokers.get(command.broker_id)
     if broker is None:
         raise BrokerNotFoundError(f"Broker {command.broker_id} is not registered.")
@@ -142,8 +177,6 @@ def _unregister(image: Image, command: UnregisterBroker) -> Outcome:
     held = sum(command.broker_id in part.replicas for part in image.partitions.values())
     if held:
         raise ConflictError(f"Broker {command.broker_id} still holds {held} replicas.")
-    after = replace(image, brokers=image.brokers.delete(command.broker_id))
-    return Outcome(after, (BrokerChanged(broker_id=command.broker_id),))
 
 
 def _with_broker(image: Image, broker: Broker) -> Image:

@@ -83,6 +83,19 @@ def _set_feature_level(image: Image, command: SetFeatureLevel) -> Outcome:
     return Outcome(replace(image, feature_level=level))
 
 
+def supported_level(image: Image) -> int:
+    """The highest feature level that every broker supports; the present one while a voter is yet to register.
+
+    Such a voter may be of an older release, and would have to be upgraded before it could take part at all.
+    """
+    if not all(voter in image.brokers for voter in image.voters):
+        return image.feature_level
+    common = min((broker.feature_max for broker in image.brokers.values()), default=1)
+    least = max((broker.feature_min for broker in image.brokers.values()), default=1)
+    level = min(common, FEATURE_LEVEL_MAX)
+    return max(level, image.feature_level) if level >= least else image.feature_level
+
+
 def _check_known(level: int) -> None:
     """Stop a node that the cluster has outgrown: it would refuse what the others apply."""
     if level > FEATURE_LEVEL_MAX:

@@ -6,6 +6,7 @@ The proposer decides everything that could differ between nodes or versions: clo
 
 from dataclasses import dataclass
 
+from raft_meta.machine.image import GroupMember, RestConsumer
 from storage.types import WallMs
 
 
@@ -201,6 +202,58 @@ class AlterIsr:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TargetReplicas:
+    """Where one partition shall be. What is under way for it already goes on to this target instead.
+
+    Numbers as in ``image.Reassignment``.
+    """
+
+    topic_id: str
+    partition: int
+    replicas: tuple[int, ...]
+    max_concurrent: int
+    throttle_bytes_per_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignPartitions:
+    """Move partitions to other brokers. Response: per target, "" or the error's code.
+
+    The controller starts, hands over and finishes each (``StepReassignments``). Replicas in another order, and no
+    new ones, are taken at once.
+    """
+
+    targets: tuple[TargetReplicas, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentStep:
+    """One step of a reassignment: compare and set on partition_epoch.
+
+    ``kind`` is one of
+
+    - ``start``: the new replicas come to be, out of sync;
+    - ``finish``: every target is in sync; what is no target leaves;
+    - ``cancel``: the partition is where it was. Refused when too few of those in sync would be left.
+
+    ``leader``: who leads after a finish or cancel, None only where nobody led before.
+    """
+
+    topic_id: str
+    partition: int
+    partition_epoch: int
+    kind: str
+    leader: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReassignments:
+    """Steps of reassignments under way. Response: per step, "" or the error's code."""
+
+    steps: tuple[ReassignmentStep, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducer:
     """A producer id; a name that is known already keeps its id and gets the next epoch.
 
@@ -228,6 +281,154 @@ class SetFeatureLevel:
     feature_level: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterGroup:
+    """A group's next state, as its coordinator worked it out: compare and set on ``version`` (0: no group yet).
+
+    ``members`` are the members that are new or differ, whole; ``left`` the ids of those that are gone; all others
+    stay as they are. Refused when
+
+    - the outcome breaks an invariant of ``image.Group`` (a partition held twice, say);
+    - the generation or a member's epoch goes back;
+    - a target changes within a generation: what makes targets anew raises it;
+    - a member comes to hold what is not its target;
+    - a member that joins is not under an epoch above the generation before: no earlier member of its id had that
+      epoch, so that a commit of that one is refused. A successor by ``instance_id`` is a new member as well.
+
+    GroupChangedError stands also for a partition that does not exist: its topic was deleted on the way.
+    Response: the new version.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    group_id: str
+    version: int
+    generation: int
+    assignor: str
+    members: tuple[GroupMember, ...]
+    left: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommit:
+    """One partition's committed offset, the next to be read; see ``image.CommittedOffset``."""
+
+    topic_id: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCommit:
+    """Offsets that one member commits, all of them or none.
+
+    Accepted from a member under its present epoch for partitions that it holds. Without a member (None, epoch -1):
+    accepted while the group has no members, or is not there yet, which makes it.
+    """
+
+    group_id: str
+    member_id: str | None
+    member_epoch: int
+    offsets: tuple[OffsetCommit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOffsets:
+    """Commits of groups that one broker coordinates. Response: per commit, "" or the error's code.
+
+    Refused as a whole when the broker has registered anew; a group that it does not coordinate is one commit's error.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    commits: tuple[GroupCommit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupExpiry:
+    """Offsets of one group to forget: those last committed before ``before_ms`` while the group is empty.
+
+    A group without members and offsets is forgotten as well.
+    """
+
+    group_id: str
+    before_ms: WallMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireOffsets:
+    """Forget offsets that nobody came back for. Response: per group, how many were forgotten.
+
+    A group that has members again, or was emptied at or after its ``before_ms``, is left as it is. Refused as a whole
+    when the broker does not coordinate all of the groups.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    groups: tuple[GroupExpiry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroup:
+    """Forget a group and its offsets; refused while it has members."""
+
+    broker_id: int
+    broker_epoch: int
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutConsumer:
+    """Make a REST consumer (``is_new``) or change its subscription or assignment.
+
+    A new one's ``created_index`` is set by ``apply``, which refuses a name that is taken; a change compares it.
+    Response: the created_index.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    is_new: bool
+    consumer: RestConsumer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerName:
+    """One REST consumer, and which of its name."""
+
+    group_id: str
+    instance: str
+    created_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteConsumers:
+    """Forget REST consumers, each with its membership, in one step; those that are gone or others are passed over.
+
+    Refused as a whole when the broker does not coordinate all of the groups.
+    Response: per consumer, 1 if it was there.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    consumers: tuple[ConsumerName, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUpReplicas:
+    """A broker found copies of its own damaged while it runs: each leaves isr before it is restored.
+
+    Each change names who leads then, and an isr without the broker. What it acknowledged until now counts no more: the
+    leader epoch rises even where another one leads all the while, so that only what the broker fetches from then on can
+    bring it back into isr. Response: per change, the code of the refusal, "" if it was taken.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    changes: tuple[LeaderChange, ...]
+
+
 Command = (
     InitCluster
     | ClaimController
@@ -245,6 +446,15 @@ Command = (
     | AllocateProducer
     | CheckImage
     | SetFeatureLevel
+    | ReassignPartitions
+    | StepReassignments
+    | AlterGroup
+    | CommitOffsets
+    | ExpireOffsets
+    | DeleteGroup
+    | PutConsumer
+    | DeleteConsumers
+    | GiveUpReplicas
 )
 
 

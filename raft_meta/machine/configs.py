@@ -1,14 +1,15 @@
 """Topic configs: their names, defaults and ranges, and what is in force for a topic.
 
 A topic holds only what was set, as canonical text; defaults live here, so that a better default reaches old topics.
-Only configs that have an effect are accepted: a wrong name is refused with the list of those that exist.
+Only configs that have an effect are accepted: a wrong name is refused with the list of those that exist. What is
+accepted in a command depends on the cluster's feature level, since every node must come to the same answer.
 
 Driven by ``topics`` (validation), the API (listing) and the node (``TopicSettings``).
 """
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from immutables import Map
 
@@ -16,21 +17,34 @@ from raft_meta.machine.image import Topic
 from storage.errors import InvalidConfigError
 from storage.types import TimestampType
 
+LEVEL = 2
+"""The feature level from which on topics may be compacted, and their segments closed by age."""
+
 LONG_MAX = (1 << 63) - 1
 CLEANUP_POLICY = "cleanup.policy"
 COMPRESSION_TYPE = "compression.type"
+DELETE_RETENTION_MS = "delete.retention.ms"
 FLUSH_MESSAGES = "flush.messages"
 FLUSH_MS = "flush.ms"
 INDEX_INTERVAL_BYTES = "index.interval.bytes"
+MAX_COMPACTION_LAG_MS = "max.compaction.lag.ms"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 MESSAGE_TIMESTAMP_TYPE = "message.timestamp.type"
+MIN_CLEANABLE_DIRTY_RATIO = "min.cleanable.dirty.ratio"
+MIN_COMPACTION_LAG_MS = "min.compaction.lag.ms"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 RETENTION_BYTES = "retention.bytes"
 RETENTION_MS = "retention.ms"
 SEGMENT_BYTES = "segment.bytes"
+SEGMENT_MS = "segment.ms"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
+COMPACT = "compact"
+DELETE = "delete"
+COMPACT_AND_DELETE = "compact,delete"
+
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_FRACTION = re.compile(r"(0|1)?(\.[0-9]{1,9})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +116,40 @@ def _choice(
     )
 
 
+def _cleanup_policy() -> ConfigKey:
+    key = _choice(
+        CLEANUP_POLICY,
+        (DELETE, COMPACT, COMPACT_AND_DELETE),
+        "What happens to old segments: delete removes them by age and size; compact keeps the last record of each key,"
+        " and refuses records without one; compact,delete does both.",
+        kind="LIST",
+    )
+
+    def parse(text: str) -> str:
+        words = [word.strip().lower() for word in text.split(",")]
+        return key.parse(COMPACT_AND_DELETE if words == [DELETE, COMPACT] else ",".join(words))
+
+    return replace(key, parse=parse)
+
+
+def _fraction(name: str, default: str, doc: str) -> ConfigKey:
+    def parse(text: str) -> str:
+        stripped = text.strip()
+        is_number = _FRACTION.fullmatch(stripped) and stripped not in {"", "."}
+        if not is_number or float(stripped) > 1:
+            raise InvalidConfigError(f"{name} must be a number in 0..1, not {text[:64]!r}.")
+        return str(float(stripped))
+
+    return ConfigKey(
+        name=name,
+        kind="DOUBLE",
+        allowed="0..1",
+        doc=doc,
+        default=lambda _: default,
+        parse=parse,
+    )
+
+
 def _min_insync() -> ConfigKey:
     # The upper end is the topic's replication factor, which ``parse`` does not know: ``validate`` adds it.
     key = _integer(
@@ -122,17 +170,19 @@ def _min_insync() -> ConfigKey:
 
 
 _KEYS = (
-    _choice(
-        CLEANUP_POLICY,
-        ("delete",),
-        "What happens to old segments. Only delete is supported: compaction is not.",
-        kind="LIST",
-        note=" (compaction is not supported)",
-    ),
+    _cleanup_policy(),
     _choice(
         COMPRESSION_TYPE,
         ("producer", "uncompressed", "gzip", "lz4", "zstd"),
         "How batches are stored; producer keeps what the producer chose.",
+    ),
+    _integer(
+        DELETE_RETENTION_MS,
+        24 * 3_600_000,
+        0,
+        LONG_MAX,
+        "How long in ms compaction keeps a record that deletes its key (one with a key and no value), from when it saw"
+        " it first: a reader that takes longer for the whole topic may miss the deletion.",
     ),
     _integer(
         FLUSH_MESSAGES,
@@ -156,11 +206,31 @@ _KEYS = (
         1 << 24,
         "Bytes of log per entry of the offset and time index.",
     ),
+    _integer(
+        MAX_COMPACTION_LAG_MS,
+        LONG_MAX,
+        1,
+        LONG_MAX,
+        "Age in ms at which a record is compacted however little of the log is new.",
+    ),
     _integer(MAX_MESSAGE_BYTES, 8 << 20, 1024, 32 << 20, "Largest batch in bytes, as stored."),
     _choice(
         MESSAGE_TIMESTAMP_TYPE,
         ("CreateTime", "LogAppendTime"),
         "Whether a record's timestamp is its producer's or the leader's at append.",
+    ),
+    _fraction(
+        MIN_CLEANABLE_DIRTY_RATIO,
+        "0.5",
+        "The part of a log, in bytes, that must be new before it is compacted: less keeps logs smaller and rewrites"
+        " them more often.",
+    ),
+    _integer(
+        MIN_COMPACTION_LAG_MS,
+        0,
+        0,
+        LONG_MAX,
+        "Age in ms below which a record is not compacted: readers that are no further behind see every record.",
     ),
     _min_insync(),
     _integer(
@@ -184,6 +254,13 @@ _KEYS = (
         (1 << 31) - 1,
         "Size in bytes at which a segment is closed and the next begun.",
     ),
+    _integer(
+        SEGMENT_MS,
+        7 * 24 * 3_600_000,
+        1,
+        LONG_MAX,
+        "Age in ms at which a segment is closed however small it is; only closed segments are compacted.",
+    ),
     _choice(
         UNCLEAN_ELECTION,
         ("false", "true"),
@@ -194,33 +271,54 @@ _KEYS = (
 KEYS = Map({key.name: key for key in _KEYS})
 """Every topic config, by name."""
 
+_LATER = {
+    DELETE_RETENTION_MS,
+    MAX_COMPACTION_LAG_MS,
+    MIN_CLEANABLE_DIRTY_RATIO,
+    MIN_COMPACTION_LAG_MS,
+    SEGMENT_MS,
+}
+# Word for word what nodes of the first level answer: answers are part of the image.
+_FIRST_KEYS = (
+    _choice(CLEANUP_POLICY, (DELETE,), "", kind="LIST", note=" (compaction is not supported)"),
+    *(key for key in _KEYS[1:] if key.name not in _LATER),
+)
 
-def _key(name: str) -> ConfigKey:
-    key = KEYS.get(name)
-    if key is None:
-        known = ", ".join(key.name for key in _KEYS)
-        raise InvalidConfigError(f"Unknown topic config {name[:64]!r}. Supported: {known}.")
-    return key
+
+def _key(name: str, level: int) -> ConfigKey:
+    keys = _KEYS if level >= LEVEL else _FIRST_KEYS
+    for key in keys:
+        if key.name == name:
+            return key
+    known = ", ".join(key.name for key in keys)
+    raise InvalidConfigError(f"Unknown topic config {name[:64]!r}. Supported: {known}.")
 
 
-def validate(configs: Iterable[tuple[str, str]], replication_factor: int) -> Map[str, str]:
-    """The configs as canonical text.
+def validate(
+    configs: Iterable[tuple[str, str]], replication_factor: int, *, level: int = LEVEL
+) -> Map[str, str]:
+    """The configs as canonical text. ``level``: the cluster's feature level.
 
     Raises:
         InvalidConfigError: an unknown or repeated name, or a value out of its range; the message names it.
     """
     valid: dict[str, str] = {}
     for name, value in configs:
-        key = _key(name)
+        key = _key(name, level)
         if name in valid:
             raise InvalidConfigError(f"{name} is set twice.")
         valid[name] = key.parse(value)
     check_min_insync(valid.get(MIN_INSYNC_REPLICAS), replication_factor)
+    _check_lags(valid)
     return Map(valid)
 
 
 def alter(
-    configs: Map[str, str], changes: Iterable[tuple[str, str | None]], replication_factor: int
+    configs: Map[str, str],
+    changes: Iterable[tuple[str, str | None]],
+    replication_factor: int,
+    *,
+    level: int = LEVEL,
 ) -> Map[str, str]:
     """``configs`` with some set (value) or reset to their default (None).
 
@@ -230,7 +328,7 @@ def alter(
     altered = dict(configs)
     seen: set[str] = set()
     for name, value in changes:
-        key = _key(name)
+        key = _key(name, level)
         if name in seen:
             raise InvalidConfigError(f"{name} is changed twice.")
         seen.add(name)
@@ -239,7 +337,17 @@ def alter(
         else:
             altered[name] = key.parse(value)
     check_min_insync(altered.get(MIN_INSYNC_REPLICAS), replication_factor)
+    _check_lags(altered)
     return Map(altered)
+
+
+def _check_lags(configs: Mapping[str, str]) -> None:
+    low = int(configs.get(MIN_COMPACTION_LAG_MS, "0"))
+    high = int(configs.get(MAX_COMPACTION_LAG_MS, LONG_MAX))
+    if low > high:
+        raise InvalidConfigError(
+            f"{MIN_COMPACTION_LAG_MS}={low} must not be above {MAX_COMPACTION_LAG_MS}={high}."
+        )
 
 
 def check_min_insync(value: str | None, replication_factor: int) -> None:
@@ -291,14 +399,23 @@ class TopicSettings:
 
     compression_type: str
     """``producer``, ``uncompressed``, ``gzip``, ``lz4`` or ``zstd``."""
+    delete_retention_ms: int
     flush_messages: int
     flush_ms: int | None
     index_interval_bytes: int
+    is_compacted: bool
+    """Whether the last record of each key is kept, and records without a key are refused."""
+    is_deleting: bool
+    """Whether old segments go by age and size."""
+    max_compaction_lag_ms: int | None
     max_message_bytes: int
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
     min_insync_replicas: int
     retention_bytes: int | None
     retention_ms: int | None
     segment_bytes: int
+    segment_ms: int | None
     timestamp_type: TimestampType
     is_unclean_allowed: bool
 
@@ -309,24 +426,31 @@ class TopicSettings:
 
     @classmethod
     def of(cls, topic: Topic) -> "TopicSettings":
-        """The settings of a topic; -1 (no limit) becomes None."""
+        """The settings of a topic; -1 (no limit) and what no time reaches become None."""
         texts = {name: value.value for name, value in effective(topic).items()}
 
         def limit(name: str) -> int | None:
             number = int(texts[name])
-            return None if number == -1 else number
+            return None if number in (-1, LONG_MAX) else number
 
         is_append_time = texts[MESSAGE_TIMESTAMP_TYPE] == "LogAppendTime"
         return cls(
             compression_type=texts[COMPRESSION_TYPE],
+            delete_retention_ms=int(texts[DELETE_RETENTION_MS]),
             flush_messages=int(texts[FLUSH_MESSAGES]),
             flush_ms=limit(FLUSH_MS),
             index_interval_bytes=int(texts[INDEX_INTERVAL_BYTES]),
+            is_compacted=COMPACT in texts[CLEANUP_POLICY].split(","),
+            is_deleting=DELETE in texts[CLEANUP_POLICY].split(","),
+            max_compaction_lag_ms=limit(MAX_COMPACTION_LAG_MS),
             max_message_bytes=int(texts[MAX_MESSAGE_BYTES]),
+            min_cleanable_dirty_ratio=float(texts[MIN_CLEANABLE_DIRTY_RATIO]),
+            min_compaction_lag_ms=int(texts[MIN_COMPACTION_LAG_MS]),
             min_insync_replicas=int(texts[MIN_INSYNC_REPLICAS]),
             retention_bytes=limit(RETENTION_BYTES),
             retention_ms=limit(RETENTION_MS),
             segment_bytes=int(texts[SEGMENT_BYTES]),
+            segment_ms=limit(SEGMENT_MS),
             timestamp_type=TimestampType.APPEND if is_append_time else TimestampType.CREATE,
             is_unclean_allowed=texts[UNCLEAN_ELECTION] == "true",
         )

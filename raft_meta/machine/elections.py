@@ -112,8 +112,25 @@ def plan_shrinks(image: Image) -> tuple[LeaderChange, ...]:
     return tuple(planned)
 
 
+def plan_give_up(image: Image, broker_id: int, key: PartitionKey) -> LeaderChange | None:
+    """Let a partition do without this broker's damaged copy; None when it is the last in sync, or nobody leads."""
+    partition = image.partitions.get(key)
+    if partition is None or partition.leader is None:
+        return None
+    if partition.leader != broker_id:
+        isr = tuple(member for member in partition.isr if member != broker_id)
+        return _change(key, partition, partition.leader, isr)
+    fleet = _Fleet.of(image, without=broker_id)
+    return _clean_election(key, partition, fleet, partition.isr) or _clean_election(
+        key, partition, fleet, partition.eligible
+    )
+
+
 def plan_preferred(image: Image) -> tuple[LeaderChange, ...]:
-    """Bring leadership back to the first replica where it is in sync, live and not draining."""
+    """Bring leadership back to the first replica where it is in sync, live and not draining.
+
+    A reassignment that is about to finish is left alone: its leader may be one of the target already.
+    """
     fleet = _Fleet.of(image)
     ready = fleet.live - fleet.draining
     return tuple(
@@ -122,6 +139,7 @@ def plan_preferred(image: Image) -> tuple[LeaderChange, ...]:
         if partition.leader not in {None, partition.replicas[0]}
         and partition.replicas[0] in partition.isr
         and partition.replicas[0] in ready
+        and (partition.moving is None or not set(partition.moving.target) <= set(partition.isr))
     )
 
 
@@ -182,7 +200,8 @@ def _unclean_election(
     if back:
         leader: int | None = max(back, key=lambda member: _reach(suspects[member]))
     else:
-        ready = [replica for replica in partition.replicas if replica in able]
+        # A replica that is only being added may be empty: not even an unclean election is for it.
+        ready = [replica for replica in partition.settled if replica in able]
         staying = [replica for replica in ready if replica not in fleet.draining]
         leader = next(iter(staying or ready), None)
     if leader is None:

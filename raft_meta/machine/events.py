@@ -57,6 +57,21 @@ class PartitionChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChanged:
+    """A consumer group's members or assignment changed, or it came to be or is gone. Not told: committed offsets."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerChanged:
+    """A REST consumer came to be, changed its subscription or assignment, or is gone."""
+
+    group_id: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRestored:
     """A snapshot was loaded: anything may have changed."""
 
@@ -69,5 +84,7 @@ Event = (
     | TopicDeleted
     | TopicChanged
     | PartitionChanged
+    | GroupChanged
+    | ConsumerChanged
     | ImageRestored
 )

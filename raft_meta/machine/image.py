@@ -50,12 +50,30 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    """A partition on its way to other brokers. Source: KIP-455."""
+
+    target: tuple[int, ...]
+    """The replicas that it shall have, preferred leader first."""
+    former: tuple[int, ...]
+    """The replicas that it had, and has again when this is cancelled."""
+    is_started: bool
+    """Until then it waits for others, and the new replicas do not exist."""
+    max_concurrent: int
+    """It starts when fewer partitions than this are moving; 0: at once."""
+    throttle_bytes_per_s: int
+    """What each leader's node may send its new replicas; 0: what that node is configured to send."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """Leadership and replica state of one partition.
 
     Invariants:
         isr is a subset of replicas and never empty. leader is None or a member of isr that is not fenced.
-        leader_epoch rises with every change of leader (to None included); partition_epoch with every change.
+        leader_epoch rises with every change of leader (to None included) and when replicas leave: what a removed
+        replica once acknowledged must not count for the empty one that may come in its place. partition_epoch
+        rises with every change.
         The last member of isr is never removed without an operator.
         A suspect or damaged broker is not in isr unless it was the only choice left: suspects and damaged are
         in isr, and both are empty while there is a leader; a damaged broker is alone in isr.
@@ -82,6 +100,19 @@ class Partition:
     unclean_epoch: int = -1
     """The last leader_epoch that began with an unclean election: followers may truncate below their
     checkpointed high watermark when they enter an epoch <= this one from an older epoch."""
+    moving: Reassignment | None = field(default=None, metadata={"since": 2})
+    """While it runs, replicas are ``former`` and then those of ``target`` that are new, each of which joins isr by
+    catching up, as any replica does."""
+
+    @property
+    def settled(self) -> tuple[int, ...]:
+        """The replicas without those that are only being added."""
+        return self.replicas if self.moving is None else self.moving.former
+
+    def names(self, broker_id: int) -> bool:
+        """Whether the broker holds a replica, or is about to."""
+        target = () if self.moving is None else self.moving.target
+        return broker_id in self.replicas or broker_id in target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +156,101 @@ NEVER_MS = WallMs(0)
 PartitionKey = tuple[str, int]
 """(topic_id, partition)"""
 
+PartitionSet = tuple[tuple[str, tuple[int, ...]], ...]
+"""Partitions by topic: (topic_id, partitions), both ascending, no topic without partitions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One member of a consumer group. Source: KIP-848, where a member reconciles towards its target.
+
+    ``held`` is what the member may be working on: what it was given, and has not said (or proved by its end) that it
+    let go. It works on what is in ``held`` and in ``target``; the rest of ``held`` it is asked to give back, the rest
+    of ``target`` waits for its present holders.
+    """
+
+    member_id: str
+    instance_id: str | None
+    """Names the member across restarts of its process (KIP-345): its successor takes over what it holds."""
+    is_rest: bool
+    """A REST consumer: the coordinator speaks for it, and it lives as long as ``RestConsumer`` of this name."""
+    client_id: str
+    host: str
+    topics: tuple[str, ...]
+    """Names subscribed to, ascending; they need not exist yet."""
+    pattern: str | None
+    """A regular expression that whole names of topics match; None: only ``topics``."""
+    assignor: str
+    """What the member wants partitions to be shared out by; the group takes the most wanted."""
+    session_ms: int
+    rebalance_ms: int
+    """How long it may take to give back what it is asked for."""
+    member_epoch: int
+    """The generation that it has reached: it holds nothing any more that is not its target there."""
+    held: PartitionSet
+    target: PartitionSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A consumer group: who is in it, and who shall read what.
+
+    Invariants:
+        No partition is held by two members, nor the target of two.
+        A member's epoch is at most the generation; where it is equal, held is a subset of target.
+        Members stand in ascending order of their ids; instance ids are distinct.
+        Every partition named exists.
+    """
+
+    group_id: str
+    version: int
+    """The index of the last command that changed the group: its coordinator compares and sets."""
+    generation: int
+    """Rises whenever target assignments are made anew."""
+    assignor: str
+    """By which the present targets were made; empty before the first."""
+    members: tuple[GroupMember, ...]
+    emptied_ms: WallMs
+    """When its last member left (0 while it has some); its offsets are kept for offsets.retention.minutes from then
+    on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """Where a group goes on in a partition: the offset of the next record to read."""
+
+    offset: int
+    leader_epoch: int
+    """Of the record before it, -1: not told."""
+    metadata: str
+    """Whatever the consumer wants to remember with it."""
+    commit_ms: WallMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestConsumer:
+    """A consumer that lives behind the HTTP API, in the state so that it outlives the node that made it.
+
+    At most one of subscription (``topics`` or ``pattern``) and manual assignment (``assigned``) is set.
+    """
+
+    group_id: str
+    instance: str
+    created_index: int
+    """Tells it from an earlier one of the same name."""
+    format: str
+    auto_offset_reset: str
+    is_auto_commit: bool
+    fetch_min_bytes: int
+    request_timeout_ms: int
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: PartitionSet = ()
+
+
+ConsumerKey = tuple[str, str]
+"""(group_id, instance)"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
@@ -148,6 +274,12 @@ class Image:
     producer_names: Map[str, int] = field(default_factory=Map)
     next_producer_id: int = 1
     proposers: Map[int, Proposer] = field(default_factory=Map)
+    groups: Map[str, Group] = field(default_factory=Map)
+    offsets: Map[str, Map[PartitionKey, CommittedOffset]] = field(default_factory=Map)
+    """By group id; only groups that are in ``groups``, and only partitions that exist."""
+    offset_count: int = 0
+    """How many there are in ``offsets``."""
+    consumers: Map[ConsumerKey, RestConsumer] = field(default_factory=Map)
 
     def topic(self, name: str) -> Topic | None:
         """The topic of this name."""

@@ -2,13 +2,19 @@
 
 from collections.abc import Iterator
 
-from raft_meta.machine import configs
+from raft_meta.machine import configs, group_rules
 from raft_meta.machine.image import Image, Partition, PartitionKey
 
 
 def violations(image: Image) -> list[str]:
     """Sentences about everything that is wrong with the image; empty for every image that commands can make."""
-    return [*_of_maps(image), *_of_partitions(image)]
+    return [
+        *_of_maps(image),
+        *_of_partitions(image),
+        *_of_groups(image),
+        *_of_offsets(image),
+        *_of_consumers(image),
+    ]
 
 
 def _of_maps(image: Image) -> Iterator[str]:
@@ -68,6 +74,25 @@ def _of_partition(partition: Partition, live: frozenset[int], min_insync: int) -
         yield "a damaged member beside others"
     if partition.unclean_epoch > partition.leader_epoch:
         yield "an unclean epoch from the future"
+    yield from _of_reassignment(partition)
+
+
+def _of_reassignment(partition: Partition) -> Iterator[str]:
+    replicas, moving = partition.replicas, partition.moving
+    if not replicas or len(set(replicas)) != len(replicas):
+        yield "replicas are not distinct brokers"
+    if moving is None:
+        return
+    if not moving.target or len(set(moving.target)) != len(moving.target):
+        yield "the target of a reassignment is not made of distinct brokers"
+    if not moving.former or replicas[: len(moving.former)] != moving.former:
+        yield "a reassignment lost one of the former replicas"
+    if moving.is_started and not set(moving.target) <= set(replicas):
+        yield "a reassignment is started without all of its new replicas"
+    if not moving.is_started and replicas != moving.former:
+        yield "a reassignment has new replicas before it is started"
+    if moving.max_concurrent < 0 or moving.throttle_bytes_per_s < 0:
+        yield "a reassignment has negative bounds"
 
 
 def _of_order(partition: Partition) -> Iterator[str]:
@@ -78,3 +103,47 @@ def _of_order(partition: Partition) -> Iterator[str]:
     suspects = [suspect.broker_id for suspect in partition.suspects]
     if suspects != sorted(set(suspects)):
         yield "suspects are not in order"
+
+
+def _of_groups(image: Image) -> Iterator[str]:
+    if image.feature_level < group_rules.LEVEL and (image.groups or image.consumers):
+        yield "groups or consumers below the feature level that knows them"
+    for group in image.groups.values():
+        if not 0 < group.version <= image.index:
+            yield f"group {group.group_id} has a version from the future"
+        if not 0 <= group.emptied_ms <= image.now_ms or (group.members and group.emptied_ms):
+            yield f"group {group.group_id} has lost its members at a wrong time"
+        problems = list(group_rules.group_problems(group))
+        for problem in problems:
+            yield f"group {group.group_id}: {problem}"
+        # Only of canonical sets is it known which partition is the last.
+        for partitions in (s for m in group.members for s in (m.held, m.target) if not problems):
+            absent = group_rules.absent_partition(image, partitions)
+            if absent is not None:
+                yield f"group {group.group_id} names {absent}, which is not there"
+
+
+def _of_offsets(image: Image) -> Iterator[str]:
+    if image.offset_count != sum(len(found) for found in image.offsets.values()):
+        yield "the count of committed offsets is wrong"
+    for group_id, offsets in image.offsets.items():
+        if group_id not in image.groups or not offsets:
+            yield f"offsets of group {group_id}, which is not there, or none of them"
+        for key, committed in offsets.items():
+            if key not in image.partitions:
+                yield f"group {group_id} has an offset in {key}, which is not there"
+            if committed.offset < 0 or committed.commit_ms > image.now_ms:
+                yield f"group {group_id} has an offset in {key} that nobody can have committed"
+
+
+def _of_consumers(image: Image) -> Iterator[str]:
+    for (group_id, instance), consumer in image.consumers.items():
+        name = f"consumer {instance} of group {group_id}"
+        problems = list(group_rules.consumer_problems(consumer))
+        for problem in problems:
+            yield f"{name}: {problem}"
+        if not 0 < consumer.created_index <= image.index:
+            yield f"{name} comes from the future"
+        absent = None if problems else group_rules.absent_partition(image, consumer.assigned)
+        if absent is not None:
+            yield f"{name} names {absent}, which is not there"

@@ -12,19 +12,24 @@ committed record. So
 - a later registration without a report clears no mark: what the earlier recovery cut is still missing, and the
   later one merely found nothing else to cut. Marks end with an election (the elected one's by definition, the
   others' because they leave) or with the broker's leaving isr; coming back into isr needs catching up;
+- a copy that is found damaged while its broker runs leaves likewise, but only where another live member above doubt
+  stays. It will be cut, though the leader has seen it further on: so the leader epoch rises, and a leader begins
+  every epoch knowing nothing of its followers;
 - while isr is smaller than min.insync.replicas nothing is committed, so whoever leaves it then stays ``eligible``
   (KIP-966). A lost leader brings the eligible back into isr.
 
 Nothing here decides who shall lead: ``elections`` plans, these functions check a plan and carry it out.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from raft_meta.machine import configs
 from raft_meta.machine.commands import (
     AlterIsr,
     ElectLeaders,
+    GiveUpReplicas,
     IsrChange,
     LeaderChange,
     ReplicaReport,
@@ -38,6 +43,7 @@ from storage.errors import (
     FencedError,
     InvalidRequestError,
     MilenaError,
+    NotEnoughReplicasError,
     NotLeaderError,
     PartitionNotFoundError,
     StaleBrokerEpochError,
@@ -46,7 +52,8 @@ from storage.errors import (
     StaleVersionError,
 )
 
-PartitionCommand = ElectLeaders | AlterIsr
+PartitionCommand = ElectLeaders | AlterIsr | GiveUpReplicas
+ChangeT = TypeVar("ChangeT", IsrChange, LeaderChange)
 
 
 def apply(image: Image, command: PartitionCommand) -> Outcome:
@@ -61,6 +68,8 @@ def apply(image: Image, command: PartitionCommand) -> Outcome:
             return apply_changes(image, command.changes)
         case AlterIsr():
             return _alter_isr(image, command)
+        case GiveUpReplicas():
+            return _give_up(image, command)
 
 
 def check_controller(image: Image, controller_epoch: int) -> None:
@@ -210,7 +219,8 @@ def _unclean(image: Image, partition: Partition, change: LeaderChange) -> Partit
     sound = {*partition.isr, *partition.eligible} - marked(partition)
     is_needed = not any(is_live(image, member) for member in sound)
     is_allowed = configs.allows_unclean(image.topics[change.topic_id])
-    is_possible = leader in partition.replicas and leader not in partition.damaged
+    is_settled = leader in partition.settled or leader in partition.isr
+    is_possible = is_settled and leader not in partition.damaged
     if leader is None or not (is_needed and is_allowed and is_possible) or change.isr != (leader,):
         return None
     return replace(
@@ -307,20 +317,32 @@ def _expelled(image: Image, key: PartitionKey, before: Partition, broker_id: int
     )
 
 
-def _alter_isr(image: Image, command: AlterIsr) -> Outcome:
-    current_broker(image, command.broker_id, command.broker_epoch)
+def _each_alone(
+    image: Image,
+    changes: Iterable[ChangeT],
+    changed_by: Callable[[Partition | None, ChangeT], Partition],
+) -> Outcome:
+    """Carry out the changes that are not refused, each upon those before it; response: per change, "" or the code."""
     changed: dict[PartitionKey, Partition] = {}
     codes: list[str] = []
-    for change in command.changes:
+    for change in changes:
         key = (change.topic_id, change.partition)
-        partition = changed.get(key) or image.partitions.get(key)
         try:
-            changed[key] = _with_isr(image, partition, command.broker_id, change)
+            changed[key] = changed_by(changed.get(key) or image.partitions.get(key), change)
         except MilenaError as error:
             codes.append(error.code)
         else:
             codes.append("")
     return Outcome(with_partitions(image, changed), events_of(changed), tuple(codes))
+
+
+def _alter_isr(image: Image, command: AlterIsr) -> Outcome:
+    current_broker(image, command.broker_id, command.broker_epoch)
+    return _each_alone(
+        image,
+        command.changes,
+        lambda partition, change: _with_isr(image, partition, command.broker_id, change),
+    )
 
 
 def _with_isr(
@@ -347,3 +369,35 @@ def _with_isr(
             raise DrainingError("A draining broker cannot be in sync.")
     min_insync = configs.min_insync(image.topics[change.topic_id])
     return with_leader(partition, leader=leader, isr=members, min_insync=min_insync)
+
+
+def _give_up(image: Image, command: GiveUpReplicas) -> Outcome:
+    current_broker(image, command.broker_id, command.broker_epoch)
+    return _each_alone(
+        image,
+        command.changes,
+        lambda partition, change: _given_up(image, partition, command.broker_id, change),
+    )
+
+
+def _given_up(
+    image: Image, before: Partition | None, broker_id: int, change: LeaderChange
+) -> Partition:
+    if before is None or broker_id not in before.replicas:
+        raise PartitionNotFoundError("The topic or partition is gone, or the broker's replica.")
+    if before.partition_epoch != change.partition_epoch:
+        raise StaleVersionError("The partition epoch has moved on.")
+    if change.is_unclean or change.leader is None or broker_id in change.isr:
+        raise InvalidRequestError("A copy is given up in favour of a leader that is in sync.")
+    is_same = before.leader == change.leader and before.isr == change.isr
+    after = before if is_same else None
+    if before.leader is not None and not is_same:
+        after = _changed(image, before, change)
+    if after is None:
+        raise NotEnoughReplicasError("No other live replica holds every record.")
+    return replace(
+        after,
+        leader_epoch=before.leader_epoch + 1,
+        partition_epoch=before.partition_epoch + 1,
+        eligible=tuple(member for member in after.eligible if member != broker_id),
+    )

@@ -13,9 +13,10 @@ two nodes differ. For each partition in turn
 Brokers without a rack count as one rack. A draining broker is taken only when there are not enough others.
 """
 
+from collections.abc import Sequence
 from random import Random
 
-from raft_meta.machine.image import Broker, Image
+from raft_meta.machine.image import Broker, Image, Topic
 from storage.errors import InvalidReplicationError
 
 
@@ -62,6 +63,31 @@ def place(
     Raises:
         InvalidReplicationError: fewer live brokers than the replication factor, or a count below 1.
     """
+    return _place(image, partition_count, replication_factor, rng, ())
+
+
+def place_more(
+    image: Image, topic: Topic, partition_count: int, rng: Random
+) -> tuple[tuple[int, ...], ...]:
+    """Replicas for the partitions that ``topic`` lacks to have ``partition_count``, balanced with those it has.
+
+    Raises:
+        InvalidReplicationError: fewer live brokers than the topic's replication factor, or no partition to add.
+    """
+    present = [
+        image.partitions[topic.topic_id, number].replicas for number in range(topic.partition_count)
+    ]
+    missing = partition_count - topic.partition_count
+    return _place(image, missing, topic.replication_factor, rng, present)
+
+
+def _place(
+    image: Image,
+    partition_count: int,
+    replication_factor: int,
+    rng: Random,
+    present: Sequence[tuple[int, ...]],
+) -> tuple[tuple[int, ...], ...]:
     live = image.live_brokers()
     if partition_count < 1 or replication_factor < 1:
         raise InvalidReplicationError(
@@ -80,6 +106,8 @@ def place(
     }
     for partition in image.partitions.values():
         _count(loads, partition.replicas)
+    for replicas in present:
+        _count_in_topic(loads, replicas)
     return tuple(_place_one(loads, replication_factor) for _ in range(partition_count))
 
 
@@ -89,6 +117,14 @@ def _count(loads: dict[int, _Load], replicas: tuple[int, ...]) -> None:
         if load is not None:
             load.all_replicas += 1
             load.all_leaders += at == 0
+
+
+def _count_in_topic(loads: dict[int, _Load], replicas: tuple[int, ...]) -> None:
+    for at, replica in enumerate(replicas):
+        load = loads.get(replica)
+        if load is not None:
+            load.topic_replicas += 1
+            load.topic_leaders += at == 0
 
 
 def _place_one(loads: dict[int, _Load], replication_factor: int) -> tuple[int, ...]:

@@ -6,10 +6,11 @@ used twice. What each partition has seen of a producer is in the partition's own
 
 from dataclasses import replace
 
+from raft_meta.machine import bounds
 from raft_meta.machine.commands import AllocateProducer
 from raft_meta.machine.image import Image, Producer
 from raft_meta.machine.outcome import Outcome
-from storage.errors import InvalidRequestError, LimitReachedError
+from storage.errors import InvalidRequestError, LimitReachedError, TooManyProducersError
 
 EPOCH_MAX = 32_767
 """A batch holds the epoch in 16 bits, signed."""
@@ -25,7 +26,7 @@ def apply(image: Image, command: AllocateProducer) -> Outcome:
 
     Raises:
         InvalidRequestError: an empty or overlong name.
-        LimitReachedError: too many names.
+        TooManyProducersError: too many names.
     """
     if command.name is not None:
         if not 1 <= len(command.name) <= NAME_LENGTH_MAX:
@@ -34,8 +35,18 @@ def apply(image: Image, command: AllocateProducer) -> Outcome:
         if known is not None:
             return _next_epoch(image, image.producers[known], command.name)
         if len(image.producer_names) >= NAMED_MAX:
-            raise LimitReachedError(f"There are {NAMED_MAX} named producers already.")
+            raise _too_many_names(image)
     return _new_producer(image, command.name)
+
+
+def _too_many_names(image: Image) -> LimitReachedError:
+    if not bounds.are_in_force(image):
+        # Word for word what nodes of the first level answer: answers are part of the image.
+        return LimitReachedError(f"There are {NAMED_MAX} named producers already.")
+    return TooManyProducersError(
+        f"There are {NAMED_MAX} named producers already, and names are kept for ever; use one of them, or a"
+        " producer without a name."
+    )
 
 
 def _next_epoch(image: Image, producer: Producer, name: str) -> Outcome:

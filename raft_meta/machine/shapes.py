@@ -3,7 +3,9 @@
 A row holds the fields in the order of the class. ``parse`` trusts nothing: each value must have exactly the annotated
 type, numbers must fit 64 bits signed, and a row must be complete. How classes may grow: a new field goes to the end
 and has a default. A row without it, from an older release, gets the default; a row with more fields than the class
-has comes from a newer release and is refused, since dropping what it says would make nodes differ.
+has comes from a newer release and is refused, since dropping what it says would make nodes differ. A new field of
+something that is in images also says ``since`` which feature level it is used (in its metadata): as long as it has its
+default it is left out, so that nodes of the release before can read the row, and write the very same bytes.
 
 Supported annotations: int (and NewTypes of it), str, bytes, bool, ``X | None``, ``tuple[X, ...]``, ``tuple[X, Y]``,
 ``Map[str, str]`` and dataclasses of these. Maps become pairs in order of keys, so that equal values are equal bytes.
@@ -182,11 +184,19 @@ def _record(kind: type) -> _Shape:
     required = len(members) - has_default[::-1].index(False) if False in has_default else 0
     # attrgetter of one name gives the value itself instead of a tuple.
     values_of = attrgetter(*names) if len(names) > 1 else None
+    later = [member.default for member in members if "since" in member.metadata]
+    assert all("since" in member.metadata for member in members[len(members) - len(later) :])
 
     def pack_record(value: object) -> object:
         row = list(values_of(value)) if values_of else [getattr(value, name) for name in names]
+        if later:
+            for default in reversed(later):
+                if row[-1] != default:
+                    break
+                row.pop()
         for at, pack_field in packed:
-            row[at] = pack_field(row[at])
+            if at < len(row):
+                row[at] = pack_field(row[at])
         return row
 
     def parse_record(value: object) -> object:

@@ -7,7 +7,7 @@ sync (all are empty) and the first of them as leader, at leader epoch 0.
 import re
 from dataclasses import replace
 
-from raft_meta.machine import configs, partitions
+from raft_meta.machine import bounds, configs, groups, offsets, partitions
 from raft_meta.machine.commands import AddPartitions, AlterConfigs, CreateTopic, DeleteTopic
 from raft_meta.machine.events import TopicChanged, TopicCreated, TopicDeleted
 from raft_meta.machine.image import Image, Partition, PartitionKey, Topic
@@ -35,18 +35,20 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
-def apply(image: Image, now_ms: WallMs, command: TopicCommand) -> Outcome:
-    """Carry out a topic command; ``now_ms`` becomes a new topic's time of creation.
+def apply(image: Image, index: int, now_ms: WallMs, command: TopicCommand) -> Outcome:
+    """Carry out a topic command.
+
+    ``now_ms`` becomes a new topic's time of creation, ``index`` the version of groups that lose a topic.
 
     Raises:
-        InvalidTopicNameError, InvalidReplicationError, InvalidConfigError, TopicExistsError,
-        TopicNotFoundError, StaleVersionError, UnavailableError: refused.
+        InvalidTopicNameError, InvalidReplicationError, TooManyReplicasError, InvalidConfigError,
+        TopicExistsError, TopicNotFoundError, StaleVersionError, UnavailableError: refused.
     """
     match command:
         case CreateTopic():
             return _create(image, now_ms, command)
         case DeleteTopic():
-            return _delete(image, command)
+            return _delete(image, index, command)
         case AddPartitions():
             return _add_partitions(image, command)
         case AlterConfigs():
@@ -129,12 +131,14 @@ def _create(image: Image, now_ms: WallMs, command: CreateTopic) -> Outcome:
     if command.topic_id in image.topics:
         raise ConflictError(f"Topic id {command.topic_id} is taken.")
     replication_factor = check_placement(image, command.placement)
+    if bounds.are_in_force(image):
+        bounds.check_new_replicas(image, command.placement)
     topic = Topic(
         topic_id=command.topic_id,
         name=command.name,
         partition_count=len(command.placement),
         replication_factor=replication_factor,
-        configs=configs.validate(command.configs, replication_factor),
+        configs=configs.validate(command.configs, replication_factor, level=image.feature_level),
         created_ms=now_ms,
     )
     created = _placed(image, topic, command.placement, first_partition=0)
@@ -170,7 +174,8 @@ def _placed(
     return created
 
 
-def _delete(image: Image, command: DeleteTopic) -> Outcome:
+def _delete(image: Image, index: int, command: DeleteTopic) -> Outcome:
+    """Whatever groups and consumers say of the topic goes with it."""
     topic = _topic(image, command.topic_id)
     with image.partitions.mutate() as remaining:
         for partition in range(topic.partition_count):
@@ -181,7 +186,9 @@ def _delete(image: Image, command: DeleteTopic) -> Outcome:
             topic_ids=image.topic_ids.delete(topic.name),
             partitions=remaining.finish(),
         )
-    return Outcome(after, (TopicDeleted(topic_id=topic.topic_id, name=topic.name),))
+    freed = groups.without_topic(offsets.without_topic(after, topic), index, topic.topic_id)
+    deleted = TopicDeleted(topic_id=topic.topic_id, name=topic.name)
+    return Outcome(freed.image, (deleted, *freed.events))
 
 
 def _add_partitions(image: Image, command: AddPartitions) -> Outcome:
@@ -197,6 +204,8 @@ def _add_partitions(image: Image, command: AddPartitions) -> Outcome:
             f"Topic '{topic.name}' takes partitions of {topic.replication_factor} replicas, up to"
             f" {PARTITIONS_MAX} in all; these have {replication_factor}, and would make {partition_count}."
         )
+    if bounds.are_in_force(image):
+        bounds.check_new_replicas(image, command.placement)
     created = _placed(image, topic, command.placement, first_partition=topic.partition_count)
     grown = _with_topic(image, replace(topic, partition_count=partition_count))
     return Outcome(
@@ -207,7 +216,9 @@ def _add_partitions(image: Image, command: AddPartitions) -> Outcome:
 
 def _alter_configs(image: Image, command: AlterConfigs) -> Outcome:
     before = _topic(image, command.topic_id)
-    altered = configs.alter(before.configs, command.changes, before.replication_factor)
+    altered = configs.alter(
+        before.configs, command.changes, before.replication_factor, level=image.feature_level
+    )
     if altered == before.configs:
         return Outcome(image)
     after = replace(before, configs=altered)

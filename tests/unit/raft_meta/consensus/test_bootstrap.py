@@ -2,6 +2,7 @@
 
 import itertools
 
+import crc32c
 import pytest
 
 from raft_meta.consensus.bootstrap import (
@@ -13,7 +14,7 @@ from raft_meta.consensus.bootstrap import (
 )
 from raft_meta.consensus.frames import BootstrapState
 from storage.errors import CorruptLogError, StartupError
-from tests.support.memory_files import MemoryFiles
+from tests.support.memory_files import MemoryFiles, SimulatedCrashError
 
 EMPTY, FOUNDING = BootstrapState.EMPTY, BootstrapState.FOUNDING
 MEMBER, LEARNER = BootstrapState.MEMBER, BootstrapState.LEARNER
@@ -118,4 +119,36 @@ def test_a_damaged_record_is_refused(files: MemoryFiles) -> None:
     stored(files)
     files.flip_bit("/raft/voter", 3)
     with pytest.raises(CorruptLogError, match="checksum"):
+        load_record(files, "/raft")
+
+
+def test_a_record_that_a_killed_process_left_is_durable_before_anybody_is_told() -> None:
+    files = MemoryFiles()
+    files.make_directory("/raft")
+    store_record(files, "/raft", VoterRecord(node_id=1, voters=(1, 2, 3), state=FOUNDING))
+    files.crash()
+    record = VoterRecord(node_id=1, voters=(1, 2, 3), state=MEMBER)
+
+    def die(kind: str, path: str) -> None:
+        if kind == "sync_directory":
+            files.on_operation = None
+            raise SimulatedCrashError(f"before {kind} of {path}")
+
+    files.on_operation = die
+    with pytest.raises(SimulatedCrashError):
+        store_record(files, "/raft", record)
+    files.kill()
+    assert check_directory(files, "/raft", node_id=1, voters=(1, 2, 3)) is MEMBER
+    files.crash()
+    assert check_directory(files, "/raft", node_id=1, voters=(1, 2, 3)) is MEMBER
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc0", b"\x94\x01\x01\xc0\x01", b"\x94\x01\x01\x91\xc3\x63"]
+)
+def test_a_record_of_another_shape_is_damage(body: bytes) -> None:
+    files = MemoryFiles()
+    files.make_directory("/raft")
+    files.write_atomically("/raft/voter", body + crc32c.crc32c(body).to_bytes(4, "big"))
+    with pytest.raises(CorruptLogError):
         load_record(files, "/raft")

@@ -25,15 +25,20 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert {name: value.value for name, value in configs.effective(TOPIC).items()} == {
         "cleanup.policy": "delete",
         "compression.type": "producer",
+        "delete.retention.ms": "86400000",
         "flush.messages": "1",
         "flush.ms": "-1",
         "index.interval.bytes": "4096",
+        "max.compaction.lag.ms": "9223372036854775807",
         "max.message.bytes": "8388608",
         "message.timestamp.type": "CreateTime",
+        "min.cleanable.dirty.ratio": "0.5",
+        "min.compaction.lag.ms": "0",
         "min.insync.replicas": "2",
         "retention.bytes": "-1",
         "retention.ms": "604800000",
         "segment.bytes": "104857600",
+        "segment.ms": "604800000",
         "unclean.leader.election.enable": "false",
     }
 
@@ -65,6 +70,10 @@ def test_a_value_that_was_set_is_not_a_default_even_if_equal() -> None:
         ("retention.ms", "-1", "-1"),
         ("segment.bytes", "65536", "65536"),
         ("retention.bytes", "9223372036854775807", "9223372036854775807"),
+        ("cleanup.policy", "compact", "compact"),
+        ("cleanup.policy", " Delete, compact ", "compact,delete"),
+        ("min.cleanable.dirty.ratio", ".25", "0.25"),
+        ("min.cleanable.dirty.ratio", "1", "1.0"),
     ],
 )
 def test_values_become_canonical(name: str, text: str, canonical: str) -> None:
@@ -83,7 +92,11 @@ def test_values_become_canonical(name: str, text: str, canonical: str) -> None:
         ("max.message.bytes", "33554433", "1024..33554432"),
         ("min.insync.replicas", "4", r"1..3 \(the topic's replication factor\), not 4"),
         ("min.insync.replicas", "0", "min.insync.replicas must be"),
-        ("cleanup.policy", "compact", r"must be delete \(compaction is not supported\)"),
+        ("cleanup.policy", "compress", "must be one of delete, compact, compact,delete, not 'comp"),
+        ("min.cleanable.dirty.ratio", "1.1", "min.cleanable.dirty.ratio must be a number in 0..1"),
+        ("min.cleanable.dirty.ratio", ".", "in 0..1, not '.'"),
+        ("min.cleanable.dirty.ratio", "nan", "must be a number"),
+        ("max.compaction.lag.ms", "0", "1..9223372036854775807"),
         ("compression.type", "snappy", "one of producer, uncompressed, gzip, lz4, zstd"),
         ("unclean.leader.election.enable", "yes", "one of false, true"),
         ("retention.hours", "1", "Unknown topic config 'retention.hours'. Supported: cleanup"),
@@ -135,3 +148,55 @@ def test_settings_follow_what_was_set() -> None:
     assert settings.timestamp_type is TimestampType.APPEND
     assert settings.is_unclean_allowed
     assert configs.allows_unclean(topic)
+
+
+def test_the_least_compaction_lag_is_not_above_the_greatest() -> None:
+    lags = [("min.compaction.lag.ms", "2"), ("max.compaction.lag.ms", "1")]
+    with pytest.raises(
+        InvalidConfigError, match=r"min\.compaction\.lag\.ms=2 must not be above max"
+    ):
+        configs.validate(lags, 3)
+    with pytest.raises(InvalidConfigError, match="must not be above"):
+        configs.alter(Map(lags[:1]), lags[1:], 3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_compacted", "is_deleting"),
+    [("delete", False, True), ("compact", True, False), ("compact,delete", True, True)],
+)
+def test_a_topic_is_compacted_or_deletes_or_both(
+    policy: str, is_compacted: bool, is_deleting: bool
+) -> None:
+    settings = TopicSettings.of(replace(TOPIC, configs=Map({"cleanup.policy": policy})))
+    assert (settings.is_compacted, settings.is_deleting) == (is_compacted, is_deleting)
+    assert settings.max_compaction_lag_ms is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        (
+            "cleanup.policy",
+            "compact",
+            r"^cleanup.policy must be delete \(compaction is not supported\), not 'compact'\.$",
+        ),
+        (
+            "segment.ms",
+            "1000",
+            (
+                r"^Unknown topic config 'segment\.ms'\. Supported: cleanup\.policy, compression\.type, "
+                r"flush\.messages, flush\.ms, index\.interval\.bytes, max\.message\.bytes, "
+                r"message\.timestamp\.type, min\.insync\.replicas, retention\.bytes, retention\.ms, "
+                r"segment\.bytes, unclean\.leader\.election\.enable\.$"
+            ),
+        ),
+    ],
+)
+def test_a_cluster_of_the_first_level_answers_as_its_oldest_nodes_do(
+    name: str, text: str, sentence: str
+) -> None:
+    with pytest.raises(InvalidConfigError, match=sentence):
+        configs.validate([(name, text)], 3, level=1)
+    with pytest.raises(InvalidConfigError, match=sentence):
+        configs.alter(Map(), [(name, text)], 3, level=1)
+    assert configs.validate([(name, text)], 3)

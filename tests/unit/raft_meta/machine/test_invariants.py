@@ -5,9 +5,19 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from raft_meta.machine.image import Image, Partition, Producer, Proposer, Suspect
+from raft_meta.machine.image import (
+    Group,
+    GroupMember,
+    Image,
+    Partition,
+    Producer,
+    Proposer,
+    RestConsumer,
+    Suspect,
+)
 from raft_meta.machine.invariants import violations
-from tests.support.machine_images import TOPIC_ID, Cluster
+from tests.support.machine_group_scripts import member
+from tests.support.machine_images import TOPIC_ID, Cluster, GroupCluster, commit_of, consumer_of
 
 KEY = (TOPIC_ID, 0)
 
@@ -66,3 +76,93 @@ def test_numbers_from_nowhere(image: Image) -> None:
     proposer = Proposer(incarnation=1, floor=5, window=Map({5: b""}))
     assert "below its floor" in violations(replace(image, proposers=Map({7: proposer})))[0]
     assert "from the future" in violations(replace(image, index=1))[0]
+
+
+HELD = ((TOPIC_ID, (0,)),)
+
+
+@pytest.fixture
+def grouped() -> Image:
+    cluster = GroupCluster()
+    cluster.alter("g", 1, [member("a", 1, HELD, HELD), member("b", 1)])
+    cluster.commit(commit_of("g", {0: 5}, member_id="a", member_epoch=1))
+    cluster.put(replace(consumer_of("g", "i"), assigned=HELD))
+    assert violations(cluster.image) == []
+    return cluster.image
+
+
+def with_group(image: Image, **changes: object) -> Image:
+    group: Group = replace(image.groups["g"], **changes)
+    return replace(image, groups=image.groups.set("g", group))
+
+
+def with_member(image: Image, **changes: object) -> Image:
+    first, second = image.groups["g"].members
+    changed: GroupMember = replace(second, **changes)
+    return with_group(image, members=(first, changed))
+
+
+def found(image: Image, sentence: str) -> bool:
+    return any(sentence in problem for problem in violations(image))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"held": HELD, "target": ()}, "is held by two members"),
+        ({"held": (), "target": HELD}, "is the target of two members"),
+        ({"held": ((TOPIC_ID, (1,)),)}, "holds what is not its target there"),
+        ({"member_epoch": 2}, "epoch 2 is outside 1..1"),
+        ({"member_epoch": 0}, "epoch 0 is outside 1..1"),
+        ({"member_id": "a"}, "not in ascending order of distinct ids"),
+        ({"target": ((TOPIC_ID, (3, 2)),)}, "its target is not in canonical order"),
+        ({"held": ((TOPIC_ID, ()),)}, "what it holds is not in canonical order"),
+        ({"topics": ("b", "a")}, "its topics are not in ascending order"),
+        ({"target": ((TOPIC_ID, (4,)),)}, "names t-4, which is not there"),
+        ({"target": (("f" * 32, (0,)),)}, "names topic id ffff"),
+    ],
+)
+def test_members(grouped: Image, changes: dict[str, object], sentence: str) -> None:
+    broken = with_member(grouped, **changes)
+    assert found(broken, sentence), violations(broken)
+
+
+def test_two_members_of_one_instance(grouped: Image) -> None:
+    first, second = grouped.groups["g"].members
+    members = (replace(first, instance_id="i"), replace(second, instance_id="i"))
+    assert found(with_group(grouped, members=members), "two members have one instance id")
+
+
+def test_groups(grouped: Image) -> None:
+    assert found(with_group(grouped, version=99), "version from the future")
+    assert found(with_group(grouped, emptied_ms=1), "lost its members at a wrong time")
+    empty = with_group(grouped, members=(), emptied_ms=grouped.now_ms + 1)
+    assert found(empty, "lost its members at a wrong time")
+    assert found(replace(grouped, feature_level=2), "below the feature level")
+
+
+def test_offsets(grouped: Image) -> None:
+    assert found(replace(grouped, offset_count=2), "the count of committed offsets")
+    assert found(replace(grouped, groups=Map()), "offsets of group g, which is not there")
+    assert found(replace(grouped, offsets=Map({"g": Map()})), "or none of them")
+    committed = grouped.offsets["g"][KEY]
+    for wrong in (replace(committed, offset=-1), replace(committed, commit_ms=1 << 60)):
+        broken = replace(grouped, offsets=Map({"g": Map({KEY: wrong})}))
+        assert found(broken, "that nobody can have committed")
+    broken = replace(grouped, offsets=Map({"g": Map({(TOPIC_ID, 9): committed})}))
+    assert found(broken, "has an offset in")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"created_index": 99}, "comes from the future"),
+        ({"pattern": "t"}, "more than one of topics, a pattern and assigned partitions"),
+        ({"assigned": ((TOPIC_ID, (4,)),)}, "names t-4, which is not there"),
+        ({"assigned": ((TOPIC_ID, ()),)}, "not in canonical order"),
+    ],
+)
+def test_consumers(grouped: Image, changes: dict[str, object], sentence: str) -> None:
+    consumer: RestConsumer = replace(grouped.consumers["g", "i"], **changes)
+    broken = replace(grouped, consumers=Map({("g", "i"): consumer}))
+    assert found(broken, sentence), violations(broken)

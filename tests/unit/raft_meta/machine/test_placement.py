@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raft_meta.machine import commands as c
-from raft_meta.machine.placement import place
+from raft_meta.machine.placement import place, place_more
 from storage.errors import InvalidReplicationError
 from tests.support.machine_images import TOPIC_ID, Cluster
 
@@ -83,3 +83,27 @@ def test_what_brokers_hold_already_counts() -> None:
     cluster = Cluster([None] * 2)
     cluster.create(((1, 2), (1, 2), (1, 2)), topic_id=TOPIC_ID)
     assert place(cluster.image, 1, 1, Random(1)) == ((2,),)
+
+
+def test_partitions_that_are_added_balance_those_that_are_there() -> None:
+    cluster = Cluster(["a", "a", "b", "b", "c", "c"])
+    cluster.create(((1, 3, 5), (3, 1, 5), (1, 5, 3)))
+    topic = cluster.image.topics[TOPIC_ID]
+    added = place_more(cluster.image, topic, 12, Random(4))
+    assert len(added) == 9
+    racks = {broker_id: (broker_id - 1) // 2 for broker_id in range(1, 7)}
+    assert all(len({racks[broker] for broker in row}) == 3 for row in added)
+    rows = [*((1, 3, 5), (3, 1, 5), (1, 5, 3)), *added]
+    leaders = Counter(row[0] for row in rows)
+    held = Counter(broker for row in rows for broker in row)
+    assert set(leaders.values()) == {2}
+    assert set(held.values()) == {6}
+
+
+def test_nothing_can_be_added_without_enough_brokers() -> None:
+    cluster = Cluster([None] * 3)
+    cluster.create(((1, 2, 3),))
+    epoch = cluster.image.brokers[3].broker_epoch
+    cluster.do(c.FenceBroker(controller_epoch=1, broker_id=3, broker_epoch=epoch, changes=()))
+    with pytest.raises(InvalidReplicationError, match="live brokers, 2"):
+        place_more(cluster.image, cluster.image.topics[TOPIC_ID], 2, Random(1))

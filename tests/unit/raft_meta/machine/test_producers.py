@@ -1,11 +1,13 @@
 """Producer ids: never used twice, and bounded."""
 
+from dataclasses import replace
+
 import pytest
 
+from raft_meta.machine import bounds, producers
 from raft_meta.machine import commands as c
-from raft_meta.machine import producers
 from raft_meta.machine.codec import decode_response
-from storage.errors import InvalidRequestError, LimitReachedError
+from storage.errors import InvalidRequestError, LimitReachedError, TooManyProducersError
 from tests.support.machine_images import Cluster
 
 
@@ -43,5 +45,10 @@ def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producers, "NAMED_MAX", 1)
     cluster = Cluster()
     allocate(cluster, "p")
-    assert isinstance(cluster.do(c.AllocateProducer(name="q")).error, LimitReachedError)
+    # The first release's word, and so its answer in the image, until no node of it is left.
+    assert type(cluster.do(c.AllocateProducer(name="q")).error) is LimitReachedError
+    cluster.image = replace(cluster.image, feature_level=bounds.LEVEL)
+    error = cluster.do(c.AllocateProducer(name="q")).error
+    assert isinstance(error, TooManyProducersError)
+    assert "use one of them" in error.message
     assert cluster.do(c.AllocateProducer(name="p")).error is None

@@ -1,6 +1,6 @@
 """Rows of plain values: how classes may grow from release to release."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from immutables import Map
@@ -54,3 +54,24 @@ def test_a_row_of_an_older_release_gets_the_defaults() -> None:
 def test_any_other_row_is_corrupt(row: object) -> None:
     with pytest.raises(CorruptLogError):
         shapes.parse(Grown, row)
+
+
+@dataclass(frozen=True)
+class Later:
+    name: str
+    first: int | None = field(default=None, metadata={"since": 2})
+    second: str = field(default="", metadata={"since": 3})
+
+
+@pytest.mark.parametrize(
+    ("value", "row"),
+    [
+        (Later("a"), ["a"]),
+        (Later("a", 1), ["a", 1]),
+        (Later("a", None, "b"), ["a", None, "b"]),
+        (Later("a", 0, ""), ["a", 0]),
+    ],
+)
+def test_later_fields_are_left_out_while_they_have_their_defaults(value: Later, row: list) -> None:
+    assert shapes.pack(value) == row
+    assert shapes.parse(Later, row) == value

@@ -1,0 +1,105 @@
+"""REST consumers: consumers that live behind the HTTP API, in the state so that they outlive the node that made them.
+
+A consumer is found by its group and instance name; ``created_index`` tells it from an earlier one of the same name, so
+that nothing meant for that one touches it. A subscribed consumer is also a member of its group under its instance
+name, which the group's coordinator sees to; both end in one step.
+"""
+
+from dataclasses import replace
+
+from raft_meta.machine import coordinators, group_rules, groups
+from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
+from raft_meta.machine.events import ConsumerChanged, Event, GroupChanged
+from raft_meta.machine.image import Image, RestConsumer
+from raft_meta.machine.outcome import Outcome
+from storage.errors import (
+    ConsumerExistsError,
+    ConsumerNotFoundError,
+    GroupLimitError,
+    InvalidRequestError,
+    PartitionNotFoundError,
+)
+from storage.types import WallMs
+
+ConsumerCommand = PutConsumer | DeleteConsumers
+
+
+def apply(image: Image, index: int, now_ms: WallMs, command: ConsumerCommand) -> Outcome:
+    """Carry out a consumer command; ``index`` becomes a new consumer's ``created_index``.
+
+    Raises:
+        StaleBrokerEpochError, NotCoordinatorError, ConsumerExistsError, ConsumerNotFoundError,
+        PartitionNotFoundError, InvalidConsumerError, GroupLimitError, InvalidRequestError: refused.
+    """
+    match command:
+        case PutConsumer():
+            return _put(image, index, command)
+        case DeleteConsumers():
+            return _delete(image, index, now_ms, command)
+
+
+def _put(image: Image, index: int, command: PutConsumer) -> Outcome:
+    wanted = command.consumer
+    group_rules.check_consumer(wanted)
+    coordinators.check_coordinator(image, wanted.group_id, command.broker_id, command.broker_epoch)
+    present = image.consumers.get((wanted.group_id, wanted.instance))
+    if command.is_new:
+        _check_new(image, present, wanted)
+        wanted = replace(wanted, created_index=index)
+    elif present is None or present.created_index != wanted.created_index:
+        raise ConsumerNotFoundError(
+            f"Group {wanted.group_id} has no consumer {wanted.instance}, or another one of this name."
+        )
+    absent = group_rules.absent_partition(image, wanted.assigned)
+    if absent is not None:
+        raise PartitionNotFoundError(f"{absent} does not exist, or no longer.")
+    key = (wanted.group_id, wanted.instance)
+    after = replace(image, consumers=image.consumers.set(key, wanted))
+    return Outcome(after, (_changed(wanted),), wanted.created_index)
+
+
+def _check_new(image: Image, present: RestConsumer | None, wanted: RestConsumer) -> None:
+    if present is not None:
+        raise ConsumerExistsError(
+            f"Group {wanted.group_id} has a consumer {wanted.instance} already; take another name, or delete it."
+        )
+    if len(image.consumers) >= group_rules.CONSUMERS_MAX:
+        raise GroupLimitError(
+            f"There are {group_rules.CONSUMERS_MAX} REST consumers already; delete some that are not needed."
+        )
+
+
+def _delete(image: Image, index: int, now_ms: WallMs, command: DeleteConsumers) -> Outcome:
+    coordinators.check_broker(image, command.broker_id, command.broker_epoch)
+    coordinated = coordinators.Coordinators(image)
+    for name in command.consumers:
+        coordinated.check(name.group_id, command.broker_id)
+    names = [(name.group_id, name.instance) for name in command.consumers]
+    if len(set(names)) != len(names):
+        raise InvalidRequestError("A consumer is named twice.")
+    events: list[Event] = []
+    deleted: list[int] = []
+    for name in command.consumers:
+        present = image.consumers.get((name.group_id, name.instance))
+        is_there = present is not None and present.created_index == name.created_index
+        deleted.append(int(is_there))
+        if present is not None and is_there:
+            done = _without(image, index, now_ms, name)
+            image = done.image
+            events += [_changed(present), *done.events]
+    return Outcome(image, tuple(dict.fromkeys(events)), tuple(deleted))
+
+
+def _without(image: Image, index: int, now_ms: WallMs, name: ConsumerName) -> Outcome:
+    """The image without the consumer, nor its membership."""
+    after = replace(image, consumers=image.consumers.delete((name.group_id, name.instance)))
+    group = image.groups.get(name.group_id)
+    member = group_rules.member_of(group, name.instance)
+    if group is None or member is None or not member.is_rest:
+        return Outcome(after)
+    after = groups.without_member(after, index, now_ms, group, name.instance)
+    return Outcome(after, (GroupChanged(group_id=group.group_id),))
+
+
+def _changed(consumer: RestConsumer) -> ConsumerChanged:
+    return ConsumerChanged(group_id=consumer.group_id, instance=consumer.instance)

@@ -1,0 +1,74 @@
+"""Which broker coordinates a group: rendezvous hashing, worked out by every node from the image alone.
+
+Of all brokers that are live and not about to stop, the one whose hash with the group's id is greatest. When a broker
+comes or goes, only the groups that it coordinates move. Source: Thaler and Ravishankar, "Using Name-Based Mappings to
+Increase Hit Rates" (1998).
+"""
+
+import hashlib
+
+from raft_meta.machine.image import Image
+from storage.errors import NotCoordinatorError, StaleBrokerEpochError
+
+
+def coordinator_of(image: Image, group_id: str) -> int | None:
+    """The broker id of the group's coordinator; None when no broker can be one now."""
+    return Coordinators(image).of(group_id)
+
+
+class Coordinators:
+    """The coordinators of many groups in one image."""
+
+    def __init__(self, image: Image) -> None:
+        self._brokers = [
+            broker.broker_id
+            for broker in image.brokers.values()
+            if not broker.is_fenced and not broker.is_draining
+        ]
+
+    def of(self, group_id: str) -> int | None:
+        """The broker id of the group's coordinator; None when no broker can be one now."""
+        return max(
+            self._brokers,
+            key=lambda broker_id: (_weight(broker_id, group_id), broker_id),
+            default=None,
+        )
+
+    def check(self, group_id: str, broker_id: int) -> None:
+        """Refuse what somebody else than the group's present coordinator proposes.
+
+        Raises:
+            NotCoordinatorError: another broker coordinates the group, or none does.
+        """
+        coordinator = self.of(group_id)
+        if coordinator != broker_id:
+            present = "none does" if coordinator is None else f"broker {coordinator} does"
+            raise NotCoordinatorError(
+                f"Broker {broker_id} does not coordinate group {group_id}; {present}."
+            )
+
+
+def _weight(broker_id: int, group_id: str) -> bytes:
+    return hashlib.blake2b(f"{broker_id}:{group_id}".encode(), digest_size=8).digest()
+
+
+def check_broker(image: Image, broker_id: int, broker_epoch: int) -> None:
+    """Refuse what an earlier life of a broker proposed.
+
+    Raises:
+        StaleBrokerEpochError: the broker has registered anew since, or is gone.
+    """
+    broker = image.brokers.get(broker_id)
+    if broker is None or broker.broker_epoch != broker_epoch:
+        raise StaleBrokerEpochError(f"Broker {broker_id} is not registered under {broker_epoch}.")
+
+
+def check_coordinator(image: Image, group_id: str, broker_id: int, broker_epoch: int) -> None:
+    """Refuse what somebody else than the group's present coordinator proposes.
+
+    Raises:
+        StaleBrokerEpochError: the broker has registered anew since.
+        NotCoordinatorError: another broker coordinates the group, or none does.
+    """
+    check_broker(image, broker_id, broker_epoch)
+    Coordinators(image).check(group_id, broker_id)

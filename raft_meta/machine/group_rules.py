@@ -1,0 +1,242 @@
+"""What is true of every consumer group and REST consumer, whatever changes them, and how large they may become.
+
+``groups`` and ``consumers`` refuse commands by it, ``invariants`` checks snapshots by it, and proposers check what
+comes from outside by it before they propose.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from raft_meta.machine import partition_sets
+from raft_meta.machine.image import Group, GroupMember, Image, PartitionSet, RestConsumer
+from storage.errors import InvalidConsumerError
+
+LEVEL = 3
+"""The feature level from which on there are groups and consumers."""
+
+NAME_LENGTH_MAX = 255
+"""Characters of a group id, member id, instance id, client id, host, and of the name of an assignor or format."""
+TOPICS_PER_MEMBER_MAX = 1_000
+TOPIC_LENGTH_MAX = 249
+PATTERN_LENGTH_MAX = 1_024
+DURATION_MS_MAX = 24 * 3_600_000
+METADATA_BYTES_MAX = 4_096
+"""As offset.metadata.max.bytes in Kafka."""
+OFFSETS_PER_COMMIT_MAX = 10_000
+"""One member may hold a topic of the most partitions that there are."""
+COMMITS_PER_COMMAND_MAX = 1_000
+
+MEMBERS_MAX = 1_000
+"""Of one group: a rebalance may write each of them anew in one command, which must stay below 1 MiB."""
+GROUP_BYTES_MAX = 384 << 10
+"""Of all texts of a group's members: names and subscriptions. Half of a command is left for partitions."""
+GROUPS_MAX = 50_000
+CONSUMERS_MAX = 50_000
+OFFSETS_MAX = 1_000_000
+"""Committed offsets of all groups. A million take about 66 MB in a snapshot and 240 MB in memory."""
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_UNENCODABLE = re.compile(r"[\ud800-\udfff]")
+
+
+def check_group_id(group_id: str) -> None:
+    """Refuse a group id that cannot be one.
+
+    Raises:
+        InvalidConsumerError: the message says why.
+    """
+    _check_name("group id", group_id)
+
+
+def check_instance(instance: str) -> None:
+    """Refuse a name of a REST consumer that cannot be one.
+
+    Raises:
+        InvalidConsumerError: the message says why.
+    """
+    _check_name("consumer instance name", instance)
+
+
+def check_member(member: GroupMember) -> None:
+    """Refuse a member whose names, subscription or durations are out of bounds.
+
+    Raises:
+        InvalidConsumerError: the message names what is.
+    """
+    _check_name("member id", member.member_id)
+    if member.instance_id is not None:
+        _check_name("group instance id", member.instance_id)
+    _check_text("client id", member.client_id)
+    _check_text("host", member.host)
+    _check_name("assignor", member.assignor)
+    check_subscription(member.topics, member.pattern)
+    for what, value in (("session", member.session_ms), ("rebalance", member.rebalance_ms)):
+        if not 1 <= value <= DURATION_MS_MAX:
+            raise InvalidConsumerError(
+                f"A {what} timeout must be 1..{DURATION_MS_MAX} ms, not {value}."
+            )
+
+
+def check_consumer(consumer: RestConsumer) -> None:
+    """Refuse a REST consumer whose names or settings are out of bounds, or contradict each other.
+
+    Raises:
+        InvalidConsumerError: the message names what is wrong.
+    """
+    check_group_id(consumer.group_id)
+    check_instance(consumer.instance)
+    _check_name("format", consumer.format)
+    _check_name("auto.offset.reset", consumer.auto_offset_reset)
+    check_subscription(consumer.topics, consumer.pattern)
+    for problem in consumer_problems(consumer):
+        raise InvalidConsumerError(f"Consumer {consumer.instance}: {problem}.")
+
+
+def check_subscription(topics: Sequence[str], pattern: str | None) -> None:
+    """Refuse a subscription that is too large, or not in order.
+
+    Raises:
+        InvalidConsumerError: the message names the bound.
+    """
+    if len(topics) > TOPICS_PER_MEMBER_MAX:
+        raise InvalidConsumerError(
+            f"A subscription names at most {TOPICS_PER_MEMBER_MAX} topics, not {len(topics)}; use a pattern, or"
+            " more consumers."
+        )
+    if any(not 1 <= len(topic) <= TOPIC_LENGTH_MAX for topic in topics):
+        raise InvalidConsumerError(f"A topic name has 1..{TOPIC_LENGTH_MAX} characters.")
+    if pattern is not None and not 1 <= len(pattern) <= PATTERN_LENGTH_MAX:
+        raise InvalidConsumerError(f"A topic pattern has 1..{PATTERN_LENGTH_MAX} characters.")
+    for text in (*topics, pattern or ""):
+        if _UNENCODABLE.search(text):
+            raise InvalidConsumerError(f"{text!r} has half of a surrogate pair.")
+
+
+def check_metadata(metadata: str) -> None:
+    """Refuse what nobody may commit along with an offset.
+
+    Raises:
+        InvalidConsumerError: it is too long, or no text.
+    """
+    if _UNENCODABLE.search(metadata):
+        raise InvalidConsumerError(
+            "The metadata of a committed offset has half of a surrogate pair."
+        )
+    if len(metadata.encode()) > METADATA_BYTES_MAX:
+        raise InvalidConsumerError(
+            f"The metadata of a committed offset has at most {METADATA_BYTES_MAX} bytes."
+        )
+
+
+def _check_name(what: str, name: str) -> None:
+    if not name:
+        raise InvalidConsumerError(f"A {what} must not be empty.")
+    _check_text(what, name)
+
+
+def _check_text(what: str, text: str) -> None:
+    if len(text) > NAME_LENGTH_MAX:
+        raise InvalidConsumerError(
+            f"A {what} has at most {NAME_LENGTH_MAX} characters, this one has {len(text)}."
+        )
+    if _UNPRINTABLE.search(text):
+        raise InvalidConsumerError(
+            f"A {what} must not have control characters or halves of surrogate pairs: {text!r}."
+        )
+
+
+def text_bytes(members: Iterable[GroupMember]) -> int:
+    """What ``GROUP_BYTES_MAX`` bounds: the names and subscriptions of these members."""
+    return sum(
+        len(member.member_id.encode())
+        + len((member.instance_id or "").encode())
+        + len(member.client_id.encode())
+        + len(member.host.encode())
+        + len(member.assignor)
+        + len((member.pattern or "").encode())
+        + sum(len(topic) + 1 for topic in member.topics)
+        for member in members
+    )
+
+
+def member_of(group: Group | None, member_id: str) -> GroupMember | None:
+    """The group's member of this id."""
+    if group is None:
+        return None
+    at = bisect_left(group.members, member_id, key=_id_of)
+    if at == len(group.members) or group.members[at].member_id != member_id:
+        return None
+    return group.members[at]
+
+
+def _id_of(member: GroupMember) -> str:
+    return member.member_id
+
+
+def group_problems(group: Group) -> Iterator[str]:
+    """What contradicts the invariants of ``image.Group``, but for the existence of partitions."""
+    ids = [member.member_id for member in group.members]
+    if any(left >= right for left, right in pairwise(ids)):
+        yield "members are not in ascending order of distinct ids"
+    instances = [m.instance_id for m in group.members if m.instance_id is not None]
+    if len(set(instances)) != len(instances):
+        yield "two members have one instance id"
+    yield from _shared("held by", (member.held for member in group.members))
+    yield from _shared("the target of", (member.target for member in group.members))
+    for member in group.members:
+        for problem in _member_problems(group, member):
+            yield f"member {member.member_id}: {problem}"
+
+
+def _member_problems(group: Group, member: GroupMember) -> Iterator[str]:
+    if not partition_sets.is_canonical(member.held):
+        yield "what it holds is not in canonical order"
+    if not partition_sets.is_canonical(member.target):
+        yield "its target is not in canonical order"
+    if not _is_ascending(member.topics):
+        yield "its topics are not in ascending order"
+    if not 1 <= member.member_epoch <= group.generation:
+        yield f"epoch {member.member_epoch} is outside 1..{group.generation}"
+    if member.member_epoch == group.generation and not partition_sets.is_subset(
+        member.held, member.target
+    ):
+        yield f"it has reached generation {group.generation} and holds what is not its target there"
+
+
+def _shared(what: str, sets: Iterable[PartitionSet]) -> Iterator[str]:
+    seen: dict[str, set[int]] = {}
+    for partitions in sets:
+        for topic_id, numbers in partitions:
+            taken = seen.setdefault(topic_id, set())
+            if not taken.isdisjoint(numbers):
+                yield f"a partition of topic {topic_id} is {what} two members"
+            taken.update(numbers)
+
+
+def _is_ascending(names: Sequence[str]) -> bool:
+    return all(left < right for left, right in pairwise(names))
+
+
+def consumer_problems(consumer: RestConsumer) -> Iterator[str]:
+    """What contradicts the invariants of ``image.RestConsumer``, but for the existence of partitions."""
+    if sum((bool(consumer.topics), consumer.pattern is not None, bool(consumer.assigned))) > 1:
+        yield "it has more than one of topics, a pattern and assigned partitions"
+    if not partition_sets.is_canonical(consumer.assigned):
+        yield "its assigned partitions are not in canonical order"
+    if not _is_ascending(consumer.topics):
+        yield "its topics are not in ascending order"
+    if consumer.fetch_min_bytes < -1 or consumer.request_timeout_ms < -1:
+        yield "its numbers are negative"
+
+
+def absent_partition(image: Image, partitions: PartitionSet) -> str | None:
+    """A partition of the set (canonical) that does not exist, as text; None if all do."""
+    for topic_id, numbers in partitions:
+        topic = image.topics.get(topic_id)
+        if topic is None:
+            return f"topic id {topic_id}"
+        if numbers[-1] >= topic.partition_count:
+            return f"{topic.name}-{numbers[-1]}"
+    return None

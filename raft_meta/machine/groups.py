@@ -1,0 +1,263 @@
+"""Consumer groups: who is in them, what each member holds and shall hold. Source: KIP-848.
+
+A group's coordinator works out the next state and proposes it; here it is only checked. A version is the index of the
+command that made it: a group that was deleted and made again never has a version that an earlier one of its name had,
+so that what was worked out for the earlier one is refused.
+
+What is refused whatever the coordinator thinks, since the promises of groups hang on it: a partition held twice, an
+epoch or generation that goes back, a member that comes to hold what is not its target, a target that changes within
+a generation, and a newcomer under an epoch that an earlier member of its id may have had.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from raft_meta.machine import coordinators, group_rules, partition_sets
+from raft_meta.machine.commands import AlterGroup, DeleteGroup
+from raft_meta.machine.events import ConsumerChanged, Event, GroupChanged
+from raft_meta.machine.image import NEVER_MS, Group, GroupMember, Image, RestConsumer
+from raft_meta.machine.outcome import Outcome
+from storage.errors import (
+    GroupChangedError,
+    GroupLimitError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    InvalidRequestError,
+)
+from storage.types import WallMs
+
+GroupCommand = AlterGroup | DeleteGroup
+
+
+def apply(image: Image, index: int, now_ms: WallMs, command: GroupCommand) -> Outcome:
+    """Carry out a group command; ``index`` becomes the version of a group that changes.
+
+    Raises:
+        StaleBrokerEpochError, NotCoordinatorError, GroupChangedError, GroupNotFoundError, GroupNotEmptyError,
+        InvalidConsumerError, InvalidRequestError, GroupLimitError: refused.
+    """
+    match command:
+        case AlterGroup():
+            return _alter(image, index, now_ms, command)
+        case DeleteGroup():
+            return _delete(image, command)
+
+
+def _alter(image: Image, index: int, now_ms: WallMs, command: AlterGroup) -> Outcome:
+    group_rules.check_group_id(command.group_id)
+    coordinators.check_coordinator(image, command.group_id, command.broker_id, command.broker_epoch)
+    before = image.groups.get(command.group_id)
+    present = 0 if before is None else before.version
+    if present != command.version:
+        raise GroupChangedError(
+            f"Group {command.group_id} is at version {present}, not {command.version}."
+        )
+    if before is None:
+        check_room(image)
+    members = _members(before, command)
+    after = Group(
+        group_id=command.group_id,
+        version=index,
+        generation=command.generation,
+        assignor=command.assignor,
+        members=members,
+        emptied_ms=_emptied_ms(before, members, now_ms),
+    )
+    _check_bounds(before, after, command)
+    check_step(before, after)
+    _check_partitions(image, command)
+    for problem in group_rules.group_problems(after):
+        raise InvalidRequestError(f"Group {after.group_id}: {problem}.")
+    return Outcome(with_group(image, after), (GroupChanged(group_id=after.group_id),), index)
+
+
+def check_room(image: Image, more: int = 0) -> None:
+    """Refuse one more group than the image's and ``more``.
+
+    Raises:
+        GroupLimitError: there are as many as there may be.
+    """
+    if len(image.groups) + more >= group_rules.GROUPS_MAX:
+        raise GroupLimitError(
+            f"There are {group_rules.GROUPS_MAX} consumer groups already; delete some that are not needed."
+        )
+
+
+def _members(before: Group | None, command: AlterGroup) -> tuple[GroupMember, ...]:
+    members = {} if before is None else {member.member_id: member for member in before.members}
+    for member_id in command.left:
+        if members.pop(member_id, None) is None:
+            raise InvalidRequestError(
+                f"{member_id!r} is no member of group {command.group_id}: it cannot leave."
+            )
+    changed = {member.member_id: member for member in command.members}
+    if len(changed) != len(command.members) or not changed.keys().isdisjoint(command.left):
+        raise InvalidRequestError(f"A member of group {command.group_id} is named twice.")
+    members.update(changed)
+    if before is None and not members:
+        raise InvalidRequestError(f"Group {command.group_id} would come to be without a member.")
+    return tuple(members[member_id] for member_id in sorted(members))
+
+
+def _emptied_ms(before: Group | None, members: tuple[GroupMember, ...], now_ms: WallMs) -> WallMs:
+    if members:
+        return NEVER_MS
+    return before.emptied_ms if before is not None and not before.members else now_ms
+
+
+def _check_bounds(before: Group | None, after: Group, command: AlterGroup) -> None:
+    for member in command.members:
+        group_rules.check_member(member)
+    if len(command.assignor) > group_rules.NAME_LENGTH_MAX:
+        raise InvalidRequestError(f"{command.assignor[:64]!r} is not the name of an assignor.")
+    if len(after.members) > group_rules.MEMBERS_MAX:
+        raise GroupLimitError(
+            f"Group {after.group_id} would have {len(after.members)} members, more than the"
+            f" {group_rules.MEMBERS_MAX} that a group may have; use fewer, or several groups."
+        )
+    size = group_rules.text_bytes(after.members)
+    if size > group_rules.GROUP_BYTES_MAX and (
+        before is None or size > group_rules.text_bytes(before.members)
+    ):
+        raise GroupLimitError(
+            f"The names and subscriptions of group {after.group_id} would take {size} bytes, more than"
+            f" {group_rules.GROUP_BYTES_MAX}; use fewer members, or patterns in place of many topics."
+        )
+
+
+def check_step(before: Group | None, after: Group) -> None:
+    """Refuse what must not happen between two states of a group that are sound by themselves.
+
+    Raises:
+        InvalidRequestError: the message names the member and the rule.
+    """
+    former = {} if before is None else {member.member_id: member for member in before.members}
+    generation = 0 if before is None else before.generation
+    if after.generation < generation:
+        raise InvalidRequestError(
+            f"Group {after.group_id} has reached generation {generation}; {after.generation} is behind it."
+        )
+    for member in after.members:
+        for problem in _step_problems(former.get(member.member_id), member, generation, after):
+            raise InvalidRequestError(
+                f"Group {after.group_id}, member {member.member_id}: {problem}."
+            )
+
+
+def _step_problems(
+    before: GroupMember | None, after: GroupMember, generation: int, group: Group
+) -> Iterator[str]:
+    if before is None:
+        if after.member_epoch <= generation:
+            yield f"a newcomer needs a generation above {generation}, not epoch {after.member_epoch}"
+        if not partition_sets.is_subset(after.held, after.target):
+            yield "a newcomer would hold what is not its target"
+        return
+    if after.member_epoch < before.member_epoch:
+        yield f"its epoch would go back from {before.member_epoch} to {after.member_epoch}"
+    if after.target != before.target and group.generation == generation:
+        yield f"its target would change within generation {generation}"
+    if after.held != before.held and not partition_sets.is_subset(
+        partition_sets.difference(after.held, before.held), after.target
+    ):
+        yield "it would come to hold what is not its target"
+    if after.is_rest != before.is_rest:
+        yield "it would become another kind of member"
+
+
+def _check_partitions(image: Image, command: AlterGroup) -> None:
+    for member in command.members:
+        for partitions in (member.held, member.target):
+            if not partition_sets.is_canonical(partitions):
+                raise InvalidRequestError(
+                    f"Partitions of member {member.member_id} are not in canonical order."
+                )
+            absent = group_rules.absent_partition(image, partitions)
+            if absent is not None:
+                # Only a topic that was deleted on the way makes it so: as any change, it asks to look again.
+                raise GroupChangedError(f"{absent} does not exist, or no longer.")
+
+
+def _delete(image: Image, command: DeleteGroup) -> Outcome:
+    coordinators.check_coordinator(image, command.group_id, command.broker_id, command.broker_epoch)
+    group = image.groups.get(command.group_id)
+    if group is None:
+        raise GroupNotFoundError(f"There is no group {command.group_id}.")
+    if group.members:
+        raise GroupNotEmptyError(
+            f"Group {command.group_id} has {len(group.members)} members; stop them first."
+        )
+    return Outcome(without_group(image, group.group_id), (GroupChanged(group_id=group.group_id),))
+
+
+def with_group(image: Image, group: Group) -> Image:
+    """The image with this state of the group."""
+    return replace(image, groups=image.groups.set(group.group_id, group))
+
+
+def without_group(image: Image, group_id: str) -> Image:
+    """The image without the group and its offsets."""
+    after = replace(image, groups=image.groups.delete(group_id))
+    offsets = image.offsets.get(group_id)
+    if offsets is None:
+        return after
+    return replace(
+        after,
+        offsets=image.offsets.delete(group_id),
+        offset_count=image.offset_count - len(offsets),
+    )
+
+
+def without_member(image: Image, index: int, now_ms: WallMs, group: Group, member_id: str) -> Image:
+    """The image without one member of the group; what it held is free."""
+    members = tuple(member for member in group.members if member.member_id != member_id)
+    after = replace(
+        group, version=index, members=members, emptied_ms=_emptied_ms(group, members, now_ms)
+    )
+    return with_group(image, after)
+
+
+# --- topics that go away ---
+
+
+def without_topic(image: Image, index: int, topic_id: str) -> Outcome:
+    """The image in which no group and no consumer names the topic's partitions any more.
+
+    What members hold and shall hold of other topics stays. The groups' versions rise, so that a state that a
+    coordinator worked out with the topic is refused.
+    """
+    groups = {
+        group_id: replace(group, version=index, members=members)
+        for group_id, group in image.groups.items()
+        if (members := _members_without(group.members, topic_id)) is not group.members
+    }
+    consumers = {
+        key: replace(consumer, assigned=partition_sets.without_topic(consumer.assigned, topic_id))
+        for key, consumer in image.consumers.items()
+        if _names_topic(consumer, topic_id)
+    }
+    events: list[Event] = [GroupChanged(group_id=group_id) for group_id in sorted(groups)]
+    events += [ConsumerChanged(group_id=key[0], instance=key[1]) for key in sorted(consumers)]
+    after = replace(
+        image, groups=image.groups.update(groups), consumers=image.consumers.update(consumers)
+    )
+    return Outcome(after, tuple(events))
+
+
+def _members_without(members: tuple[GroupMember, ...], topic_id: str) -> tuple[GroupMember, ...]:
+    """The very same object if nobody names the topic."""
+    changed = tuple(_member_without(member, topic_id) for member in members)
+    is_same = all(new is old for new, old in zip(changed, members, strict=True))
+    return members if is_same else changed
+
+
+def _member_without(member: GroupMember, topic_id: str) -> GroupMember:
+    held = partition_sets.without_topic(member.held, topic_id)
+    target = partition_sets.without_topic(member.target, topic_id)
+    if held is member.held and target is member.target:
+        return member
+    return replace(member, held=held, target=target)
+
+
+def _names_topic(consumer: RestConsumer, topic_id: str) -> bool:
+    return any(other == topic_id for other, _ in consumer.assigned)

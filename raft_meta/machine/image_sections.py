@@ -1,0 +1,344 @@
+"""What an image is stored as: sections of rows, in an order that depends on nothing but the image, and back.
+
+Rows are small, so that no frame of a snapshot outgrows its bound: what has many parts (a proposer's responses, a
+group's members and offsets) is a section of rows of its own. Nothing that can be derived is stored: maps from names to
+ids, counts. Section numbers never change meaning; ``codec`` makes rows bytes and frames.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from immutables import Map
+
+from raft_meta.machine import shapes
+from raft_meta.machine.image import (
+    Broker,
+    CommittedOffset,
+    ConsumerKey,
+    Group,
+    GroupMember,
+    Image,
+    Partition,
+    PartitionKey,
+    Producer,
+    Proposer,
+    RestConsumer,
+    Topic,
+)
+from storage.errors import CorruptLogError
+from storage.types import WallMs
+
+T = TypeVar("T")
+
+HEADER, BROKERS, TOPICS, PARTITIONS, PRODUCERS, PROPOSERS, RESPONSES, END = range(8)
+GROUPS, MEMBERS, OFFSETS, CONSUMERS = range(8, 12)
+"""``END`` is the number of the digest's frame, not of a section."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    index: int
+    now_ms: WallMs
+    cluster_id: str
+    voters: tuple[int, ...]
+    feature_level: int
+    controller_id: int | None
+    controller_epoch: int
+    next_producer_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """A partition with its key."""
+
+    topic_id: str
+    partition: int
+    state: Partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ProposerRow:
+    """A proposer without its window: responses are items of their own, so that items stay small."""
+
+    proposer: int
+    incarnation: int
+    floor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ResponseRow:
+    proposer: int
+    sequence: int
+    response: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GroupRow:
+    """A group without its members, which are items of their own as well."""
+
+    group_id: str
+    version: int
+    generation: int
+    assignor: str
+    emptied_ms: WallMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MemberRow:
+    group_id: str
+    member: GroupMember
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OffsetRow:
+    group_id: str
+    topic_id: str
+    partition: int
+    committed: CommittedOffset
+
+
+def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
+    """Every section's number, and its rows in ascending order of their keys."""
+    header = _Header(
+        index=image.index,
+        now_ms=image.now_ms,
+        cluster_id=image.cluster_id,
+        voters=image.voters,
+        feature_level=image.feature_level,
+        controller_id=image.controller_id,
+        controller_epoch=image.controller_epoch,
+        next_producer_id=image.next_producer_id,
+    )
+    yield HEADER, iter([shapes.pack(header)])
+    yield BROKERS, _values(image.brokers)
+    yield TOPICS, _values(image.topics)
+    yield PARTITIONS, _partition_rows(image)
+    yield PRODUCERS, _values(image.producers)
+    yield PROPOSERS, _proposer_rows(image)
+    yield RESPONSES, _response_rows(image)
+    yield GROUPS, _group_rows(image)
+    yield MEMBERS, _member_rows(image)
+    yield OFFSETS, _offset_rows(image)
+    yield CONSUMERS, _consumer_rows(image)
+
+
+K = TypeVar("K", int, str)
+
+
+def _values(items: Map[K, T]) -> Iterator[object]:
+    for key in sorted(items):
+        yield shapes.pack(items[key])
+
+
+def _partition_rows(image: Image) -> Iterator[object]:
+    for (topic_id, partition), state in sorted(image.partitions.items(), key=_key_of):
+        yield [topic_id, partition, shapes.pack(state)]
+
+
+def _key_of(item: tuple[PartitionKey, Partition]) -> PartitionKey:
+    return item[0]
+
+
+def _proposer_rows(image: Image) -> Iterator[object]:
+    for broker_id in sorted(image.proposers):
+        proposer = image.proposers[broker_id]
+        yield [broker_id, proposer.incarnation, proposer.floor]
+
+
+def _response_rows(image: Image) -> Iterator[object]:
+    for broker_id in sorted(image.proposers):
+        for sequence, response in sorted(image.proposers[broker_id].window.items()):
+            yield [broker_id, sequence, response]
+
+
+def _group_rows(image: Image) -> Iterator[object]:
+    for group_id in sorted(image.groups):
+        group = image.groups[group_id]
+        row = [group_id, group.version, group.generation, group.assignor, group.emptied_ms]
+        yield row
+
+
+def _member_rows(image: Image) -> Iterator[object]:
+    for group_id in sorted(image.groups):
+        for member in image.groups[group_id].members:
+            yield [group_id, shapes.pack(member)]
+
+
+def _offset_rows(image: Image) -> Iterator[object]:
+    for group_id in sorted(image.offsets):
+        offsets = image.offsets[group_id]
+        for key in sorted(offsets):
+            yield [group_id, *key, shapes.pack(offsets[key])]
+
+
+def _consumer_rows(image: Image) -> Iterator[object]:
+    for key in sorted(image.consumers):
+        yield shapes.pack(image.consumers[key])
+
+
+class ImageReader:
+    """Puts an image together, section by section; refuses what is out of order."""
+
+    def __init__(self) -> None:
+        self._header: _Header | None = None
+        self._section = -1
+        self._key: tuple[int | str, ...] = ()
+        self._brokers: dict[int, Broker] = {}
+        self._topics: dict[str, Topic] = {}
+        self._partitions: dict[PartitionKey, Partition] = {}
+        self._producers: dict[int, Producer] = {}
+        self._proposers: dict[int, _ProposerRow] = {}
+        self._responses: dict[int, dict[int, bytes]] = {}
+        self._groups: dict[str, _GroupRow] = {}
+        self._members: dict[str, list[GroupMember]] = {}
+        self._offsets: dict[str, dict[PartitionKey, CommittedOffset]] = {}
+        self._consumers: dict[ConsumerKey, RestConsumer] = {}
+
+    def take(self, section: int, items: list[object]) -> None:
+        """The next items of a section, which may come in several parts.
+
+        Raises:
+            CorruptLogError: they are out of order, or not what the section holds.
+        """
+        takers: dict[int, Callable[[object], tuple[int | str, ...]]] = {
+            HEADER: self._take_header,
+            BROKERS: self._take_broker,
+            TOPICS: self._take_topic,
+            PARTITIONS: self._take_partition,
+            PRODUCERS: self._take_producer,
+            PROPOSERS: self._take_proposer,
+            RESPONSES: self._take_response,
+            GROUPS: self._take_group,
+            MEMBERS: self._take_member,
+            OFFSETS: self._take_offset,
+            CONSUMERS: self._take_consumer,
+        }
+        taker = takers.get(section)
+        if taker is None:
+            raise CorruptLogError(f"Snapshot section {section} is unknown to this release.")
+        for item in items:
+            key = taker(item)
+            # Keys of one section have one shape, so that two of them always compare.
+            is_next = self._key < key if section == self._section else self._section < section
+            if not is_next:
+                raise CorruptLogError(f"Snapshot items are out of order at {key}.")
+            self._section, self._key = section, key
+
+    def _take_header(self, item: object) -> tuple[int | str, ...]:
+        self._header = shapes.parse(_Header, item)
+        return ()
+
+    def _take_broker(self, item: object) -> tuple[int | str, ...]:
+        broker = shapes.parse(Broker, item)
+        self._brokers[broker.broker_id] = broker
+        return (broker.broker_id,)
+
+    def _take_topic(self, item: object) -> tuple[int | str, ...]:
+        topic = shapes.parse(Topic, item)
+        self._topics[topic.topic_id] = topic
+        return (topic.topic_id,)
+
+    def _take_partition(self, item: object) -> tuple[int | str, ...]:
+        placed = shapes.parse(_Placed, item)
+        self._partitions[placed.topic_id, placed.partition] = placed.state
+        return (placed.topic_id, placed.partition)
+
+    def _take_producer(self, item: object) -> tuple[int | str, ...]:
+        producer = shapes.parse(Producer, item)
+        self._producers[producer.producer_id] = producer
+        return (producer.producer_id,)
+
+    def _take_proposer(self, item: object) -> tuple[int | str, ...]:
+        row = shapes.parse(_ProposerRow, item)
+        self._proposers[row.proposer] = row
+        return (row.proposer,)
+
+    def _take_response(self, item: object) -> tuple[int | str, ...]:
+        row = shapes.parse(_ResponseRow, item)
+        if row.proposer not in self._proposers:
+            raise CorruptLogError(f"A response for proposer {row.proposer}, which is not there.")
+        self._responses.setdefault(row.proposer, {})[row.sequence] = row.response
+        return (row.proposer, row.sequence)
+
+    def _take_group(self, item: object) -> tuple[int | str, ...]:
+        row = shapes.parse(_GroupRow, item)
+        self._groups[row.group_id] = row
+        return (row.group_id,)
+
+    def _take_member(self, item: object) -> tuple[int | str, ...]:
+        row = shapes.parse(_MemberRow, item)
+        if row.group_id not in self._groups:
+            raise CorruptLogError(f"A member of group {row.group_id}, which is not there.")
+        self._members.setdefault(row.group_id, []).append(row.member)
+        return (row.group_id, row.member.member_id)
+
+    def _take_offset(self, item: object) -> tuple[int | str, ...]:
+        row = shapes.parse(_OffsetRow, item)
+        self._offsets.setdefault(row.group_id, {})[row.topic_id, row.partition] = row.committed
+        return (row.group_id, row.topic_id, row.partition)
+
+    def _take_consumer(self, item: object) -> tuple[int | str, ...]:
+        consumer = shapes.parse(RestConsumer, item)
+        key = (consumer.group_id, consumer.instance)
+        self._consumers[key] = consumer
+        return key
+
+    def _all_groups(self) -> dict[str, Group]:
+        return {
+            row.group_id: Group(
+                group_id=row.group_id,
+                version=row.version,
+                generation=row.generation,
+                assignor=row.assignor,
+                members=tuple(self._members.get(row.group_id, ())),
+                emptied_ms=row.emptied_ms,
+            )
+            for row in self._groups.values()
+        }
+
+    def finish(self) -> Image:
+        """The image. Whether it keeps its invariants is for the caller to check.
+
+        Raises:
+            CorruptLogError: it has no header.
+        """
+        header = self._header
+        if header is None:
+            raise CorruptLogError("The snapshot has no header.")
+        topic_ids = {topic.name: topic.topic_id for topic in self._topics.values()}
+        named = {p.name: p.producer_id for p in self._producers.values() if p.name is not None}
+        proposers = {
+            row.proposer: Proposer(
+                incarnation=row.incarnation,
+                floor=row.floor,
+                window=Map(self._responses.get(row.proposer, {})),
+            )
+            for row in self._proposers.values()
+        }
+        offsets = {
+            group_id: Map[PartitionKey, CommittedOffset](found)
+            for group_id, found in self._offsets.items()
+        }
+        return replace(
+            Image(),
+            index=header.index,
+            now_ms=header.now_ms,
+            cluster_id=header.cluster_id,
+            voters=header.voters,
+            feature_level=header.feature_level,
+            controller_id=header.controller_id,
+            controller_epoch=header.controller_epoch,
+            next_producer_id=header.next_producer_id,
+            brokers=Map(self._brokers),
+            topics=Map(self._topics),
+            topic_ids=Map(topic_ids),
+            partitions=Map(self._partitions),
+            producers=Map(self._producers),
+            producer_names=Map(named),
+            proposers=Map(proposers),
+            groups=Map(self._all_groups()),
+            offsets=Map(offsets),
+            offset_count=sum(len(found) for found in self._offsets.values()),
+            consumers=Map(self._consumers),
+        )

@@ -1,0 +1,265 @@
+"""Committed offsets: where groups go on reading. Many commits travel in one command, each taken whole or not at all.
+
+A commit of a member is fenced by its epoch and by what it holds: a member that lost a partition, or was taken for
+dead, cannot move the offset under its successor. Without a member only a group that has none takes commits: tools that
+reset offsets, and consumers that assign partitions by hand.
+
+Offsets go with their topic, with their group, and when nobody came back for them (offsets.retention.minutes, counted
+from when the group was left and the offset committed, whichever came later. Source: KIP-211).
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from immutables import Map
+
+from raft_meta.machine import coordinators, group_rules, groups
+from raft_meta.machine.commands import CommitOffsets, ExpireOffsets, GroupCommit, GroupExpiry
+from raft_meta.machine.configs import LONG_MAX
+from raft_meta.machine.events import Event, GroupChanged
+from raft_meta.machine.image import CommittedOffset, Group, Image, PartitionKey, Topic
+from raft_meta.machine.outcome import Outcome
+from storage.errors import (
+    ConflictError,
+    FencedError,
+    GroupLimitError,
+    GroupNotEmptyError,
+    InvalidConsumerError,
+    InvalidRequestError,
+    LimitReachedError,
+    MemberNotFoundError,
+    NotFoundError,
+    PartitionNotFoundError,
+    RequestTooLargeError,
+    StaleMemberEpochError,
+    TopicNotFoundError,
+    UnavailableError,
+)
+from storage.types import WallMs
+
+OffsetCommand = CommitOffsets | ExpireOffsets
+
+_REFUSALS = (
+    ConflictError,
+    FencedError,
+    InvalidRequestError,
+    LimitReachedError,
+    NotFoundError,
+    UnavailableError,
+)
+_NONE: Map[PartitionKey, CommittedOffset] = Map()
+
+
+def apply(image: Image, index: int, now_ms: WallMs, command: OffsetCommand) -> Outcome:
+    """Carry out a command about offsets; ``now_ms`` becomes the time of a commit.
+
+    Raises:
+        StaleBrokerEpochError, NotCoordinatorError, RequestTooLargeError: refused as a whole.
+    """
+    if isinstance(command, ExpireOffsets):
+        return _expire(image, command)
+    coordinators.check_broker(image, command.broker_id, command.broker_epoch)
+    if len(command.commits) > group_rules.COMMITS_PER_COMMAND_MAX:
+        raise RequestTooLargeError(
+            f"{len(command.commits)} commits in one command; at most {group_rules.COMMITS_PER_COMMAND_MAX}."
+        )
+    gathered = _Gathered(image, index, now_ms)
+    coordinated = coordinators.Coordinators(image)
+    answers: list[str] = []
+    for commit in command.commits:
+        try:
+            coordinated.check(commit.group_id, command.broker_id)
+            check_commit(image, commit)
+            gathered.add(commit)
+        except _REFUSALS as error:
+            answers.append(error.code)
+        else:
+            answers.append("")
+    return gathered.outcome(tuple(answers))
+
+
+class _Gathered:
+    """The commits of one command on their way to one new image: a thousand of them cost no thousand images."""
+
+    def __init__(self, image: Image, index: int, now_ms: WallMs) -> None:
+        self._image = image
+        self._index = index
+        self._now_ms = now_ms
+        self._offsets = image.offsets.mutate()
+        self._count = image.offset_count
+        self._made: dict[str, Group] = {}
+
+    def add(self, commit: GroupCommit) -> None:
+        """Take a commit that was checked.
+
+        Raises:
+            GroupLimitError: there would be too many groups or offsets; nothing of it was taken.
+        """
+        before = self._offsets.get(commit.group_id, _NONE)
+        after = before.update(self._committed(commit))
+        count = self._count + len(after) - len(before)
+        if count > max(self._count, group_rules.OFFSETS_MAX):
+            raise GroupLimitError(
+                f"Groups have committed {group_rules.OFFSETS_MAX} offsets already; delete groups that are not needed."
+            )
+        if commit.group_id not in self._image.groups and commit.group_id not in self._made:
+            groups.check_room(self._image, len(self._made))
+            self._made[commit.group_id] = self._group(commit.group_id)
+        self._offsets[commit.group_id] = after
+        self._count = count
+
+    def _committed(self, commit: GroupCommit) -> dict[PartitionKey, CommittedOffset]:
+        return {
+            (item.topic_id, item.partition): CommittedOffset(
+                offset=item.offset,
+                leader_epoch=item.leader_epoch,
+                metadata=item.metadata,
+                commit_ms=self._now_ms,
+            )
+            for item in commit.offsets
+        }
+
+    def _group(self, group_id: str) -> Group:
+        return Group(
+            group_id=group_id,
+            version=self._index,
+            generation=0,
+            assignor="",
+            members=(),
+            emptied_ms=self._now_ms,
+        )
+
+    def outcome(self, answers: tuple[str, ...]) -> Outcome:
+        after = replace(self._image, offsets=self._offsets.finish(), offset_count=self._count)
+        if self._made:
+            # An update of nothing is another map: whoever follows groups would look at all of them with every commit.
+            after = replace(after, groups=self._image.groups.update(self._made))
+        events = tuple(GroupChanged(group_id=group_id) for group_id in self._made)
+        return Outcome(after, events, answers)
+
+
+def check_commit(image: Image, commit: GroupCommit) -> None:
+    """Refuse a commit that breaks a rule, as far as the image tells; for validation ahead of the command too.
+
+    Raises:
+        InvalidConsumerError, RequestTooLargeError: ids or values out of bounds.
+        TopicNotFoundError, PartitionNotFoundError: it names a partition that does not exist.
+        MemberNotFoundError, StaleMemberEpochError: fenced.
+        GroupNotEmptyError: without a member, while the group has some.
+    """
+    group_rules.check_group_id(commit.group_id)
+    _check_values(image, commit)
+    group = image.groups.get(commit.group_id)
+    if commit.member_id is None:
+        if group is not None and group.members:
+            raise GroupNotEmptyError(
+                f"Group {commit.group_id} has {len(group.members)} members: only they commit. Stop them first, or"
+                " name the member and its epoch."
+            )
+        return
+    member = group_rules.member_of(group, commit.member_id)
+    if member is None:
+        raise MemberNotFoundError(
+            f"Group {commit.group_id} has no member {commit.member_id}, or no longer: join anew."
+        )
+    if member.member_epoch != commit.member_epoch:
+        raise StaleMemberEpochError(
+            f"Member {commit.member_id} is at epoch {member.member_epoch}, not {commit.member_epoch}: heartbeat first."
+        )
+    held = {topic_id: frozenset(numbers) for topic_id, numbers in member.held}
+    for item in commit.offsets:
+        if item.partition not in held.get(item.topic_id, ()):
+            raise StaleMemberEpochError(
+                f"{image.topics[item.topic_id].name}-{item.partition} is not held by member {commit.member_id}."
+            )
+
+
+def _check_values(image: Image, commit: GroupCommit) -> None:
+    if not commit.offsets:
+        raise InvalidConsumerError("A commit needs at least one offset.")
+    if len(commit.offsets) > group_rules.OFFSETS_PER_COMMIT_MAX:
+        raise RequestTooLargeError(
+            f"One commit has at most {group_rules.OFFSETS_PER_COMMIT_MAX} offsets, not {len(commit.offsets)}."
+        )
+    for item in commit.offsets:
+        topic = image.topics.get(item.topic_id)
+        if topic is None:
+            raise TopicNotFoundError(f"There is no topic with id {item.topic_id}.")
+        if not 0 <= item.partition < topic.partition_count:
+            raise PartitionNotFoundError(f"Topic '{topic.name}' has no partition {item.partition}.")
+        if not (0 <= item.offset <= LONG_MAX and -1 <= item.leader_epoch <= LONG_MAX):
+            raise InvalidConsumerError(
+                f"Offset {item.offset} of {topic.name}-{item.partition} cannot be committed."
+            )
+        group_rules.check_metadata(item.metadata)
+
+
+# --- offsets that go away ---
+
+
+def _expire(image: Image, command: ExpireOffsets) -> Outcome:
+    coordinators.check_broker(image, command.broker_id, command.broker_epoch)
+    coordinated = coordinators.Coordinators(image)
+    events: list[Event] = []
+    forgotten: list[int] = []
+    for expiry in command.groups:
+        coordinated.check(expiry.group_id, command.broker_id)
+    for expiry in command.groups:
+        group = image.groups.get(expiry.group_id)
+        if group is None or group.members or group.emptied_ms >= expiry.before_ms:
+            forgotten.append(0)
+            continue
+        kept = _kept(image, expiry)
+        forgotten.append(len(image.offsets.get(expiry.group_id, _NONE)) - len(kept))
+        if kept:
+            image = _with_offsets(image, expiry.group_id, kept)
+        else:
+            image = groups.without_group(image, expiry.group_id)
+            events.append(GroupChanged(group_id=expiry.group_id))
+    return Outcome(image, tuple(events), tuple(forgotten))
+
+
+def _kept(image: Image, expiry: GroupExpiry) -> Map[PartitionKey, CommittedOffset]:
+    before = image.offsets.get(expiry.group_id, _NONE)
+    return _without(
+        before, [key for key, found in before.items() if found.commit_ms < expiry.before_ms]
+    )
+
+
+def _without(
+    offsets: Map[PartitionKey, CommittedOffset], keys: Iterable[PartitionKey]
+) -> Map[PartitionKey, CommittedOffset]:
+    remaining = offsets.mutate()
+    for key in keys:
+        remaining.pop(key, None)
+    return remaining.finish()
+
+
+def without_topic(image: Image, topic: Topic) -> Image:
+    """The image in which no group has an offset in the topic."""
+    remaining = image.offsets.mutate()
+    count = image.offset_count
+    for group_id, offsets in image.offsets.items():
+        kept = _without(offsets, _keys_in(offsets, topic))
+        count += len(kept) - len(offsets)
+        if not kept:
+            del remaining[group_id]
+        elif len(kept) != len(offsets):
+            remaining[group_id] = kept
+    return replace(image, offsets=remaining.finish(), offset_count=count)
+
+
+def _keys_in(offsets: Map[PartitionKey, CommittedOffset], topic: Topic) -> list[PartitionKey]:
+    """The shorter way: a group has few offsets, or a topic few partitions."""
+    if len(offsets) < topic.partition_count:
+        return [key for key in offsets if key[0] == topic.topic_id]
+    keys = ((topic.topic_id, partition) for partition in range(topic.partition_count))
+    return [key for key in keys if key in offsets]
+
+
+def _with_offsets(
+    image: Image, group_id: str, offsets: Map[PartitionKey, CommittedOffset]
+) -> Image:
+    count = image.offset_count + len(offsets) - len(image.offsets.get(group_id, _NONE))
+    by_group = image.offsets.set(group_id, offsets) if offsets else image.offsets.delete(group_id)
+    return replace(image, offsets=by_group, offset_count=count)

@@ -1,0 +1,101 @@
+"""Arithmetic of ``image.PartitionSet``: canonical tuples, so that equal sets are equal values and equal bytes.
+
+``apply``, the coordinator and assignors use it; everything here is pure and takes time linear in the sets.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from raft_meta.machine.image import PartitionKey, PartitionSet
+
+EMPTY: PartitionSet = ()
+
+
+def of(keys: Iterable[PartitionKey]) -> PartitionSet:
+    """The set of these partitions, in whatever order they come."""
+    return _canonical(_by_topic(keys))
+
+
+def keys_of(partitions: PartitionSet) -> Iterator[PartitionKey]:
+    """Its partitions, ascending."""
+    return ((topic_id, number) for topic_id, numbers in partitions for number in numbers)
+
+
+def count(partitions: PartitionSet) -> int:
+    """How many partitions are in it."""
+    return sum(len(numbers) for _, numbers in partitions)
+
+
+def contains(partitions: PartitionSet, key: PartitionKey) -> bool:
+    """Whether the partition is in it."""
+    return any(topic_id == key[0] and key[1] in numbers for topic_id, numbers in partitions)
+
+
+def union(*sets: PartitionSet) -> PartitionSet:
+    """What is in any of them."""
+    present = [partitions for partitions in sets if partitions]
+    if len(present) == 1:
+        return present[0]
+    return of(key for partitions in present for key in keys_of(partitions))
+
+
+def intersection(left: PartitionSet, right: PartitionSet) -> PartitionSet:
+    """What is in both."""
+    wanted = dict(right)
+    found = {
+        topic_id: frozenset(numbers).intersection(wanted[topic_id])
+        for topic_id, numbers in left
+        if topic_id in wanted
+    }
+    return _canonical(found)
+
+
+def difference(left: PartitionSet, right: PartitionSet) -> PartitionSet:
+    """What is in the first and not in the second."""
+    unwanted = dict(right)
+    found = {
+        topic_id: frozenset(numbers).difference(unwanted.get(topic_id, ()))
+        for topic_id, numbers in left
+    }
+    return _canonical(found)
+
+
+def is_subset(left: PartitionSet, right: PartitionSet) -> bool:
+    """Whether everything in the first is in the second."""
+    if left == right or not left:
+        return True
+    whole = dict(right)
+    return all(
+        topic_id in whole and frozenset(whole[topic_id]).issuperset(numbers)
+        for topic_id, numbers in left
+    )
+
+
+def without_topic(partitions: PartitionSet, topic_id: str) -> PartitionSet:
+    """The set without one topic's partitions; the very same object if it has none of them."""
+    if all(other != topic_id for other, _ in partitions):
+        return partitions
+    return tuple(row for row in partitions if row[0] != topic_id)
+
+
+def is_canonical(partitions: PartitionSet) -> bool:
+    """Whether topics and partitions stand in ascending order, each once, and no topic is there for nothing."""
+    return all(left[0] < right[0] for left, right in pairwise(partitions)) and all(
+        numbers and numbers[0] >= 0 and all(left < right for left, right in pairwise(numbers))
+        for _, numbers in partitions
+    )
+
+
+def _by_topic(keys: Iterable[PartitionKey]) -> dict[str, set[int]]:
+    by_topic: dict[str, set[int]] = {}
+    for topic_id, number in keys:
+        by_topic.setdefault(topic_id, set()).add(number)
+    return by_topic
+
+
+def _canonical(by_topic: dict[str, set[int]] | dict[str, frozenset[int]]) -> PartitionSet:
+    return tuple(
+        (topic_id, tuple(sorted(by_topic[topic_id])))
+        for topic_id in sorted(by_topic)
+        if by_topic[topic_id]
+    )

@@ -1,0 +1,295 @@
+"""Where partitions should move: plans for a whole cluster, made from one image. Pure.
+
+``plan_drain`` empties one broker; ``plan_rebalance`` evens out what brokers hold and lead, with as few moved replicas
+as that takes. Nobody carries out a plan by itself: its rows become the targets of ``ReassignPartitions``.
+
+What counts, in this order:
+
+1. racks: no move puts replicas of a partition closer together, and replicas in one rack move apart where they can;
+2. replicas: brokers hold as many as each other, as far as racks allow, give or take one. Each moved replica brings one
+   from a broker that has too many to one that has too few, so none is moved for nothing. Of those that could go, one
+   of the topic that is least evenly spread does;
+3. preferred leaders: the same, as far as it goes by changing the order of replicas, which moves no data.
+
+Only brokers that are alive and stay (not draining) give and take; a replica on a dead broker stays where it is, since
+the broker may come back, unless that broker is drained. A partition on the move counts as having arrived.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+from raft_meta.machine.image import Image, Partition, PartitionKey
+from storage.errors import BrokerNotFoundError, InvalidReplicationError
+
+CANDIDATES_MAX = 200
+"""Replicas looked at before one is chosen to move: more would find a slightly more even spread of topics, and take
+minutes for ten thousand partitions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMove:
+    """Where a partition's replicas are (or are going already), and where they should be. Preferred leader first."""
+
+    topic_id: str
+    partition: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def added(self) -> tuple[int, ...]:
+        """Brokers that must copy the partition."""
+        return tuple(replica for replica in self.after if replica not in self.before)
+
+
+def plan_drain(image: Image, broker_id: int) -> tuple[PlannedMove, ...]:
+    """Every replica of the broker somewhere else; leaders of what moves are spread evenly.
+
+    Raises:
+        BrokerNotFoundError: there is no such broker.
+        InvalidReplicationError: a partition has replicas on every broker that could take this one.
+    """
+    if broker_id not in image.brokers:
+        raise BrokerNotFoundError(f"Broker {broker_id} is not registered.")
+    layout = _Layout(image, without=broker_id)
+    for key in list(layout.held[broker_id]):
+        takers = [member for member in layout.members if member not in layout.replicas[key]]
+        if not takers:
+            raise InvalidReplicationError(
+                f"Cannot drain broker {broker_id}: no other live broker could take partition {key[1]} of topic"
+                f" '{image.topics[key[0]].name}', which is on {list(layout.replicas[key])}. Add a node first, or"
+                " use fewer replicas."
+            )
+        layout.move(key, broker_id, min(takers, key=lambda b: layout.cost(key, broker_id, b)))
+    _even_out(layout.members, layout.leads, layout.leader_edge(set(layout.moved)), layout.lead)
+    return layout.plan()
+
+
+def plan_rebalance(image: Image) -> tuple[PlannedMove, ...]:
+    """The moves that even out the cluster; none if it is even."""
+    layout = _Layout(image)
+    for key in sorted(layout.replicas):
+        while (apart := layout.apart(key)) is not None:
+            layout.move(key, *apart)
+    _even_out(
+        layout.members,
+        {b: layout.held[b] for b in layout.members},
+        layout.replica_edge,
+        layout.move,
+    )
+    _even_out(layout.members, layout.leads, layout.leader_edge(None), layout.lead)
+    return layout.plan()
+
+
+Edge = Callable[[int, int], PartitionKey | None]
+"""What may go from one broker to another."""
+Carry = Callable[[PartitionKey, int, int], None]
+
+
+def _even_out(
+    members: Sequence[int], load: Mapping[int, Collection[PartitionKey]], edge: Edge, carry: Carry
+) -> None:
+    """Carry from brokers with more to brokers with less, over others if need be, until nobody can be relieved.
+
+    Each round carries one thing along one path, which shortens the distance of its two ends from the mean by one
+    each, and changes nothing between them.
+    """
+    stuck: set[int] = set()
+    while len(stuck) < len(members):
+        source = max(
+            (member for member in members if member not in stuck), key=lambda b: (len(load[b]), -b)
+        )
+        path = _path(members, load, edge, source)
+        if path is None:
+            stuck.add(source)
+            continue
+        # From the far end, so that what is carried on is not what has just come.
+        for giver, taker in reversed([*pairwise(path)]):
+            key = edge(giver, taker)
+            if key is None:
+                stuck.add(source)
+                break
+            carry(key, giver, taker)
+
+
+def _path(
+    members: Sequence[int], load: Mapping[int, Collection[PartitionKey]], edge: Edge, source: int
+) -> list[int] | None:
+    """The shortest way from the source to a broker that has less by two or more, the least loaded first."""
+    goal = len(load[source]) - 2
+    if min(len(load[member]) for member in members) > goal:
+        return None
+    came_from: dict[int, int] = {source: source}
+    waiting = deque([source])
+    by_load = sorted(members, key=lambda b: (len(load[b]), b))
+    while waiting:
+        giver = waiting.popleft()
+        for taker in by_load:
+            if taker in came_from or edge(giver, taker) is None:
+                continue
+            came_from[taker] = giver
+            if len(load[taker]) <= goal:
+                return _way_back(came_from, taker)
+            waiting.append(taker)
+    return None
+
+
+def _way_back(came_from: dict[int, int], end: int) -> list[int]:
+    path = [end]
+    while came_from[path[-1]] != path[-1]:
+        path.append(came_from[path[-1]])
+    return path[::-1]
+
+
+def _key_of(item: tuple[PartitionKey, Partition]) -> PartitionKey:
+    return item[0]
+
+
+class _Layout:
+    """Who holds and leads what, changed move by move.
+
+    Invariants:
+        held, leads and the counters say what replicas says, at all times. Keys of maps by broker are those of all
+        registered brokers and of all that hold something. Keys are in an order that depends on the image alone.
+    """
+
+    def __init__(self, image: Image, *, without: int | None = None) -> None:
+        self.members = [
+            broker_id
+            for broker_id in image.live_brokers()
+            if not image.brokers[broker_id].is_draining and broker_id != without
+        ]
+        self._rack_of = {b.broker_id: b.rack for b in image.brokers.values()}
+        self._before = {
+            key: state.replicas if state.moving is None else state.moving.target
+            for key, state in sorted(image.partitions.items(), key=_key_of)
+        }
+        self.replicas = dict(self._before)
+        self.held: dict[int, dict[PartitionKey, None]] = {b: {} for b in image.brokers}
+        self.leads: dict[int, dict[PartitionKey, None]] = {b: {} for b in image.brokers}
+        self._topic_held: Counter[tuple[int, str]] = Counter()
+        self._topic_leads: Counter[tuple[int, str]] = Counter()
+        for key in self.replicas:
+            self._count(key, 1)
+
+    def _count(self, key: PartitionKey, sign: int) -> None:
+        row = self.replicas[key]
+        for replica in row:
+            self._topic_held[replica, key[0]] += sign
+        self._topic_leads[row[0], key[0]] += sign
+        if sign > 0:
+            for replica in row:
+                self.held.setdefault(replica, {})[key] = None
+            self.leads.setdefault(row[0], {})[key] = None
+        else:
+            for replica in row:
+                del self.held[replica][key]
+            del self.leads[row[0]][key]
+
+    def _set(self, key: PartitionKey, row: Iterable[int]) -> None:
+        self._count(key, -1)
+        self.replicas[key] = tuple(row)
+        self._count(key, 1)
+
+    @property
+    def moved(self) -> Iterable[PartitionKey]:
+        """Partitions that are no longer as they were."""
+        return (key for key, row in self.replicas.items() if row != self._before[key])
+
+    def plan(self) -> tuple[PlannedMove, ...]:
+        """What has changed, in order of keys."""
+        return tuple(
+            PlannedMove(
+                topic_id=key[0],
+                partition=key[1],
+                before=self._before[key],
+                after=self.replicas[key],
+            )
+            for key in sorted(self.moved)
+        )
+
+    # -- replicas --------------------------------------------------------------------------------
+
+    def move(self, key: PartitionKey, giver: int, taker: int) -> None:
+        """The taker in the place of the giver."""
+        self._set(key, (taker if replica == giver else replica for replica in self.replicas[key]))
+
+    def _crowding(self, key: PartitionKey, giver: int, taker: int) -> int:
+        """How many other replicas share a rack with the taker, less those that share the giver's."""
+        others = [self._rack_of.get(b) for b in self.replicas[key] if b != giver]
+        return others.count(self._rack_of.get(taker)) - others.count(self._rack_of.get(giver))
+
+    def cost(self, key: PartitionKey, giver: int, taker: int) -> tuple[int, ...]:
+        """How unwelcome the move is; the least is best."""
+        is_leader = self.replicas[key][0] == giver
+        return (
+            self._crowding(key, giver, taker),
+            len(self.held[taker]),
+            self._topic_held[taker, key[0]],
+            len(self.leads[taker]) if is_leader else 0,
+            taker,
+        )
+
+    def apart(self, key: PartitionKey) -> tuple[int, int] | None:
+        """The move (giver, taker) that spreads the partition over racks best; None: there is none."""
+        row = self.replicas[key]
+        moves = [
+            (self.cost(key, giver, taker), giver, taker)
+            for giver in row
+            if giver in self.members
+            for taker in self.members
+            if taker not in row and self._crowding(key, giver, taker) < 0
+        ]
+        if not moves:
+            return None
+        _, giver, taker = min(moves, key=lambda m: (m[0][0], -len(self.held[m[1]]), m))
+        return giver, taker
+
+    def replica_edge(self, giver: int, taker: int) -> PartitionKey | None:
+        """The replica that the giver can best do without and the taker may have."""
+        if giver == taker:
+            return None
+        fitting = (
+            key
+            for key in self.held[giver]
+            if taker not in self.replicas[key] and self._crowding(key, giver, taker) <= 0
+        )
+        has_leaders_to_give = len(self.leads[giver]) > len(self.leads[taker])
+        return max(
+            islice(fitting, CANDIDATES_MAX),
+            key=lambda key: (
+                self._topic_held[giver, key[0]] - self._topic_held[taker, key[0]],
+                (self.replicas[key][0] == giver) == has_leaders_to_give,
+            ),
+            default=None,
+        )
+
+    # -- leaders ---------------------------------------------------------------------------------
+
+    def lead(self, key: PartitionKey, giver: int, taker: int) -> None:
+        """The two change places."""
+        places = {giver: taker, taker: giver}
+        self._set(key, (places.get(replica, replica) for replica in self.replicas[key]))
+
+    def leader_edge(self, among: set[PartitionKey] | None) -> Edge:
+        """Partitions (of these, or of all) that the giver leads and the taker could."""
+
+        def edge(giver: int, taker: int) -> PartitionKey | None:
+            if giver == taker:
+                return None
+            fitting = (
+                key
+                for key in self.leads[giver]
+                if taker in self.replicas[key] and (among is None or key in among)
+            )
+            return max(
+                islice(fitting, CANDIDATES_MAX),
+                key=lambda key: (
+                    self._topic_leads[giver, key[0]] - self._topic_leads[taker, key[0]],
+                    self.replicas[key] != self._before[key],
+                ),
+                default=None,
+            )
+
+        return edge
