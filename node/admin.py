@@ -1,4 +1,4 @@
-"""Topics, configs and producer ids: what clients change of the replicated state, from any node."""
+"""Topics, configs, producer ids and brokers: what clients change of the replicated state, from any node."""
 
 import asyncio
 import logging
@@ -7,17 +7,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from http_api.ports import NewTopic, ProducerState
+from node.cluster_watch import ClusterWatch
 from node.metadata import MetadataStore
 from node.producers import ProducerService
-from raft_meta.machine import configs, placement
-from raft_meta.machine.commands import AlterConfigs, CreateTopic, DeleteTopic
+from raft_meta.machine import bounds, configs, placement
+from raft_meta.machine.brokers import check_removable
+from raft_meta.machine.commands import (
+    AddPartitions,
+    AlterConfigs,
+    CreateTopic,
+    DeleteTopic,
+    UnregisterBroker,
+)
 from raft_meta.machine.image import Image, Topic
-from raft_meta.machine.topics import check_name
+from raft_meta.machine.topics import PARTITIONS_MAX, check_name
 from storage.errors import (
+    BrokerInUseError,
+    ConflictError,
     FateUnknownError,
     InvalidReplicationError,
+    LimitReachedError,
     NoQuorumError,
     NotReadyError,
+    StaleVersionError,
+    TooManyProducersError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -25,10 +38,12 @@ from storage.errors import (
 logger = logging.getLogger(__name__)
 
 PROPOSE_TIMEOUT_MS = 10_000
-BARRIER_TIMEOUT_MS = 3_000
-PARTITIONS_MAX = 10_000
 BROKERS_WAIT_MS = 2_000
 """How long a new topic waits for nodes that are just starting."""
+GROWTH_TRIES_MAX = 5
+"""Each one that fails was overtaken by somebody else's growth of the same topic."""
+
+_Change = CreateTopic | DeleteTopic | AddPartitions | AlterConfigs | UnregisterBroker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +69,10 @@ class AdminService:
     ) -> None:
         self._producers = producers
         self._metadata = metadata
+        self._watch = ClusterWatch(metadata)
         self._defaults = defaults
         self._rng = rng
         self._new_topic_id = new_topic_id
-        self._barrier: asyncio.Task[Image] | None = None
         self._creating: dict[str, asyncio.Task[Topic]] = {}
 
     @property
@@ -70,9 +85,14 @@ class AdminService:
         """The local image, now."""
         return self._metadata.image
 
-    async def image_since(self, index: int, *, timeout_ms: int) -> Image:
-        """The image once its index is above ``index``, or the current one after the timeout."""
-        await self._metadata.wait_until(lambda image: image.index > index, timeout_ms=timeout_ms)
+    @property
+    def version(self) -> int:
+        """Grows with every change of the cluster that clients are shown."""
+        return self._watch.version
+
+    async def image_since(self, version: int, *, timeout_ms: int) -> Image:
+        """The image once the cluster's version is above ``version``, or the current one after the timeout."""
+        await self._watch.wait_for(version, timeout_ms=timeout_ms)
         return self._metadata.image
 
     # -- looking up ------------------------------------------------------------------------------
@@ -82,7 +102,7 @@ class AdminService:
         found = self.image.topic(name)
         if found is not None:
             return found
-        found = (await self._current_image()).topic(name)
+        found = (await self.current_image()).topic(name)
         if found is None:
             raise TopicNotFoundError(f"topic {name!r} does not exist")
         return found
@@ -111,17 +131,9 @@ class AdminService:
         except TopicExistsError:
             return await self.topic(name)
 
-    async def _current_image(self) -> Image:
-        """An image as of now. Who asks while a barrier is under way shares the next one: that one began too early."""
-        if self._barrier is not None and not self._barrier.done():
-            await asyncio.wait([self._barrier])
-        if self._barrier is None or self._barrier.done():
-            self._barrier = asyncio.create_task(
-                self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
-            )
-            # Callers that went away leave a failed barrier to nobody.
-            self._barrier.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(self._barrier)
+    async def current_image(self) -> Image:
+        """An image as of now; questions that come together share a barrier."""
+        return await self._metadata.current_image()
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -129,12 +141,13 @@ class AdminService:
         """Create (or only validate) a topic."""
         check_name(topic.name)
         # Brokers and topics as of now: another node may have let a broker in, or made the topic, a moment ago.
-        image = await self._current_image()
+        image = await self.current_image()
         if image.topic(topic.name) is not None:
             raise TopicExistsError(f"Topic '{topic.name}' already exists.")
         if topic.replication_factor is None and not topic.replicas_assignments:
             image = await self._enough_brokers(image)
         layout = self._place(topic, image)
+        bounds.check_new_replicas(image, layout)
         command = CreateTopic(
             topic_id=self._new_topic_id(),
             name=topic.name,
@@ -195,6 +208,41 @@ class AdminService:
             )
         return placement.place(image, count, factor, self._rng)
 
+    async def add_partitions(self, name: str, partition_count: int) -> Topic:
+        """Give a topic more partitions, until it has ``partition_count``; done when it has them already."""
+        for _ in range(GROWTH_TRIES_MAX):
+            image = await self.current_image()
+            topic = image.topic(name)
+            if topic is None:
+                raise TopicNotFoundError(f"topic {name!r} does not exist")
+            if topic.partition_count == partition_count:
+                return topic
+            command = self._growth(topic, partition_count, image)
+            try:
+                await self._propose(command, f"add partitions to {name}")
+            except StaleVersionError:
+                continue  # somebody else added some; look again
+            return self.image.topics.get(topic.topic_id, topic)
+        raise StaleVersionError(
+            f"others keep adding partitions to topic {name!r}; nothing was changed, look again"
+        )
+
+    def _growth(self, topic: Topic, partition_count: int, image: Image) -> AddPartitions:
+        if partition_count < topic.partition_count:
+            raise InvalidReplicationError(
+                f"topic {topic.name!r} has {topic.partition_count} partitions, which cannot become fewer: "
+                f"give a number above that, not {partition_count}"
+            )
+        if partition_count > PARTITIONS_MAX:
+            raise InvalidReplicationError(
+                f"a topic has at most {PARTITIONS_MAX} partitions, not {partition_count}"
+            )
+        layout = placement.place_more(image, topic, partition_count, self._rng)
+        bounds.check_new_replicas(image, layout)
+        return AddPartitions(
+            topic_id=topic.topic_id, partition_count=topic.partition_count, placement=layout
+        )
+
     async def delete_topic(self, name: str) -> None:
         """Delete a topic."""
         topic = await self.topic(name)
@@ -210,18 +258,27 @@ class AdminService:
             command = AlterConfigs(topic_id=topic.topic_id, changes=tuple(sorted(changes.items())))
             await self._propose(command, f"alter configs of {name}")
 
+    async def remove_broker(self, broker_id: int) -> None:
+        """Forget a broker that is gone for good."""
+        check_removable(await self.current_image(), broker_id)
+        try:
+            await self._propose(UnregisterBroker(broker_id=broker_id), f"remove broker {broker_id}")
+        except ConflictError as error:
+            # It came back meanwhile, or got a replica.
+            raise BrokerInUseError(error.message) from error
+
     async def allocate_producer(self, name: str | None) -> ProducerState:
         """A producer id and epoch."""
         try:
             return await self._producers.allocate(name, timeout_ms=PROPOSE_TIMEOUT_MS)
+        except LimitReachedError as error:
+            raise TooManyProducersError(error.message) from error
         except NoQuorumError as error:
             raise NoQuorumError(
                 f"cannot allocate a producer id: {error.message}; nothing was changed"
             ) from error
 
-    async def _propose(
-        self, command: CreateTopic | DeleteTopic | AlterConfigs, what: str
-    ) -> object:
+    async def _propose(self, command: _Change, what: str) -> object:
         try:
             return await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
         except NoQuorumError as error:

@@ -52,6 +52,7 @@ def option(
 
 NODE, CLUSTER, SECURITY = "Node", "Cluster", "Security"
 TOPICS, REPLICATION, LIMITS, LOGS = "Topics", "Replication and quorum", "Limits", "Logs"
+GROUPS = "Consumer groups"
 _LIMITS = ApiLimits()
 
 
@@ -242,7 +243,32 @@ class NodeConfig:
         default=30_000,
         metadata=option(
             kinds.integer(100, 86_400_000, "ms"),
-            "How often logs are looked at for segments to drop.",
+            "How often logs are looked at for segments to drop or compact.",
+            TOPICS,
+        ),
+    )
+    compaction_bytes_per_s: int = field(
+        default=16 << 20,
+        metadata=option(
+            kinds.integer(64 << 10, 1 << 40, "bytes/s"),
+            "What compaction reads and writes a second, at most, on this node.",
+            TOPICS,
+        ),
+    )
+    scrub_bytes_per_s: int = field(
+        default=4 << 20,
+        metadata=option(
+            kinds.integer(0, 1 << 40, "bytes/s"),
+            "Stored bytes whose checksums are checked a second, at most, so that what rots on the disk is found and "
+            "restored before somebody reads it; 0: none.",
+            TOPICS,
+        ),
+    )
+    scrub_interval_ms: int = field(
+        default=7 * 86_400_000,
+        metadata=option(
+            kinds.integer(1_000, 365 * 86_400_000, "ms"),
+            "How long from the beginning of one check of everything stored to the next, at least.",
             TOPICS,
         ),
     )
@@ -287,6 +313,15 @@ class NodeConfig:
             REPLICATION,
         ),
     )
+    replication_throttle_bytes_per_s: int = field(
+        default=0,
+        metadata=option(
+            kinds.integer(0, 1 << 40, "bytes/s"),
+            "What this node may send to replicas that a move adds, until they are in sync; 0: no bound. A move may "
+            "bring a rate of its own.",
+            REPLICATION,
+        ),
+    )
     leader_balance_interval_ms: int = field(
         default=60_000,
         metadata=option(
@@ -320,6 +355,42 @@ class NodeConfig:
         ),
     )
 
+    offsets_retention_minutes: int = field(
+        default=7 * 24 * 60,
+        metadata=option(
+            kinds.integer(1, 100 * 365 * 24 * 60, "minutes"),
+            "How long committed offsets of a consumer group are kept after its last member has left, and after the "
+            "last commit of a group that never had one (Kafka's `offsets.retention.minutes`).",
+            GROUPS,
+        ),
+    )
+    offsets_retention_check_ms: int = field(
+        default=600_000,
+        metadata=option(
+            kinds.integer(100, 86_400_000, "ms"),
+            "How often offsets that are kept no longer are looked for.",
+            GROUPS,
+        ),
+    )
+    consumer_instance_timeout_ms: int = field(
+        default=300_000,
+        metadata=option(
+            kinds.integer(1_000, 86_400_000, "ms"),
+            "A REST consumer that nobody calls for this long is deleted (`consumer.instance.timeout.ms` of Confluent's "
+            "REST proxy).",
+            GROUPS,
+        ),
+    )
+
+    connections_max: int = field(
+        default=_LIMITS.connections_max,
+        metadata=option(
+            kinds.integer(16, 1_000_000),
+            "Connections of clients that may be open at once, as far as the limit of open files allows; when there "
+            "are more the one that waited longest for its client is closed.",
+            LIMITS,
+        ),
+    )
     request_bytes_max: int = field(
         default=_LIMITS.request_bytes_max,
         metadata=option(kinds.integer(1 << 10, 60 << 20, "bytes"), "Largest request body.", LIMITS),
@@ -329,6 +400,14 @@ class NodeConfig:
         metadata=option(
             kinds.integer(1, 1_000_000),
             "Requests that are worked on at once; more are answered 429.",
+            LIMITS,
+        ),
+    )
+    streams_max: int = field(
+        default=_LIMITS.streams_max,
+        metadata=option(
+            kinds.integer(0, 1_000_000),
+            "Answers that follow a log (NDJSON, server-sent events) that may be open at once; more are answered 429.",
             LIMITS,
         ),
     )
@@ -377,6 +456,23 @@ class NodeConfig:
         metadata=option(
             kinds.integer(100, 3_600_000, "ms"),
             "Longest time from the headers of a request to the last byte of its body; then it is answered 408.",
+            LIMITS,
+        ),
+    )
+    unsent_wait_ms_max: int = field(
+        default=_LIMITS.unsent_wait_ms_max,
+        metadata=option(
+            kinds.integer(100, 3_600_000, "ms"),
+            "Longest time that a client may take nothing of an answer; then its connection is closed.",
+            LIMITS,
+        ),
+    )
+    unsent_bytes_max: int = field(
+        default=_LIMITS.unsent_bytes_max,
+        metadata=option(
+            kinds.integer(1 << 20, 1 << 40, "bytes"),
+            "Most bytes of answers that their clients have not taken yet; above it, who took nothing for longest loses "
+            "its connection.",
             LIMITS,
         ),
     )

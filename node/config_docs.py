@@ -5,6 +5,7 @@ from dataclasses import MISSING, fields
 from itertools import groupby
 
 from node.config import OPTIONS, NodeConfig, flag_of, variable_of
+from raft_meta.machine.configs import KEYS, ConfigKey
 
 INTRODUCTION = """\
 # Configuration
@@ -42,6 +43,17 @@ The same as flags: `milena start --node-id 1 --data-dir /var/lib/milena --peers
 """
 
 
+TOPICS = """\
+## Topic configs
+
+Made from `raft_meta/machine/configs.py`. They belong to a topic and not to a node: given when it is created, changed
+while it is used (`milena topics alter`, `PUT` and `POST` below `/v3/clusters/{c}/topics/{t}/configs`). Defaults are
+those of a topic with three replicas.
+
+| name | default | allowed | meaning |
+|---|---|---|---|"""
+
+
 def default_text(name: str) -> str:
     """What the documentation says of a field's default."""
     meta = OPTIONS[name]
@@ -61,7 +73,13 @@ def markdown() -> str:
         )
         parts.extend(_row(name) for name in names)
         parts.append("")
-    return "\n".join([*parts, EXAMPLE])
+    parts.append(TOPICS)
+    parts.extend(_topic_row(KEYS[name]) for name in sorted(KEYS))
+    return "\n".join([*parts, "", EXAMPLE])
+
+
+def _topic_row(key: ConfigKey) -> str:
+    return f"| `{key.name}` | `{key.default(3)}` | {key.allowed} | {key.doc} |"
 
 
 def _row(name: str) -> str:

@@ -4,7 +4,8 @@ It decides from the local image and its own session table, and writes every deci
 decided from, so that a late or deposed controller's commands do nothing. Heartbeats never touch the log.
 
 A turn, in this order: fence brokers whose session ended (with the elections that follow from it) → unfence brokers that
-caught up → drain brokers that ask for it → elect for leaderless partitions → now and then, restore preferred leaders.
+caught up → drain brokers that ask for it → elect for leaderless partitions → move replicas on → now and then, restore
+preferred leaders. Once every broker is of a release that supports it, the cluster's feature level is raised.
 """
 
 import asyncio
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from node.clock import Clock
+from node.image_parts import ImageParts
 from node.metadata import MetadataStore
 from node.peer import ProbeResult
+from node.reassigner import Reassigner
 from node.sessions import BrokerSessions
 from raft_meta.consensus.quorum import QuorumStatus, Role
-from raft_meta.machine import elections
+from raft_meta.machine import cluster, elections
 from raft_meta.machine.codec import image_hash
 from raft_meta.machine.commands import (
     CheckImage,
@@ -28,9 +31,11 @@ from raft_meta.machine.commands import (
     FenceBroker,
     InitCluster,
     LeaderChange,
+    SetFeatureLevel,
+    StepReassignments,
     UnfenceBroker,
 )
-from raft_meta.machine.image import Image
+from raft_meta.machine.image import Broker, Image
 from storage.errors import (
     MalformedRequestError,
     MilenaError,
@@ -104,11 +109,25 @@ class Controller:
         self._previous_leader: int | None = None
         self._task: asyncio.Task[None] | None = None
         self._probes: dict[int, asyncio.Task[None]] = {}
+        self._fencing: set[int] = set()
+        """Brokers whose fence is under way."""
+        self._fenced_at: dict[int, tuple[int, int]] = {}
+        """Broker → its epoch, and an index of our image at which it was fenced already."""
         self._work = asyncio.Event()
+        self._parts = ImageParts(
+            "brokers", "topics", "partitions", "controller_epoch", "feature_level", "voters"
+        )
         self._preferred_ms = MonotonicMs(0)
         self._checked_ms = clock.now_ms()
+        self._reassigner = Reassigner(
+            clock=clock, propose=self._propose, propose_changes=self._propose_changes
+        )
         self._lost_ms = clock.now_ms()
         """When this controller took over, or fenced a broker last."""
+        self._elected = ImageParts("brokers", "topics", "partitions")
+        self._at_peace: tuple[bool, bool] = (False, False)
+        """Whether what elections look at needed none when it was looked at last, and whether unclean ones were thought
+        of. Looking for elections in one of many partitions costs most of what an idle controller does."""
 
     @property
     def is_active(self) -> bool:
@@ -148,8 +167,8 @@ class Controller:
 
     def on_image(self, image: Image) -> None:
         """Something changed: look at once whether it needs a decision."""
-        del image
-        self._work.set()
+        if self._parts.have_changed(image):
+            self._work.set()
 
     def close(self) -> None:
         """Stop controlling."""
@@ -248,10 +267,34 @@ class Controller:
         broker = image.brokers[broker_id]
         if broker.is_fenced or is_draining or is_disk_full:
             self._work.set()
+        # Who is fenced has lost all already, and while it says that it is draining it stays so.
         is_drained = (
-            is_draining and broker.is_draining and not elections.plan_drain(image, broker_id)
+            is_draining
+            and (broker.is_draining or broker.is_fenced)
+            and not elections.plan_drain(image, broker_id)
         )
-        return {"answer": answer, "drained": is_drained, "age": self._majority_age_ms(now_ms)}
+        knows = self._knows_its_fence(broker, index)
+        age_ms = self._majority_age_ms(now_ms) if knows else self._settings.session_ms
+        return {"answer": answer, "drained": is_drained, "age": age_ms}
+
+    def _knows_its_fence(self, broker: Broker, index: int) -> bool:
+        """Whether a broker whose image is at ``index`` knows what it does not lead any more.
+
+        One that was silent for a session may be heard again before Raft has reached it. With a lease, or let in again,
+        it would speak for partitions that others lead by now.
+        """
+        if broker.broker_id in self._fencing:
+            return False
+        if not broker.is_fenced:
+            return True
+        if broker.stored_epoch != broker.broker_epoch:
+            # It was never let in since it registered.
+            return index >= broker.broker_epoch
+        epoch, fenced_at = self._fenced_at.get(broker.broker_id, (-1, 0))
+        if epoch != broker.broker_epoch:
+            fenced_at = self._metadata.image.index
+            self._fenced_at[broker.broker_id] = broker.broker_epoch, fenced_at
+        return index >= fenced_at
 
     def _majority_age_ms(self, now_ms: MonotonicMs) -> int:
         """How long ago a majority of the voters was last heard of, ourselves included.
@@ -334,7 +377,9 @@ class Controller:
         await self._drain(sessions)
         await self._relieve(sessions)
         await self._elect()
+        await self._reassigner.turn(self._metadata.image)
         await self._prefer(now_ms)
+        await self._raise_level()
         await self._check_image(now_ms)
 
     async def _check_image(self, now_ms: MonotonicMs) -> None:
@@ -365,15 +410,20 @@ class Controller:
                 len(changes),
             )
             self._lost_ms = now_ms
-            # The fence itself goes with the first command; what it cannot hold follows as elections.
-            await self._propose(
-                FenceBroker(
-                    controller_epoch=self._epoch,
-                    broker_id=broker_id,
-                    broker_epoch=broker.broker_epoch,
-                    changes=tuple(changes[:CHANGES_MAX]),
+            self._fencing.add(broker_id)
+            self._fenced_at.pop(broker_id, None)
+            try:
+                # The fence itself goes with the first command; what it cannot hold follows as elections.
+                await self._propose(
+                    FenceBroker(
+                        controller_epoch=self._epoch,
+                        broker_id=broker_id,
+                        broker_epoch=broker.broker_epoch,
+                        changes=tuple(changes[:CHANGES_MAX]),
+                    )
                 )
-            )
+            finally:
+                self._fencing.discard(broker_id)
 
     async def _unfence(self, sessions: BrokerSessions, now_ms: MonotonicMs) -> None:
         image = self._metadata.image
@@ -384,7 +434,7 @@ class Controller:
                 and session is not None
                 and session.has_reported
                 and session.broker_epoch == broker.broker_epoch
-                and session.applied_index >= broker.broker_epoch
+                and self._knows_its_fence(broker, session.applied_index)
                 and not session.is_draining
                 and sessions.is_alive(broker.broker_id, now_ms)
             ):
@@ -431,11 +481,21 @@ class Controller:
     async def _elect(self) -> None:
         image = self._metadata.image
         with_unclean = self._clock.now_ms() - self._lost_ms >= UNCLEAN_PATIENCE_MS
+        if not self._elected.have_changed(image) and self._at_peace == (True, with_unclean):
+            return
         changes = (
             *elections.plan_elections(image, with_unclean=with_unclean),
             *elections.plan_shrinks(image),
         )
+        self._at_peace = (not changes, with_unclean)
         await self._propose_changes(changes, "elect")
+
+    async def _raise_level(self) -> None:
+        image = self._metadata.image
+        level = cluster.supported_level(image)
+        if level > image.feature_level:
+            logger.info("feature level from=%d to=%d", image.feature_level, level)
+            await self._propose(SetFeatureLevel(feature_level=level))
 
     async def _prefer(self, now_ms: MonotonicMs) -> None:
         interval_ms = self._settings.preferred_interval_ms
@@ -455,7 +515,14 @@ class Controller:
                 await self._clock.sleep(TICK_MS)
 
     async def _propose(
-        self, command: FenceBroker | UnfenceBroker | DrainBroker | ElectLeaders | CheckImage
+        self,
+        command: FenceBroker
+        | UnfenceBroker
+        | DrainBroker
+        | ElectLeaders
+        | StepReassignments
+        | SetFeatureLevel
+        | CheckImage,
     ) -> object:
         return await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
 

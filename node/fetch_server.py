@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
-from node.fetch_wire import FetchCode, Position, Row, parse_positions
+from node.catch_up import CatchUpThrottle, is_catching_up
+from node.fetch_wire import FetchCode, Position, Row, parse_log_starts, parse_positions
 from node.partition_runner import PartitionRunner
+from node.peer_link import Reply
 from node.replication.leader import FetchVerdict
 from raft_meta.machine.image import Broker
 from storage.errors import (
@@ -21,8 +24,12 @@ from storage.files import Buffer
 logger = logging.getLogger(__name__)
 
 HIGH_WATERMARK_DELAY_S = 0.005
-"""News of the high watermark alone waits this long for data to travel with: it would otherwise cost every follower a
-round trip per commit, and nobody but readers of followers waits for it."""
+"""News of the high watermark alone waits this long for data to travel with, also where the fetch that moved it is
+about to be answered: it would otherwise cost every follower a round trip per commit, and nobody but readers of
+followers waits for it."""
+
+POSTPONE_S_MAX = 1.0
+"""A throttled partition is looked at again after this long at the latest: its bound may have been raised."""
 
 SNAPSHOT_BYTES_MAX = 16 << 20
 """Of writers' states in one answer, if there is more than one: well below what a frame holds."""
@@ -54,6 +61,48 @@ class Followed:
     is_accepted: bool = False
 
 
+Collect = Callable[[], Reply | Coroutine[None, None, Reply]]
+
+
+class _Parked:
+    """A fetch that waits for news."""
+
+    __slots__ = ("_collect", "answer", "timer")
+
+    def __init__(
+        self, answer: "asyncio.Future[Reply]", collect: Collect, timer: asyncio.TimerHandle
+    ) -> None:
+        self.answer = answer
+        self.timer = timer
+        self._collect = collect
+
+    def complete(self) -> None:
+        """Answer with what there is, unless the follower is gone."""
+        if self.answer.done():
+            return
+        try:
+            found = self._collect()
+        except Exception as error:  # noqa: BLE001 - passed on to whoever answers
+            self.answer.set_exception(error)
+            return
+        if isinstance(found, tuple):
+            self.answer.set_result(found)
+            return
+        task = asyncio.get_running_loop().create_task(found)
+        task.add_done_callback(self._pass_on)
+        self.answer.add_done_callback(lambda _: task.cancel())
+
+    def _pass_on(self, task: "asyncio.Task[Reply]") -> None:
+        if self.answer.done():
+            return
+        if task.cancelled():
+            self.answer.cancel()
+        elif (error := task.exception()) is not None:
+            self.answer.set_exception(error)
+        else:
+            self.answer.set_result(task.result())
+
+
 class FollowerSession:
     """What one follower's node follows here."""
 
@@ -68,46 +117,81 @@ class FollowerSession:
         """Verdicts on positions, to be answered."""
         self.bodies: list[Buffer] = []
         self.news: set[int] = set()
-        self._wake: asyncio.Future[None] | None = None
+        self.is_urgent = False
+        """Some of the news must not wait for company."""
+        self._late_since_s: float | None = None
+        """Since when news of a high watermark alone has waited; None: none does."""
+        self._postponed: set[int] = set()
+        """Throttled: their news waits for ``_resume``."""
+        self._resume: asyncio.TimerHandle | None = None
+        self._parked: _Parked | None = None
         self._delayed: asyncio.TimerHandle | None = None
 
     def on_news(self, runner: PartitionRunner) -> None:
         """The partition's log grew, its high watermark moved, or its role changed."""
         index = self._indexes.get(runner)
-        if index is None:
+        if index is None or index in self._postponed:
             return
         followed = self.followed[index]
         self.news.add(index)
         position = followed.position
         has_data = runner.log.log_end_offset > position.offset and not followed.is_settled
         if has_data or runner.leader_epoch != position.leader_epoch:
-            self.wake()
-        elif self._delayed is None:
-            loop = asyncio.get_running_loop()
-            self._delayed = loop.call_later(HIGH_WATERMARK_DELAY_S, self._wake_late)
+            self.hurry()
+        else:
+            self._delay()
 
-    def _wake_late(self) -> None:
-        self._delayed = None
+    def hurry(self) -> None:
+        """The news is not to wait any longer."""
+        self.is_urgent = True
         self.wake()
+
+    def _delay(self) -> None:
+        """The news may wait for a while; the timer is left alone when it goes out before, which it mostly does."""
+        loop = asyncio.get_running_loop()
+        if self._late_since_s is None:
+            self._late_since_s = loop.time()
+        if self._delayed is None:
+            self._delayed = loop.call_later(HIGH_WATERMARK_DELAY_S, self._end_delay)
+
+    def _end_delay(self) -> None:
+        self._delayed = None
+        if self._late_since_s is None:
+            return
+        loop = asyncio.get_running_loop()
+        left_s = self._late_since_s + HIGH_WATERMARK_DELAY_S - loop.time()
+        if left_s > 0:
+            self._delayed = loop.call_later(left_s, self._end_delay)
+        else:
+            self.hurry()
+
+    def begin_to_collect(self) -> None:
+        """All that is news by now goes out, unless ``put_back`` says otherwise."""
+        self.is_urgent = False
+        self._late_since_s = None
+
+    def put_back(self, rows: Sequence[Row]) -> None:
+        """Nothing but high watermarks, if anything: they wait for company."""
+        if rows:
+            self.news.update(row.index for row in rows)
+            self._delay()
 
     def wake(self) -> None:
-        """Complete the waiting fetch, whatever it has."""
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        """Complete the waiting fetch in the loop's next turn, whatever it has by then."""
+        parked = self._parked
+        if parked is not None:
+            self._parked = None
+            parked.timer.cancel()
+            asyncio.get_running_loop().call_soon(parked.complete)
 
-    async def wait(self, timeout_ms: int) -> None:
-        """Park until ``wake`` or the time is up."""
+    def park(self, timeout_ms: int, collect: Collect) -> "asyncio.Future[Reply]":
+        """Leave a fetch until ``wake`` or until the time is up; one that waits already gets its answer."""
         self.wake()
-        if self.news:
-            return  # it came while a cold read was under way
-        self._wake = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self._wake
-        except TimeoutError:
-            pass
-        finally:
-            self._wake = None
+        loop = asyncio.get_running_loop()
+        # A timer of our own: a timeout's context costs several times as much, for every record of a lone writer.
+        timer = loop.call_later(timeout_ms / 1000, self.wake)
+        self._parked = _Parked(loop.create_future(), collect, timer)
+        return self._parked.answer
 
     def take(self, runner: PartitionRunner, position: Position) -> Followed:
         """Put a partition at a position."""
@@ -119,10 +203,26 @@ class FollowerSession:
             old = self.followed[position.index] = Followed(runner, position)
             self._indexes[runner] = position.index
             runner.watchers[self] = None
+        elif old.position.leader_epoch != position.leader_epoch:
+            # What was sent in an earlier epoch may have met a follower that was between the two.
+            old.sent_high_watermark = old.sent_log_start = -1
         old.position = position
         old.is_settled = old.is_accepted = False
         self.news.add(position.index)
         return old
+
+    def postpone(self, index: int, delay_s: float) -> None:
+        """Look at the partition again when its throttle lets more through."""
+        self._postponed.add(index)
+        if self._resume is None:
+            loop = asyncio.get_running_loop()
+            self._resume = loop.call_later(min(delay_s, POSTPONE_S_MAX), self._resume_postponed)
+
+    def _resume_postponed(self) -> None:
+        self._resume = None
+        self.news |= self._postponed
+        self._postponed.clear()
+        self.hurry()
 
     def set_room(self, *, has_room: bool) -> None:
         """Let the leaders of all that is followed know when it changes."""
@@ -135,6 +235,7 @@ class FollowerSession:
         """Stop following a partition."""
         followed = self.followed.pop(index, None)
         self.news.discard(index)
+        self._postponed.discard(index)
         if followed is not None:
             self._indexes.pop(followed.runner, None)
             followed.runner.watchers.pop(self, None)
@@ -144,6 +245,8 @@ class FollowerSession:
         self.wake()
         if self._delayed is not None:
             self._delayed.cancel()
+        if self._resume is not None:
+            self._resume.cancel()
         for index in list(self.followed):
             self.forget(index)
 
@@ -152,10 +255,15 @@ class FetchServer:
     """Answers the fetches of every follower of this node."""
 
     def __init__(
-        self, *, find_runner: FindRunner, brokers: Callable[[], Mapping[int, Broker]]
+        self,
+        *,
+        find_runner: FindRunner,
+        brokers: Callable[[], Mapping[int, Broker]],
+        throttle: CatchUpThrottle | None = None,
     ) -> None:
         self._find_runner = find_runner
         self._brokers = brokers
+        self._throttle = throttle or CatchUpThrottle(0, lambda: 0.0)
         self._sessions: dict[int, FollowerSession] = {}
 
     def close(self) -> None:
@@ -164,9 +272,7 @@ class FetchServer:
             session.close()
         self._sessions.clear()
 
-    async def on_wake(
-        self, peer_id: int, header: dict[str, object], body: Buffer
-    ) -> tuple[dict[str, object], Sequence[Buffer]]:
+    def on_wake(self, peer_id: int, header: dict[str, object], body: Buffer) -> Reply:
         """The follower has new positions to tell: complete its waiting fetch."""
         del header, body
         session = self._sessions.get(peer_id)
@@ -174,10 +280,14 @@ class FetchServer:
             session.wake()
         return {}, ()
 
-    async def on_fetch(
+    def on_fetch(
         self, peer_id: int, header: dict[str, object], body: Buffer
-    ) -> tuple[dict[str, object], Sequence[Buffer]]:
-        """Take positions as acknowledgements, then answer with news, waiting for some."""
+    ) -> Reply | Awaitable[Reply]:
+        """Take positions as acknowledgements, then answer with news, waiting for some.
+
+        No coroutine: a task for each fetch would cost as much as the fetch, and a turn of the loop before positions
+        count.
+        """
         del body
         match header:
             case {
@@ -199,13 +309,38 @@ class FetchServer:
         for index in forgotten:
             if isinstance(index, int):
                 session.forget(index)
+        starts = parse_log_starts(header.get("ls"))
         for position in positions:
-            self._take_position(session, position, broker_epoch)
-        rows, chunks = await self._collect(session, max_bytes)
-        if not rows and wait_ms > 0:
-            await session.wait(wait_ms)
-            rows, chunks = await self._collect(session, max_bytes)
-        return {"r": [row.pack() for row in rows]}, chunks
+            self._take_position(session, position, broker_epoch, starts.get(position.index))
+        found = self._collect(session, max_bytes)
+        if found.cold:
+            return self._answer_with_cold(session, found, wait_ms, max_bytes)
+        return self._answer_or_park(session, found, wait_ms, max_bytes)
+
+    def _answer_or_park(
+        self, session: FollowerSession, found: "_Found", wait_ms: int, max_bytes: int
+    ) -> "Reply | asyncio.Future[Reply]":
+        if wait_ms > 0 and _may_wait(session, found.rows):
+            session.put_back(found.rows)
+            return session.park(wait_ms, partial(self._answer, session, max_bytes))
+        return _reply(session, found)
+
+    def _answer(
+        self, session: FollowerSession, max_bytes: int
+    ) -> Reply | Coroutine[None, None, Reply]:
+        found = self._collect(session, max_bytes)
+        if found.cold:
+            return self._answer_with_cold(session, found, 0, max_bytes)
+        return _reply(session, found)
+
+    async def _answer_with_cold(
+        self, session: FollowerSession, found: "_Found", wait_ms: int, max_bytes: int
+    ) -> Reply:
+        for index in found.cold:
+            await self._read_cold(session, index, found)
+        found.cold.clear()
+        answer = self._answer_or_park(session, found, wait_ms, max_bytes)
+        return answer if isinstance(answer, tuple) else await answer
 
     def _session(self, peer_id: int, session_id: int, *, is_full: bool) -> FollowerSession | None:
         session = self._sessions.get(peer_id)
@@ -218,7 +353,11 @@ class FetchServer:
         return session
 
     def _take_position(
-        self, session: FollowerSession, position: Position, broker_epoch: int
+        self,
+        session: FollowerSession,
+        position: Position,
+        broker_epoch: int,
+        log_start: int | None,
     ) -> None:
         runner = self._find_runner(position.topic_id, position.partition)
         if runner is None:
@@ -233,6 +372,7 @@ class FetchServer:
                 leader_epoch=position.leader_epoch,
                 offset=position.offset,
                 last_epoch=position.last_epoch,
+                log_start=log_start,
                 brokers=self._brokers(),
             )
         except NotLeaderError:
@@ -274,58 +414,170 @@ class FetchServer:
         else:
             session.rows.append(Row(position.index, _CODES[verdict]))
 
-    async def _collect(
-        self, session: FollowerSession, max_bytes: int
-    ) -> tuple[list[Row], list[Buffer]]:
-        rows, session.rows = session.rows, []
-        chunks, session.bodies = session.bodies, []
-        room = max_bytes
+    def _collect(self, session: FollowerSession, max_bytes: int) -> "_Found":
+        session.begin_to_collect()
+        found = _Found(rows=session.rows, chunks=session.bodies, room=max_bytes)
+        session.rows, session.bodies = [], []
         news = session.news
         waiting = []
-        for index in list(news):
+        for index in self._in_order(session):
             news.discard(index)
             followed = session.followed.get(index)
             if followed is None:
                 continue
-            if room <= 0:
+            if found.room <= 0:
                 waiting.append(index)
                 continue
-            row, data = await self._news_of(followed, index, room)
-            if row is not None:
-                rows.append(row)
-                if data:
-                    chunks.append(data)
-                    room -= len(data)
-        news.update(waiting)
-        return rows, chunks
+            limit = self._limit(session, followed, index, found)
+            if limit > 0 and not self._take_news(session, followed, index, limit, found):
+                found.cold.append(index)
+        if waiting:
+            news.update(waiting)
+            session.is_urgent = True
+        return found
 
-    async def _news_of(self, followed: Followed, index: int, room: int) -> tuple[Row | None, bytes]:
+    def _limit(
+        self, session: FollowerSession, followed: Followed, index: int, found: "_Found"
+    ) -> int:
+        """What may be sent of a partition; it is postponed when that is nothing."""
+        state = followed.runner.state
+        limit = self._throttle.allowance(state, session.follower, found.room)
+        if limit <= 0:
+            session.postpone(index, self._throttle.wait_s(state))
+        return limit
+
+    def _take_news(
+        self,
+        session: FollowerSession,
+        followed: Followed,
+        index: int,
+        limit: int,
+        found: "_Found",
+    ) -> bool:
+        """Collect what is new of a partition; False: the disk would have to be read for it."""
+        if not _is_answerable(followed, index, found):
+            return True
+        data: bytes | None = b""
         runner, position = followed.runner, followed.position
-        if runner.leader is None or runner.leader_epoch != position.leader_epoch:
-            if followed.is_settled:
-                return None, b""
-            followed.is_settled = True
-            return Row(index, FetchCode.NOT_LEADER), b""
-        if not followed.is_accepted:
-            return None, b""
-        data = b""
-        log = runner.log
-        if not followed.is_settled and position.offset < log.log_end_offset:
+        end = runner.log.log_end_offset
+        if not followed.is_settled and position.offset < end:
             try:
-                data = await runner.read(
-                    position.offset, max_bytes=room, end_offset=log.log_end_offset
-                )
+                data = runner.read_cached(position.offset, max_bytes=limit, end_offset=end)
             except (OffsetOutOfRangeError, UnavailableError, CorruptLogError) as error:
-                # This one asks again, and is judged anew; the others must not wait for it.
-                logger.warning("read for a follower partition=%s: %s", runner.name, error)
-                followed.is_settled = True
-                return Row(index, FetchCode.NOT_LEADER), b""
-        high_watermark, log_start = runner.high_watermark, log.log_start_offset
-        if not data and (
+                _cannot_read(followed, index, found, error)
+                return True
+        if data is None:
+            return False
+        self._add(session, followed, index, data, found)
+        return True
+
+    async def _read_cold(self, session: FollowerSession, index: int, found: "_Found") -> None:
+        followed = session.followed.get(index)
+        if followed is None:
+            return
+        limit = self._limit(session, followed, index, found) if found.room > 0 else 0
+        if limit <= 0:
+            if found.room <= 0:
+                session.news.add(index)
+                session.is_urgent = True
+            return
+        runner, position = followed.runner, followed.position
+        end = runner.log.log_end_offset
+        try:
+            data = await runner.read(position.offset, max_bytes=limit, end_offset=end)
+        except (OffsetOutOfRangeError, UnavailableError, CorruptLogError) as error:
+            _cannot_read(followed, index, found, error)
+            return
+        # Meanwhile the leadership may be over, or the follower may have begun anew.
+        is_same = session.followed.get(index) is followed and followed.position is position
+        if is_same and _is_answerable(followed, index, found):
+            self._add(session, followed, index, data, found)
+
+    def _add(
+        self,
+        session: FollowerSession,
+        followed: Followed,
+        index: int,
+        data: bytes,
+        found: "_Found",
+    ) -> None:
+        runner = followed.runner
+        high_watermark, log_start = runner.high_watermark, runner.log.log_start_offset
+        is_known = (
             high_watermark <= followed.sent_high_watermark and log_start <= followed.sent_log_start
-        ):
-            return None, b""
-        runner.counts.replicated_bytes_out += len(data)
-        followed.is_settled = followed.is_settled or bool(data)
-        followed.sent_high_watermark, followed.sent_log_start = high_watermark, log_start
-        return Row(index, FetchCode.OK, high_watermark, log_start, len(data)), data
+        )
+        if not data and is_known:
+            return
+        found.rows.append(Row(index, FetchCode.OK, high_watermark, log_start, len(data)))
+        if data:
+            runner.counts.replicated_bytes_out += len(data)
+            followed.is_settled = True
+            found.chunks.append(data)
+            found.room -= len(data)
+            self._throttle.on_sent(runner.state, session.follower, len(data))
+
+    @staticmethod
+    def _in_order(session: FollowerSession) -> list[int]:
+        """What has news; replicas that are only being added come last, after those that writers wait for."""
+        found = list(session.news)
+        late = [
+            index
+            for index in found
+            if (followed := session.followed.get(index)) is not None
+            and is_catching_up(followed.runner.state, session.follower)
+        ]
+        return [index for index in found if index not in late] + late if late else found
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one answer will hold. ``cold``: partitions whose records are to be read from the disk."""
+
+    rows: list[Row]
+    chunks: list[Buffer]
+    room: int
+    cold: list[int] = field(default_factory=list)
+
+
+def _is_answerable(followed: Followed, index: int, found: _Found) -> bool:
+    """Whether news of the partition mean anything to the follower; where we lead no more it is told so, once."""
+    runner = followed.runner
+    if runner.leader is None or runner.leader_epoch != followed.position.leader_epoch:
+        if not followed.is_settled:
+            followed.is_settled = True
+            found.rows.append(Row(index, FetchCode.NOT_LEADER))
+        return False
+    return followed.is_accepted
+
+
+def _cannot_read(followed: Followed, index: int, found: _Found, error: Exception) -> None:
+    """This one asks again, and is judged anew; the others must not wait for it."""
+    logger.warning("read for a follower partition=%s: %s", followed.runner.name, error)
+    followed.is_settled = True
+    found.rows.append(Row(index, FetchCode.NOT_LEADER))
+
+
+def _reply(session: FollowerSession, found: _Found) -> Reply:
+    _note_sent(session, found.rows)
+    return {"r": [row.pack() for row in found.rows]}, found.chunks
+
+
+def _may_wait(session: FollowerSession, rows: Sequence[Row]) -> bool:
+    """Whether an answer would tell of nothing but high watermarks, in a session that knew them before."""
+    if session.is_urgent:
+        return False
+    for row in rows:
+        followed = session.followed.get(row.index)
+        if row.code is not FetchCode.OK or row.size or followed is None:
+            return False
+        if row.log_start > followed.sent_log_start:
+            return False
+    return True
+
+
+def _note_sent(session: FollowerSession, rows: Sequence[Row]) -> None:
+    for row in rows:
+        followed = session.followed.get(row.index)
+        if row.code is FetchCode.OK and followed is not None:
+            followed.sent_high_watermark = row.high_watermark
+            followed.sent_log_start = row.log_start

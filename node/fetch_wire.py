@@ -6,9 +6,10 @@ with partitions that have news. A position is sent data for once; the next data 
 
 Request header: ``s`` session id, ``full`` whether this begins a session, ``be`` broker epoch of the follower, ``p``
 positions ``[index, topic_id, partition, leader_epoch, offset, last_epoch]``, ``f`` indexes to forget, ``w`` longest
-wait in ms, ``m`` most bytes, ``room`` whether the follower's disk takes more. Response header: ``r`` rows
-``[index, code, high_watermark, log_start, bytes, a, b]``; the body holds the rows' bytes one after the other.
-``index`` is the follower's own number for the partition.
+wait in ms, ``m`` most bytes, ``room`` whether the follower's disk takes more, ``ls`` pairs ``[index, log_start]`` for
+positions whose log starts elsewhere than was told last in this session and leader epoch (absent: an earlier release).
+Response header: ``r`` rows ``[index, code, high_watermark, log_start, bytes, a, b]``; the body holds the rows' bytes
+one after the other. ``index`` is the follower's own number for the partition.
 """
 
 from dataclasses import dataclass
@@ -91,6 +92,26 @@ def parse_positions(raw: object) -> list[Position]:
             case _:
                 raise CorruptLogError("fetch: a position has the wrong shape")
     return positions
+
+
+def parse_log_starts(raw: object) -> dict[int, int]:
+    """Check what a peer sent; nothing from one of an earlier release.
+
+    Raises:
+        CorruptLogError: not a list of pairs.
+    """
+    if raw is None:
+        return {}
+    if not isinstance(raw, list):
+        raise CorruptLogError("fetch: log starts are not a list")
+    starts: dict[int, int] = {}
+    for item in raw:
+        match item:
+            case [int(index), int(start)]:
+                starts[index] = start
+            case _:
+                raise CorruptLogError("fetch: a log start has the wrong shape")
+    return starts
 
 
 def parse_rows(raw: object, body_bytes: int) -> list[Row]:

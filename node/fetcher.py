@@ -64,6 +64,8 @@ class LeaderFetcher:
         self._runners: dict[int, PartitionRunner] = {}
         self._indexes: dict[PartitionRunner, int] = {}
         self._epochs: dict[int, int] = {}
+        self._told_starts: dict[int, int] = {}
+        """Where the leader believes our logs to start."""
         self._next_index = 0
         self._changed: set[int] = set()
         self._forgotten: list[int] = []
@@ -106,6 +108,7 @@ class LeaderFetcher:
         elif self._epochs[index] == runner.leader_epoch:
             return
         self._epochs[index] = runner.leader_epoch
+        self._told_starts.pop(index, None)
         self._tell(index)
 
     def forget(self, runner: PartitionRunner) -> None:
@@ -113,6 +116,7 @@ class LeaderFetcher:
         index = self._indexes.pop(runner, None)
         if index is not None:
             del self._runners[index], self._epochs[index]
+            self._told_starts.pop(index, None)
             self._changed.discard(index)
             self._forgotten.append(index)
             self._wake()
@@ -159,6 +163,7 @@ class LeaderFetcher:
             self._session_id = self._next_session_id()
             self._changed = set(self._runners)
             self._forgotten.clear()
+            self._told_starts.clear()
         await self._settle()
         changed = {i for i in self._changed if self._is_stored(i)}
         self._changed -= changed
@@ -168,6 +173,7 @@ class LeaderFetcher:
             "full": is_full,
             "be": self._broker_epoch(),
             "p": [self._position(i) for i in changed],
+            "ls": self._log_starts(changed),
             "f": forgotten,
             "room": self._has_room(),
             # What is not stored yet is told next; nobody would end a longer wait for it.
@@ -219,6 +225,17 @@ class LeaderFetcher:
             runner.log.last_epoch,
         ]
 
+    def _log_starts(self, indexes: Iterable[int]) -> list[list[int]]:
+        """Pairs for those that the leader does not know; it knows them from here on."""
+        told = self._told_starts
+        moved = []
+        for index in indexes:
+            start = self._runners[index].log.log_start_offset
+            if told.get(index) != start:
+                told[index] = start
+                moved.append([index, start])
+        return moved
+
     def _take(self, rows: Iterable[Row], body: bytes) -> None:
         position = 0
         view = memoryview(body)
@@ -240,14 +257,18 @@ class LeaderFetcher:
     def _take_row(self, row: Row, runner: PartitionRunner, data: bytes) -> bool:
         """Act on one row; whether the position moved and is to be told."""
         epoch = self._epochs[row.index]
+        if row.code is not FetchCode.OK:
+            # The position was not taken, nor was what came with it.
+            self._told_starts.pop(row.index, None)
         match row.code:
             case FetchCode.OK:
                 if data:
                     runner.append_as_follower(data, leader_epoch=epoch)
-                runner.advance_as_follower(
+                has_new_start = runner.advance_as_follower(
                     leader_epoch=epoch, high_watermark=row.high_watermark, log_start=row.log_start
                 )
-                return bool(data)
+                # Somebody may wait until it is known that nobody starts below it any more.
+                return has_new_start or bool(data)
             case FetchCode.DIVERGING:
                 before = runner.log.log_end_offset
                 runner.truncate_as_follower(leader_epoch=epoch, epoch=row.a, end_offset=row.b)

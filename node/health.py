@@ -67,6 +67,10 @@ class HealthService:
                 return f"{name} has no leader"
         return ""
 
+    async def drain(self, *, timeout_ms: int) -> bool:
+        """Let others lead, from now until the process ends; True once nothing is led here and no replica counts."""
+        return await self._membership.drain(timeout_ms=timeout_ms)
+
     def metrics(self) -> bytes:
         """Prometheus text format."""
         return self._render_metrics()

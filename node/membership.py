@@ -1,41 +1,29 @@
-"""This broker's place in the cluster: registration, heartbeats to the controller, and the lease that they earn.
+"""This broker's place in the cluster: registration, then what it tells the controller of itself until it leaves."""
 
-The lease runs from the moment when an answered heartbeat was *sent*. Without it this node must assume that it has been
-fenced and that others lead its partitions: it refuses writes at once instead of letting them wait for a commit that
-cannot come.
-"""
-
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from node.clock import Clock
+from node.heartbeats import Heartbeats, LocalHeartbeat, Report
 from node.metadata import MetadataStore
 from node.peer import PeerClient
-from node.peer_codec import Channel
 from raft_meta.machine.commands import RegisterBroker, ReplicaReport
 from raft_meta.machine.image import Broker, Image
 from storage.data_directory import DataDirectory
 from storage.errors import (
     BrokerIdInUseError,
     FateUnknownError,
-    MilenaError,
     StaleBrokerEpochError,
     StartupError,
     UnavailableError,
 )
-from storage.types import MonotonicMs
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT = "heartbeat"
-CHANNEL = Channel.CONTROL
 REGISTER_TIMEOUT_MS = 10_000
 TAKEN_ID_PATIENCE_MS = 10_000
 RETRY_MS = 100
-
-LocalHeartbeat = Callable[[int, dict[str, object]], dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,29 +60,33 @@ class Membership:
         self._broker_id = broker_id
         self._identity = identity
         self._metadata = metadata
-        self._peer = peer
         self._directory = directory
         self._clock = clock
-        self._session_ms = session_ms
-        self._heartbeat_ms = heartbeat_ms
-        self._local_heartbeat = local_heartbeat
-        self._lease_ms = MonotonicMs(-session_ms)
-        self._echo = 0
         self._controller: tuple[int, int] | None = None
         self._is_drained = False
-        self._soon = asyncio.Event()
+        self._heartbeats = Heartbeats(
+            broker_id=broker_id,
+            metadata=metadata,
+            peer=peer,
+            clock=clock,
+            session_ms=session_ms,
+            interval_ms=heartbeat_ms,
+            report=self._report,
+            local_heartbeat=local_heartbeat,
+            on_answer=self._on_answer,
+        )
 
     # -- what others look at ---------------------------------------------------------------------
 
     @property
     def has_lease(self) -> bool:
         """Whether the controller counts on this broker, as far as can be known."""
-        return self._clock.now_ms() - self._lease_ms < self._session_ms
+        return self._heartbeats.lease_left_ms > 0
 
     @property
     def lease_left_ms(self) -> int:
         """How long the lease still runs without another answer."""
-        return max(0, self._lease_ms + self._session_ms - self._clock.now_ms())
+        return self._heartbeats.lease_left_ms
 
     def me(self, image: Image) -> Broker | None:
         """This broker in the image, if it is this life of it."""
@@ -169,7 +161,7 @@ class Membership:
     def beat_soon(self, image: Image | None = None) -> None:
         """Do not wait for the next turn: the controller changed, or the image reached a point it waits for."""
         del image
-        self._soon.set()
+        self._heartbeats.soon()
 
     def on_image(self, image: Image) -> None:
         """A new controller wants to hear of us at once; so does one that waits for us to catch up."""
@@ -177,58 +169,24 @@ class Membership:
         broker = self.me(image)
         if controller != self._controller or (broker is not None and broker.is_fenced):
             self._controller = controller
-            self._soon.set()
+            self._heartbeats.soon()
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
-        while True:
-            try:
-                await self._beat()
-            except MilenaError as error:
-                logger.debug("heartbeat failed: %s", error)
-            try:
-                async with asyncio.timeout(self._heartbeat_ms / 1000):
-                    await self._soon.wait()
-                # A storm of image changes must not become a storm of heartbeats.
-                await self._clock.sleep(RETRY_MS / 10)
-            except TimeoutError:
-                pass
-            self._soon.clear()
+        await self._heartbeats.run()
 
-    async def _beat(self) -> None:
-        leader_id = self._metadata.quorum.status().leader_id
-        if leader_id is None or self.broker_epoch < 0:
-            return
-        header: dict[str, object] = {
+    def _report(self) -> Report | None:
+        if self.broker_epoch < 0:
+            return None
+        return {
             "epoch": self.broker_epoch,
-            "echo": self._echo,
             "index": self._metadata.image.index,
             "draining": self.is_draining,
             "full": self.is_disk_full,
         }
-        sent_ms = self._clock.now_ms()
-        if leader_id == self._broker_id:
-            answer = self._local_heartbeat(leader_id, header)
-        else:
-            try:
-                answer, _ = await self._peer.call(
-                    leader_id, HEARTBEAT, header, timeout_ms=self._session_ms // 2, channel=CHANNEL
-                )
-            except FateUnknownError:
-                # What is lost may stay stuck behind TCP's growing timers: a new connection is quicker.
-                self._peer.disconnect(leader_id, CHANNEL)
-                raise
-        self._take_answer(answer, sent_ms)
 
-    def _take_answer(self, answer: dict[str, object], sent_ms: MonotonicMs) -> None:
-        match answer:
-            case {"answer": int(number), "drained": bool(is_drained), "age": int(age_ms)}:
-                self._echo = number
-                # As old as what the controller knew of its majority when it answered.
-                self._lease_ms = max(self._lease_ms, MonotonicMs(sent_ms - age_ms))
-                self._is_drained = is_drained
-            case _:
-                logger.warning("heartbeat: an answer of the wrong shape")
+    def _on_answer(self, answer: Report) -> None:
+        self._is_drained = bool(answer["drained"])
 
     # -- a full disk -----------------------------------------------------------------------------
 
@@ -249,8 +207,14 @@ class Membership:
     # -- draining --------------------------------------------------------------------------------
 
     async def drain(self, *, timeout_ms: int) -> bool:
-        """Ask the controller to take all leadership and ISR membership away; True when it has."""
+        """Ask the controller to take all leadership and ISR membership away; True when it has.
+
+        A broker that has not registered in this life leads nothing and counts nowhere: there is nothing to wait for,
+        and since it says that it is draining, it will not be let in.
+        """
         self.is_draining = True
+        if self.broker_epoch < 0:
+            return True
         deadline = self._clock.now_ms() + timeout_ms
         while not self._is_drained and self._clock.now_ms() < deadline:
             self.beat_soon()

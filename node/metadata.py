@@ -12,12 +12,14 @@ from raft_meta.machine.apply import apply
 from raft_meta.machine.commands import Command, Envelope
 from raft_meta.machine.image import Image
 from raft_meta.machine.proposers import WINDOW
-from storage.errors import FateUnknownError, NoQuorumError
+from storage.errors import FateUnknownError, FeatureLevelError, NoQuorumError
 
 logger = logging.getLogger(__name__)
 
 ImageListener = Callable[[Image], None]
 RETRY_MS = 20
+CURRENT_IMAGE_MS = 3_000
+"""How long ``current_image`` waits for a majority."""
 UNDER_WAY_MAX = WINDOW // 2
 """Proposals at a time: well within what the state machine remembers, so that a retry is always recognised."""
 
@@ -77,6 +79,7 @@ class MetadataStore:
         """Woken in the order in which they came, so that a simulated run repeats."""
         self._seen = machine.image
         self._is_scheduled = False
+        self._barrier: asyncio.Task[Image] | None = None
         self._loop = asyncio.get_running_loop()
         machine.on_change(self._on_applied)
 
@@ -152,6 +155,20 @@ class MetadataStore:
         self._deliver()
         return self.image
 
+    async def current_image(self) -> Image:
+        """As ``barrier``, shared. Who asks while one is under way waits for the next one: that one began too early.
+
+        Raises:
+            NoQuorumError: no majority answered in time.
+        """
+        if self._barrier is not None and not self._barrier.done():
+            await asyncio.wait([self._barrier])
+        if self._barrier is None or self._barrier.done():
+            self._barrier = asyncio.create_task(self.barrier(timeout_ms=CURRENT_IMAGE_MS))
+            # Callers that went away leave a failed barrier to nobody.
+            self._barrier.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(self._barrier)
+
     def outlive_past_incarnations(self) -> None:
         """Take an incarnation above every one that the image knows of this node."""
         known = self._machine.image.proposers.get(self.node_id)
@@ -167,8 +184,10 @@ class MetadataStore:
         Raises:
             NoQuorumError: it was certainly not applied.
             FateUnknownError: nobody could tell in time.
+            FeatureLevelError: a node may be of a release that does not know the command, and would stop at it.
             MilenaError: what the state machine refused it with.
         """
+        self._check_level(command)
         deadline = self._clock.now_ms() + timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -181,6 +200,14 @@ class MetadataStore:
             return await self._propose(command, max(1, int(deadline - self._clock.now_ms())))
         finally:
             self._slots.release()
+
+    def _check_level(self, command: Command) -> None:
+        level, present = codec.LEVELS[type(command)], self.image.feature_level
+        if level > present:
+            raise FeatureLevelError(
+                f"this needs feature level {level}, and the cluster is at {present}, to which it rises by itself once "
+                "every node is of a release that supports it; nothing was changed"
+            )
 
     async def _propose(self, command: Command, timeout_ms: int) -> object:
         envelope = Envelope(

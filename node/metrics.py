@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from node.clock import Clock
+from node.groups.group_counts import GroupCounts
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine.configs import min_insync
 from raft_meta.machine.image import Image
@@ -56,6 +57,36 @@ class LatencyCounts:
 
 
 @dataclass(slots=True)
+class CompactionCounts:
+    """What compaction did on this node since it started."""
+
+    runs: int = 0
+    failures: int = 0
+    worked_bytes: int = 0
+    """Read and written."""
+    saved_bytes: int = 0
+    removed_records: int = 0
+    dirty_bytes: int = 0
+    """In closed segments of compacted topics, not compacted when last looked at."""
+    last_run_ms: int = 0
+    """Wall clock at the end of the last one."""
+
+
+@dataclass(slots=True)
+class ScrubCounts:
+    """What the scrub of stored segments did on this node since it started."""
+
+    checked_bytes: int = 0
+    damages: int = 0
+    """Segments in which damage was found."""
+    held: int = 0
+    """Damaged copies that are the last in sync, now."""
+    passes: int = 0
+    last_pass_ms: int = 0
+    """Wall clock at the end of the last one that went through everything."""
+
+
+@dataclass(slots=True)
 class NodeCounts:
     """What happened on this node since it started."""
 
@@ -76,6 +107,9 @@ class NodeCounts:
     """From the append to the high watermark, of acks=all."""
     sync_ms: LatencyCounts = field(default_factory=LatencyCounts)
     """One sync of a log to the disk."""
+    compaction: CompactionCounts = field(default_factory=CompactionCounts)
+    groups: GroupCounts = field(default_factory=GroupCounts)
+    scrub: ScrubCounts = field(default_factory=ScrubCounts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +346,75 @@ class _CountsCollector(Collector):
         )
         yield _histogram("commit_seconds", "From append to commit, of acks=all.", counts.commit_ms)
         yield _histogram("sync_seconds", "One sync of a log to the disk.", counts.sync_ms)
+        yield from _compaction(counts.compaction)
+        yield from _groups(counts.groups)
+        yield from _scrub(counts.scrub)
+
+
+def _compaction(counts: CompactionCounts) -> Iterator[Metric]:
+    yield _counter("compaction_runs", "Logs compacted.", counts.runs)
+    yield _counter("compaction_failures", "Compactions that failed.", counts.failures)
+    yield _counter(
+        "compaction_worked_bytes", "Bytes that compaction read and wrote.", counts.worked_bytes
+    )
+    yield _counter("compaction_saved_bytes", "Bytes that compaction removed.", counts.saved_bytes)
+    yield _counter(
+        "compaction_removed_records", "Records that compaction removed.", counts.removed_records
+    )
+    yield _gauge(
+        "compaction_dirty_bytes",
+        "Bytes in closed segments of compacted topics that are not compacted yet.",
+        counts.dirty_bytes,
+    )
+    yield _gauge(
+        "compaction_last_run_timestamp_seconds",
+        "When the last compaction ended; 0: none yet.",
+        counts.last_run_ms / 1000,
+    )
+
+
+def _groups(counts: GroupCounts) -> Iterator[Metric]:
+    yield _gauge(
+        "groups", "Consumer groups with members that this node coordinates.", counts.groups
+    )
+    yield _gauge("group_members", "Members of these groups.", counts.members)
+    yield _counter("group_heartbeats", "Heartbeats of members.", counts.heartbeats)
+    yield _counter(
+        "group_rebalances", "Times that partitions were shared out anew.", counts.rebalances
+    )
+    yield _counter(
+        "group_members_expired",
+        "Members removed because they were silent, or kept what they were to give back.",
+        counts.expired_members,
+    )
+    yield _counter("group_commits", "Commits of offsets that were accepted.", counts.commits)
+    yield _counter("group_committed_offsets", "Offsets in these commits.", counts.committed_offsets)
+    yield _counter(
+        "group_commit_commands",
+        "Commands that carried these commits to the quorum.",
+        counts.commit_commands,
+    )
+    yield _counter(
+        "group_offsets_expired", "Offsets that nobody came back for.", counts.expired_offsets
+    )
+
+
+def _scrub(counts: ScrubCounts) -> Iterator[Metric]:
+    yield _counter(
+        "scrub_bytes", "Bytes of stored segments that were checked.", counts.checked_bytes
+    )
+    yield _counter("scrub_damage", "Segments in which damage was found.", counts.damages)
+    yield _gauge(
+        "scrub_damaged_replicas",
+        "Damaged replicas that are kept because no other one is in sync.",
+        counts.held,
+    )
+    yield _counter("scrub_passes", "Times that every stored segment was checked.", counts.passes)
+    yield _gauge(
+        "scrub_last_pass_timestamp_seconds",
+        "When the last of these ended; 0: none yet.",
+        counts.last_pass_ms / 1000,
+    )
 
 
 def _histogram(name: str, doc: str, latency: LatencyCounts) -> Metric:

@@ -15,11 +15,12 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum, unique
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from http_api.ports import Acks, BatchReceipt
 from node.append_queue import AppendQueue, PendingAppend
 from node.clock import Clock
+from node.deletions import Deletions
 from node.metrics import NodeCounts, PartitionCounts
 from node.replication.follower import plan_truncation
 from node.replication.leader import FetchVerdict, IsrProposal, PartitionLeader
@@ -28,6 +29,8 @@ from node.waiters import OffsetWaiters
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Broker, Partition
 from storage.batch import BatchHeader
+from storage.compaction import CompactionNeed
+from storage.compaction_run import CompactionRun
 from storage.errors import (
     CorruptLogError,
     DiskFailedError,
@@ -43,6 +46,9 @@ from storage.errors import (
 from storage.partition_log import PartitionLog
 from storage.tickets import SyncTicket
 from storage.types import MonotonicMs, ReplicaHealth
+
+if TYPE_CHECKING:
+    from storage.scrub import Damage
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +78,9 @@ class RunnerContext:
     broker_id: int
     clock: Clock
     pool: Executor
-    """Worker threads for syncs and cold reads."""
+    """Worker threads for cold reads and upkeep."""
+    sync_pool: Executor
+    """Worker threads for syncs alone: an acknowledgement does not queue behind readers of cold logs."""
     lag_ms_max: int
     on_fatal: Callable[[BaseException], None]
     """Must stop the process."""
@@ -114,6 +122,8 @@ class PartitionRunner:
         """In the order in which they came: a simulated run must repeat."""
         self.is_disk_full = False
         self.is_closed = False
+        self.damage: Damage | None = None
+        """Found in this copy, which is about to be given up; nothing is appended meanwhile."""
         self.is_stuck = False
         """The leader wants committed records gone: this replica refuses and waits for an operator."""
         self.counts = PartitionCounts()
@@ -122,6 +132,7 @@ class PartitionRunner:
         known = max(log.high_watermark_checkpoint, log.log_start_offset)
         self._follower_hw = min(known, log.log_end_offset)
         self._is_checkpointing = False
+        self._has_begun_anew = False
         self._queue = AppendQueue(
             log,
             topic=topic,
@@ -133,6 +144,7 @@ class PartitionRunner:
         )
         self._committed = OffsetWaiters()
         self._stored = OffsetWaiters()
+        self._deletions = Deletions()
         self._sync: asyncio.Future[None] | None = None
         self._sync_began_ms = MonotonicMs(0)
 
@@ -153,6 +165,11 @@ class PartitionRunner:
         """Whether the copy failed its checksums below the recovery point."""
         return self.log.health is ReplicaHealth.DAMAGED
 
+    @property
+    def has_heirs(self) -> bool:
+        """Whether another replica may take over while this one lives: those in sync may, and those on their way in."""
+        return self.leader is None or self.leader.has_heirs
+
     # -- roles -----------------------------------------------------------------------------------
 
     def on_image(
@@ -166,11 +183,16 @@ class PartitionRunner:
         if state.leader_epoch == self.leader_epoch and self.leader is not None:
             if self.leader.on_image(state, min_insync=settings.min_insync_replicas):
                 self._on_high_watermark()
+            self._deletions.look()
             self._maybe_mark_sound(state)
             self.maybe_propose(brokers)
             return
         if state.leader_epoch != self.leader_epoch or state.leader != self.leader_id:
+            is_later = state.leader_epoch > self.leader_epoch
             self._change_role(state, broker_epoch)
+            if is_later:
+                self._maybe_give_up(state)
+        self._maybe_begin_anew(state)
         self._maybe_mark_sound(state)
 
     def _maybe_mark_sound(self, state: Partition) -> None:
@@ -182,6 +204,55 @@ class PartitionRunner:
             logger.info("sound again partition=%s leader_epoch=%d", self.name, state.leader_epoch)
             with self._failing_disk_is_fatal():
                 self.log.mark_sound()
+
+    def _maybe_give_up(self, state: Partition) -> None:
+        """End before the damage that was found, once nobody counts on this copy any more.
+
+        At the beginning of a leader epoch, before anything was told to its leader: a position that this copy is about
+        to lose must not bring it back into the ISR.
+        """
+        damage, me = self.damage, self._context.broker_id
+        if damage is None or me in state.isr or me in state.eligible:
+            return
+        self.damage = None
+        if not self.log.is_current(damage):
+            return
+        logger.warning(
+            "given up partition=%s log_end=%d from=%d leader_epoch=%d",
+            self.name,
+            self.log.log_end_offset,
+            damage.offset,
+            state.leader_epoch,
+        )
+        with self._failing_disk_is_fatal():
+            self.log.give_up_from(damage)
+        self._has_begun_anew = False
+        self._follower_hw = min(self._follower_hw, damage.offset)
+        lost = FateUnknownError(f"{self.name}: the copy that took the record is damaged")
+        self._committed.fail_above(damage.offset, lost)
+        self._stored.fail_above(damage.offset, lost)
+
+    def _maybe_begin_anew(self, state: Partition) -> None:
+        """Copy a compacted log as a whole where recovery cut or lost a part of it.
+
+        The leader may have dropped a tombstone since that lies in the part that is gone: what it deleted would be in
+        our part for ever. Nobody counts on a copy that is not sound and not in sync.
+        """
+        me = self._context.broker_id
+        if (
+            self._has_begun_anew
+            or self.log.health is ReplicaHealth.SOUND
+            or not self.settings.is_compacted
+            or self.role is not ReplicaRole.FOLLOWER
+            or me in state.isr
+            or me in state.eligible
+        ):
+            return
+        logger.warning("copied anew partition=%s: %s", self.name, self.log.recovery.reason)
+        self._has_begun_anew = True
+        with self._failing_disk_is_fatal():
+            self.log.restart_at(self.log.log_start_offset)
+        self._follower_hw = self.log.log_start_offset
 
     @contextmanager
     def _failing_disk_is_fatal(self) -> Iterator[None]:
@@ -221,6 +292,7 @@ class PartitionRunner:
                 stored_end=self.log.stored_end_offset,
                 high_watermark=min(self._follower_hw, self.log.log_end_offset),
                 started_ms=context.clock.now_ms(),
+                deleted_below=self.log.log_start_offset,
             )
             if self.leader.on_stored(self.log.stored_end_offset):
                 self._on_high_watermark()
@@ -238,6 +310,7 @@ class PartitionRunner:
             state.isr,
         )
         self._queue.refuse_all(self._not_leader())
+        self._deletions.change_leader(self.leader)
         self._notify_watchers()
         # Writers keep waiting: a record of an earlier leadership is committed once our high watermark passes
         # it, whoever leads, unless it is truncated first. Readers look again by themselves.
@@ -291,7 +364,7 @@ class PartitionRunner:
         self._stored.prune()
 
     def _check_can_append(self, acks: Acks) -> None:
-        if self.leader is None or self.is_closed:
+        if self.leader is None or self.is_closed or self.damage is not None:
             raise self._not_leader()
         if acks is Acks.ALL and not self.leader.has_enough_in_sync:
             raise NotEnoughReplicasError(
@@ -366,7 +439,7 @@ class PartitionRunner:
             return
         self._sync_began_ms = self._context.clock.now_ms()
         loop = asyncio.get_running_loop()
-        self._sync = loop.run_in_executor(self._context.pool, ticket.run)
+        self._sync = loop.run_in_executor(self._context.sync_pool, ticket.run)
         self._sync.add_done_callback(lambda done: self._on_synced(done, ticket))
 
     def _on_synced(self, done: "asyncio.Future[None]", ticket: SyncTicket) -> None:
@@ -425,6 +498,7 @@ class PartitionRunner:
         offset: int,
         last_epoch: int,
         brokers: Brokers,
+        log_start: int | None = None,
     ) -> FetchVerdict:
         """Judge a follower's position and count it as an acknowledgement when it lies on our log.
 
@@ -450,8 +524,11 @@ class PartitionRunner:
                 broker_epoch=broker_epoch,
                 offset=offset,
                 now_ms=self._context.clock.now_ms(),
+                log_start=log_start,
             ):
                 self._on_high_watermark()
+            if log_start is not None:
+                self._deletions.look()
             if follower not in leader.isr or follower in leader.expelled:
                 self.maybe_propose(brokers)
         return verdict
@@ -494,6 +571,7 @@ class PartitionRunner:
             return
         if leader.on_proposal_done(proposal, is_definite_refusal=is_definite_refusal):
             self._on_high_watermark()
+        self._deletions.look()
 
     # -- following -------------------------------------------------------------------------------
 
@@ -520,8 +598,8 @@ class PartitionRunner:
 
     def advance_as_follower(
         self, *, leader_epoch: int, high_watermark: int, log_start: int
-    ) -> None:
-        """Adopt the leader's high watermark, as far as our log reaches, and its log start."""
+    ) -> bool:
+        """Adopt the leader's high watermark, as far as our log reaches, and its log start; whether that moved."""
         self._check_follows(leader_epoch)
         reached = min(high_watermark, self.log.log_end_offset)
         if reached > self._follower_hw:
@@ -530,6 +608,8 @@ class PartitionRunner:
         if log_start > self.log.log_start_offset and log_start <= self._follower_hw:
             with self._failing_disk_is_fatal():
                 self.log.advance_log_start(log_start)
+            return True
+        return False
 
     def truncate_as_follower(self, *, leader_epoch: int, epoch: int, end_offset: int) -> None:
         """Our log parts from the leader's: cut it to where they may agree.
@@ -605,7 +685,7 @@ class PartitionRunner:
 
     def check_readable(self) -> None:
         """Refuse to serve a copy that cannot be trusted."""
-        if self.is_damaged and self.role is not ReplicaRole.FOLLOWER:
+        if self.is_damaged:
             raise ReplicaDamagedError(
                 f"{self.name}: this copy is damaged; it is restored from its leader"
             )
@@ -646,9 +726,13 @@ class PartitionRunner:
             self._prune_waiters()
             raise
 
+    def read_cached(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes | None:
+        """Likewise; None when the disk would have to be read."""
+        return self.log.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
+
     async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes:
         """Whole batches from the one that holds ``offset``, below ``end_offset``."""
-        found = self.log.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
+        found = self.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         if found is not None:
             return found
         # A page is not in the page cache: the disk must not stall the loop.
@@ -658,6 +742,14 @@ class PartitionRunner:
         )
 
     # -- housekeeping ----------------------------------------------------------------------------
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether ``tick`` would find nothing to do: of many replicas, nearly all."""
+        log, leader = self.log, self.leader
+        if log.synced_end_offset < log.log_end_offset:
+            return False
+        return leader is None or leader.is_resting
 
     def tick(self, now_ms: MonotonicMs, brokers: Brokers) -> None:
         """Lag checks and time-based syncs; a few times a second."""
@@ -673,6 +765,84 @@ class PartitionRunner:
             after = self.log.maybe_apply_retention(now_ms, self.high_watermark)
         if after > before:
             self._notify_watchers()
+
+    async def delete_records(
+        self, before: int | None, *, has_lease: bool, timeout_ms: float
+    ) -> int:
+        """Delete the records below ``before`` (None: all that are committed), for good; returns the log start.
+
+        It is durable here, and on every replica that may lead next, when this returns; doing it again is harmless.
+
+        Raises:
+            NotLeaderError, NotEnoughReplicasError, NotReadyError, OffsetOutOfRangeError: nothing was deleted.
+            FeatureLevelError: likewise; a follower's release could not confirm it.
+            FateUnknownError: deleted here, but not known to be everywhere within ``timeout_ms``.
+        """
+        self._check_can_append(Acks.ALL)
+        leader = self.leader
+        assert leader is not None, "an append could be made"
+        offset = self.established_end(has_lease=has_lease) if before is None else before
+        if offset > self.log.log_start_offset:
+            if offset > self.established_end(has_lease=has_lease):
+                raise OffsetOutOfRangeError(
+                    f"offset {offset} of {self.name} is above its end, {self.high_watermark}; "
+                    "nothing was deleted"
+                )
+            self._deletions.check(self.name)
+            logger.info("delete records partition=%s before=%d", self.name, offset)
+            with self._failing_disk_is_fatal():
+                self.log.advance_log_start(offset)
+        leader.on_deleted(offset)
+        self._notify_watchers()
+        await self._deletions.adopted(offset, name=self.name, timeout_ms=timeout_ms)
+        return self.log.log_start_offset
+
+    def established_end(self, *, has_lease: bool) -> int:
+        """The high watermark, if this replica may speak of the log's end.
+
+        Raises:
+            NotReadyError: a leader that does not know its end yet, or whether another one took over.
+        """
+        leader = self.leader
+        if leader is not None and not leader.is_established:
+            raise NotReadyError(f"{self.name}: the new leader does not know its log end yet")
+        if leader is not None and not has_lease:
+            raise NotReadyError(f"{self.name}: this leader is cut off, another may have taken over")
+        return self.high_watermark
+
+    def maybe_roll(self) -> None:
+        """Close the active segment when it is old enough."""
+        with self._failing_disk_is_fatal():
+            self.log.maybe_roll(self._context.clock.wall_ms())
+
+    def compaction_need(self, tombstone_end: int) -> CompactionNeed:
+        """What a compaction would do; every replica has everything below ``tombstone_end``."""
+        return self.log.compaction_need(
+            self._context.clock.wall_ms(), self.high_watermark, tombstone_end=tombstone_end
+        )
+
+    def begin_compaction(self, tombstone_end: int) -> CompactionRun | None:
+        """A compaction of this replica, if one is due and the replica can be trusted."""
+        return self.log.begin_compaction(
+            self._context.clock.wall_ms(), self.high_watermark, tombstone_end=tombstone_end
+        )
+
+    async def compact_slice(self, run: CompactionRun) -> int:
+        """Run a slice on a worker thread; returns the bytes that it worked on.
+
+        Raises:
+            CorruptLogError, DiskFullError: the run is over.
+        """
+        loop = asyncio.get_running_loop()
+        with self._failing_disk_is_fatal():
+            worked = await loop.run_in_executor(self._context.pool, run.step)
+        self.log.note_compaction(run)
+        return worked
+
+    def end_compaction(self, run: CompactionRun) -> None:
+        """Take over what was done last, and end the run wherever it is."""
+        run.void()
+        self.log.note_compaction(run)
 
     async def maybe_checkpoint(self) -> None:
         """Store the high watermark, and move the recovery point when enough was appended."""
@@ -703,6 +873,7 @@ class PartitionRunner:
             )
         self.leader = None
         self.role = ReplicaRole.OFFLINE
+        self._deletions.change_leader(None)
         self._notify_watchers()
         self.watchers.clear()
         self.log.close(is_clean=is_clean)

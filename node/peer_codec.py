@@ -104,7 +104,8 @@ def decode_header(header: Buffer) -> list[object]:
     """
     try:
         parts = msgpack.unpackb(header, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
+    # TypeError: a list or a map stands as a key.
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MalformedRequestError(f"a frame's header is not msgpack: {error}") from error
     if not (isinstance(parts, list) and parts and type(parts[0]) is int and 0 <= parts[0] <= PONG):
         raise MalformedRequestError("a frame's header is not an array that begins with its kind")

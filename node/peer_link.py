@@ -1,15 +1,14 @@
 """One connection between two nodes: handshake, frames, back-pressure, and the two ends of a call.
 
 The byte formats are ``raft_meta.consensus.frames`` (sans I/O) and ``node.peer_codec``; this is the asyncio shell.
-``node.peer`` dials and accepts, and knows which nodes there are.
+``node.peer_client`` dials, ``node.peer_server`` accepts; they know which nodes there are.
 
 A link belongs to one loop and is driven by its transport alone. Protocol of a link:
 
 1. The dialer has sent the preface, in the clear. Then, under TLS if there is any, both run the handshake.
 2. The dialer sends a hello that names the channel. From here on only the dialer asks and only the listener answers.
 3. Requests are multiplexed by id; answers come in any order. A caller that gave up drops the late answer.
-4. A dialer that waits for an answer and hears nothing sends pings; after a few without any byte in return its calls
-   fail, and after many it gives the link up. Silent rounds are counted, not measured: a stall of our own is one round.
+4. A dialer pings, round by round, for as long as a link is in use; what silence means is ``node.peer_watch``'s.
 """
 
 import asyncio
@@ -19,11 +18,13 @@ from typing import TypeAlias, cast
 
 from node import peer_codec
 from node.peer_codec import ANSWER, HELLO, PING, PONG, REFUSAL, REQUEST, Buffer, Channel, Fields
+from node.peer_watch import RHYTHMS, PeerWatch
 from raft_meta.consensus.frames import (
     BODY_BYTES_MAX,
     FrameDecoder,
     FrameEncoder,
     Handshake,
+    PeerIdentity,
     PeerProtocolError,
     Session,
 )
@@ -48,29 +49,22 @@ A plain function answers at once, without a task. One that returns a future is c
 coroutines are cancelled when the link is lost: nobody is there to be answered.
 """
 
+IdentitySource: TypeAlias = Callable[[], PeerIdentity]
+"""Who this node is now; asked at every handshake, since the cluster id is learnt at the first boot."""
+
 WRITE_BUFFER_BYTES_MAX = 4 << 20
 """Above this many unsent bytes a link counts as full: four answers of 1 MB on their way."""
 HANDSHAKE_MS_MAX = 3_000
 """A handshake is two round trips; a peer that needs longer is stalled."""
-PING_MS = {Channel.RPC: 200, Channel.FETCH: 1_000, Channel.CONTROL: 1_000}
-SILENT_ROUNDS_MAX = 4
-"""Rounds of PING_MS without a byte, while an answer is due, before a peer counts as silent: waiting calls fail, and new
-ones are refused until a byte comes. Clients wait on calls, and may turn to another node within a second. A fetch is
-silent by nature for as long as it may wait for records, and nobody waits for it."""
-WATCHED_ROUNDS = 50
-"""Rounds after its last call in which a link is still watched: who is called often is known to be silent before the
-next call. A link that nobody uses costs nothing."""
-LOST_ROUNDS_MAX = 20
-"""Silent rounds before the link itself is given up."""
-PATIENCE_ROUNDS_MAX = 12
-"""A peer that spoke within twice the patience was only slow: from then on the link waits twice as long, up to this. A
-longer silence was an outage, and teaches nothing."""
-CALM_ROUNDS = 10
-"""Rounds without a silence that take one round off a learnt patience."""
 CALLS_IN_FLIGHT_MAX = 8_192
 """Per link; twice the requests that an API takes in flight."""
 BYTES_IN_FLIGHT_MAX = 256 << 20
 """Bodies of requests that a listener's handlers hold, per link: four frames of the largest size."""
+
+
+PROGRESS_BYTES_MIN = 1_024
+"""Of an unfinished frame in one round, to count as a sign of life: more than the pongs of many rounds. A frame whose
+length was damaged takes in all that comes after it, pongs as well, and would never be missed."""
 
 
 class PeerUnreachableError(UnavailableError):
@@ -94,7 +88,6 @@ class Link(asyncio.Protocol):
         self._decoder: FrameDecoder | None = None
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._has_heard = False
         self.ready: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         """Done once the connection is gone."""
@@ -123,7 +116,6 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed whichever stage the link is in."""
-        self._has_heard = True
         try:
             if self._decoder is None:
                 data = self._shake_hands(data)
@@ -239,18 +231,50 @@ class CallerLink(Link):
         self._answers: dict[int, asyncio.Future[tuple[Fields, bytes]]] = {}
         self._next_id = 0
         self._drained: asyncio.Future[None] | None = None
-        self._watch: asyncio.TimerHandle | None = None
-        self._silent_rounds = 0
-        self._calm_rounds = 0
-        self._unused_rounds = 0
-        self._expects = False
-        """Whether an answer or a pong is due."""
-        self._patience = SILENT_ROUNDS_MAX
+        self._round: asyncio.TimerHandle | None = None
+        self._silence = PeerWatch(RHYTHMS[channel])
+        self._frames = 0
+        self._round_bytes = 0
+        """That came in this round."""
+        self._sign: asyncio.Future[None] | None = None
 
     @property
     def is_silent(self) -> bool:
         """Nothing was heard for so long that nobody should wait on this peer."""
-        return self._silent_rounds >= self._patience and not self._has_heard
+        return self._silence.is_silent
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Nothing was heard for so long that new calls should wait for a sign of life."""
+        return self._silence.is_doubtful
+
+    async def wait_for_sign(self) -> None:
+        """Return once the peer was heard, counts as silent, or the link is lost."""
+        while self.is_doubtful and self.is_open:
+            if self._sign is None:
+                self._sign = self._loop.create_future()
+            # Shielded: one caller's deadline must not wake the others.
+            await asyncio.shield(self._sign)
+
+    def data_received(self, data: bytes) -> None:
+        """A sign of life, unless it is the little that goes into a frame which never ends."""
+        before = self._frames
+        super().data_received(data)
+        self._round_bytes += len(data)
+        if (
+            self._decoder is None
+            or self._frames != before
+            or self._decoder.is_between_frames
+            or self._round_bytes >= PROGRESS_BYTES_MIN
+        ):
+            self._silence.heard()
+            if self._sign is not None:
+                self._give_sign()
+
+    def _give_sign(self) -> None:
+        sign, self._sign = self._sign, None
+        if sign is not None and not sign.done():
+            sign.set_result(None)
 
     def close(self) -> None:
         """The owner is done with it; waiting calls fail as lost."""
@@ -293,9 +317,9 @@ class CallerLink(Link):
         self.send(peer_codec.encode_request(request_id, request_type, fields), body)
         answer = self._loop.create_future()
         self._answers[request_id] = answer
-        self._unused_rounds, self._expects = 0, True
-        if self._watch is None:
-            self._watch = self._loop.call_later(PING_MS[self.channel] / 1000, self._on_watch)
+        self._silence.asked()
+        if self._round is None:
+            self._start_round()
         return request_id, answer
 
     def forget(self, request_id: int) -> None:
@@ -306,6 +330,7 @@ class CallerLink(Link):
         self.send(peer_codec.encode_hello(self.channel))
 
     def _on_frame(self, parts: list[object], body: bytes) -> None:
+        self._frames += 1
         match parts:
             case [kind, int(request_id), dict(fields)] if kind == ANSWER:
                 answer = self._answers.pop(request_id, None)
@@ -321,9 +346,10 @@ class CallerLink(Link):
                 super()._on_frame(parts, body)
 
     def _on_lost(self, was_open: bool) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._round is not None:
+            self._round.cancel()
         self._release()
+        self._give_sign()
         self._fail_answers(f"the connection to node {self.peer_id} was lost: {self.failure}")
         if was_open and self._on_lost_callback is not None:
             self._on_lost_callback(self)
@@ -333,40 +359,24 @@ class CallerLink(Link):
         if drained is not None and not drained.done():
             drained.set_result(None)
 
-    def _on_watch(self) -> None:
-        """One round: runs while the link is in use or the peer is silent, so that an idle link costs nothing."""
-        self._watch = None
-        has_heard, self._has_heard = self._has_heard, False
-        if has_heard:
-            self._learn_patience()
-            self._silent_rounds = 0
-        elif self._expects:
-            self._silent_rounds += 1
-        self._unused_rounds += 1
-        is_wanted = self._answers or self._silent_rounds or self._unused_rounds < WATCHED_ROUNDS
-        if not self.is_open or not is_wanted:
-            return
-        silent_ms = self._silent_rounds * PING_MS[self.channel]
-        if self._silent_rounds >= LOST_ROUNDS_MAX:
-            self.abort(f"no sign of life for {silent_ms} ms")
-            return
-        if self._silent_rounds >= self._patience:
-            self._fail_answers(f"no sign of life from node {self.peer_id} for {silent_ms} ms")
-        if not has_heard:
-            self.send(peer_codec.encode_ping())
-        self._expects = bool(self._answers) or not has_heard
-        self._watch = self._loop.call_later(PING_MS[self.channel] / 1000, self._on_watch)
+    def _start_round(self) -> None:
+        self._round = self._loop.call_later(self._silence.rhythm.ping_ms / 1000, self._end_round)
 
-    def _learn_patience(self) -> None:
-        """The peer spoke: how long it may be silent and live. Rounds are counted, not measured."""
-        if self._patience <= self._silent_rounds <= 2 * self._patience:
-            self._patience = min(2 * self._silent_rounds, PATIENCE_ROUNDS_MAX)
-            self._calm_rounds = 0
-        elif self._patience > SILENT_ROUNDS_MAX:
-            self._calm_rounds += 1
-            if self._calm_rounds >= CALM_ROUNDS:
-                self._patience -= 1
-                self._calm_rounds = 0
+    def _end_round(self) -> None:
+        self._round, self._round_bytes = None, 0
+        ended = self._silence.end_round(is_awaited=bool(self._answers))
+        if not self.is_open or ended.is_last:
+            return
+        if ended.is_lost:
+            self.abort(f"no sign of life for {self._silence.silent_ms} ms")
+            return
+        if ended.has_failed:
+            silent_ms = self._silence.silent_ms
+            self._fail_answers(f"no sign of life from node {self.peer_id} for {silent_ms} ms")
+            self._give_sign()
+        if ended.wants_ping:
+            self.send(peer_codec.encode_ping())
+        self._start_round()
 
     def _fail_answers(self, why: str) -> None:
         answers, self._answers = self._answers, {}

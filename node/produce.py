@@ -6,18 +6,22 @@ sender tries again only after an answer that says that nothing was appended, or 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from http_api.ports import (
     Acks,
     BatchReceipt,
+    IdempotencyKey,
     ProduceRequest,
+    Queued,
     Receipt,
 )
+from http_api.turns import Steps, Turns
 from node.clock import Clock
+from node.gather import WriteGatherer
 from node.membership import Membership
 from node.metadata import MetadataStore
 from node.metrics import NodeCounts
@@ -27,13 +31,15 @@ from node.record_batches import (
     PartitionBatch,
     check_partition,
     halve,
+    keyless_record,
     receipts_of,
     receipts_of_one,
     size_of,
+    size_of_columns,
     split_request,
 )
 from node.replicas import LocalReplicas
-from node.topic_settings import record_codec, topic_settings
+from node.topic_settings import record_codec, stored_codec, topic_settings
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Image, PartitionKey, Topic
 from storage.batch import (
@@ -43,11 +49,13 @@ from storage.batch import (
     decode_header,
     encode_batch,
     validate_client_batch,
+    with_codec,
     with_timestamp_type,
 )
 from storage.errors import (
     CorruptBatchError,
     FateUnknownError,
+    InvalidProducerError,
     InvalidRecordError,
     MalformedRequestError,
     MilenaError,
@@ -62,9 +70,9 @@ logger = logging.getLogger(__name__)
 
 PRODUCE = "produce"
 
-LEADER_WAIT_MS = 300
-"""How long a write may wait for the image to name another leader before it is refused. Long enough for a planned
-change of leader, short enough to count as "at once"."""
+LEADER_WAIT_MS = 1_000
+"""How long a write of which nothing was sent may wait for the image to name another leader before it is refused. Long
+enough for a planned change of leader and for most of a failover, short enough to count as "at once"."""
 
 REACH_MS = 1_000
 """How long a write may wait for a connection to its leader; nothing was sent, so the refusal is certain."""
@@ -118,10 +126,13 @@ class ProduceService:
         self._counts = counts
         self._producers = producers
         self._topic_to_write = topic_to_write
+        self._gatherer = WriteGatherer(self._append_columns)
+        self._turns = Turns()
         self._sticky = 0
         self._unacked: set[asyncio.Task[None]] = set()
         self._unacked_bytes = 0
         self._watches: dict[PartitionKey, list[LeaderWatch]] = {}
+        self._partitions = metadata.image.partitions
         metadata.listen(self._on_image)
 
     @property
@@ -143,32 +154,56 @@ class ProduceService:
         parts, errors = split_request(
             topic, request, sticky=self._sticky, now_ms=self._clock.wall_ms()
         )
-        places = [(part, part.places) for part in parts]
-        appends = [self._append_columns(topic, settings, part, request) for part in parts]
         if request.acks is Acks.NONE:
-            self._append_unacked(appends, size_of(request.records))
+            self._append_unacked(
+                [partial(self._append_part, topic, settings, part, request) for part in parts],
+                size_of(request.records),
+            )
             outcomes: list[MilenaError | Sequence[int | None]] = [
-                [None] * len(p) for _, p in places
+                [None] * len(part.places) for part in parts
             ]
-        elif len(appends) == 1:
-            outcomes = [await _outcome(appends[0])]
+        elif len(parts) == 1:
+            outcomes = [await _outcome(self._append_part(topic, settings, parts[0], request))]
         else:
+            appends = [self._append_part(topic, settings, part, request) for part in parts]
             outcomes = list(await asyncio.gather(*(_outcome(a) for a in appends)))
         if len(parts) == 1 and not errors:
             return receipts_of_one(parts[0], outcomes[0])
         return receipts_of(len(request.records.values), parts, outcomes, errors)
 
+    def queue(self, request: ProduceRequest) -> Queued | None:
+        """Append a few records of one partition together with others'; None: nothing was done, ``produce`` them.
+
+        Raises:
+            PartitionNotFoundError: nothing was done.
+        """
+        topic = self._metadata.image.topic(request.topic)
+        if topic is None or request.idempotency is not None:
+            return None
+        settings = topic_settings(topic)
+        sticky = (self._sticky + 1) % topic.partition_count
+        parts, errors = split_request(topic, request, sticky=sticky, now_ms=self._clock.wall_ms())
+        if len(parts) != 1 or errors or settings.is_compacted:
+            return None
+        part = parts[0]
+        size = size_of_columns(part.columns)
+        if not self._gatherer.takes(part, size, settings, request.acks):
+            return None
+        self._sticky = sticky
+        offsets = self._gatherer.submit(
+            topic, settings, part, size=size, acks=request.acks, timeout_ms=request.timeout_ms
+        )
+        return Queued(part.partition, offsets)
+
     def _append_unacked(
-        self, appends: Sequence[Coroutine[object, object, Sequence[int | None]]], size: int
+        self, appends: Sequence[Callable[[], Awaitable[Sequence[int | None]]]], size: int
     ) -> None:
         is_full = len(self._unacked) + len(appends) > UNACKED_MAX
         if is_full or self._unacked_bytes + size > UNACKED_BYTES_MAX:
-            for append in appends:
-                append.close()
             raise TooManyRequestsError("too many writes with acks=0 are under way; try again")
 
-        async def ignore(append: Coroutine[object, object, Sequence[int | None]]) -> None:
-            outcome = await _outcome(append)
+        async def ignore(append: Callable[[], Awaitable[Sequence[int | None]]]) -> None:
+            outcome = await _outcome(append())
             if isinstance(outcome, MilenaError):
                 logger.info("write with acks=0 failed: %s", outcome)
 
@@ -183,18 +218,43 @@ class ProduceService:
             self._unacked_bytes += share
             task.add_done_callback(partial(on_done, share=share))
 
-    async def _append_columns(
+    def _append_part(
         self, topic: Topic, settings: TopicSettings, part: PartitionBatch, request: ProduceRequest
+    ) -> Awaitable[Sequence[int | None]]:
+        """One partition's records of a request: together with others', or on their own."""
+        if settings.is_compacted:
+            error = keyless_record(topic, part)
+            if error is not None:
+                return _refused(error)
+        size = size_of_columns(part.columns)
+        acks, timeout_ms, key = request.acks, request.timeout_ms, request.idempotency
+        if key is None and self._gatherer.takes(part, size, settings, acks):
+            return self._gatherer.submit(
+                topic, settings, part, size=size, acks=acks, timeout_ms=timeout_ms
+            )
+        return self._append_columns(topic, settings, part, size, acks, timeout_ms, key)
+
+    async def _append_columns(
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        size: int,
+        acks: Acks,
+        timeout_ms: int,
+        key: IdempotencyKey | None = None,
     ) -> Sequence[int | None]:
-        """Encode and append one partition's records; their offsets."""
+        """Encode and append one partition's records, of about ``size`` bytes; their offsets."""
         # All is encoded, and may be refused as too large, before the first piece is written.
-        pieces = self._encode(topic, settings, part, request)
+        pieces = await self._turns.run(self._encode(topic, settings, part, size, key), size)
         if len(pieces) == 1:
-            return await self._append_piece(topic, part.partition, *pieces[0], request)
+            return await self._append_piece(topic, part.partition, *pieces[0], acks, timeout_ms)
         offsets: list[int | None] = []
         for batch, count in pieces:
             try:
-                offsets += await self._append_piece(topic, part.partition, batch, count, request)
+                offsets += await self._append_piece(
+                    topic, part.partition, batch, count, acks, timeout_ms
+                )
             except FateUnknownError:
                 raise
             except MilenaError as error:
@@ -208,53 +268,80 @@ class ProduceService:
         return offsets
 
     async def _append_piece(
-        self, topic: Topic, partition: int, batch: bytes, count: int, request: ProduceRequest
+        self, topic: Topic, partition: int, batch: bytes, count: int, acks: Acks, timeout_ms: int
     ) -> Sequence[int | None]:
         receipt = await self._append(
             topic,
             partition,
             batch,
             decode_header(batch),
-            acks=request.acks,
-            timeout_ms=request.timeout_ms,
+            acks=acks,
+            timeout_ms=timeout_ms,
         )
         if receipt.base_offset is None:
             return [None] * count
         return range(receipt.base_offset, receipt.base_offset + count)
 
     def _encode(
-        self, topic: Topic, settings: TopicSettings, part: PartitionBatch, request: ProduceRequest
-    ) -> list[tuple[bytes, int]]:
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        size: int,
+        key: IdempotencyKey | None,
+    ) -> Steps[list[tuple[bytes, int]]]:
         """Batches and how many records each holds: a request may be larger than a batch.
 
         Raises:
             RequestTooLargeError: a single record is, or the records of one idempotency key are.
         """
+        count = len(part.columns.values)
+        bytes_max = settings.max_message_bytes
+        if key is None and count > 1 and size > bytes_max:
+            # Encoding all of it first would be for nothing.
+            return (yield from self._encode_halves(topic, settings, part))
+        batch = self._encode_whole(topic, settings, part, key)
+        yield
+        if len(batch) <= bytes_max:
+            return [(batch, count)]
+        if count == 1 or key is not None:
+            what = "a record" if count == 1 else "the records of one idempotency key"
+            raise RequestTooLargeError(
+                f"{what} for {topic.name}-{part.partition} take {len(batch)} bytes, max.message.bytes is "
+                f"{bytes_max}; send less at once or raise it"
+            )
+        return (yield from self._encode_halves(topic, settings, part))
+
+    def _encode_halves(
+        self, topic: Topic, settings: TopicSettings, part: PartitionBatch
+    ) -> Steps[list[tuple[bytes, int]]]:
+        pieces: list[tuple[bytes, int]] = []
+        for half in halve(part):
+            size = size_of_columns(half.columns)
+            pieces += yield from self._encode(topic, settings, half, size, None)
+        return pieces
+
+    def _encode_whole(
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        key: IdempotencyKey | None,
+    ) -> bytes:
         idempotency = None
-        if request.idempotency is not None:
+        if key is not None:
             idempotency = IdempotencyExtension(
-                key_hash=request.idempotency.key_hash,
-                body_hash=request.idempotency.body_hash,
+                key_hash=key.key_hash,
+                body_hash=key.body_hash,
                 partition_count=topic.partition_count,
             )
-        batch = encode_batch(
+        return encode_batch(
             part.columns,
             base_timestamp_ms=part.base_timestamp_ms,
             codec=record_codec(settings),
             timestamp_type=settings.timestamp_type,
             idempotency=idempotency,
         )
-        count = len(part.columns.values)
-        if len(batch) <= settings.max_message_bytes:
-            return [(batch, count)]
-        if count == 1 or idempotency is not None:
-            what = "a record" if count == 1 else "the records of one idempotency key"
-            raise RequestTooLargeError(
-                f"{what} for {topic.name}-{part.partition} take {len(batch)} bytes, max.message.bytes is "
-                f"{settings.max_message_bytes}; send less at once or raise it"
-            )
-        halves = (self._encode(topic, settings, half, request) for half in halve(part))
-        return [piece for pieces in halves for piece in pieces]
 
     async def produce_batch(
         self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
@@ -264,18 +351,26 @@ class ProduceService:
         check_partition(found, partition)
         settings = topic_settings(found)
         header = validate_client_batch(
-            batch, bytes_max=settings.max_message_bytes, now_ms=self._clock.wall_ms()
+            batch,
+            bytes_max=settings.max_message_bytes,
+            now_ms=self._clock.wall_ms(),
+            needs_keys=settings.is_compacted,
         )
         if settings.timestamp_type is not header.timestamp_type:
             batch = with_timestamp_type(batch, settings.timestamp_type)
+            header = decode_header(batch)
+        codec = stored_codec(settings)
+        if codec is not None and codec is not header.codec:
+            batch = with_codec(batch, codec)
             header = decode_header(batch)
         if header.producer_id >= 0:
             await self._check_producer(header)
 
         async def append() -> BatchReceipt:
-            return await self._append(
+            receipt = await self._append(
                 found, partition, batch, header, acks=acks, timeout_ms=timeout_ms
             )
+            return replace(receipt, leader_epoch=self._leader_epoch(found.topic_id, partition))
 
         if acks is Acks.NONE:
 
@@ -283,15 +378,24 @@ class ProduceService:
                 await append()
                 return []
 
-            self._append_unacked([nobody_waits()], len(batch))
-            return BatchReceipt(partition=partition, base_offset=None, last_offset=None)
+            self._append_unacked([nobody_waits], len(batch))
+            return BatchReceipt(
+                partition=partition,
+                base_offset=None,
+                last_offset=None,
+                leader_epoch=self._leader_epoch(found.topic_id, partition),
+            )
         return await append()
+
+    def _leader_epoch(self, topic_id: str, partition: int) -> int:
+        state = self._metadata.image.partition(topic_id, partition)
+        return 0 if state is None else state.leader_epoch
 
     async def _check_producer(self, header: BatchHeader) -> None:
         if not _is_allocated(header, self._metadata.image):
             image = await self._metadata.barrier(timeout_ms=2_000)
             if not _is_allocated(header, image):
-                raise InvalidRecordError(
+                raise InvalidProducerError(
                     f"producer id {header.producer_id} epoch {header.producer_epoch} was never allocated; "
                     "POST /producers gives one"
                 )
@@ -372,7 +476,9 @@ class ProduceService:
                     state.leader, state.leader_epoch, topic, partition, batch, acks, left
                 )
             except (NotLeaderError, NoLeaderError, PeerUnreachableError) as error:
-                left = max(0, min(patience, deadline) - self._clock.now_ms())
+                # Who is cut off will not hear of another leader.
+                is_hopeful = self._membership.has_lease
+                left = max(0, min(patience, deadline) - self._clock.now_ms()) if is_hopeful else 0
                 if not await self._leader_moved(topic, partition, seen_epoch, left):
                     raise NoLeaderError(
                         f"{topic.name}-{partition}: {error.message}; nothing was written"
@@ -506,6 +612,7 @@ class ProduceService:
     def _watch_leader(self, key: PartitionKey, leader_epoch: int) -> LeaderWatch:
         watch = LeaderWatch(leader_epoch, asyncio.get_running_loop().create_future())
         self._watches.setdefault(key, []).append(watch)
+        self._look(key, [watch])
         return watch
 
     def _unwatch_leader(self, key: PartitionKey, watch: LeaderWatch) -> None:
@@ -516,12 +623,18 @@ class ProduceService:
             del self._watches[key]
 
     def _on_image(self, image: Image) -> None:
+        if image.partitions is self._partitions:
+            return
+        self._partitions = image.partitions
         for key, watches in self._watches.items():
-            state = image.partitions.get(key)
-            for watch in watches:
-                is_same = state is not None and state.leader_epoch == watch.leader_epoch
-                if not is_same and not watch.moved.done():
-                    watch.moved.set_result(None)
+            self._look(key, watches)
+
+    def _look(self, key: PartitionKey, watches: Sequence[LeaderWatch]) -> None:
+        state = self._metadata.image.partitions.get(key)
+        for watch in watches:
+            is_same = state is not None and state.leader_epoch == watch.leader_epoch
+            if not is_same and not watch.moved.done():
+                watch.moved.set_result(None)
 
     async def on_produce(
         self, peer_id: int, header: dict[str, object], body: Buffer
@@ -556,8 +669,12 @@ def _is_allocated(header: BatchHeader, image: Image) -> bool:
     return epoch is not None and header.producer_epoch <= epoch
 
 
+async def _refused(error: MilenaError) -> Sequence[int | None]:
+    raise error
+
+
 async def _outcome(
-    append: Coroutine[object, object, Sequence[int | None]],
+    append: Awaitable[Sequence[int | None]],
 ) -> MilenaError | Sequence[int | None]:
     try:
         return await append

@@ -1,15 +1,20 @@
 """Fetch on any node: from the local replica when it can serve the call, else from one that can.
 
 Any replica serves what lies below its own high watermark (KIP-392). What needs the truth about the log's end, "latest",
-out of range, timestamps, is judged by the leader alone. One call crosses the peer port: ``read``.
+out of range, timestamps, is judged by the leader alone, once it has made sure that it still leads (``log_ends``). An
+empty answer at the end judges nothing: it says that there is no more *here*, and the reader comes again. One call
+crosses the peer port: ``read``.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from http_api.ports import FetchRequest, FetchResult, PartitionOffsets
+from node.leaderships import Leaderships
+from node.log_ends import LogEnds, MovedError
 from node.metadata import MetadataStore
 from node.partition_runner import PartitionRunner
-from node.peer import PeerClient
+from node.peer import PeerClient, PeerUnreachableError
 from node.record_batches import check_partition
 from node.replicas import LocalReplicas
 from raft_meta.machine.image import Topic
@@ -19,16 +24,24 @@ from storage.errors import (
     MilenaError,
     NoLeaderError,
     NotLeaderError,
-    NotReadyError,
+    OffsetOutOfRangeError,
+    ReplicaDamagedError,
     ReplicaNotFoundError,
     UnavailableError,
 )
 from storage.files import Buffer
+from storage.log_reader import end_of_span, first_with_records
 
 READ = "read"
 ANSWER_MARGIN_MS = 2_000
 LEADER_WAIT_MS = 300
 """How long a read waits for a replica that is just being made, or is just taking over."""
+
+MOVES_MAX = 3
+"""Changes of leader that one question about a log's end goes along with."""
+
+PASSED_OVER_BYTES = 1 << 20
+"""Read at once where there are no records to be had."""
 
 GetTopic = Callable[[str], Awaitable[Topic]]
 
@@ -50,6 +63,9 @@ class ReadService:
         self._replicas = replicas
         self._peer = peer
         self._topic_to_read = topic_to_read
+        self._ends = LogEnds(metadata)
+        self._leaderships = Leaderships()
+        metadata.listen(self._leaderships.on_image)
 
     @property
     def _node_id(self) -> int:
@@ -57,6 +73,16 @@ class ReadService:
 
     async def fetch(self, request: FetchRequest) -> FetchResult:
         """Read committed records, here when this replica can, else at the leader."""
+        moves = 0
+        while True:
+            try:
+                return await self._fetch(request)
+            except MovedError as moved:
+                moves += 1
+                if moves > MOVES_MAX:
+                    raise NotLeaderError(moved.message) from moved
+
+    async def _fetch(self, request: FetchRequest) -> FetchResult:
         topic = await self._topic_to_read(request.topic)
         check_partition(topic, request.partition)
         runner = self._replicas.find(topic.topic_id, request.partition)
@@ -75,7 +101,11 @@ class ReadService:
                 timeout_ms=LEADER_WAIT_MS,
             )
         if runner is not None and self._can_serve(runner, request):
-            return await self._fetch_here(runner, request)
+            try:
+                return await self._fetch_here(runner, request)
+            except ReplicaDamagedError:
+                # Found out while the reader waited; another one has it all.
+                pass
         return await self._fetch_there(topic, request)
 
     def _can_serve(self, runner: PartitionRunner, request: FetchRequest) -> bool:
@@ -91,14 +121,18 @@ class ReadService:
 
     async def _fetch_here(self, runner: PartitionRunner, request: FetchRequest) -> FetchResult:
         runner.check_readable()
-        offset = self._resolve(runner, request)
-        runner.check_offset(offset, has_lease=self._has_lease())
+        offset = await self._place(runner, request)
         await runner.wait_committed(offset, request.timeout_ms)
+        # It may have been found damaged meanwhile, and ends before the damage then.
+        runner.check_readable()
         end = runner.high_watermark
         data = b""
         if offset < end:
             runner.check_offset(offset, has_lease=True)
             data = await runner.read(offset, max_bytes=request.max_bytes, end_offset=end)
+            if data and first_with_records(data, offset, end) is None:
+                data = await _pass_over(runner, data, request)
+                end = runner.high_watermark
             runner.counts.bytes_out += len(data)
         return FetchResult(
             start_offset=offset,
@@ -108,31 +142,45 @@ class ReadService:
             batches=data,
         )
 
-    def _resolve(self, runner: PartitionRunner, request: FetchRequest) -> int:
-        """The offset that was meant."""
+    async def _place(self, runner: PartitionRunner, request: FetchRequest) -> int:
+        """The offset that was meant. Where it depends on where the log ends, that is the end of no former leader.
+
+        Raises:
+            MovedError: another one leads.
+        """
+        leader_epoch = runner.leader_epoch
+        offset, is_by_end = self._resolve(runner, request)
+        try:
+            runner.check_offset(offset, has_lease=self._has_lease())
+        except OffsetOutOfRangeError:
+            if offset < runner.log.log_start_offset:
+                raise
+            is_by_end = True
+        if is_by_end:
+            await self._ends.confirm(runner, leader_epoch)
+            runner.check_offset(offset, has_lease=self._has_lease())
+        return offset
+
+    def _resolve(self, runner: PartitionRunner, request: FetchRequest) -> tuple[int, bool]:
+        """The offset that was meant, and whether that depends on where the log ends."""
         if request.timestamp_ms is not None:
             found = runner.log.offset_for_timestamp(request.timestamp_ms)
-            return runner.high_watermark if found is None else min(found[0], runner.high_watermark)
+            if found is not None and found[0] < runner.high_watermark:
+                return found[0], False
+            return self._end_of(runner), True
         offset = request.offset
         if isinstance(offset, int):
             if offset >= 0:
-                return offset
-            return max(runner.log.log_start_offset, self._established_end(runner) + offset)
+                return offset, False
+            return max(runner.log.log_start_offset, self._end_of(runner) + offset), True
         if offset == "earliest":
-            return runner.log.log_start_offset
+            return runner.log.log_start_offset, False
         if offset == "latest":
-            return self._established_end(runner)
+            return self._end_of(runner), True
         raise MalformedRequestError(f"offset {offset!r}: give a number, earliest or latest")
 
-    def _established_end(self, runner: PartitionRunner) -> int:
-        leader = runner.leader
-        if leader is not None and not leader.is_established:
-            raise NotReadyError(f"{runner.name}: the new leader does not know its log end yet")
-        if leader is not None and not self._has_lease():
-            raise NotReadyError(
-                f"{runner.name}: this leader is cut off, another may have taken over"
-            )
-        return runner.high_watermark
+    def _end_of(self, runner: PartitionRunner) -> int:
+        return runner.established_end(has_lease=self._has_lease())
 
     async def _fetch_there(self, topic: Topic, request: FetchRequest) -> FetchResult:
         """Ask the leader; for a plain offset any other replica will do when it cannot answer."""
@@ -140,18 +188,34 @@ class ReadService:
         if state is None:
             raise NoLeaderError(f"{topic.name}-{request.partition} is not known here yet")
         candidates = [] if state.leader in (None, self._node_id) else [state.leader]
-        if isinstance(request.offset, int) and request.offset >= 0:
+        if _is_plain(request):
             candidates += [b for b in state.replicas if b not in (state.leader, self._node_id)]
         last: MilenaError = NoLeaderError(f"{topic.name}-{request.partition} has no leader")
         for broker_id in candidates:
             try:
-                epoch = state.leader_epoch if broker_id == state.leader else -1
-                return await self._read_at(broker_id, topic, request, epoch)
+                if broker_id != state.leader:
+                    return await self._read_at(broker_id, topic, request, -1)
+                return await self._read_at_leader(broker_id, topic, request, state.leader_epoch)
             except (UnavailableError, FateUnknownError, NotLeaderError) as error:
                 last = error
-        if isinstance(last, FateUnknownError):
+        # To a client a leader that cannot be asked, or whose answer was lost, is none: reading leaves nothing behind.
+        if isinstance(last, FateUnknownError | PeerUnreachableError):
             raise NoLeaderError(f"{topic.name}-{request.partition}: {last.message}") from last
         raise last
+
+    async def _read_at_leader(
+        self, leader_id: int, topic: Topic, request: FetchRequest, leader_epoch: int
+    ) -> FetchResult:
+        key = (topic.topic_id, request.partition)
+        async with self._leaderships.held(key, leader_id, leader_epoch):
+            try:
+                return await self._read_at(leader_id, topic, request, leader_epoch)
+            except NotLeaderError as error:
+                refusal = error
+        # It knows better than this node's image does, or not yet that it leads.
+        if not _is_plain(request):
+            await self._ends.check(key, leader_id, leader_epoch)
+        raise refusal
 
     async def _read_at(
         self, broker_id: int, topic: Topic, request: FetchRequest, leader_epoch: int
@@ -216,7 +280,10 @@ class ReadService:
         )
         if not self._can_serve(runner, request):
             raise NotLeaderError(f"broker {self._node_id} does not lead {runner.name}")
-        result = await self._fetch_here(runner, request)
+        try:
+            result = await self._fetch_here(runner, request)
+        except MovedError as moved:
+            raise NotLeaderError(moved.message) from moved
         fields: dict[str, object] = {
             "start": result.start_offset,
             "hw": result.high_watermark,
@@ -241,3 +308,31 @@ class ReadService:
         return PartitionOffsets(
             log_start_offset=result.log_start_offset, high_watermark=result.start_offset
         )
+
+
+def _is_plain(request: FetchRequest) -> bool:
+    """Whether the request names the offset that it wants."""
+    is_number = isinstance(request.offset, int) and request.offset >= 0
+    return is_number and request.timestamp_ms is None
+
+
+async def _pass_over(runner: PartitionRunner, barren: bytes, request: FetchRequest) -> bytes:
+    """Batches from the next one with records on, where compaction has left none in ``barren``.
+
+    A reader that goes on behind the last record that it was given would be told for ever that there is none. When none
+    comes in time, what was looked at last is the answer: it says how far there is none.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + request.timeout_ms / 1000
+    while True:
+        offset = end_of_span(barren)
+        await runner.wait_committed(offset, int((deadline - loop.time()) * 1000))
+        end = runner.high_watermark
+        if offset >= end:
+            return barren
+        data = await runner.read(offset, max_bytes=PASSED_OVER_BYTES, end_offset=end)
+        found = first_with_records(data, offset, end)
+        if found is not None:
+            start = max(found, offset)
+            return await runner.read(start, max_bytes=request.max_bytes, end_offset=end)
+        barren = data

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http_api.ports import ProduceRequest, Receipt, Receipts, Records
 from raft_meta.machine.image import Topic
 from storage.batch import RecordColumns
-from storage.errors import MilenaError, PartitionNotFoundError
+from storage.errors import InvalidRecordError, MilenaError, PartitionNotFoundError
 from storage.partitioner import partition_for_key
 
 
@@ -33,6 +33,8 @@ def split_request(
     if request.partition is not None:
         check_partition(topic, request.partition)
         return [_whole(request.partition, records, count, now_ms)], {}
+    if records.keys is None and records.partitions is None and request.idempotency is None:
+        return [_whole(sticky, records, count, now_ms)], {}
     chosen, errors = _choose(topic, request, sticky)
     if not errors and len(set(chosen)) == 1:
         return [_whole(chosen[0], records, count, now_ms)], {}
@@ -93,6 +95,18 @@ def _place_by_hash(key_hash: bytes, place: int, count: int) -> int:
     return int.from_bytes(digest, "big") % count
 
 
+def keyless_record(topic: Topic, part: PartitionBatch) -> InvalidRecordError | None:
+    """Why records may not go into a compacted topic: one of them has no key."""
+    keys = part.columns.keys
+    if keys is not None and None not in keys:
+        return None
+    place = part.places[0 if keys is None else keys.index(None)]
+    return InvalidRecordError(
+        f"record {place} has no key, but {topic.name} is compacted: it keeps the last record of each key; "
+        "give every record a key, or set the topic's cleanup.policy to delete"
+    )
+
+
 def _whole(partition: int, records: Records, count: int, now_ms: int) -> PartitionBatch:
     base, deltas = _timestamps(records.timestamps, now_ms)
     columns = RecordColumns(
@@ -131,6 +145,12 @@ def _timestamps(
     return base, [t - base for t in filled]
 
 
+def size_of_columns(columns: RecordColumns) -> int:
+    """About as many bytes as these records take."""
+    size = sum(map(len, filter(None, columns.values)))
+    return size if columns.keys is None else size + sum(map(len, filter(None, columns.keys)))
+
+
 def size_of(records: Records) -> int:
     """About as many bytes as these records take."""
     return sum(
@@ -157,6 +177,34 @@ def halve(part: PartitionBatch) -> list[PartitionBatch]:
         )
         for piece in (slice(None, middle), slice(middle, None))
     ]
+
+
+def merge(parts: Sequence[PartitionBatch]) -> PartitionBatch:
+    """The records of several requests for one partition as those of one; none of them has headers or deltas.
+
+    ``places`` counts through all of them.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    base = parts[0].base_timestamp_ms
+    values: list[bytes | None] = []
+    deltas: list[int] = []
+    for part in parts:
+        values += part.columns.values
+        deltas += [part.base_timestamp_ms - base] * len(part.columns.values)
+    keys: list[bytes | None] | None = None
+    if any(part.columns.keys is not None for part in parts):
+        keys = []
+        for part in parts:
+            keys += part.columns.keys or [None] * len(part.columns.values)
+    columns = RecordColumns(
+        offset_deltas=None,
+        timestamp_deltas=deltas if any(deltas) else None,
+        keys=keys,
+        values=values,
+        headers=None,
+    )
+    return PartitionBatch(parts[0].partition, range(len(values)), columns, base)
 
 
 def receipts_of_one(

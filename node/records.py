@@ -1,4 +1,4 @@
-"""Records in and out: the two halves of ``http_api.ports.RecordsPort`` as one object."""
+"""Records in, out and away: the parts of ``http_api.ports.RecordsPort`` as one object."""
 
 from collections.abc import Sequence
 
@@ -9,18 +9,27 @@ from http_api.ports import (
     FetchResult,
     PartitionOffsets,
     ProduceRequest,
+    Queued,
     Receipt,
 )
 from node.produce import ProduceService
 from node.reads import ReadService
+from node.record_deletion import DeletionService
 
 
 class RecordsService:
     """Implements ``RecordsPort``."""
 
-    def __init__(self, produce: ProduceService, reads: ReadService) -> None:
+    def __init__(
+        self, produce: ProduceService, reads: ReadService, deletions: DeletionService
+    ) -> None:
         self._produce = produce
         self._reads = reads
+        self._deletions = deletions
+
+    def queue(self, request: ProduceRequest) -> Queued | None:
+        """Append a few records without a task of their own."""
+        return self._produce.queue(request)
 
     async def produce(self, request: ProduceRequest) -> Sequence[Receipt]:
         """Append records; one receipt each, in order."""
@@ -37,6 +46,12 @@ class RecordsService:
     async def fetch(self, request: FetchRequest) -> FetchResult:
         """Read committed records."""
         return await self._reads.fetch(request)
+
+    async def delete_records(
+        self, topic: str, partition: int, before: int | None, *, timeout_ms: int
+    ) -> int:
+        """Delete what lies below an offset, for good."""
+        return await self._deletions.delete_records(topic, partition, before, timeout_ms=timeout_ms)
 
     async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
         """The readable range."""

@@ -6,12 +6,13 @@ previous life. Opening and creating logs syncs files, so that happens on worker 
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from node.clock import Clock
 from node.fetcher import ReplicaFetchers
+from node.image_parts import ImageParts
 from node.partition_runner import PartitionRunner, ReplicaRole, RunnerContext
 from node.topic_settings import log_config, topic_settings
 from raft_meta.machine.commands import ReplicaReport
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 CREATED_AT_ONCE = 64
 """Replicas made side by side, and listed in one write of the manifest."""
+RESTING_TICKS = 5
+"""Replicas where nothing is under way are looked at every so many ticks only: what a node with thousands of them costs
+while it idles is mostly this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +71,14 @@ class LocalReplicas:
         self._fetchers: ReplicaFetchers | None = None
         self._image: Image | None = None
         self._applied: Image | None = None
+        self._parts = ImageParts("brokers", "topics", "partitions")
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._was_clean = False
         self._role_waiters: dict[asyncio.Future[None], None] = {}
+        self._ticks = 0
+        self._altered: dict[PartitionRunner, None] = {}
+        """Their topic's settings changed: retention is not to wait for its next round."""
 
     def __iter__(self) -> Iterator[PartitionRunner]:
         return iter(self.runners.values())
@@ -180,8 +188,9 @@ class LocalReplicas:
         self._image = image
         if self.broker_epoch < 0 or image.index < self.broker_epoch:
             return
-        self._update_roles(image)
-        self._work.set()
+        if self._parts.have_changed(image):
+            self._update_roles(image)
+            self._work.set()
 
     def _update_roles(self, image: Image) -> None:
         old = self._applied
@@ -205,9 +214,12 @@ class LocalReplicas:
 
     def _give_role(self, runner: PartitionRunner, image: Image, topic: Topic) -> None:
         state = image.partitions[runner.topic_id, runner.partition]
+        settings = topic_settings(topic)
+        if settings != runner.settings:
+            self._altered[runner] = None
         runner.on_image(
             state,
-            settings=topic_settings(topic),
+            settings=settings,
             broker_epoch=self.broker_epoch,
             brokers=image.brokers,
         )
@@ -311,8 +323,13 @@ class LocalReplicas:
         if image is None:
             return
         now_ms = self._clock.now_ms()
+        self._ticks += 1
+        is_for_all = self._ticks % RESTING_TICKS == 0
         for runner in self.runners.values():
-            runner.tick(now_ms, image.brokers)
+            if is_for_all or not runner.is_resting:
+                runner.tick(now_ms, image.brokers)
+        altered, self._altered = self._altered, {}
+        self._apply_retention(altered)
 
     def on_lease_lost(self) -> None:
         """This node was cut off from the quorum for as long as a session lasts."""
@@ -321,7 +338,11 @@ class LocalReplicas:
 
     def run_retention(self) -> None:
         """Delete what retention allows, on leaders; followers adopt their leader's log start."""
-        for runner in self.runners.values():
+        self._apply_retention(self.runners.values())
+
+    @staticmethod
+    def _apply_retention(runners: Iterable[PartitionRunner]) -> None:
+        for runner in runners:
             if runner.role is ReplicaRole.LEADER:
                 try:
                     runner.maybe_apply_retention()

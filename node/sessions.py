@@ -1,14 +1,22 @@
 """Broker sessions: which brokers the controller believes to be alive. Pure.
 
-A heartbeat extends a session only if it echoes the controller's last answer: a broker that can send but not hear is as
-good as dead, it would not learn of its demotion. The broker counts its own lease from the moment that it *sent* the
-heartbeat that was answered, the controller from its arrival, so the lease always ends first.
+A heartbeat extends a session only as far as the answer that it echoes is young: a broker that can send but not hear is
+as good as dead, it would not learn of its demotion. Several heartbeats may be under way at once, so the answer that is
+echoed need not be the last. The broker counts its own lease from the moment that it *sent* the heartbeat that was
+answered, the controller from about its arrival, so the lease ends first.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from storage.types import MonotonicMs
+
+ANSWERS_KEPT = 16
+"""Twice the heartbeats that a broker has under way."""
+GRACES_PER_SESSION = 6
+"""An answer counts as news for a sixth of a session: a heartbeat's interval. A broker that waits for its next turn with
+the echo has heard us all the same."""
 
 
 @dataclass(slots=True)
@@ -17,8 +25,10 @@ class Session:
 
     broker_epoch: int
     last_heard_ms: MonotonicMs
-    last_answer: int = 0
-    """The number given to the last answer; 0: none was given yet."""
+    answers: deque[tuple[int, MonotonicMs]] = field(
+        default_factory=lambda: deque(maxlen=ANSWERS_KEPT)
+    )
+    """Numbers of the last answers, and when each was given; empty: none was yet."""
     applied_index: int = -1
     """How far the broker's image was at its last heartbeat."""
     is_draining: bool = False
@@ -81,16 +91,25 @@ class BrokerSessions:
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return None
-        if session.last_answer in (0, echo):
-            session.last_heard_ms = now_ms
+        given_ms = self._given_ms(session, echo, now_ms)
+        if given_ms is not None:
+            heard_ms = MonotonicMs(min(now_ms, given_ms + self._session_ms // GRACES_PER_SESSION))
+            session.last_heard_ms = max(session.last_heard_ms, heard_ms)
             session.has_reported = True
             self._ended.discard(broker_id)
         session.applied_index = max(session.applied_index, applied_index)
         session.is_draining = session.is_draining or is_draining
         session.is_disk_full = is_disk_full
         self._answers += 1
-        session.last_answer = self._answers
+        session.answers.append((self._answers, now_ms))
         return self._answers
+
+    @staticmethod
+    def _given_ms(session: Session, echo: int, now_ms: MonotonicMs) -> MonotonicMs | None:
+        """When the echoed answer was given: now for a broker that was given none, None for one long forgotten."""
+        if not session.answers:
+            return now_ms
+        return next((given_ms for number, given_ms in session.answers if number == echo), None)
 
     def get(self, broker_id: int) -> Session | None:
         """The broker's session."""

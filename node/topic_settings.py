@@ -37,6 +37,11 @@ def record_codec(settings: TopicSettings) -> Codec:
     return _CODECS[settings.compression_type]
 
 
+def stored_codec(settings: TopicSettings) -> Codec | None:
+    """How the topic wants batches compressed that clients encoded; None: as they are."""
+    return None if settings.compression_type == "producer" else record_codec(settings)
+
+
 def log_config(settings: TopicSettings) -> LogConfig:
     """What storage needs to know of the topic."""
     return LogConfig(
@@ -47,6 +52,13 @@ def log_config(settings: TopicSettings) -> LogConfig:
         retention_ms=_or_unlimited(settings.retention_ms),
         retention_bytes=_or_unlimited(settings.retention_bytes),
         max_message_bytes=settings.max_message_bytes,
+        segment_ms=settings.segment_ms,
+        is_deleting=settings.is_deleting,
+        is_compacted=settings.is_compacted,
+        min_compaction_lag_ms=settings.min_compaction_lag_ms,
+        max_compaction_lag_ms=settings.max_compaction_lag_ms,
+        min_cleanable_dirty_ratio=settings.min_cleanable_dirty_ratio,
+        delete_retention_ms=settings.delete_retention_ms,
     )
 
 

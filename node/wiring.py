@@ -14,23 +14,32 @@ import sys
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiohttp import web
 
 from http_api.app import build_runner
-from http_api.ports import Ports
+from http_api.ports import ApiLimits, Ports
+from node import descriptors, memory
 from node.admin import AdminService, TopicDefaults
+from node.catch_up import CatchUpThrottle
 from node.clock import Clock, SystemClock
+from node.compactor import Compactor, CompactorSettings
 from node.config import NodeConfig, secret_of
+from node.consumers.keeper import ConsumerKeeper
+from node.consumers.tails import TAIL
+from node.consumers.wire import RETURNED
 from node.controller import Controller, ControllerSettings
 from node.discovery import VOTERS, VoterDirectory, find_voters
 from node.fetch_server import FetchServer
 from node.fetch_wire import FETCH, FETCH_WAKE
 from node.fetcher import FetcherSettings, LeaderFetcher, ReplicaFetchers
+from node.groups.offset_expiry import MINUTE_MS, ExpirySettings
+from node.groups.parts import Groups
 from node.health import HealthService
+from node.heartbeats import HEARTBEAT
 from node.isr_proposals import IsrProposer
-from node.membership import HEARTBEAT, Identity, Membership
+from node.membership import Identity, Membership
 from node.metadata import MetadataMachine, MetadataStore
 from node.metrics import NodeCounts, NodeMetrics, ReplicaSample
 from node.option_kinds import Address
@@ -40,13 +49,17 @@ from node.peer_codec import Channel
 from node.produce import PRODUCE, ProduceService
 from node.producers import SEQUENCES, ProducerService
 from node.reads import READ, ReadService
+from node.reassignments import MOVES, ReassignmentService
+from node.record_deletion import DELETE_RECORDS, DeletionService
 from node.records import RecordsService
 from node.replicas import LocalReplicas
 from node.replication.leader import IsrProposal
+from node.scrubber import CopyGiver, Scrubber, ScrubSettings
 from node.tls import api_tls, peer_tls, watches_of
 from raft_meta.consensus.frames import PeerIdentity
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.consensus.raft_quorum import QuorumConfig, RaftQuorum
+from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.image import Image
 from storage.data_directory import DataDirectory
 from storage.errors import StartupError
@@ -60,7 +73,7 @@ WORKERS = 8
 """Threads for syncs, cold reads and recovery: they wait for the disk, not for the processor."""
 TICK_MS = 200
 LEASE_POLL_MS = 100
-FEATURE_LEVEL = 1
+FEATURE_LEVEL = FEATURE_LEVEL_MAX
 TRANSFER_TIMEOUT_MS = 2_000
 API_SHUTDOWN_S = 2.0
 DRAIN_MS_MAX = 20_000
@@ -113,6 +126,7 @@ class Node:
         self._ids = ids
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="milena-io")
+        self._sync_pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="milena-sync")
         self._files = OsFiles()
         self.directory = DataDirectory.open(
             self._files,
@@ -226,6 +240,7 @@ class Node:
                 broker_id=config.node_id,
                 clock=self._clock,
                 pool=self._pool,
+                sync_pool=self._sync_pool,
                 lag_ms_max=config.replica_lag_time_max_ms,
                 on_fatal=die,
                 on_proposal=self._on_proposal,
@@ -236,8 +251,36 @@ class Node:
             clock=self._clock,
         )
         self.replicas.use_fetchers(ReplicaFetchers(self._make_fetcher))
+        self.compactor = Compactor(
+            runners=lambda: self.replicas,
+            clock=self._clock,
+            settings=CompactorSettings(
+                check_ms=config.retention_check_ms,
+                bytes_per_s=config.compaction_bytes_per_s,
+                settle_ms=2 * config.broker_session_ms,
+            ),
+            counts=self.counts.compaction,
+            has_lease=lambda: self.membership.has_lease,
+        )
+        self.scrubber = Scrubber(
+            runners=lambda: self.replicas,
+            clock=self._clock,
+            pool=self._pool,
+            settings=ScrubSettings(
+                bytes_per_s=config.scrub_bytes_per_s, interval_ms=config.scrub_interval_ms
+            ),
+            counts=self.counts.scrub,
+            giver=CopyGiver(
+                metadata=self.metadata,
+                clock=self._clock,
+                broker_epoch=lambda: self.membership.broker_epoch,
+            ),
+            rng=self._ids.placement,
+        )
         self.fetch_server = FetchServer(
-            find_runner=self.replicas.find, brokers=lambda: self.metadata.image.brokers
+            find_runner=self.replicas.find,
+            brokers=lambda: self.metadata.image.brokers,
+            throttle=CatchUpThrottle(config.replication_throttle_bytes_per_s, self._loop.time),
         )
 
     def _make_fetcher(self, leader_id: int) -> LeaderFetcher:
@@ -291,6 +334,47 @@ class Node:
             topic_to_read=self.admin.topic,
             has_lease=lambda: self.membership.has_lease,
         )
+        self.deletions = DeletionService(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            peer=self.peer,
+            clock=self._clock,
+            topic_to_read=self.admin.topic,
+            has_lease=lambda: self.membership.has_lease,
+        )
+        self.reassignments = ReassignmentService(
+            metadata=self.metadata, replicas=self.replicas, peer=self.peer, pool=self._pool
+        )
+        self.groups = Groups(
+            metadata=self.metadata,
+            peer=self.peer,
+            clock=self._clock,
+            pool=self._pool,
+            counts=self.counts.groups,
+            broker_epoch=lambda: self.membership.broker_epoch,
+            has_lease=lambda: self.membership.has_lease,
+            topic=self.admin.topic,
+            fetch=self.reads.fetch,
+            new_member_id=lambda: str(uuid.uuid4()),
+            expiry=ExpirySettings(
+                retention_ms=config.offsets_retention_minutes * MINUTE_MS,
+                check_ms=config.offsets_retention_check_ms,
+            ),
+            on_failure=die,
+        )
+        self.consumers = ConsumerKeeper(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            peer=self.peer,
+            clock=self._clock,
+            groups=self.groups,
+            fetch=self.reads.fetch,
+            topic=self.admin.topic,
+            current_image=self.admin.current_image,
+            broker_epoch=lambda: self.membership.broker_epoch,
+            new_name=lambda: f"rest-consumer-{uuid.uuid4()}",
+            idle_ms=config.consumer_instance_timeout_ms,
+        )
         self.metrics = NodeMetrics(
             node_id=config.node_id,
             clock=self._clock,
@@ -314,11 +398,18 @@ class Node:
         self.peer_server.register(FETCH_WAKE, self.fetch_server.on_wake)
         self.peer_server.register(PRODUCE, self.produce.on_produce)
         self.peer_server.register(READ, self.reads.on_read)
+        self.peer_server.register(MOVES, self.reassignments.on_moves)
+        self.peer_server.register(DELETE_RECORDS, self.deletions.on_delete_records)
+        self.peer_server.register(TAIL, self.consumers.tails.on_tail)
+        self.peer_server.register(RETURNED, self.consumers.service.on_returned)
+        self.groups.calls.register(self.peer_server)
         for listener in (
             self._on_image,
             self.replicas.on_image,
             self.membership.on_image,
             self.controller.on_image,
+            self.groups.on_image,
+            self.consumers.on_image,
         ):
             self.metadata.listen(listener)
 
@@ -401,10 +492,13 @@ class Node:
         await self.peer_listener.start(*self.config.peer_listen)
         self._runner = build_runner(
             Ports(
-                records=RecordsService(self.produce, self.reads),
+                records=RecordsService(self.produce, self.reads, self.deletions),
                 metadata=self.admin,
                 health=self.health,
-                limits=self.config.limits,
+                reassignments=self.reassignments,
+                groups=self.groups.service,
+                consumers=self.consumers.service,
+                limits=self._api_limits(),
             ),
             on_broken_invariant=die,
             shutdown_timeout_s=API_SHUTDOWN_S,
@@ -413,6 +507,18 @@ class Node:
         await web.SockSite(self._runner, self._api_socket, ssl_context=self._api_tls).start()
         self.health.has_started = True
         logger.info("listening url=%s data_dir=%s", self.url, self.directory.root)
+
+    def _api_limits(self) -> ApiLimits:
+        limits = self.config.limits
+        wanted = limits.connections_max
+        connections_max = descriptors.affordable_connections(wanted, descriptors.raise_limit())
+        if connections_max < wanted:
+            logger.warning(
+                "the limit of open files allows fewer connections connections_max=%d configured=%d",
+                connections_max,
+                wanted,
+            )
+        return replace(limits, connections_max=connections_max)
 
     @property
     def url(self) -> str:
@@ -428,7 +534,12 @@ class Node:
                 group.create_task(self.replicas.run(), name="replicas"),
                 group.create_task(self._tick(), name="tick"),
                 group.create_task(self._housekeeping(), name="housekeeping"),
+                group.create_task(self.compactor.run(), name="compactor"),
+                group.create_task(self.scrubber.run(), name="scrubber"),
                 group.create_task(self._watch_lease(), name="lease"),
+                group.create_task(self.groups.coordinator.run(), name="groups"),
+                group.create_task(self.groups.expiry.run(), name="offset-expiry"),
+                group.create_task(self.consumers.run(), name="consumers"),
             ]
             await stop.wait()
             await self._leave()
@@ -472,6 +583,8 @@ class Node:
                 self.replicas.run_retention()
             for watch in self._certificates:
                 watch.maybe_reload()
+            if memory.kept_bytes() > memory.KEPT_BYTES_MAX:
+                await asyncio.to_thread(memory.give_back)
             if self.membership.is_disk_full and self.directory.has_room(ROOM_BYTES):
                 self.directory.maybe_restore_reserve()
                 self.membership.on_disk_room()
@@ -492,6 +605,8 @@ class Node:
     async def _close(self) -> None:
         self.controller.close()
         await self.produce.close()
+        await self.consumers.close()
+        await self.groups.close()
         await self.replicas.close(is_clean=True)
         self.fetch_server.close()
         await self.peer.close()
@@ -501,6 +616,7 @@ class Node:
         self.directory.mark_clean_stop()
         self.directory.close()
         self._pool.shutdown()
+        self._sync_pool.shutdown()
         logger.info("stopped")
 
 

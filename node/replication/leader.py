@@ -12,10 +12,13 @@ The protocol, in short (KIP-101, KIP-279, KIP-595, KIP-966 in Kafka's terms):
   outstanding until the image's partition epoch has moved or it was definitely refused; a timeout is not an answer.
   Counting the union is what makes a change of the ISR safe while nobody knows whether it has been committed.
 - It advances only while the *committed* ISR has ``min.insync.replicas`` members, and never falls.
+- Records that a client deletes are gone for good once no member of that same union still starts below them: whoever
+  leads next has deleted them, too. Who does not know it yet may not join (``deleted_below``).
 - It is *established* once it has reached the log end that this epoch began with: only then is everything that an
   earlier leader acknowledged known to lie below it, so only then may "out of range" and "latest" be judged.
 
-Left out on purpose: moving replicas between brokers, which adds and drops replicas through the same ISR rules.
+Moving replicas between brokers adds and drops them through the same rules. Dropping one raises the leader epoch, which
+voids what it acknowledged.
 """
 
 from collections.abc import Mapping
@@ -75,6 +78,8 @@ class FollowerProgress:
     """Last time at which it had everything that had been written by then."""
     last_fetch_ms: MonotonicMs
     log_end_at_last_fetch: int
+    log_start: int = UNKNOWN_OFFSET
+    """Where its log starts, as it said last; UNKNOWN_OFFSET: its release does not say."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +116,8 @@ class PartitionLeader:
     """Followers whose disk is full: the controller took them out, and would again if they were let in."""
     taken_out: dict[int, MonotonicMs | None] = field(default_factory=dict)
     """Former members that the controller took out, and when this was first looked at."""
+    deleted_below: int = 0
+    """What lies below was deleted at a client's request, in this leadership or an earlier one."""
     expelled: set[int] = field(default_factory=set)
     """Members that fetched below the high watermark: their acknowledged end was lost, out they go."""
 
@@ -123,6 +130,29 @@ class PartitionLeader:
     def has_enough_in_sync(self) -> bool:
         """Whether an append with acks=all may be taken at all."""
         return len(self.isr) >= self.min_insync
+
+    @property
+    def has_heirs(self) -> bool:
+        """Whether the controller may let another one lead without this one's doing.
+
+        It elects from the committed ISR. Nobody enters that unless this leader proposes it, and an election of one that
+        is not in it waits until this leader's lease is over.
+        """
+        proposals = [*self.outstanding, *([] if self.in_flight is None else [self.in_flight])]
+        return any(
+            members - {self.broker_id}
+            for members in (self.isr, *(proposal.broker_ids for proposal in proposals))
+        )
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether nothing can come due by time alone: all is committed, everybody in sync, no proposal open."""
+        return (
+            self.high_watermark == self.log_end
+            and self.in_flight is None
+            and not self.outstanding
+            and len(self.isr) == len(self.replicas)
+        )
 
     # -- what happens ----------------------------------------------------------------------------
 
@@ -199,9 +229,18 @@ class PartitionLeader:
         return FetchVerdict.ACCEPTED
 
     def on_accepted_fetch(
-        self, *, follower: int, broker_epoch: int, offset: int, now_ms: MonotonicMs
+        self,
+        *,
+        follower: int,
+        broker_epoch: int,
+        offset: int,
+        now_ms: MonotonicMs,
+        log_start: int | None = None,
     ) -> bool:
-        """Count an accepted fetch as an acknowledgement; returns whether the high watermark moved."""
+        """Count an accepted fetch as an acknowledgement; returns whether the high watermark moved.
+
+        ``log_start``: where the follower's log starts, if it said so with this position.
+        """
         progress = self.followers.get(follower)
         if progress is None or progress.broker_epoch != broker_epoch:
             progress = FollowerProgress(
@@ -216,6 +255,8 @@ class PartitionLeader:
             # What it once acknowledged is gone. It counts with what it has now, and leaves.
             self.expelled.add(follower)
         progress.stored_end = offset
+        if log_start is not None:
+            progress.log_start = log_start
         if offset >= self.log_end:
             progress.caught_up_ms = now_ms
         elif offset >= progress.log_end_at_last_fetch:
@@ -223,6 +264,28 @@ class PartitionLeader:
         progress.last_fetch_ms = now_ms
         progress.log_end_at_last_fetch = self.log_end
         return self._maybe_advance()
+
+    def on_deleted(self, offset: int) -> None:
+        """A client had everything below ``offset`` deleted; our own log start is there, or beyond."""
+        self.deleted_below = max(self.deleted_below, offset)
+
+    @property
+    def silent_members(self) -> tuple[int, ...]:
+        """Members whose release does not say where their logs start, so that no deletion could be confirmed."""
+        return tuple(
+            member
+            for member in sorted(self._counted - {self.broker_id})
+            if (progress := self.followers.get(member)) is not None
+            and progress.log_start == UNKNOWN_OFFSET
+        )
+
+    def has_adopted(self, offset: int) -> bool:
+        """Whether every replica that may lead next is known to start at ``offset`` or beyond."""
+        return self.has_enough_in_sync and all(
+            (progress := self.followers.get(member)) is not None and progress.log_start >= offset
+            for member in self._counted
+            if member != self.broker_id
+        )
 
     def on_follower_room(self, follower: int, *, has_room: bool) -> None:
         """The follower says whether its disk takes more; without, it may stay but not join."""
@@ -295,6 +358,7 @@ class PartitionLeader:
             and broker_id not in self.without_room
             and progress.broker_epoch == broker.broker_epoch
             and progress.stored_end >= max(self.high_watermark, self.epoch_start_offset)
+            and (progress.log_start == UNKNOWN_OFFSET or progress.log_start >= self.deleted_below)
         )
 
     def _epoch_of(self, broker_id: int, brokers: Mapping[int, Broker]) -> int:
@@ -304,12 +368,16 @@ class PartitionLeader:
 
     # -- the high watermark ----------------------------------------------------------------------
 
+    @property
+    def _counted(self) -> frozenset[int]:
+        """The committed ISR and whoever an outstanding proposal may have made a member."""
+        return self.isr.union(*(p.broker_ids for p in self.outstanding))
+
     def _maybe_advance(self) -> bool:
         if not self.has_enough_in_sync:
             return False
-        counted = self.isr.union(*(p.broker_ids for p in self.outstanding))
         reached = self.stored_end
-        for broker_id in counted:
+        for broker_id in self._counted:
             if broker_id == self.broker_id:
                 continue
             progress = self.followers.get(broker_id)

@@ -1,18 +1,23 @@
 """Rules of changing the replicated state from any node, and of looking something up that this node has not seen yet."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from http_api.ports import NewTopic
+from raft_meta.machine import bounds
 from raft_meta.machine.image import Topic
 from storage.errors import (
+    BrokerInUseError,
+    BrokerNotFoundError,
     FateUnknownError,
     InvalidConfigError,
     InvalidReplicationError,
     InvalidTopicNameError,
     NoQuorumError,
     NotReadyError,
+    TooManyReplicasError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -118,6 +123,93 @@ class TestCreate:
             object.__setattr__(admin._defaults, "is_auto_create", False)
             with pytest.raises(TopicNotFoundError):
                 await admin.topic_to_write("t")
+
+
+class TestGrow:
+    @virtual
+    async def test_a_topic_gets_the_partitions_that_it_lacks(self) -> None:
+        async with cluster_of() as cluster:
+            admin = cluster.nodes[2].admin
+            await admin.create_topic(new("t", partition_count=2))
+            topic = await admin.add_partitions("t", 6)
+            assert topic.partition_count == 6
+            assert admin.image.topic("t") == topic
+            leaders = [cluster.image.partitions[topic.topic_id, p].leader for p in range(6)]
+            assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
+            await cluster.until(lambda: cluster.is_led("t"))
+            receipt = (await cluster.nodes[1].write("t", "a", partition=5))[0]
+            assert (receipt.error, receipt.offset) == (None, 0)
+
+    @virtual
+    async def test_asking_for_what_is_there_changes_nothing(self) -> None:
+        async with cluster_of() as cluster:
+            admin = cluster.nodes[1].admin
+            await admin.create_topic(new("t", partition_count=2))
+            count = len(cluster.log.commands)
+            assert (await admin.add_partitions("t", 2)).partition_count == 2
+            with pytest.raises(InvalidReplicationError, match="cannot become fewer"):
+                await admin.add_partitions("t", 1)
+            with pytest.raises(InvalidReplicationError, match="at most 10000"):
+                await admin.add_partitions("t", 10_001)
+            with pytest.raises(InvalidReplicationError, match="at most 1000 partitions, not 1001"):
+                await admin.add_partitions("t", 1_003)
+            with pytest.raises(TopicNotFoundError):
+                await admin.add_partitions("nope", 2)
+            assert len(cluster.log.commands) == count
+
+    @virtual
+    async def test_who_is_overtaken_looks_again(self) -> None:
+        async with cluster_of(Cluster(network_ms=lambda rng: 5.0)) as cluster:
+            await cluster.nodes[1].admin.create_topic(new("t"))
+            grown = await asyncio.gather(
+                *(cluster.nodes[i].admin.add_partitions("t", 4) for i in (1, 2, 3))
+            )
+            assert [topic.partition_count for topic in grown] == [4, 4, 4]
+
+    @virtual
+    async def test_no_node_is_given_more_than_it_carries(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(bounds, "REPLICAS_PER_BROKER_MAX", 2)
+        async with cluster_of() as cluster:
+            admin = cluster.nodes[1].admin
+            with pytest.raises(TooManyReplicasError, match="would hold 3 replicas"):
+                await admin.create_topic(new("t", partition_count=3))
+            await admin.create_topic(new("t"))
+            with pytest.raises(TooManyReplicasError):
+                await admin.add_partitions("t", 3)
+            assert (await admin.add_partitions("t", 2)).partition_count == 2
+
+
+class TestRemoveBroker:
+    @virtual
+    async def test_a_node_that_is_gone_is_forgotten_and_may_come_back(self) -> None:
+        cluster = Cluster(node_ids=(1, 2, 3, 4))
+        async with cluster_of(cluster):
+            admin = cluster.nodes[1].admin
+            with pytest.raises(BrokerInUseError, match="alive"):
+                await admin.remove_broker(4)
+            with pytest.raises(BrokerNotFoundError):
+                await admin.remove_broker(5)
+            await cluster.kill(4)
+            await cluster.until(lambda: cluster.image.brokers[4].is_fenced)
+            # Of these four all are voters, which is not so in a cluster that was given more nodes.
+            for node in cluster.nodes.values():
+                node.machine.image = replace(node.machine.image, voters=(1, 2, 3))
+            await admin.topic_to_write("t")
+            await admin.remove_broker(4)
+            assert set(admin.image.brokers) == {1, 2, 3}
+            await cluster.restart(4)
+            await cluster.until(lambda: cluster.nodes[4].membership.is_unfenced)
+
+    @virtual
+    async def test_who_came_back_meanwhile_is_in_use(self) -> None:
+        async with cluster_of() as cluster:
+            admin = cluster.nodes[1].admin
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("node.admin.check_removable", lambda image, broker_id: None)
+                with pytest.raises(BrokerInUseError, match="alive"):
+                    await admin.remove_broker(2)
 
 
 class TestLookUp:

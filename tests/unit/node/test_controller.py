@@ -10,6 +10,7 @@ from raft_meta.machine import codec
 from raft_meta.machine.commands import (
     AlterIsr,
     ClaimController,
+    CommitOffsets,
     ElectLeaders,
     FenceBroker,
     IsrChange,
@@ -17,6 +18,7 @@ from raft_meta.machine.commands import (
     LeaderChange,
 )
 from storage.errors import (
+    FeatureLevelError,
     MalformedRequestError,
     NotReadyError,
     StaleBrokerEpochError,
@@ -107,7 +109,7 @@ class TestClaim:
         def broken(*_: object, **__: object) -> None:
             raise KeyError("a bug")
 
-        monkeypatch.setattr("node.controller.elections.plan_elections", broken)
+        monkeypatch.setattr("node.controller.cluster.supported_level", broken)
         await after(200)
         assert [type(error) for error in control.nodes[1].failures] == [KeyError]
         control.stop()
@@ -250,6 +252,43 @@ class TestSessions:
         assert 3 not in fenced_ever(control)
         control.stop()
 
+    @virtual
+    async def test_a_fenced_broker_earns_no_lease_before_it_has_heard_of_its_fence(self) -> None:
+        # It comes back over the peer port while Raft has not reached it: it would speak for what others lead.
+        control = await Control().start(1, 2, 3)
+        await control.create((2, 1, 3))
+        before = control.image.index
+        await control.live(SESSION_MS + 500, 2)
+        assert control.broker(2).is_fenced
+        assert control.partition().leader != 2
+        control.hear_majority()
+        answer = control.beat(2, index=before)
+        assert isinstance(answer, dict)
+        assert answer["age"] == SESSION_MS
+        await after(300)
+        assert control.broker(2).is_fenced
+        control.hear_majority()
+        answer = control.beat(2)
+        assert isinstance(answer, dict)
+        assert answer["age"] == 0
+        await after(300)
+        assert not control.broker(2).is_fenced
+        control.stop()
+
+    @virtual
+    async def test_a_broker_that_is_being_fenced_earns_no_lease(self) -> None:
+        control = await Control().start(1, 2, 3)
+        control.nodes[1].quorum.faults = ["lost"]
+        count = len(control.nodes[1].quorum.proposed)
+        while len(control.nodes[1].quorum.proposed) == count:
+            control.beat_all(2)
+            await after(20)
+        control.hear_majority()
+        answer = control.beat(2)
+        assert isinstance(answer, dict)
+        assert answer["age"] == SESSION_MS
+        control.stop()
+
 
 class TestQuickDetection:
     @virtual
@@ -374,6 +413,18 @@ class TestLeadership:
         control.stop()
 
     @virtual
+    async def test_a_broker_that_was_not_let_in_yet_has_drained_at_once(self) -> None:
+        control = await Control().start(1, 3)
+        await control.register(2)
+        assert control.broker(2).is_fenced
+        assert control.beat(2, draining=True)["drained"] is True
+        for _ in range(3):
+            control.beat(2, draining=True)
+            await settle()
+        assert control.broker(2).is_fenced
+        control.stop()
+
+    @virtual
     async def test_a_broker_without_room_gives_up_its_leaderships(self) -> None:
         control = await Control().start(1, 2, 3)
         await control.create((2, 1, 3))
@@ -413,4 +464,29 @@ class TestLeadership:
         assert len(control.log.commands) == before + 1
         assert isinstance(control.log.commands, list)
         await asyncio.sleep(0)
+        control.stop()
+
+
+class TestFeatureLevel:
+    @virtual
+    async def test_it_rises_once_every_node_was_upgraded(self) -> None:
+        control = await Control(feature_level=2).start()
+        commit = CommitOffsets(broker_id=1, broker_epoch=0, commits=())
+        for broker_id in (1, 2, 3):
+            await control.register(broker_id, feature_max=2)
+        for broker_id in (1, 2):
+            # One after the other is restarted under the next release.
+            await control.register(broker_id, feature_max=3)
+            await control.live(2_000)
+            assert control.image.feature_level == 2
+            written = len(control.log.commands)
+            with pytest.raises(FeatureLevelError, match="rises by itself"):
+                await control.propose(commit)
+            assert len(control.log.commands) == written
+        await control.register(3, feature_max=3)
+        await control.live(2_000)
+        assert control.image.feature_level == 3
+        # What the next level knows is judged by its own rules from now on.
+        with pytest.raises(StaleBrokerEpochError):
+            await control.propose(commit)
         control.stop()

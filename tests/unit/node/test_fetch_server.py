@@ -60,7 +60,8 @@ class Served:
         }
 
         async def ask() -> tuple[list[Row], bytes]:
-            answer, chunks = await self.server.on_fetch(FOLLOWER, header, b"")
+            reply = self.server.on_fetch(FOLLOWER, header, b"")
+            answer, chunks = reply if isinstance(reply, tuple) else await reply
             body = b"".join(chunks)
             return parse_rows(answer["r"], len(body)), body
 
@@ -149,12 +150,12 @@ class TestSessions:
     async def test_a_request_of_the_wrong_shape_is_refused(self) -> None:
         served = Served()
         with pytest.raises(MalformedRequestError):
-            await served.server.on_fetch(FOLLOWER, {"s": 1}, b"")
+            served.server.on_fetch(FOLLOWER, {"s": 1}, b"")
         header: dict[str, object] = {
             "s": 1, "full": True, "be": 20, "p": [[0, "t"]], "f": [], "w": 0, "m": 1,
         }  # fmt: skip
         with pytest.raises(CorruptLogError):
-            await served.server.on_fetch(FOLLOWER, header, b"")
+            served.server.on_fetch(FOLLOWER, header, b"")
 
 
 class TestWaiting:
@@ -187,10 +188,23 @@ class TestWaiting:
         await served.ask((0, 0, -1), full=True)
         parked = served.request(wait_ms=60_000)
         await settle()
-        await served.server.on_wake(FOLLOWER, {}, b"")
+        served.server.on_wake(FOLLOWER, {}, b"")
         await settle()
         assert parked.done()
-        await served.server.on_wake(9, {}, b"")
+        served.server.on_wake(9, {}, b"")
+
+    @virtual
+    async def test_the_later_of_two_waiting_fetches_is_the_one_that_is_woken(self) -> None:
+        served = Served()
+        await served.ask((0, 0, -1), full=True)
+        given_up = served.request(wait_ms=60_000)
+        await settle()
+        parked = served.request(wait_ms=60_000)
+        await settle()
+        assert (given_up.done(), parked.done()) == (True, False)
+        served.write("a")
+        await settle()
+        assert parked.done()
 
     @virtual
     async def test_news_of_the_high_watermark_alone_waits_a_little(self) -> None:
@@ -198,8 +212,11 @@ class TestWaiting:
         served.write("a")
         await settle()
         await served.ask((0, 0, -1), full=True)
+        # This fetch moves it, and may wait with it as well.
         parked = served.request((0, 1, 5), wait_ms=60_000)
         await settle()
+        assert not parked.done()
+        await after(6)
         assert [row.high_watermark for row in parked.result()[0]] == [1]
         served.write("b")
         await settle()
@@ -211,6 +228,62 @@ class TestWaiting:
         assert not parked.done()
         await after(6)
         assert [row.high_watermark for row in parked.result()[0]] == [2]
+
+    @virtual
+    async def test_a_high_watermark_travels_with_data_and_then_wakes_nobody(self) -> None:
+        served = Served()
+        served.write("a")
+        await settle()
+        await served.ask((0, 0, -1), full=True)
+        parked = served.request((0, 1, 5), wait_ms=60_000)
+        await after(4)
+        served.write("b")
+        await settle()
+        assert [(row.high_watermark, row.size > 0) for row in parked.result()[0]] == [(1, True)]
+        parked = served.request(wait_ms=60_000)
+        await after(100)
+        assert not parked.done()
+
+    @virtual
+    async def test_a_high_watermark_waits_its_own_time(self) -> None:
+        served = Served()
+        served.write("a")
+        await settle()
+        await served.ask((0, 0, -1), full=True)
+        parked = served.request((0, 1, 5), wait_ms=60_000)
+        await after(4)
+        served.write("b")
+        await settle()
+        assert parked.done()
+        parked = served.request((0, 2, 5), wait_ms=60_000)
+        await after(4)
+        assert not parked.done(), "the timer of the one before does not count"
+        await after(2)
+        assert [row.high_watermark for row in parked.result()[0]] == [2]
+
+    @virtual
+    async def test_a_new_session_hears_of_the_high_watermark_at_once(self) -> None:
+        served = Served(isr=(1,))
+        served.write("a")
+        await settle()
+        parked = served.request((0, 1, 5), full=True, wait_ms=60_000)
+        await settle()
+        assert [row.high_watermark for row in parked.result()[0]] == [1]
+
+    @virtual
+    async def test_a_high_watermark_goes_along_with_another_partitions_data(self) -> None:
+        served = Served(2)
+        served.write("a")
+        await settle()
+        await served.ask((0, 0, -1), (1, 0, -1), full=True)
+        served.write("b", partition=1)
+        parked = served.request((0, 1, 5), wait_ms=60_000)
+        await settle()
+        rows, _ = parked.result()
+        assert {row.index: (row.high_watermark, row.size > 0) for row in rows} == {
+            0: (1, False),
+            1: (0, True),
+        }
 
     @virtual
     async def test_retention_is_told_also_when_nothing_is_written(self) -> None:
@@ -324,6 +397,56 @@ class TestVerdicts:
             1: FetchCode.OK,
         }
         assert values_of(body) == ["a"]
+
+    @virtual
+    async def test_what_is_in_memory_is_answered_without_a_task(self) -> None:
+        served = Served()
+        served.write("a")
+        await settle()
+        header: dict[str, object] = {
+            "s": 1, "full": True, "be": 20, "p": [[0, TOPIC_ID, 0, 5, 0, -1]], "f": [], "w": 500,
+            "m": 1 << 20,
+        }  # fmt: skip
+        reply = served.server.on_fetch(FOLLOWER, header, b"")
+        assert isinstance(reply, tuple)
+        assert values_of(b"".join(reply[1])) == ["a"]
+
+    @virtual
+    async def test_what_is_on_the_disk_alone_comes_behind_the_rest(self) -> None:
+        served = Served(2)
+        for partition, value in enumerate("ab"):
+            served.write(value, partition=partition)
+        await settle()
+        files = served.bench.files
+        files.evict(next(p for p in files.paths() if p.endswith(".log")))
+        rows, body = await served.request((0, 0, -1), (1, 0, -1), full=True, wait_ms=500)
+        assert [(row.index, row.code) for row in rows] == [(1, FetchCode.OK), (0, FetchCode.OK)]
+        assert values_of(body) == ["b", "a"]
+        assert all(row.size for row in rows)
+
+    @virtual
+    async def test_a_fetch_that_was_woken_reads_from_the_disk_too(self) -> None:
+        served = Served()
+        await served.ask((0, 0, -1), full=True)
+        parked = served.request(wait_ms=60_000)
+        await settle()
+        served.write("a")
+        files = served.bench.files
+        files.evict(next(p for p in files.paths() if p.endswith(".log")))
+        rows, body = await parked
+        assert [row.code for row in rows] == [FetchCode.OK]
+        assert values_of(body) == ["a"]
+
+    @virtual
+    async def test_a_follower_that_is_gone_is_not_answered(self) -> None:
+        served = Served()
+        await served.ask((0, 0, -1), full=True)
+        parked = served.request(wait_ms=60_000)
+        await settle()
+        parked.cancel()
+        served.write("a")
+        await settle()
+        assert parked.cancelled()
 
     @virtual
     async def test_closing_forgets_every_watcher(self) -> None:

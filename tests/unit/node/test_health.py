@@ -56,3 +56,16 @@ async def test_a_draining_node_is_not_ready() -> None:
         await node.membership.drain(timeout_ms=2_000)
         assert "draining" in node.health.readiness().reason
         assert node.health.metrics() == b""
+
+
+@virtual
+async def test_a_drained_node_leads_nothing_and_still_answers() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1, 3))
+        node = cluster.nodes[2]
+        await node.write("t", "a")
+        assert await node.health.drain(timeout_ms=2_000)
+        state = cluster.nodes[1].metadata.image.partitions
+        assert {p.leader for p in state.values()} == {1}
+        await node.write("t", "b")
+        assert await node.read("t") == ["a", "b"]

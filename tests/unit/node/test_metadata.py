@@ -6,9 +6,20 @@ import pytest
 
 from node.metadata import UNDER_WAY_MAX, MetadataMachine, MetadataStore
 from raft_meta.machine import codec
-from raft_meta.machine.commands import AllocateProducer, ClaimController, Envelope, InitCluster
+from raft_meta.machine.commands import (
+    AllocateProducer,
+    ClaimController,
+    Envelope,
+    InitCluster,
+    ReassignPartitions,
+)
 from raft_meta.machine.image import Image
-from storage.errors import FateUnknownError, NoQuorumError, RequestTooLargeError
+from storage.errors import (
+    FateUnknownError,
+    FeatureLevelError,
+    NoQuorumError,
+    RequestTooLargeError,
+)
 from tests.support.control import registration, store
 from tests.support.fake_quorum import FakeQuorum, RefusingQuorum, SharedLog
 from tests.support.virtual_time import LoopClock, after, current_loop, settle, virtual
@@ -48,6 +59,14 @@ class TestPropose:
         assert await stored.allocate() == (1, 0)
         assert stored.metadata.image.next_producer_id == 2
         assert len(set(stored.quorum.proposed)) == 2, "one command under one name, and the first"
+
+    @virtual
+    async def test_what_an_older_release_does_not_know_is_not_even_proposed(self) -> None:
+        stored = await ready()
+        proposed = len(stored.quorum.proposed)
+        with pytest.raises(FeatureLevelError, match="level 2, and the cluster is at 1"):
+            await stored.metadata.propose(ReassignPartitions(targets=()), timeout_ms=1_000)
+        assert len(stored.quorum.proposed) == proposed
 
     @virtual
     async def test_what_was_certainly_not_applied_is_said_so(self) -> None:

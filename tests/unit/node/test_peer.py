@@ -20,6 +20,7 @@ from node.peer import (
     probe,
 )
 from node.peer_codec import Fields
+from node.peer_watch import RHYTHMS
 from raft_meta.consensus import frames
 from raft_meta.consensus.frames import PeerIdentity
 from storage.errors import (
@@ -409,7 +410,7 @@ async def test_hostile_bytes_after_the_preface_close_the_connection():
         with contextlib.suppress(OSError):
             await writer.wait_closed()
         await pair.listener.stop()
-        assert pair.server._links == set()
+        assert not pair.server._links
 
 
 async def test_a_caller_waits_while_the_peer_does_not_read():
@@ -468,12 +469,16 @@ async def test_a_listener_stops_reading_while_its_handlers_hold_too_much(
         assert link._held_bytes == 0
 
 
+SILENT = RHYTHMS[Channel.RPC].silent_rounds
+DOUBTFUL = SILENT // 2
+
+
 def silent_round(link: peer_link.CallerLink) -> None:
     """A round of the watch passes without a byte."""
-    link._has_heard = False
-    assert link._watch is not None
-    link._watch.cancel()
-    link._on_watch()
+    link._silence._has_heard = False
+    assert link._round is not None
+    link._round.cancel()
+    link._end_round()
 
 
 async def parked(pair: Pair) -> tuple[peer_link.CallerLink, "asyncio.Future[object]"]:
@@ -495,67 +500,72 @@ async def test_calls_to_a_silent_peer_fail_and_new_ones_are_not_sent(
         link, call = await parked(pair)
         sent: list[bytes] = []
         monkeypatch.setattr(link, "send", lambda header, body=(): sent.append(header))
-        for _ in range(peer_link.SILENT_ROUNDS_MAX):
+        for _ in range(SILENT):
             assert not call.done()
             silent_round(link)
         with pytest.raises(PeerLostError, match="no sign of life"):
             await call
-        assert sent == [peer_codec.encode_ping()] * peer_link.SILENT_ROUNDS_MAX
+        assert sent == [peer_codec.encode_ping()] * SILENT
         assert link.is_open
         with pytest.raises(PeerUnreachableError, match="nothing was sent"):
             await pair.call("echo")
 
 
-async def test_a_peer_that_speaks_again_is_called_again_and_waited_for_longer():
+async def test_calls_to_a_doubtful_peer_are_held_back_until_it_speaks(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with Pair() as pair:
+        link, parked_call = await parked(pair)
+        sent: list[bytes] = []
+        send = link.send
+        monkeypatch.setattr(link, "send", lambda header, body=(): sent.append(header))
+        for _ in range(DOUBTFUL):
+            silent_round(link)
+        held = asyncio.ensure_future(pair.call("echo"))
+        await pair.call("echo", channel=Channel.CONTROL)
+        assert sent == [peer_codec.encode_ping()] * DOUBTFUL
+        monkeypatch.setattr(link, "send", send)
+        link.send(peer_codec.encode_ping())
+        await held
+        assert not parked_call.done()
+        parked_call.cancel()
+
+
+async def test_calls_held_back_for_a_peer_that_stays_silent_were_never_sent(
+    monkeypatch: pytest.MonkeyPatch,
+):
     async with Pair() as pair:
         link, call = await parked(pair)
-        for _ in range(peer_link.SILENT_ROUNDS_MAX):
+        monkeypatch.setattr(link, "send", lambda header, body=(): None)
+        for _ in range(DOUBTFUL):
+            silent_round(link)
+        held = asyncio.ensure_future(pair.call("echo"))
+        await asyncio.sleep(0)
+        for _ in range(SILENT - DOUBTFUL):
+            assert not held.done()
+            silent_round(link)
+        with pytest.raises(PeerUnreachableError, match="nothing was sent"):
+            await held
+        with pytest.raises(PeerLostError):
+            await call
+
+
+async def test_a_peer_that_speaks_again_is_called_again():
+    async with Pair() as pair:
+        link, call = await parked(pair)
+        for _ in range(SILENT):
             silent_round(link)
         with pytest.raises(PeerLostError):
             await call
-        link._has_heard = True
-        assert not link.is_silent
-        link._watch.cancel()
-        link._on_watch()
-        assert link._patience == 2 * peer_link.SILENT_ROUNDS_MAX
+        assert await pair.call("echo", channel=Channel.CONTROL)
+        link.data_received(b"")
         assert await pair.call("echo")
-
-
-async def test_an_outage_teaches_no_patience():
-    async with Pair() as pair:
-        link, call = await parked(pair)
-        for _ in range(2 * peer_link.SILENT_ROUNDS_MAX + 1):
-            silent_round(link)
-        with pytest.raises(PeerLostError):
-            await call
-        link._has_heard = True
-        link._watch.cancel()
-        link._on_watch()
-        assert link._patience == peer_link.SILENT_ROUNDS_MAX
-
-
-async def test_a_link_in_use_is_watched_between_calls_and_an_unused_one_is_not():
-    async with Pair() as pair:
-        pair.server.register("echo", echo)
-        await pair.call("echo")
-        (link,) = pair.client._links.values()
-        for _ in range(peer_link.SILENT_ROUNDS_MAX + 1):
-            silent_round(link)
-        assert link.is_silent, "before anybody calls it in vain"
-        link._has_heard = True
-        for _ in range(peer_link.WATCHED_ROUNDS):
-            if link._watch is None:
-                break
-            link._watch.cancel()
-            link._on_watch()
-            link._has_heard = True
-        assert link._watch is None
 
 
 async def test_a_link_that_stays_silent_is_given_up():
     async with Pair() as pair:
         link, call = await parked(pair)
-        for _ in range(peer_link.LOST_ROUNDS_MAX):
+        for _ in range(RHYTHMS[Channel.RPC].lost_rounds):
             assert link.is_open
             silent_round(link)
         assert not link.is_open
@@ -564,15 +574,50 @@ async def test_a_link_that_stays_silent_is_given_up():
             await call
 
 
+UNFINISHED = struct.pack("!II", 20, 500_000) + bytes(16)
+"""The beginning of a frame of half a megabyte."""
+
+
+def round_with(link: peer_link.CallerLink, data: bytes) -> None:
+    """A round of the watch in which these bytes come."""
+    link.data_received(data)
+    assert link._round is not None
+    link._round.cancel()
+    link._end_round()
+
+
+async def test_a_frame_that_does_not_get_on_does_not_keep_a_link_alive():
+    """Its length was damaged on the way: what goes into it from now on are pongs."""
+    async with Pair() as pair:
+        link, call = await parked(pair)
+        round_with(link, UNFINISHED)
+        for _ in range(SILENT):
+            assert not link.is_silent
+            round_with(link, bytes(60))
+        with pytest.raises(PeerLostError, match="no sign of life"):
+            await call
+
+
+async def test_a_large_frame_keeps_a_link_alive_while_it_comes():
+    async with Pair() as pair:
+        link, call = await parked(pair)
+        round_with(link, UNFINISHED)
+        for _ in range(5 * SILENT):
+            round_with(link, bytes(2_000))
+        assert not link.is_silent
+        assert not call.done()
+        call.cancel()
+
+
 async def test_a_ping_is_answered():
     async with Pair() as pair:
         pair.server.register("echo", echo)
         await pair.call("echo")
         (link,) = pair.client._links.values()
-        link._has_heard = False
+        link._silence._has_heard = False
         link.send(peer_codec.encode_ping())
         await pair.call("echo")
-        assert link._has_heard
+        assert link._silence._has_heard
         assert link.is_open
 
 

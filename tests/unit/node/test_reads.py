@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
-from http_api.ports import Acks
+from http_api.formats.selection import select
+from http_api.ports import Acks, FetchResult
 from storage.errors import (
     MalformedRequestError,
     NoLeaderError,
+    NoQuorumError,
     NotLeaderError,
     NotReadyError,
     OffsetOutOfRangeError,
@@ -15,21 +17,32 @@ from storage.errors import (
     ReplicaNotFoundError,
     TopicNotFoundError,
 )
+from tests.support.compacted_cluster import CONFIGS, compact, update, write
 from tests.support.nodes import Cluster, cluster_of
+from tests.support.overtaken import overtaken, quorum_of, written
 from tests.support.runners import values_of
 from tests.support.virtual_time import after, virtual
 
 
-async def written(cluster: Cluster, *values: str) -> None:
-    """A topic led by node 2 with a copy on node 1 and none on node 3."""
-    await cluster.create("t", (2, 1))
-    for value in values:
-        await cluster.nodes[2].write("t", value)
-    await after(20)
-
-
 def reads_between(cluster: Cluster) -> list[tuple[int, int]]:
     return [(caller, target) for caller, target, kind, _ in cluster.network.calls if kind == "read"]
+
+
+LATE = 10**15
+"""A wall time after every record."""
+
+
+def counted_barriers(cluster: Cluster, node_id: int) -> list[int]:
+    """Grows by one with every barrier of the node."""
+    quorum, found = quorum_of(cluster, node_id), []
+    real = quorum.barrier
+
+    async def barrier(*, timeout_ms: int) -> int:
+        found.append(timeout_ms)
+        return await real(timeout_ms=timeout_ms)
+
+    quorum.barrier = barrier  # type: ignore[method-assign]
+    return found
 
 
 class TestWhoAnswers:
@@ -86,6 +99,16 @@ class TestWhoAnswers:
                 await cluster.nodes[1].fetch("t", "latest")
 
     @virtual
+    @pytest.mark.parametrize("offset", ["latest", "earliest", -1])
+    async def test_a_leader_that_cannot_be_reached_is_none(self, offset: int | str) -> None:
+        """Nobody knows of its end yet, so it is still the leader; to a reader that makes no difference."""
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2,), min_insync_replicas="1")
+            await cluster.kill(2)
+            with pytest.raises(NoLeaderError, match="t-0: node 2 cannot be reached"):
+                await cluster.nodes[1].fetch("t", offset)
+
+    @virtual
     async def test_a_local_read_never_leaves_the_node(self) -> None:
         async with cluster_of() as cluster:
             await written(cluster, "a")
@@ -120,6 +143,36 @@ class TestWhoAnswers:
                 result = await cluster.nodes[node_id].fetch("t", "latest")
                 assert result.start_offset == 0
             await creating
+
+
+class TestALeaderThatStandsStill:
+    """Its connections stay, and it says nothing more."""
+
+    @virtual
+    @pytest.mark.parametrize("offset", [1, "latest"])
+    async def test_a_reader_that_waits_there_goes_on_with_the_next_leader(
+        self, offset: int | str
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1), min_insync_replicas="1")
+            await cluster.nodes[2].write("t", "a")
+            await after(20)
+            began = asyncio.get_running_loop().time()
+            waiting = asyncio.ensure_future(cluster.nodes[3].fetch("t", offset, timeout_ms=60_000))
+            await after(20)
+            cluster.isolate(2)
+            topic = cluster.image.topic("t")
+            assert topic is not None
+            await cluster.until(lambda: cluster.image.partitions[topic.topic_id, 0].leader == 1)
+            await after(500)
+            await cluster.nodes[1].write("t", "b")
+            if offset == "latest":
+                # Where the end is the leader alone may say, so the reader asks again.
+                with pytest.raises(NotLeaderError):
+                    await waiting
+            else:
+                assert values_of((await waiting).batches) == ["b"]
+            assert asyncio.get_running_loop().time() - began < 20
 
 
 class TestOffsets:
@@ -163,6 +216,20 @@ class TestOffsets:
                 await cluster.nodes[3].fetch("t", 0)
 
     @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    async def test_out_of_range_is_not_said_by_a_leader_that_was_replaced(self, asked: int) -> None:
+        async with cluster_of() as cluster:
+            await overtaken(cluster)
+            runner = cluster.runner(2, "t")
+            runner.check_offset(2, has_lease=True)
+            with pytest.raises(OffsetOutOfRangeError):
+                runner.check_offset(3, has_lease=True)
+            assert (await cluster.nodes[asked].fetch("t", 3)).start_offset == 3
+            assert values_of((await cluster.nodes[asked].fetch("t", 2)).batches) == ["c"]
+            with pytest.raises(OffsetOutOfRangeError):
+                await cluster.nodes[asked].fetch("t", 4)
+
+    @virtual
     async def test_unknown_topics_and_partitions_are_not_found(self) -> None:
         async with cluster_of() as cluster:
             await written(cluster)
@@ -170,6 +237,85 @@ class TestOffsets:
                 await cluster.nodes[1].fetch("nothing")
             with pytest.raises(PartitionNotFoundError):
                 await cluster.nodes[1].fetch("t", partition=1)
+
+
+class TestTheEndAfterAPlannedChange:
+    """The former leader has its lease, and is the last to hear that another one leads and has written on."""
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    async def test_every_word_for_the_end_means_the_new_leaders(self, asked: int) -> None:
+        for question, start in (("latest", 3), (-1, 2), (-99, 0), (LATE, 3)):
+            async with cluster_of() as cluster:
+                await overtaken(cluster)
+                fetch = cluster.nodes[asked].fetch
+                if question is LATE:
+                    result = await fetch("t", timestamp_ms=LATE)
+                else:
+                    result = await fetch("t", question)
+                assert result.start_offset == start, question
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    async def test_the_readable_range_reaches_to_the_new_leaders_end(self, asked: int) -> None:
+        async with cluster_of() as cluster:
+            await overtaken(cluster)
+            offsets = await cluster.nodes[asked].reads.offsets("t", 0)
+            assert (offsets.log_start_offset, offsets.high_watermark) == (0, 3)
+
+    @virtual
+    async def test_a_node_that_heard_as_little_asks_the_new_leader_in_the_end(self) -> None:
+        async with cluster_of() as cluster:
+            await overtaken(cluster, deaf=(2, 3))
+            offsets = await cluster.nodes[3].reads.offsets("t", 0)
+            assert offsets.high_watermark == 3
+            assert reads_between(cluster)[-2:] == [(3, 2), (3, 1)]
+
+    @virtual
+    async def test_a_time_that_is_found_asks_nobody(self) -> None:
+        async with cluster_of() as cluster:
+            await overtaken(cluster)
+            barriers = counted_barriers(cluster, 2)
+            assert (await cluster.nodes[2].fetch("t", timestamp_ms=1)).start_offset == 0
+            assert (await cluster.nodes[2].fetch("t", "earliest")).start_offset == 0
+            assert (await cluster.nodes[2].fetch("t", 2)).high_watermark == 2
+            assert barriers == []
+
+    @virtual
+    async def test_questions_that_wait_together_cost_one_round_trip(self) -> None:
+        async with cluster_of(Cluster(network_ms=lambda rng: 5.0)) as cluster:
+            await written(cluster, "a")
+            cluster.log.delay_ms = lambda: 5.0
+            barriers = counted_barriers(cluster, 2)
+            asked = [
+                cluster.nodes[node_id].reads.offsets("t", 0)
+                for node_id in (1, 2, 3)
+                for _ in range(50)
+            ]
+            for offsets in await asyncio.gather(*asked):
+                assert offsets.high_watermark == 1
+            # One for those that were asked here, and one each for what other nodes passed on meanwhile.
+            assert len(barriers) <= 3
+
+    @virtual
+    async def test_who_alone_is_in_sync_needs_to_ask_nobody(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2,))
+            await cluster.nodes[2].write("t", "a")
+            barriers = counted_barriers(cluster, 2)
+            assert (await cluster.nodes[2].fetch("t", "latest")).start_offset == 1
+            with pytest.raises(OffsetOutOfRangeError):
+                await cluster.nodes[2].fetch("t", 2)
+            assert barriers == []
+
+    @virtual
+    async def test_without_a_quorum_nobody_knows(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            quorum_of(cluster, 2)._is_reachable = lambda: False
+            with pytest.raises(NoQuorumError):
+                await cluster.nodes[2].fetch("t", "latest")
+            assert values_of((await cluster.nodes[2].fetch("t", 0)).batches) == ["a"]
 
 
 class TestCommitted:
@@ -237,3 +383,59 @@ class TestCommitted:
                     await cluster.nodes[2].fetch("t", offset)
             assert values_of((await cluster.nodes[2].fetch("t", 0)).batches) == ["a"]
             cluster.heal()
+
+
+def offsets_in(result: FetchResult) -> list[int]:
+    selection = select(result, count=None, bytes_max=1 << 20)
+    return [offset for piece in selection.slices for offset in piece.offsets]
+
+
+def next_offset(result: FetchResult) -> int:
+    return select(result, count=None, bytes_max=1 << 20).next_offset
+
+
+class TestCompactedLogs:
+    @virtual
+    async def test_a_reader_of_what_is_gone_gets_what_comes_next(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2), **CONFIGS)
+            await update(cluster, 20)
+            await compact(cluster, 1, 2)
+            for node_id in (1, 2, 3):
+                for offset in (0, 7, 75, 76):
+                    result = await cluster.nodes[node_id].fetch("t", offset, max_bytes=1)
+                    assert result.start_offset == offset
+                    assert offsets_in(result) == [76, 77, 78, 79]
+                result = await cluster.nodes[node_id].fetch("t", 78, max_bytes=1)
+                assert offsets_in(result) == [78, 79]
+
+    @virtual
+    async def test_a_time_names_the_first_record_that_is_left(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2), **CONFIGS)
+            await update(cluster, 20)
+            await compact(cluster, 1, 2)
+            result = await cluster.nodes[2].fetch("t", timestamp_ms=1)
+            assert result.start_offset == 76
+
+    @virtual
+    async def test_a_reader_waits_where_nothing_is_left_up_to_the_end(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2), **CONFIGS)
+            await write(cluster, ("a", "1"))
+            await write(cluster, ("a", None))
+            await after(1_100)
+            for _ in range(8):
+                await compact(cluster, 1, 2)
+            result = await cluster.nodes[1].fetch("t", 0)
+            assert (offsets_in(result), next_offset(result)) == ([], 2)
+            waiting = asyncio.ensure_future(cluster.nodes[1].fetch("t", 0, timeout_ms=2_000))
+            await after(1_000)
+            assert not waiting.done()
+            await write(cluster, ("b", "1"))
+            result = await waiting
+            assert (offsets_in(result), next_offset(result)) == ([2], 3)
+            began = asyncio.get_running_loop().time()
+            result = await cluster.nodes[2].fetch("t", 3, timeout_ms=2_000)
+            assert asyncio.get_running_loop().time() - began >= 2
+            assert result.batches == b""

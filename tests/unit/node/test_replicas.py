@@ -7,7 +7,7 @@ import pytest
 from node.fetcher import ReplicaFetchers
 from node.metrics import NodeCounts
 from node.partition_runner import ReplicaRole, RunnerContext
-from node.replicas import LocalReplicas
+from node.replicas import RESTING_TICKS, LocalReplicas
 from raft_meta.machine.commands import CreateTopic, DeleteTopic
 from storage.data_directory import DataDirectory
 from storage.errors import CorruptLogError, DiskFailedError
@@ -53,6 +53,7 @@ class Host:
                 broker_id=1,
                 clock=clock,
                 pool=self.pool,
+                sync_pool=self.pool,
                 lag_ms_max=10_000,
                 on_fatal=self.fatal.append,
                 on_proposal=lambda runner, proposal: None,
@@ -360,5 +361,24 @@ class TestRoles:
         monkeypatch.setattr(type(runner), "maybe_apply_retention", retain)
         host.replicas.run_retention()
         assert sorted(done) == [0, 1]
+        await host.stop()
+        host.control.stop()
+
+    @virtual
+    async def test_replicas_at_rest_are_looked_at_now_and_then(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        host = await Host().start()
+        await host.create(ONE, (1,), (1,))
+        seen: list[int] = []
+        quiet, busy = host.replicas.runners[ONE, 0], host.replicas.runners[ONE, 1]
+        assert quiet.is_resting
+        assert busy.is_resting
+        monkeypatch.setattr(type(quiet), "tick", lambda runner, *_: seen.append(runner.partition))
+        monkeypatch.setattr(busy.leader, "log_end", 1)
+        assert not busy.is_resting
+        for _ in range(2 * RESTING_TICKS):
+            host.replicas.tick()
+        assert (seen.count(0), seen.count(1)) == (2, 2 * RESTING_TICKS)
         await host.stop()
         host.control.stop()

@@ -32,8 +32,28 @@ def test_heartbeat_that_echoes_the_last_answer_extends() -> None:
     table = sessions()
     first = beat(table, 1_000)
     assert first is not None
-    beat(table, 2_000, echo=first)
-    assert table.is_alive(2, 3_500)
+    beat(table, 1_250, echo=first)
+    assert table.is_alive(2, 2_750)
+    assert not table.is_alive(2, 2_751)
+
+
+def test_heartbeat_extends_as_far_as_the_answer_that_it_echoes_is_young() -> None:
+    # Of a slow network: each heartbeat echoes the answer before the last.
+    table = sessions()
+    numbers = [beat(table, 300)]
+    for turn in range(2, 20):
+        numbers.append(beat(table, turn * 300, echo=numbers[-2] if turn > 2 else numbers[-1]))
+        assert table.is_alive(2, turn * 300 + 1_100)
+    assert not table.is_alive(2, 19 * 300 + 1_500)
+
+
+def test_an_echo_that_never_changes_extends_no_further() -> None:
+    table = sessions()
+    first = beat(table, 1_000)
+    assert first is not None
+    for now_ms in range(1_300, 4_000, 300):
+        beat(table, now_ms, echo=first)
+    assert not table.is_alive(2, 1_000 + 250 + 1_501)
 
 
 def test_heartbeat_of_a_broker_that_cannot_hear_us_does_not_extend() -> None:

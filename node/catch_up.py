@@ -1,0 +1,62 @@
+"""Bounds what this node sends to replicas that are being added: catching up must not take the room of being in sync."""
+
+from collections.abc import Callable
+
+from node.replication.throttle import ByteBudget
+from raft_meta.machine.image import Partition
+
+CATCH_UP_BYTES_MAX = 1 << 20
+"""Of one such replica in one answer. The same answer carries what in-sync replicas wait for, and the follower syncs it
+all before it acknowledges anything."""
+
+
+class CatchUpThrottle:
+    """The budgets of one node: one for all moves that have no rate of their own, one for each rate that some have.
+
+    ``now_s``: seconds of a clock that does not jump.
+    """
+
+    def __init__(self, bytes_per_s: int, now_s: Callable[[], float]) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._now_s = now_s
+        self._budgets: dict[int, ByteBudget] = {}
+
+    def allowance(self, state: Partition | None, follower: int, room: int) -> int:
+        """How much of ``room`` the follower may be sent now; 0: see ``wait_s``."""
+        if not is_catching_up(state, follower):
+            return room
+        room = min(room, CATCH_UP_BYTES_MAX)
+        budget = self._budget(state)
+        return room if budget is None else min(room, budget.left(self._now_s()))
+
+    def on_sent(self, state: Partition | None, follower: int, sent_bytes: int) -> None:
+        """The follower was sent so much."""
+        if sent_bytes and is_catching_up(state, follower):
+            budget = self._budget(state)
+            if budget is not None:
+                budget.take(sent_bytes)
+
+    def wait_s(self, state: Partition | None) -> float:
+        """How long to wait when nothing of the partition may be sent to those who catch up."""
+        budget = self._budget(state)
+        return 0.0 if budget is None else budget.wait_s()
+
+    def _budget(self, state: Partition | None) -> ByteBudget | None:
+        moving = None if state is None else state.moving
+        rate = (moving.throttle_bytes_per_s if moving else 0) or self._bytes_per_s
+        if rate == 0:
+            return None
+        budget = self._budgets.get(rate)
+        if budget is None:
+            budget = self._budgets[rate] = ByteBudget(rate, self._now_s())
+        return budget
+
+
+def is_catching_up(state: Partition | None, follower: int) -> bool:
+    """Whether the follower is a replica that a move adds, and not in sync yet."""
+    return (
+        state is not None
+        and state.moving is not None
+        and follower not in state.isr
+        and follower not in state.moving.former
+    )

@@ -1,0 +1,140 @@
+"""Cutting deliveries: which records of what was read go into an answer. Pure.
+
+Sizes are those of keys and values as they are stored. An answer has one record whatever its bounds are, so that a
+record that is larger than what a client allows never stops it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.batch import decode_columns, iterate_headers, offsets_of
+from storage.columns import RecordColumns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What an answer may still take. ``needs_one``: it has no record yet."""
+
+    payload_bytes: int
+    records: int
+    needs_one: bool
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more goes in."""
+        return not self.needs_one and (self.payload_bytes <= 0 or self.records <= 0)
+
+    def less(self, cut: "Cut") -> "Room":
+        """The room that is left once ``cut`` is in."""
+        return Room(
+            payload_bytes=self.payload_bytes - cut.payload_bytes,
+            records=self.records - cut.record_count,
+            needs_one=self.needs_one and not cut.record_count,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Records of one partition: those of ``batches`` in [start_offset, end_offset)."""
+
+    start_offset: int
+    end_offset: int
+    """One above the last record that is delivered; ``start_offset`` when none is."""
+    next_offset: int
+    """Where to go on: at or above ``end_offset``, past what compaction has left nothing of."""
+    leader_epoch: int
+    """Of the last record; -1 without one."""
+    record_count: int
+    payload_bytes: int
+    is_full: bool
+    """There was another record, and no room for it."""
+    batches: bytes
+
+
+def cut(batches: bytes, start_offset: int, end_offset: int, room: Room) -> Cut:
+    """As many records from ``start_offset`` on as there is room for, all below ``end_offset``.
+
+    Args:
+        batches: whole stored batches in order; the first may begin below, the last go on beyond.
+        start_offset: where the reader stands.
+        end_offset: the high watermark under which they were read.
+        room: what the answer may still take.
+
+    Raises:
+        CorruptBatchError: these are no batches.
+    """
+    count = used = 0
+    epoch = -1
+    is_full = False
+    last_end = next_offset = start_offset
+    first = last = 0
+    for position, header in iterate_headers(batches):
+        if header.base_offset >= end_offset:
+            break
+        if header.last_offset < start_offset:
+            first = last = position + header.batch_bytes
+            continue
+        if not header.is_control and header.record_count:
+            columns = decode_columns(batches, header, position)
+            taken = _take(columns, offsets_of(header, columns), start_offset, end_offset, room)
+            if taken.count:
+                count, used = count + taken.count, used + taken.payload_bytes
+                last_end, epoch = taken.end_offset, header.leader_epoch
+                last = position + header.batch_bytes
+                room = Room(
+                    payload_bytes=room.payload_bytes - taken.payload_bytes,
+                    records=room.records - taken.count,
+                    needs_one=False,
+                )
+            is_full = taken.is_full
+            if is_full:
+                next_offset = max(next_offset, last_end)
+                break
+        next_offset = min(header.next_offset, end_offset)
+    return Cut(
+        start_offset=start_offset,
+        end_offset=last_end,
+        next_offset=max(next_offset, last_end),
+        leader_epoch=epoch,
+        record_count=count,
+        payload_bytes=used,
+        is_full=is_full,
+        batches=batches[first:last] if count else b"",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Records of one batch. ``is_full``: one more was there and found no room."""
+
+    count: int
+    payload_bytes: int
+    end_offset: int
+    is_full: bool
+
+
+def _take(
+    columns: RecordColumns, offsets: Sequence[int], start: int, end: int, room: Room
+) -> _Taken:
+    sizes = _sizes(columns)
+    count = used = 0
+    taken_end = start
+    for offset, size in zip(offsets, sizes, strict=True):
+        if offset < start:
+            continue
+        if offset >= end:
+            break
+        is_first = room.needs_one and not count
+        if not is_first and (used + size > room.payload_bytes or count >= room.records):
+            return _Taken(count, used, taken_end, True)
+        count += 1
+        used += size
+        taken_end = offset + 1
+    return _Taken(count, used, taken_end, False)
+
+
+def _sizes(columns: RecordColumns) -> list[int]:
+    sizes = [len(value) if value else 0 for value in columns.values]
+    if columns.keys is None:
+        return sizes
+    return [size + (len(key) if key else 0) for size, key in zip(sizes, columns.keys, strict=True)]

@@ -1,0 +1,102 @@
+"""Ends REST consumers that nobody calls any more.
+
+The clocks are in the coordinator's memory: one that takes over gives every consumer its full time again. A look costs
+nothing while no consumer or broker comes or goes.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from node.clock import Clock
+from node.consumers.coordinator import ConsumerCoordinator
+from node.consumers.idle import IdleClocks
+from node.groups.coordinator_calls import CoordinatorCalls
+from node.metadata import MetadataStore
+from raft_meta.machine.coordinators import Coordinators
+from raft_meta.machine.image import Broker, ConsumerKey, Image, RestConsumer
+from storage.errors import MilenaError
+
+if TYPE_CHECKING:
+    from immutables import Map
+
+logger = logging.getLogger(__name__)
+
+LOOK_MS = 2_000
+EXPIRED_AT_ONCE_MAX = 500
+"""Deleted by one command."""
+SLICE = 500
+"""Consumers looked at before others have a turn of the loop."""
+
+
+class ConsumerExpiry:
+    """See the module. Owned by the data loop."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        calls: CoordinatorCalls,
+        coordinator: ConsumerCoordinator,
+        idle: IdleClocks,
+        clock: Clock,
+    ) -> None:
+        self._metadata = metadata
+        self._calls = calls
+        self._coordinator = coordinator
+        self._idle = idle
+        self._clock = clock
+        self._consumers: Map[ConsumerKey, RestConsumer] | None = None
+        self._brokers: Map[int, Broker] | None = None
+        self._mine: dict[str, bool] = {}
+        """By group: whether this node coordinates it, as the brokers are now."""
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            await self._clock.sleep(LOOK_MS)
+            image = self._metadata.image
+            if image.consumers is not self._consumers or image.brokers is not self._brokers:
+                await self._take_stock(image)
+            await self._expire()
+
+    async def _take_stock(self, image: Image) -> None:
+        """Whose clocks run here: in slices, since there may be tens of thousands."""
+        if image.brokers is not self._brokers:
+            self._mine.clear()
+        coordinators = Coordinators(image)
+        node_id = self._metadata.node_id
+        mine: set[ConsumerKey] = set()
+        for count, key in enumerate(image.consumers):
+            is_mine = self._mine.get(key[0])
+            if is_mine is None:
+                is_mine = self._mine[key[0]] = coordinators.of(key[0]) == node_id
+            if is_mine:
+                mine.add(key)
+            if count % SLICE == SLICE - 1:
+                await self._clock.sleep(0)
+        if len(self._mine) > 2 * len(image.consumers) + SLICE:
+            self._mine.clear()
+        self._idle.keep(mine, self._clock.now_ms())
+        self._consumers, self._brokers = image.consumers, image.brokers
+
+    async def _expire(self) -> None:
+        expired = [
+            key
+            for key in self._idle.expired(self._clock.now_ms(), EXPIRED_AT_ONCE_MAX)
+            if self._calls.coordinates(key[0])
+        ]
+        consumers = self._metadata.image.consumers
+        found = [consumers[key] for key in expired if key in consumers]
+        if not found:
+            return
+        await asyncio.gather(*(self._coordinator.commit_arrived(key) for key in expired))
+        # A call may have come while that was under way.
+        still = set(self._idle.expired(self._clock.now_ms(), 2 * EXPIRED_AT_ONCE_MAX))
+        gone = [c for c in found if (c.group_id, c.instance) in still]
+        try:
+            count = await self._coordinator.delete(gone) if gone else 0
+        except MilenaError as error:
+            logger.warning("%d idle consumers could not be forgotten: %s", len(gone), error)
+            return
+        logger.info("forgot idle consumers count=%d", count)

@@ -1,0 +1,89 @@
+"""REST consumers on one node, put together: what ``node.wiring`` starts, tells of images, and stops."""
+
+from collections.abc import Awaitable, Callable
+
+from http_api.ports import FetchRequest, FetchResult
+from node.clock import Clock
+from node.consumers.coordinator import ConsumerCoordinator
+from node.consumers.expiry import ConsumerExpiry
+from node.consumers.idle import IdleClocks
+from node.consumers.service import ConsumersService
+from node.consumers.tails import Tails
+from node.groups.parts import Groups
+from node.metadata import MetadataStore
+from node.peer import PeerClient
+from node.replicas import LocalReplicas
+from raft_meta.machine.image import Image, PartitionSet, Topic
+
+
+class ConsumerKeeper:
+    """``service`` is what the API calls, ``coordinator`` and ``expiry`` are the coordinator's part, ``tails`` waits.
+
+    Implements ``node.groups.rest_members.RestMembers``.
+    """
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        replicas: LocalReplicas,
+        peer: PeerClient,
+        clock: Clock,
+        groups: Groups,
+        fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
+        topic: Callable[[str], Awaitable[Topic]],
+        current_image: Callable[[], Awaitable[Image]],
+        broker_epoch: Callable[[], int],
+        new_name: Callable[[], str],
+        idle_ms: int,
+    ) -> None:
+        idle = IdleClocks(idle_ms)
+        self.tails = Tails(metadata=metadata, replicas=replicas, peer=peer, clock=clock)
+        self.coordinator = ConsumerCoordinator(
+            metadata=metadata,
+            current_image=current_image,
+            topic=topic,
+            fetch=fetch,
+            calls=groups.calls,
+            memberships=groups.coordinator,
+            commits=groups.commits,
+            peer=peer,
+            tails=self.tails,
+            idle=idle,
+            clock=clock,
+            broker_epoch=broker_epoch,
+        )
+        self.expiry = ConsumerExpiry(
+            metadata=metadata,
+            calls=groups.calls,
+            coordinator=self.coordinator,
+            idle=idle,
+            clock=clock,
+        )
+        self.service = ConsumersService(
+            metadata=metadata,
+            calls=groups.calls,
+            current_image=current_image,
+            new_name=new_name,
+            clock=clock,
+        )
+        groups.coordinator.use_rest_members(self)
+
+    def may_release(self, group_id: str, instance: str, partitions: PartitionSet) -> bool:
+        """Whether the consumer has let go of these."""
+        return self.coordinator.may_release(group_id, instance, partitions)
+
+    def on_image(self, image: Image) -> None:
+        """After the replicas: they watch those that are there then."""
+        self.tails.on_image(image)
+        self.coordinator.on_image(image)
+
+    async def run(self) -> None:
+        """Let idle consumers expire, until cancelled."""
+        await self.expiry.run()
+
+    async def close(self) -> None:
+        """Nothing goes on in the background any more."""
+        await self.service.close()
+        await self.coordinator.close()
+        await self.tails.close()

@@ -1,0 +1,287 @@
+"""One records call: gathers records of all assigned partitions in fair order, and waits where there are none."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from http_api.group_ports import Delivered, Delivery
+from http_api.ports import FetchResult
+from node.clock import Clock
+from node.consumers.delivery import Room, cut
+from node.consumers.places import PARALLEL
+from node.consumers.session import ConsumerSession
+from node.consumers.tails import Tails, Waiter
+from raft_meta.machine.image import PartitionKey
+from storage.errors import (
+    FateUnknownError,
+    MilenaError,
+    OffsetOutOfRangeError,
+    SubscriptionConflictError,
+)
+
+logger = logging.getLogger(__name__)
+
+ANSWER_BYTES_DEFAULT = 1 << 20
+ANSWER_BYTES_MAX = 16 << 20
+"""Keys and values of one answer."""
+ANSWER_RECORDS_MAX = 20_000
+"""Records without keys and values cost an answer something too."""
+SHARE_BYTES_MIN = 16 << 10
+"""Read of a partition at least, when many share an answer."""
+SHARE_BYTES_MAX = 1 << 20
+"""And at most: more is looked at in further reads, between which others have their turn."""
+GATHER_MS = 500
+"""How long records that are there wait for more, where ``fetch.min.bytes`` wants more: Kafka's fetch.max.wait.ms."""
+FOR_EVER_MS = 1 << 62
+GIVEN_UP = "this call was given up by its caller"
+RETRY_MS = 250
+RETRY_MS_MAX = 2_000
+"""A partition that could not be read is asked again after this long; twice as long each time, up to the bound."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What has been gathered."""
+
+    room: Room
+    bytes_min: int
+    payload_bytes: int = 0
+    is_full: bool = False
+    gathering_ms: int | None = None
+    """Since when there is something."""
+    deliveries: list[Delivery] = field(default_factory=list)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it need not wait for more."""
+        if self.is_full or self.room.is_over:
+            return True
+        return bool(self.deliveries) and 0 <= self.bytes_min <= self.payload_bytes
+
+    def gather_until(self, now_ms: int) -> int:
+        """How long it may wait for more, once there is something; -1 asks to wait for as long as the call may."""
+        if not self.deliveries or self.bytes_min < 0:
+            return FOR_EVER_MS
+        if self.gathering_ms is None:
+            self.gathering_ms = now_ms
+        return self.gathering_ms + GATHER_MS
+
+
+@dataclass(slots=True)
+class _Round:
+    """What became of one look at the partitions."""
+
+    has_moved: bool = False
+    failed: set[PartitionKey] = field(default_factory=set)
+
+
+class RecordsCall:
+    """One call of one consumer; ``run`` once.
+
+    Whatever ends it without an answer gives back what it has taken: those records are delivered by the next call.
+    A seek ends it empty: no client seeks while it waits, so that it is a call whose answer nobody hopes for any more.
+    """
+
+    def __init__(
+        self,
+        session: ConsumerSession,
+        *,
+        call_id: str,
+        timeout_ms: int,
+        max_bytes: int | None,
+        tails: Tails,
+        clock: Clock,
+    ) -> None:
+        self._session = session
+        self._call_id = call_id
+        self._timeout_ms = timeout_ms
+        self._seeks = session.seeks
+        self._retry_ms = RETRY_MS
+        self._tails = tails
+        self._clock = clock
+        consumer = session.view.consumer
+        wanted = ANSWER_BYTES_DEFAULT if max_bytes is None else max_bytes
+        self._answer = _Answer(
+            Room(
+                payload_bytes=min(max(wanted, 0), ANSWER_BYTES_MAX),
+                records=ANSWER_RECORDS_MAX,
+                needs_one=True,
+            ),
+            consumer.fetch_min_bytes,
+        )
+
+    async def run(self) -> Delivered:
+        """Gather an answer.
+
+        Raises:
+            SubscriptionConflictError: neither subscribed nor assigned.
+            OffsetOutOfRangeError: the consumer's policy does not say where to go.
+            NotCoordinatorError, ConsumerNotFoundError: nothing was delivered.
+            FateUnknownError: a repetition of this call has taken its place.
+        """
+        session = self._session
+        started_ms = self._clock.now_ms()
+        if session.under_way == self._call_id:
+            # Its caller has lost the connection on which the first one's answer would come.
+            session.under_way = ""
+            session.wake()
+        session.queued.add(self._call_id)
+        async with session.one_at_a_time:
+            try:
+                if self._call_id not in session.queued:
+                    raise FateUnknownError(GIVEN_UP)
+                session.under_way = self._call_id
+                return await self._run(started_ms + self._timeout_ms)
+            except BaseException:
+                session.cursor.take_back(self._call_id)
+                raise
+            finally:
+                session.queued.discard(self._call_id)
+                session.under_way, session.waiter = "", None
+
+    async def _run(self, deadline_ms: int) -> Delivered:
+        session = self._session
+        is_first = True
+        while True:
+            session.waiter = waiter = Waiter()
+            try:
+                async with session.turn:
+                    self._check()
+                    if session.seeks != self._seeks:
+                        return Delivered(format=session.view.consumer.format, deliveries=())
+                    if is_first:
+                        await self._begin()
+                    looked = await self._look()
+                is_first = False
+                now_ms = self._clock.now_ms()
+                deadline_ms = min(deadline_ms, self._answer.gather_until(now_ms))
+                left_ms = deadline_ms - now_ms
+                if self._answer.is_enough or left_ms <= 0:
+                    return self._delivered()
+                if not looked.has_moved:
+                    await self._wait(waiter, looked, left_ms)
+            finally:
+                waiter.close()
+
+    def _check(self) -> None:
+        session = self._session
+        session.check()
+        if session.under_way != self._call_id:
+            raise FateUnknownError(GIVEN_UP)
+        consumer = session.view.consumer
+        if not (consumer.topics or consumer.pattern is not None or consumer.assigned):
+            raise SubscriptionConflictError(
+                f"consumer {session.key[1]!r} is neither subscribed to topics nor assigned partitions"
+            )
+
+    async def _begin(self) -> None:
+        """The client is here again: it has what it was given before."""
+        session = self._session
+        session.take_assignment()
+        session.cursor.begin(self._call_id)
+        if session.cursor.is_commit_due(self._clock.now_ms()):
+            await session.commits.commit_quietly(session.cursor.arrived())
+
+    # -- one look at all partitions --------------------------------------------------------------
+
+    async def _look(self) -> _Round:
+        session, looked = self._session, _Round()
+        session.take_assignment()
+        if session.cursor.unplaced():
+            await session.places.find()
+            looked.failed.update(session.cursor.unplaced())
+        keys = [key for key in session.cursor if self._is_worth_asking(key)]
+        for start in range(0, len(keys), PARALLEL):
+            if self._answer.room.is_over:
+                break
+            await self._read(keys[start : start + PARALLEL], looked)
+        return looked
+
+    def _is_worth_asking(self, key: PartitionKey) -> bool:
+        position = self._session.cursor.position(key)
+        if position is None:
+            return False
+        return not (self._timeout_ms and self._tails.is_quiet(key, position))
+
+    async def _read(self, keys: Sequence[PartitionKey], looked: _Round) -> None:
+        session, room = self._session, self._answer.room
+        share = min(max(room.payload_bytes // len(keys), SHARE_BYTES_MIN), SHARE_BYTES_MAX)
+        if len(keys) == 1:
+            found = [await self._fetch(keys[0], share)]
+        else:
+            found = await asyncio.gather(*(self._fetch(key, share) for key in keys))
+        # What was taken away meanwhile is not ours to deliver, nor anything that another node may deliver now.
+        self._check()
+        session.take_assignment()
+        for key, result in zip(keys, found, strict=True):
+            if isinstance(result, FetchResult):
+                self._take(key, result, looked)
+            elif isinstance(result, OffsetOutOfRangeError):
+                await self._reset(key, result, looked)
+            else:
+                logger.debug("consumer=%s/%s cannot read: %s", *session.key, result)
+                looked.failed.add(key)
+
+    async def _fetch(self, key: PartitionKey, max_bytes: int) -> FetchResult | MilenaError:
+        position = self._session.cursor.position(key)
+        assert position is not None
+        try:
+            return await self._session.places.fetch(key, position, max_bytes=max_bytes)
+        except MilenaError as error:
+            return error
+
+    async def _reset(self, key: PartitionKey, error: OffsetOutOfRangeError, looked: _Round) -> None:
+        if key not in self._session.cursor:
+            return
+        try:
+            await self._session.places.reset(key, error)
+            looked.has_moved = True
+        except OffsetOutOfRangeError:
+            if not self._answer.deliveries:
+                raise
+        except MilenaError:
+            looked.failed.add(key)
+        self._session.take_assignment()
+
+    def _take(self, key: PartitionKey, result: FetchResult, looked: _Round) -> None:
+        answer = self._answer
+        if answer.room.is_over:
+            return
+        made = cut(result.batches, result.start_offset, result.high_watermark, answer.room)
+        answer.is_full |= made.is_full
+        if made.next_offset == made.start_offset or not self._session.cursor.deliver(key, made):
+            return
+        looked.has_moved = True
+        answer.room = answer.room.less(made)
+        answer.payload_bytes += made.payload_bytes
+        if made.record_count:
+            delivery = Delivery(
+                topic=self._session.view.image.topics[key[0]].name,
+                partition=key[1],
+                start_offset=made.start_offset,
+                end_offset=made.end_offset,
+                batches=made.batches,
+            )
+            answer.deliveries.append(delivery)
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    async def _wait(self, waiter: Waiter, looked: _Round, left_ms: int) -> None:
+        """Until there is news: a record, another assignment, another call of this consumer."""
+        cursor = self._session.cursor
+        for key in cursor:
+            position = cursor.position(key)
+            if position is not None and key not in looked.failed:
+                self._tails.watch(waiter, key, position)
+        if looked.failed:
+            left_ms = min(left_ms, self._retry_ms)
+            self._retry_ms = min(2 * self._retry_ms, RETRY_MS_MAX)
+        else:
+            self._retry_ms = RETRY_MS
+        await waiter.wait(left_ms)
+
+    def _delivered(self) -> Delivered:
+        return Delivered(
+            format=self._session.view.consumer.format, deliveries=self._answer.deliveries
+        )

@@ -1,0 +1,117 @@
+"""What a REST consumer reads, on its coordinator: as a member of its group by subscription, or partitions by hand."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from node.consumers import lookup, wire
+from node.consumers.answers import Answers
+from node.consumers.session import ConsumerSession
+from node.consumers.session_table import SessionTable
+from node.consumers.session_tools import Memberships
+from node.consumers.store import ConsumerStore
+from node.groups.coordinator_calls import Reply
+from node.groups.rest_members import member_of
+from node.metadata import MetadataStore
+from node.peer_codec import Fields, int_field, optional_str_field
+from raft_meta.machine import partition_sets
+from raft_meta.machine.image import Image, RestConsumer, Topic
+from storage.errors import InvalidRequestError, LimitReachedError, SubscriptionConflictError
+
+SHARING_MS = 500
+"""How long a subscription waits until what it reads is its own."""
+
+
+class SubscriptionCalls:
+    """See the module. Handlers of ``CoordinatorCalls``."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        topic: Callable[[str], Awaitable[Topic]],
+        sessions: SessionTable,
+        store: ConsumerStore,
+        answers: Answers,
+        memberships: Memberships,
+    ) -> None:
+        self._metadata = metadata
+        self._topic = topic
+        self._sessions = sessions
+        self._store = store
+        self._answers = answers
+        self._memberships = memberships
+
+    async def on_subscribe(self, fields: Fields, body: bytes) -> Reply:
+        """Subscribe; without topics and pattern, give up subscription or assignment."""
+        del body
+        topics = tuple(sorted(set(wire.str_list(fields, "topics"))))
+        pattern = optional_str_field(fields, "pattern")
+        async with self._sessions.call(wire.consumer_key(fields)) as session, session.turn:
+            consumer = session.view.consumer
+            if consumer.assigned and (topics or pattern is not None):
+                raise SubscriptionConflictError(
+                    f"consumer {session.key[1]!r} has a manual assignment; delete its subscription first"
+                )
+            wanted = replace(consumer, topics=topics, pattern=pattern, assigned=())
+            if wanted != consumer:
+                if not (topics or pattern is not None):
+                    await self._answers.prove(session, int_field(fields, "from"))
+                    await session.commit_delivered()
+                await self._store.put(wanted)
+                session.places.begin_anew()
+            await self._join(session, consumer)
+            await session.settle_places()
+        return {}, ()
+
+    async def _join(self, session: ConsumerSession, before: RestConsumer) -> None:
+        """Let membership follow the subscription; one that cannot be is taken back.
+
+        Raises:
+            MilenaError: it is subscribed as before, or, when nobody can tell, will be a member by and by.
+        """
+        try:
+            await self._memberships.settle(*session.key)
+        except (InvalidRequestError, LimitReachedError):
+            if session.view.consumer != before:
+                await self._store.put(before)
+            raise
+
+        def is_settled(image: Image) -> bool:
+            member = member_of(image, *session.key)
+            return member is None or member.held == member.target
+
+        # What others have to give back first may come later; consumers behind the API do so at once.
+        await self._metadata.wait_until(is_settled, timeout_ms=SHARING_MS)
+
+    async def on_assign(self, fields: Fields, body: bytes) -> Reply:
+        """Read these partitions, as no member of the group."""
+        del body
+        names = wire.unpack_partitions(fields, "partitions")
+        keys = await lookup.partition_keys(names, self._topic)
+        async with self._sessions.call(wire.consumer_key(fields)) as session, session.turn:
+            consumer = session.view.consumer
+            if consumer.topics or consumer.pattern is not None:
+                raise SubscriptionConflictError(
+                    f"consumer {session.key[1]!r} is subscribed to topics; delete its subscription first"
+                )
+            wanted = replace(consumer, assigned=partition_sets.of(keys))
+            if wanted != consumer:
+                await self._answers.prove(session, int_field(fields, "from"))
+                await session.commit_delivered()
+                await self._store.put(wanted)
+            await session.settle_places()
+        return {}, ()
+
+    async def on_view(self, fields: Fields, body: bytes) -> Reply:
+        """What it is subscribed to, and what it reads."""
+        del body
+        async with self._sessions.call(wire.consumer_key(fields)) as session:
+            consumer = session.view.consumer
+            topics = session.view.image.topics
+            return {
+                "topics": list(consumer.topics),
+                "pattern": consumer.pattern,
+                "partitions": [
+                    [topics[topic_id].name, number] for topic_id, number in session.view.assigned()
+                ],
+            }, ()

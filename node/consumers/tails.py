@@ -1,0 +1,260 @@
+"""Waiting for records at the ends of many partitions, without asking again and again.
+
+A consumer that has read all there is waits on the ends of its partitions at once. Where this node has a replica, its
+high watermark says that there is more; of other partitions the leader is asked once for all that wait here, and answers
+when there is more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from node.clock import Clock
+from node.metadata import MetadataStore
+from node.partition_runner import PartitionRunner, ReplicaRole
+from node.peer import PeerClient
+from node.peer_codec import Fields, int_field, str_field
+from node.replicas import LocalReplicas
+from raft_meta.machine.image import Image, Partition, PartitionKey
+from storage.errors import MilenaError, NoLeaderError, NotLeaderError
+from storage.files import Buffer
+
+logger = logging.getLogger(__name__)
+
+TAIL = "tail"
+POLL_MS = 30_000
+"""How long a leader holds its answer back. A poll that nobody waits for any more lasts until then."""
+POLL_MARGIN_MS = 2_000
+NOT_ASKING = -1
+RETRY_MS = 500
+"""After a leader that could not be asked, unless the image changes before."""
+
+
+class Waiter:
+    """Something that waits on several partitions; ``wake`` ends that."""
+
+    __slots__ = ("_future", "_watches")
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watches: list[_Watch] = []
+
+    def wake(self) -> None:
+        """There is something to look at."""
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def add(self, watch: "_Watch") -> None:
+        """Wait on this one too."""
+        self._watches.append(watch)
+
+    async def wait(self, timeout_ms: float) -> None:
+        """Until woken, or the time is up."""
+        if self._future.done() or timeout_ms <= 0:
+            return
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.wake)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+
+    def close(self) -> None:
+        """Wait no more, anywhere."""
+        for watch in self._watches:
+            watch.forget(self)
+        self._watches.clear()
+
+
+class _Watch:
+    """The end of one partition, and who waits for it to move on."""
+
+    def __init__(self, tails: "Tails", key: PartitionKey, state: Partition | None) -> None:
+        self.key = key
+        self.state = state
+        """In the image when the watch was set up; another one means that another replica may have the news."""
+        self.runner: PartitionRunner | None = None
+        self.poll: asyncio.Task[None] | None = None
+        self.poll_offset = 0
+        """What the poll under way waits for."""
+        self._tails = tails
+        self._waiting: dict[Waiter, int] = {}
+        self._least = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting
+
+    @property
+    def least(self) -> int:
+        """The lowest offset that somebody waits for."""
+        return self._least
+
+    def add(self, waiter: Waiter, offset: int) -> None:
+        self._least = min(self._least, offset) if self._waiting else offset
+        self._waiting[waiter] = offset
+        waiter.add(self)
+
+    def forget(self, waiter: Waiter) -> None:
+        if self._waiting.pop(waiter, None) is not None and not self._waiting:
+            self._tails.on_empty(self)
+
+    def on_news(self, runner: PartitionRunner) -> None:
+        """The local replica's log or high watermark moved, or its role changed."""
+        if runner.is_closed:
+            self.wake_all()
+        else:
+            self.advance(runner.high_watermark)
+
+    def advance(self, high_watermark: int) -> None:
+        """Wake whoever waits for less."""
+        if high_watermark > self._least:
+            kept = []
+            for waiter, offset in self._waiting.items():
+                if offset < high_watermark:
+                    waiter.wake()
+                else:
+                    kept.append(offset)
+            self._least = min(kept, default=high_watermark)
+
+    def wake_all(self) -> None:
+        for waiter in self._waiting:
+            waiter.wake()
+
+
+class Tails:
+    """The ends that somebody on this node waits for. Owned by the data loop."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        replicas: LocalReplicas,
+        peer: PeerClient,
+        clock: Clock,
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._peer = peer
+        self._clock = clock
+        self._watches: dict[PartitionKey, _Watch] = {}
+        self._partitions = metadata.image.partitions
+        self._polls: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    def watch(self, waiter: Waiter, key: PartitionKey, offset: int) -> None:
+        """Wake the waiter once the partition has a committed record at or above ``offset``."""
+        watch = self._watches.get(key)
+        if watch is None:
+            watch = self._watches[key] = _Watch(self, key, self._metadata.image.partition(*key))
+            self._attach(watch)
+        watch.add(waiter, offset)
+        if watch.runner is not None:
+            watch.on_news(watch.runner)
+        else:
+            self._poll(watch)
+
+    def is_quiet(self, key: PartitionKey, offset: int) -> bool:
+        """Whether the leader is being asked already for what comes at ``offset``, and has not answered."""
+        watch = self._watches.get(key)
+        return watch is not None and watch.poll is not None and watch.poll_offset == offset
+
+    def _attach(self, watch: _Watch) -> None:
+        runner = self._replicas.find(*watch.key)
+        if runner is not None and not runner.is_damaged and runner.role is not ReplicaRole.OFFLINE:
+            watch.runner = runner
+            # Many watch the replica through one watcher, which costs an append next to nothing.
+            runner.watchers[watch] = None
+
+    def on_empty(self, watch: _Watch) -> None:
+        """Nobody waits there any more. A poll goes on: somebody comes back as a rule."""
+        if watch.poll is None:
+            self._drop(watch)
+
+    def _drop(self, watch: _Watch) -> None:
+        if watch.runner is not None:
+            watch.runner.watchers.pop(watch, None)
+        if self._watches.get(watch.key) is watch:
+            del self._watches[watch.key]
+
+    def on_image(self, image: Image) -> None:
+        """Another leader, or another set of replicas: whoever waits looks again, and watches the right one then."""
+        if image.partitions is self._partitions:
+            return
+        self._partitions = image.partitions
+        for key, watch in list(self._watches.items()):
+            if image.partitions.get(key) is not watch.state:
+                self._drop(watch)
+                if watch.poll is not None:
+                    watch.poll.cancel()
+                watch.wake_all()
+
+    # -- partitions of other nodes ---------------------------------------------------------------
+
+    def _poll(self, watch: _Watch) -> None:
+        if watch.poll is not None:
+            if watch.poll_offset <= watch.least:
+                return
+            watch.poll.cancel()
+        task = asyncio.get_running_loop().create_task(self._ask(watch), name="tail")
+        watch.poll, watch.poll_offset = task, watch.least
+        self._polls.add(task)
+        task.add_done_callback(lambda done: self._on_polled(watch, done))
+
+    def _on_polled(self, watch: _Watch, done: "asyncio.Task[None]") -> None:
+        self._polls.discard(done)
+        if not done.cancelled() and (error := done.exception()) is not None:
+            logger.error("waiting for partition=%s failed", watch.key, exc_info=error)
+        if watch.poll is done:
+            watch.poll = None
+            if watch.is_empty:
+                self._drop(watch)
+            elif not done.cancelled():
+                self._poll(watch)
+
+    async def _ask(self, watch: _Watch) -> None:
+        """Ask the leader once; its answer, or why there is none, ends the poll."""
+        topic_id, partition = watch.key
+        state = self._metadata.image.partition(topic_id, partition)
+        try:
+            if state is None or state.leader is None:
+                raise NoLeaderError(f"partition {partition} of {topic_id} has no leader")
+            answer, _ = await self._peer.call(
+                state.leader,
+                TAIL,
+                {
+                    "topic": topic_id,
+                    "partition": partition,
+                    "offset": watch.poll_offset,
+                    "wait_ms": POLL_MS,
+                },
+                timeout_ms=POLL_MS + POLL_MARGIN_MS,
+            )
+            # Whoever is woken looks before this task is over, and must not take it for a question under way.
+            watch.poll_offset = NOT_ASKING
+            watch.advance(int_field(answer, "hw"))
+        except MilenaError as error:
+            logger.debug("cannot wait at the leader of partition=%s: %s", watch.key, error)
+            watch.poll_offset = NOT_ASKING
+            await self._clock.sleep(RETRY_MS)
+
+    async def on_tail(
+        self, peer_id: int, header: Fields, body: Buffer
+    ) -> tuple[Fields, Sequence[Buffer]]:
+        """Another node waits for records of a partition that this one leads."""
+        del peer_id, body
+        key = str_field(header, "topic"), int_field(header, "partition")
+        offset = int_field(header, "offset")
+        runner = self._replicas.find(*key)
+        if runner is None or runner.leader is None:
+            raise NotLeaderError(f"broker {self._metadata.node_id} does not lead the partition")
+        await runner.wait_committed(offset, min(int_field(header, "wait_ms"), POLL_MS))
+        return {"hw": runner.high_watermark}, ()
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        polls = list(self._polls)
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)

@@ -1,0 +1,156 @@
+"""Small writes of many requests to one partition, put together into one batch.
+
+A batch costs as much whether it holds one record or hundreds: encoding, a call to the leader, a write, a checksum on
+every replica, a header in every reader's way. So records that arrive in one turn of the loop go out together, and so do
+those that arrive while the batch before them is under way, for a few milliseconds at most. What is large enough to pay
+for itself, has a key for idempotency, or could be refused for its content goes its own way: nobody's record is refused
+for a neighbour's. So does what nobody waits for (acks=0): its client's next write may be here before this one left, and
+must not overtake it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from http_api.ports import Acks
+from node.record_batches import PartitionBatch, merge
+from raft_meta.machine.configs import TopicSettings
+from raft_meta.machine.image import Topic
+from storage.errors import MilenaError
+
+MEMBER_BYTES_MAX = 32 << 10
+"""A request's records for one partition; above it the fixed costs are paid."""
+GROUP_BYTES_MAX = 512 << 10
+UNDER_WAY_MAX = 1
+"""Batches of one partition on their way, before what arrives waits for one of them."""
+HOLD_MS = 5
+"""How long it may wait: a batch that is stuck must not hold up what comes after it."""
+
+Offsets = Sequence[int | None]
+Append = Callable[[Topic, TopicSettings, PartitionBatch, int, Acks, int], Awaitable[Offsets]]
+"""Encodes and appends records of so many bytes; returns their offsets, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """What members of one batch have in common."""
+
+    topic: Topic
+    settings: TopicSettings
+    partition: int
+    acks: Acks
+    timeout_ms: int
+
+
+_Key = tuple[str, int, int, int]
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Parts that will be one batch, and who waits for them."""
+
+    where: _Where
+    parts: list[PartitionBatch] = field(default_factory=list)
+    waiting: "list[asyncio.Future[Offsets]]" = field(default_factory=list)
+    size: int = 0
+    timer: asyncio.Handle | None = None
+
+
+class WriteGatherer:
+    """Gathers writes and appends them through ``append``. Belongs to the data loop."""
+
+    def __init__(self, append: Append) -> None:
+        self._append = append
+        self._groups: dict[_Key, _Group] = {}
+        self._under_way: dict[_Key, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @staticmethod
+    def takes(part: PartitionBatch, size: int, settings: TopicSettings, acks: Acks) -> bool:
+        """Whether these records may share a batch: small, waited for, and nothing in them that can be refused."""
+        columns = part.columns
+        return (
+            acks is not Acks.NONE
+            and size <= MEMBER_BYTES_MAX
+            and size * 4 <= settings.max_message_bytes
+            and columns.headers is None
+            and columns.timestamp_deltas is None
+        )
+
+    def submit(
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        *,
+        size: int,
+        acks: Acks,
+        timeout_ms: int,
+    ) -> "asyncio.Future[Offsets]":
+        """Queue records; the future holds their offsets, or the error of the batch that they went in."""
+        key = (topic.topic_id, part.partition, acks.value, timeout_ms)
+        group = self._groups.get(key)
+        if group is not None and group.size + size > min(
+            GROUP_BYTES_MAX, settings.max_message_bytes // 2
+        ):
+            self._send(key)
+            group = None
+        loop = asyncio.get_running_loop()
+        if group is None:
+            group = _Group(_Where(topic, settings, part.partition, acks, timeout_ms))
+            self._groups[key] = group
+            if self._under_way.get(key, 0) < UNDER_WAY_MAX:
+                group.timer = loop.call_soon(self._send, key)
+            else:
+                group.timer = loop.call_later(HOLD_MS / 1000, self._send, key)
+        future: asyncio.Future[Offsets] = loop.create_future()
+        group.parts.append(part)
+        group.waiting.append(future)
+        group.size += size
+        return future
+
+    def _send(self, key: _Key) -> None:
+        group = self._groups.pop(key, None)
+        if group is None:
+            return
+        if group.timer is not None:
+            group.timer.cancel()
+        self._under_way[key] = self._under_way.get(key, 0) + 1
+        task = asyncio.get_running_loop().create_task(self._run(key, group))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, key: _Key, group: _Group) -> None:
+        where = group.where
+        try:
+            offsets = await self._append(
+                where.topic,
+                where.settings,
+                merge(group.parts),
+                group.size,
+                where.acks,
+                where.timeout_ms,
+            )
+        except asyncio.CancelledError:
+            for future in group.waiting:
+                future.cancel()
+            raise
+        except Exception as error:
+            waiting = [future for future in group.waiting if not future.done()]
+            for future in waiting:
+                future.set_exception(error)
+            # A broken invariant goes on through the request that waits for it.
+            if not waiting and not isinstance(error, MilenaError):
+                raise
+        else:
+            place = 0
+            for part, future in zip(group.parts, group.waiting, strict=True):
+                count = len(part.columns.values)
+                if not future.done():
+                    future.set_result(offsets[place : place + count])
+                place += count
+        finally:
+            self._under_way[key] -= 1
+            if not self._under_way[key]:
+                del self._under_way[key]
+            self._send(key)

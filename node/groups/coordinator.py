@@ -1,0 +1,272 @@
+"""The coordinator of groups: the desks of those that this node coordinates now, and what time does to them.
+
+Which groups are its own follows from the image; a group that moves here begins with full sessions, and its targets are
+looked at. Without a lease nothing is decided, and after a pause of its own, or a time without a lease, everybody gets
+full sessions again: who was silent may not have been heard.
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+
+from immutables import Map
+
+from node.clock import Clock
+from node.groups.coordinator_calls import CoordinatorCalls
+from node.groups.desk import GroupDesk
+from node.groups.desk_context import DeskContext
+from node.groups.group_counts import GroupCounts
+from node.groups.rest_members import RestMembers
+from node.groups.sessions import NEVER
+from node.groups.subscriptions import Subscriptions
+from node.metadata import MetadataStore
+from raft_meta.machine.coordinators import Coordinators
+from raft_meta.machine.image import Broker, Group, Image, Topic
+from storage.errors import NotCoordinatorError
+from storage.types import MonotonicMs
+
+TICK_MS = 100
+STALL_MS = 500
+"""A tick that comes this much too late says that this node was not listening."""
+
+
+class GroupCoordinator:
+    """Groups on their coordinator. Runs on the data loop."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        calls: CoordinatorCalls,
+        clock: Clock,
+        pool: Executor,
+        counts: GroupCounts,
+        broker_epoch: Callable[[], int],
+        has_lease: Callable[[], bool],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._counts = counts
+        self._broker_epoch = broker_epoch
+        self._has_lease = has_lease
+        self._on_failure = on_failure
+        self._calls = calls
+        self._rest_members: RestMembers | None = None
+        self._desks: dict[str, GroupDesk] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._due: list[tuple[MonotonicMs, int, str]] = []
+        self._next_due: dict[str, MonotonicMs] = {}
+        self._sequence = itertools.count()
+        self._brokers: Map[int, Broker] = Map()
+        self._topics: Map[str, Topic] = Map()
+        self._groups: Map[str, Group] = Map()
+        self._made: set[str] = set()
+        """Desks that somebody asked for since the last tick: nothing may have come of it."""
+        self._is_audit_due = False
+        self._was_led = False
+        self._is_closed = False
+        self._context = DeskContext(
+            metadata=metadata,
+            clock=clock,
+            pool=pool,
+            broker_epoch=broker_epoch,
+            check=calls.check,
+            subscriptions=Subscriptions(),
+            counts=counts,
+            rest_members=lambda: self._rest_members,
+            spawn=self._spawn,
+            on_due=self._schedule,
+        )
+
+    # -- REST consumers --------------------------------------------------------------------------
+
+    def use_rest_members(self, keeper: RestMembers) -> None:
+        """Who keeps REST consumers, and is asked before one of them loses partitions."""
+        self._rest_members = keeper
+
+    async def settle(self, group_id: str, instance: str) -> None:
+        """Return once the consumer is the member of its group that its subscription says; see ``rest_members``.
+
+        Raises:
+            NotCoordinatorError, NoQuorumError: nothing was changed.
+            InvalidRequestError, LimitReachedError: it cannot be a member; nothing was changed.
+            FateUnknownError: it may be changed.
+        """
+        await self.desk(group_id).settle(instance)
+
+    def look(self, group_id: str) -> None:
+        """A consumer has let go of what kept it from releasing partitions."""
+        desk = self._desks.get(group_id)
+        if desk is not None:
+            desk.kick()
+
+    def __len__(self) -> int:
+        """Groups that it has a desk for."""
+        return len(self._desks)
+
+    # -- desks -----------------------------------------------------------------------------------
+
+    def desk(self, group_id: str) -> GroupDesk:
+        """Where the group is coordinated.
+
+        Raises:
+            NotCoordinatorError: not here, or not now.
+        """
+        self._calls.check(group_id)
+        if self._is_closed:
+            raise NotCoordinatorError("this node is stopping; nothing was done")
+        desk = self._desks.get(group_id)
+        if desk is None:
+            desk = self._desks[group_id] = GroupDesk(group_id, self._context)
+            self._made.add(group_id)
+        return desk
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
+
+    def _schedule(self, group_id: str, due_ms: MonotonicMs) -> None:
+        """Sessions only grow while a desk is not looked at, so an early look is enough."""
+        known = self._next_due.get(group_id, NEVER)
+        if due_ms < known:
+            self._next_due[group_id] = due_ms
+            heapq.heappush(self._due, (due_ms, next(self._sequence), group_id))
+
+    # -- the image -------------------------------------------------------------------------------
+
+    def on_image(self, image: Image) -> None:
+        """Follow who coordinates what, and what there is to share out."""
+        if self._is_closed:
+            return
+        if image.brokers is not self._brokers:
+            self._brokers = image.brokers
+            self._recast(image)
+            self._is_audit_due = True
+        if image.topics is not self._topics:
+            self._topics = image.topics
+            for desk in self._desks.values():
+                desk.kick()
+        if image.groups is not self._groups:
+            self._groups = image.groups
+            self._is_audit_due = True
+
+    def _recast(self, image: Image) -> None:
+        """Brokers came or went: give up what others coordinate, take over what is ours."""
+        node_id = self._metadata.node_id
+        me = image.brokers.get(node_id)
+        coordinators = Coordinators(image)
+
+        def is_ours(group_id: str) -> bool:
+            is_here = me is not None and me.broker_epoch == self._broker_epoch()
+            return is_here and coordinators.of(group_id) == node_id
+
+        for group_id in [group_id for group_id in self._desks if not is_ours(group_id)]:
+            self._drop(group_id)
+        for group_id, instances in _to_settle(image).items():
+            if group_id not in self._desks and is_ours(group_id):
+                desk = self._desks[group_id] = GroupDesk(group_id, self._context)
+                desk.is_dirty = True
+                for instance in instances:
+                    desk.settle_soon(instance)
+
+    def _drop(self, group_id: str) -> None:
+        self._desks.pop(group_id).close()
+        self._next_due.pop(group_id, None)
+
+    # -- time ------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Expire members, and try again what failed, until cancelled."""
+        before_ms = self._clock.now_ms()
+        while True:
+            await self._clock.sleep(TICK_MS)
+            now_ms = self._clock.now_ms()
+            is_led = self._has_lease()
+            if is_led and (not self._was_led or now_ms - before_ms > TICK_MS + STALL_MS):
+                self._extend(now_ms)
+            if self._was_led and not is_led:
+                self._give_up()
+            self._was_led, before_ms = is_led, now_ms
+            if is_led:
+                self._tick(now_ms)
+
+    def _extend(self, now_ms: MonotonicMs) -> None:
+        for desk in self._desks.values():
+            desk.sessions.extend(now_ms)
+
+    def _give_up(self) -> None:
+        """Nobody waits at a coordinator that cannot know whether it is one; the desks come back with the lease."""
+        for group_id in list(self._desks):
+            self._drop(group_id)
+        self._brokers = Map()
+
+    def _tick(self, now_ms: MonotonicMs) -> None:
+        if self._brokers is not self._metadata.image.brokers:
+            self.on_image(self._metadata.image)
+        if self._is_audit_due:
+            self._audit()
+        self._drop_made_for_nothing()
+        while self._due and self._due[0][0] <= now_ms:
+            due_ms, _, group_id = heapq.heappop(self._due)
+            if self._next_due.get(group_id) == due_ms:
+                del self._next_due[group_id]
+                if (desk := self._desks.get(group_id)) is not None:
+                    desk.expire(now_ms)
+        for desk in self._desks.values():
+            if desk.is_dirty:
+                desk.kick()
+
+    def _audit(self) -> None:
+        """Groups change also by what others do: consumers and topics that are deleted."""
+        self._is_audit_due = False
+        for group_id, desk in list(self._desks.items()):
+            desk.look()
+            if desk.is_overtaken:
+                desk.kick()
+            if desk.is_idle:
+                self._drop(group_id)
+        self._counts.groups = len(self._desks)
+        self._counts.members = sum(
+            len(desk.group.members) for desk in self._desks.values() if desk.group is not None
+        )
+
+    def _drop_made_for_nothing(self) -> None:
+        """Anybody may name any number of groups that are not there, and nothing that is there changes by that."""
+        made, self._made = self._made, set()
+        for group_id in made:
+            desk = self._desks.get(group_id)
+            if desk is None or not desk.is_idle:
+                continue
+            self._drop(group_id)
+
+    async def close(self) -> None:
+        """Answer who waits, and stop."""
+        self._is_closed = True
+        for group_id in list(self._desks):
+            self._drop(group_id)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _to_settle(image: Image) -> dict[str, list[str]]:
+    """Groups with members, or that shall have some; and the REST consumers that are in them or shall be."""
+    found = {
+        group.group_id: [member.member_id for member in group.members if member.is_rest]
+        for group in image.groups.values()
+        if group.members
+    }
+    for (group_id, instance), consumer in image.consumers.items():
+        if consumer.topics or consumer.pattern is not None:
+            found.setdefault(group_id, []).append(instance)
+    return found

@@ -1,0 +1,260 @@
+"""How any node has something done by a group's coordinator, wherever that is now.
+
+A service of the coordinator tells its handlers once, by ``serve``; whoever wants it done awaits ``call``, on any node:
+
+    calls.serve("group_commit", self._on_commit)          # async (fields, body) -> (fields, chunks of the body)
+    fields, body = await calls.call(
+        "group_commit", group_id, {"offsets": [...]}, repeat=Repeat.ELSEWHERE
+    )
+
+``call`` finds the coordinator in the local image and asks it over the peer port, or directly when it is this node. A
+handler runs only on the group's coordinator while that has a live lease: elsewhere the answer is NotCoordinatorError,
+before the handler is entered; a handler may raise it as well as long as it has done nothing. Then, and when the
+coordinator cannot be reached or there is none, ``call`` waits for the image to change and tries again, for at most
+``COORDINATOR_WAIT_MS``. ``Repeat`` says what becomes of a call that may have been carried out.
+
+Fields are what msgpack carries, lists rather than tuples; "group" and "wait_ms" are added here. ``wait_ms`` is how long
+the coordinator may hold back its answer, less what earlier tries have used up.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum, unique
+from typing import TypeAlias
+
+from node.clock import Clock
+from node.metadata import MetadataStore
+from node.peer import PeerClient, PeerServer, PeerUnreachableError
+from node.peer_codec import Buffer, Fields, str_field
+from raft_meta.machine.coordinators import coordinator_of
+from raft_meta.machine.image import Image
+from storage.errors import (
+    DrainingError,
+    FateUnknownError,
+    FeatureLevelError,
+    InvalidRequestError,
+    MilenaError,
+    NotCoordinatorError,
+    NotReadyError,
+)
+
+COORDINATOR_WAIT_MS = 5_000
+"""How long a call waits for somebody who coordinates the group: a broker is fenced within about two seconds, and its
+successor knows it as soon as it has applied that."""
+RETRY_MS = 50
+"""Between two tries, unless the image changes before."""
+ANSWER_MS = 8_000
+"""For the answer, beside the wait that the caller asks for: longer than the coordinator waits for the quorum."""
+
+Reply: TypeAlias = tuple[Fields, Sequence[Buffer]]
+CoordinatorHandler: TypeAlias = Callable[[Fields, bytes], Awaitable[Reply]]
+"""(fields, body) -> (fields, chunks of the body)."""
+
+_NOTHING_DONE = (NotCoordinatorError, PeerUnreachableError, NotReadyError, DrainingError)
+
+
+@unique
+class Repeat(StrEnum):
+    """When a call whose answer was lost may be made again."""
+
+    NEVER = "never"
+    """The result is unknown, and said to be."""
+    ELSEWHERE = "elsewhere"
+    """Once the group has another coordinator. What the former one proposed has been applied before that, or is refused
+    for ever, so nothing of the lost call comes after the repeated one: for what may be done twice but not late."""
+    ALWAYS = "always"
+    """For what does no harm, however often and late it is done."""
+
+
+class CoordinatorCalls:
+    """Calls to groups' coordinators, and the coordinator's own handlers. Owned by the data loop."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        peer: PeerClient,
+        clock: Clock,
+        broker_epoch: Callable[[], int],
+        has_lease: Callable[[], bool],
+    ) -> None:
+        self._metadata = metadata
+        self._peer = peer
+        self._clock = clock
+        self._broker_epoch = broker_epoch
+        self._has_lease = has_lease
+        self.handlers: dict[str, CoordinatorHandler] = {}
+
+    # -- on the coordinator ----------------------------------------------------------------------
+
+    def serve(self, request_type: str, handler: CoordinatorHandler) -> None:
+        """Do this for the groups that this node coordinates; each type has one handler."""
+        assert request_type not in self.handlers, f"two handlers for {request_type}"
+        self.handlers[request_type] = handler
+
+    def register(self, server: PeerServer) -> None:
+        """Serve everything to peers too."""
+        for request_type in self.handlers:
+            server.register(request_type, self.peer_handler(request_type))
+
+    def peer_handler(self, request_type: str) -> Callable[[int, Fields, bytes], Awaitable[Reply]]:
+        """What the peer port calls for this type."""
+
+        def on_request(peer_id: int, fields: Fields, body: bytes) -> Awaitable[Reply]:
+            del peer_id
+            return self._serve(request_type, fields, body)
+
+        return on_request
+
+    def coordinates(self, group_id: str, image: Image | None = None) -> bool:
+        """Whether this node may decide for the group, as far as it can know; by this image or the newest."""
+        image = self._metadata.image if image is None else image
+        node_id = self._metadata.node_id
+        broker = image.brokers.get(node_id)
+        return (
+            broker is not None
+            and broker.broker_epoch == self._broker_epoch()
+            and coordinator_of(image, group_id) == node_id
+            and self._has_lease()
+        )
+
+    def check(self, group_id: str) -> None:
+        """Refuse what another node is to decide.
+
+        Raises:
+            NotCoordinatorError: nothing was done.
+        """
+        if not self.coordinates(group_id):
+            raise NotCoordinatorError(
+                f"broker {self._metadata.node_id} does not coordinate group {group_id!r} now; try again"
+            )
+
+    async def _serve(self, request_type: str, fields: Fields, body: bytes) -> Reply:
+        self.check(str_field(fields, "group"))
+        return await self.handlers[request_type](fields, body)
+
+    # -- on any node -----------------------------------------------------------------------------
+
+    async def call(
+        self,
+        request_type: str,
+        group_id: str,
+        fields: Fields,
+        body: bytes = b"",
+        *,
+        repeat: Repeat,
+        wait_ms: int = 0,
+        answer_ms: int = ANSWER_MS,
+    ) -> tuple[Fields, bytes]:
+        """Have the group's coordinator do this; returns the fields and the body of its answer.
+
+        Args:
+            request_type: what ``serve`` was told.
+            group_id: whose coordinator.
+            fields: of the request; see the module.
+            body: of the request.
+            repeat: what becomes of a call whose answer was lost.
+            wait_ms: how long the handler may hold its answer back (its field ``wait_ms``).
+            answer_ms: how long the answer may take besides.
+
+        Raises:
+            NotCoordinatorError: nobody could be found who coordinates the group; nothing was done.
+            FateUnknownError: it may have been done, or may yet be.
+            FeatureLevelError: the coordinator is of a release that cannot do this; nothing was done.
+            MilenaError: what the handler raised.
+        """
+        started = self._clock.now_ms()
+        patience = started + wait_ms + COORDINATOR_WAIT_MS
+        unknown: FateUnknownError | None = None
+        while True:
+            wait_left = max(0, wait_ms - (self._clock.now_ms() - started))
+            request = {**fields, "group": group_id, "wait_ms": wait_left}
+            asked = self._coordinator(group_id)
+            try:
+                return await self._try(asked, request_type, request, body, wait_left + answer_ms)
+            except FateUnknownError as error:
+                unknown = error
+                if self._clock.now_ms() >= patience:
+                    raise
+                await self._until_repeatable(repeat, group_id, asked, error)
+            except _NOTHING_DONE as error:
+                if self._clock.now_ms() >= patience:
+                    raise unknown or _as_not_coordinator(error) from error
+            except MilenaError as error:
+                if unknown is None:
+                    raise
+                raise FateUnknownError(f"{unknown.message}; then: {error.message}") from error
+            await self._metadata.changed(RETRY_MS)
+
+    def _coordinator(self, group_id: str) -> tuple[int, int] | None:
+        """Its broker id and broker epoch."""
+        image = self._metadata.image
+        broker_id = coordinator_of(image, group_id)
+        return None if broker_id is None else (broker_id, image.brokers[broker_id].broker_epoch)
+
+    async def _until_repeatable(
+        self,
+        repeat: Repeat,
+        group_id: str,
+        asked: tuple[int, int] | None,
+        unknown: FateUnknownError,
+    ) -> None:
+        """Return when the call may be made again, or raise that its result is unknown."""
+        if repeat is Repeat.ALWAYS:
+            return
+
+        def has_moved(image: Image) -> bool:
+            del image
+            return self._coordinator(group_id) != asked
+
+        if repeat is Repeat.NEVER or not await self._metadata.wait_until(
+            has_moved, timeout_ms=COORDINATOR_WAIT_MS
+        ):
+            raise unknown
+
+    async def _try(
+        self,
+        coordinator: tuple[int, int] | None,
+        request_type: str,
+        request: Fields,
+        body: bytes,
+        timeout_ms: float,
+    ) -> tuple[Fields, bytes]:
+        if coordinator is None:
+            raise NotCoordinatorError(
+                f"no broker is there to coordinate group {request['group']!r}; nothing was done"
+            )
+        broker_id, _ = coordinator
+        if broker_id == self._metadata.node_id:
+            return await self._here(request_type, request, body, timeout_ms)
+        try:
+            return await self._peer.call(
+                broker_id, request_type, request, (body,) if body else (), timeout_ms=timeout_ms
+            )
+        except InvalidRequestError as error:
+            if type(error) is not InvalidRequestError:
+                raise
+            # The word for a request that a node does not know.
+            raise FeatureLevelError(
+                f"broker {broker_id}, which coordinates group {request['group']!r}, is of a release without consumer "
+                "groups; upgrade it first. Nothing was done"
+            ) from error
+
+    async def _here(
+        self, request_type: str, request: Fields, body: bytes, timeout_ms: float
+    ) -> tuple[Fields, bytes]:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                fields, chunks = await self._serve(request_type, request, body)
+        except TimeoutError as error:
+            raise FateUnknownError(
+                f"{request_type}: no answer within {timeout_ms:.0f} ms"
+            ) from error
+        return fields, bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
+
+
+def _as_not_coordinator(error: MilenaError) -> MilenaError:
+    """To a client a coordinator that cannot be reached is none."""
+    if isinstance(error, PeerUnreachableError):
+        return NotCoordinatorError(f"the group's coordinator: {error.message}; nothing was done")
+    return error

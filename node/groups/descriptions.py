@@ -1,0 +1,86 @@
+"""Groups as clients see them, out of the image. Pure."""
+
+from collections.abc import Container, Iterator, Sequence
+
+from http_api.group_ports import (
+    GroupDescription,
+    GroupOffset,
+    GroupState,
+    MemberDescription,
+    TopicPartition,
+)
+from node.groups.rebalance import effective, to_give_back, waited_for
+from raft_meta.machine import partition_sets
+from raft_meta.machine.coordinators import Coordinators
+from raft_meta.machine.image import Group, GroupMember, Image, PartitionSet
+
+
+def describe(
+    image: Image, group: Group, coordinators: Coordinators, *, has_offsets: bool
+) -> GroupDescription:
+    """The group, with its offsets or without."""
+    return GroupDescription(
+        group_id=group.group_id,
+        state=_state(group),
+        generation=group.generation,
+        assignor=group.assignor,
+        coordinator=coordinators.of(group.group_id),
+        members=[_member(image, member) for member in group.members],
+        offsets=offsets_of(image, group.group_id) if has_offsets else (),
+    )
+
+
+def offsets_of(
+    image: Image, group_id: str, wanted: Container[TopicPartition] | None = None
+) -> Sequence[GroupOffset]:
+    """What the group has committed, in order of topic and partition."""
+    return sorted(
+        _offsets(image, group_id, wanted), key=lambda offset: (offset.topic, offset.partition)
+    )
+
+
+def _offsets(
+    image: Image, group_id: str, wanted: Container[TopicPartition] | None
+) -> Iterator[GroupOffset]:
+    committed = image.offsets.get(group_id)
+    for (topic_id, partition), offset in () if committed is None else committed.items():
+        name = image.topics[topic_id].name
+        if wanted is None or (name, partition) in wanted:
+            yield GroupOffset(
+                topic=name,
+                partition=partition,
+                offset=offset.offset,
+                leader_epoch=offset.leader_epoch,
+                metadata=offset.metadata,
+                commit_ms=offset.commit_ms,
+            )
+
+
+def _state(group: Group) -> GroupState:
+    if not group.members:
+        return GroupState.EMPTY
+    is_stable = all(member.held == member.target for member in group.members)
+    return GroupState.STABLE if is_stable else GroupState.RECONCILING
+
+
+def _member(image: Image, member: GroupMember) -> MemberDescription:
+    return MemberDescription(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        host=member.host,
+        is_rest=member.is_rest,
+        topics=member.topics,
+        pattern=member.pattern,
+        member_epoch=member.member_epoch,
+        assignment=_names(image, effective(member)),
+        revoking=_names(image, to_give_back(member)),
+        pending=_names(image, waited_for(member)),
+    )
+
+
+def _names(image: Image, partitions: PartitionSet) -> Sequence[TopicPartition]:
+    return sorted(
+        (image.topics[topic_id].name, number)
+        for topic_id, number in partition_sets.keys_of(partitions)
+    )

@@ -1,0 +1,90 @@
+"""What consumer groups need of a node, put together: one object for the wiring, real or simulated."""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from node.clock import Clock
+from node.groups.commits import GroupCommits
+from node.groups.coordinator import GroupCoordinator
+from node.groups.coordinator_calls import CoordinatorCalls
+from node.groups.group_counts import GroupCounts
+from node.groups.heartbeats import Heartbeats
+from node.groups.names import TopicNames
+from node.groups.offset_expiry import ExpirySettings, OffsetExpiry
+from node.groups.service import Fetch, GetTopic, GroupService
+from node.metadata import MetadataStore
+from node.peer import PeerClient
+from raft_meta.machine.image import Image
+
+
+class Groups:
+    """The parts; ``calls``, ``coordinator`` and ``commits`` serve REST consumers too."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        peer: PeerClient,
+        clock: Clock,
+        pool: Executor,
+        counts: GroupCounts,
+        broker_epoch: Callable[[], int],
+        has_lease: Callable[[], bool],
+        topic: GetTopic,
+        fetch: Fetch,
+        new_member_id: Callable[[], str],
+        expiry: ExpirySettings,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.calls = CoordinatorCalls(
+            metadata=metadata,
+            peer=peer,
+            clock=clock,
+            broker_epoch=broker_epoch,
+            has_lease=has_lease,
+        )
+        self.coordinator = GroupCoordinator(
+            metadata=metadata,
+            calls=self.calls,
+            clock=clock,
+            pool=pool,
+            counts=counts,
+            broker_epoch=broker_epoch,
+            has_lease=has_lease,
+            on_failure=on_failure,
+        )
+        self.commits = GroupCommits(
+            metadata=metadata, broker_epoch=broker_epoch, counts=counts, on_failure=on_failure
+        )
+        self.service = GroupService(
+            metadata=metadata,
+            calls=self.calls,
+            heartbeats=Heartbeats(
+                coordinator=self.coordinator,
+                names=TopicNames(lambda: metadata.image),
+                clock=clock,
+                counts=counts,
+            ),
+            commits=self.commits,
+            broker_epoch=broker_epoch,
+            topic=topic,
+            fetch=fetch,
+            new_member_id=new_member_id,
+        )
+        self.expiry = OffsetExpiry(
+            metadata=metadata,
+            calls=self.calls,
+            clock=clock,
+            broker_epoch=broker_epoch,
+            counts=counts,
+            settings=expiry,
+        )
+
+    def on_image(self, image: Image) -> None:
+        """A new image; before REST consumers hear of it."""
+        self.coordinator.on_image(image)
+
+    async def close(self) -> None:
+        """Nobody is served any more."""
+        await self.coordinator.close()
+        await self.commits.close()

@@ -1,0 +1,271 @@
+"""Consumer groups on any node: what the coordinator decides is passed on to it, what is known is read here.
+
+Nothing is answered from an image that may be behind: offsets, descriptions and lists come after a barrier, so that any
+node sees what any node has acknowledged.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+
+from http_api.group_ports import (
+    GroupDescription,
+    GroupOffset,
+    Heartbeat,
+    HeartbeatAnswer,
+    OffsetToCommit,
+    Reset,
+    ResetTarget,
+    TopicPartition,
+)
+from http_api.ports import FetchRequest, FetchResult
+from node.groups import wire
+from node.groups.commits import GroupCommits
+from node.groups.coordinator_calls import CoordinatorCalls, Repeat, Reply
+from node.groups.descriptions import describe, offsets_of
+from node.groups.heartbeats import Heartbeats
+from node.groups.member_rules import SESSION_MS_MAX
+from node.metadata import MetadataStore
+from node.peer_codec import Fields, int_field, optional_str_field, str_field
+from node.record_batches import check_partition
+from raft_meta.machine import group_rules
+from raft_meta.machine.commands import DeleteGroup, GroupCommit, OffsetCommit
+from raft_meta.machine.coordinators import Coordinators
+from raft_meta.machine.image import Image, Topic
+from storage.errors import (
+    FencedError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    InvalidConsumerError,
+    NotCoordinatorError,
+    RequestTooLargeError,
+)
+
+BARRIER_TIMEOUT_MS = 3_000
+PROPOSE_TIMEOUT_MS = 5_000
+FETCH_TIMEOUT_MS = 0
+LOOKS_AT_ONCE = 32
+"""Partitions whose logs are asked at a time when offsets are reset."""
+
+GetTopic = Callable[[str], Awaitable[Topic]]
+Fetch = Callable[[FetchRequest], Awaitable[FetchResult]]
+
+
+class GroupService:
+    """Implements ``http_api.group_ports.GroupsPort``."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        calls: CoordinatorCalls,
+        heartbeats: Heartbeats,
+        commits: GroupCommits,
+        broker_epoch: Callable[[], int],
+        topic: GetTopic,
+        fetch: Fetch,
+        new_member_id: Callable[[], str],
+    ) -> None:
+        self._metadata = metadata
+        self._calls = calls
+        self._heartbeats = heartbeats
+        self._commits = commits
+        self._broker_epoch = broker_epoch
+        self._topic = topic
+        self._fetch = fetch
+        self._new_member_id = new_member_id
+        calls.serve(wire.HEARTBEAT, self._on_heartbeat)
+        calls.serve(wire.COMMIT, self._on_commit)
+        calls.serve(wire.DELETE, self._on_delete)
+
+    # -- members ---------------------------------------------------------------------------------
+
+    async def heartbeat(self, group: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
+        """Join, stay or leave. Who has no id yet is given one here, so that a repeated call joins once."""
+        group_rules.check_group_id(group)
+        if len(heartbeat.owned or ()) > group_rules.OFFSETS_PER_COMMIT_MAX:
+            raise RequestTooLargeError(
+                f"a heartbeat names at most {group_rules.OFFSETS_PER_COMMIT_MAX} owned partitions"
+            )
+        if heartbeat.member_id is None:
+            if heartbeat.member_epoch != 0:
+                raise InvalidConsumerError(
+                    "a heartbeat without member_id joins the group: member_epoch must be 0"
+                )
+            heartbeat = replace(heartbeat, member_id=self._new_member_id())
+        fields, _ = await self._calls.call(
+            wire.HEARTBEAT,
+            group,
+            wire.pack_heartbeat(heartbeat),
+            repeat=Repeat.ALWAYS,
+            wait_ms=min(heartbeat.wait_ms, SESSION_MS_MAX),
+        )
+        return wire.parse_answer(fields)
+
+    async def _on_heartbeat(self, fields: Fields, body: bytes) -> Reply:
+        del body
+        answer = await self._heartbeats.take(
+            str_field(fields, "group"), wire.parse_heartbeat(fields)
+        )
+        return wire.pack_answer(answer), ()
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        group: str,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> None:
+        """Commit all of these, or none."""
+        group_rules.check_group_id(group)
+        if len(offsets) > group_rules.OFFSETS_PER_COMMIT_MAX:
+            raise RequestTooLargeError(
+                f"one commit has at most {group_rules.OFFSETS_PER_COMMIT_MAX} offsets, not {len(offsets)}"
+            )
+        topics = {
+            name: await self._topic(name) for name in dict.fromkeys(row.topic for row in offsets)
+        }
+        for row in offsets:
+            check_partition(topics[row.topic], row.partition)
+        # The last one counts where a partition is named twice.
+        rows = {
+            (row.topic, row.partition): OffsetCommit(
+                topic_id=topics[row.topic].topic_id,
+                partition=row.partition,
+                offset=row.offset,
+                leader_epoch=row.leader_epoch,
+                metadata=row.metadata,
+            )
+            for row in offsets
+        }
+        await self._calls.call(
+            wire.COMMIT,
+            group,
+            wire.pack_commit(rows.values(), member_id=member_id, member_epoch=member_epoch),
+            # A commit that arrives late must not take the group back.
+            repeat=Repeat.ELSEWHERE,
+        )
+
+    async def _on_commit(self, fields: Fields, body: bytes) -> Reply:
+        del body
+        commit = GroupCommit(
+            group_id=str_field(fields, "group"),
+            member_id=optional_str_field(fields, "member"),
+            member_epoch=int_field(fields, "epoch"),
+            offsets=wire.parse_offsets(fields),
+        )
+        image = self._metadata.image
+        if any(row.topic_id not in image.topics for row in commit.offsets):
+            # Whoever passed this on has seen the topic; this node is behind.
+            await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        await self._commits.commit(commit)
+        return {}, ()
+
+    async def committed(
+        self, group: str, partitions: Sequence[TopicPartition] | None = None
+    ) -> Sequence[GroupOffset]:
+        """What is committed, as of now."""
+        image, _ = await self._current(group)
+        return offsets_of(image, group, None if partitions is None else frozenset(partitions))
+
+    async def reset(
+        self, group: str, topic: str, partitions: Sequence[int] | None, target: ResetTarget
+    ) -> Sequence[GroupOffset]:
+        """Commit other offsets for a group without members."""
+        group_rules.check_group_id(group)
+        found = await self._topic(topic)
+        wanted = range(found.partition_count) if partitions is None else sorted(set(partitions))
+        for partition in wanted:
+            check_partition(found, partition)
+        await self._check_empty(group)
+        offsets = await self._places(topic, wanted, target)
+        await self.commit(group, offsets)
+        return await self.committed(group, [(row.topic, row.partition) for row in offsets])
+
+    async def _check_empty(self, group: str) -> None:
+        """Look before the logs of many partitions are asked; the commit is what decides."""
+        image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        known = image.groups.get(group)
+        if known is not None and known.members:
+            raise GroupNotEmptyError(
+                f"group {group!r} has {len(known.members)} members; stop them before its offsets are reset"
+            )
+
+    async def _places(
+        self, topic: str, partitions: Collection[int], target: ResetTarget
+    ) -> list[OffsetToCommit]:
+        gate = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+        async def place(partition: int) -> OffsetToCommit:
+            async with gate:
+                offset = await self._place(topic, partition, target)
+                return OffsetToCommit(topic=topic, partition=partition, offset=offset)
+
+        places = await asyncio.gather(*map(place, partitions), return_exceptions=True)
+        found: list[OffsetToCommit] = []
+        for result in places:
+            if isinstance(result, BaseException):
+                raise result
+            found.append(result)
+        return found
+
+    async def _place(self, topic: str, partition: int, target: ResetTarget) -> int:
+        """The offset that is meant, within what can be read."""
+        is_earliest = target.name is Reset.EARLIEST
+        result = await self._fetch(
+            FetchRequest(
+                topic=topic,
+                partition=partition,
+                offset="earliest" if is_earliest else "latest",
+                timestamp_ms=target.timestamp_ms,
+                max_bytes=1,
+                timeout_ms=FETCH_TIMEOUT_MS,
+                is_local=False,
+            )
+        )
+        if target.offset is None:
+            return result.start_offset
+        return min(max(target.offset, result.log_start_offset), result.start_offset)
+
+    # -- groups ----------------------------------------------------------------------------------
+
+    async def _current(self, group: str) -> tuple[Image, Coordinators]:
+        group_rules.check_group_id(group)
+        image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        if group not in image.groups:
+            raise GroupNotFoundError(f"there is no consumer group {group!r}")
+        return image, Coordinators(image)
+
+    async def describe(self, group: str) -> GroupDescription:
+        """The group, its members and offsets."""
+        image, coordinators = await self._current(group)
+        return describe(image, image.groups[group], coordinators, has_offsets=True)
+
+    async def groups(self) -> Sequence[GroupDescription]:
+        """All groups, without their offsets."""
+        image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        coordinators = Coordinators(image)
+        return [
+            describe(image, image.groups[group_id], coordinators, has_offsets=False)
+            for group_id in sorted(image.groups)
+        ]
+
+    async def delete(self, group: str) -> None:
+        """Forget the group and its offsets."""
+        group_rules.check_group_id(group)
+        await self._calls.call(wire.DELETE, group, {}, repeat=Repeat.NEVER)
+
+    async def _on_delete(self, fields: Fields, body: bytes) -> Reply:
+        del body
+        group_id = str_field(fields, "group")
+        command = DeleteGroup(
+            broker_id=self._metadata.node_id, broker_epoch=self._broker_epoch(), group_id=group_id
+        )
+        try:
+            await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
+        except FencedError as error:
+            raise NotCoordinatorError(f"{error.message} Nothing was deleted.") from error
+        return {}, ()

@@ -1,0 +1,115 @@
+"""What the coordinator knows of members beside the image: when they were heard, what they were told. Pure.
+
+It is all in memory: a new coordinator gives every member a full session, and everybody who has something to give back a
+full rebalance timeout. REST members have no session here, only a time to give back.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from node.groups.rebalance import effective, to_give_back
+from raft_meta.machine import partition_sets
+from raft_meta.machine.image import Group, GroupMember, PartitionSet
+from storage.types import MonotonicMs
+
+NEVER = MonotonicMs(1 << 62)
+
+
+@dataclass(slots=True)
+class MemberSession:
+    """One member. ``told``: epoch and assignment of the last answer to it; None: this coordinator gave none."""
+
+    heard_ms: MonotonicMs
+    revoking_ms: MonotonicMs | None = None
+    """Since when it has something to give back."""
+    told: tuple[int, PartitionSet] | None = None
+
+
+class GroupSessions:
+    """The sessions of one group's members.
+
+    Invariants:
+        Every member of the group that was last looked at has one, and nobody else.
+    """
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, MemberSession] = {}
+        self._members: Mapping[str, GroupMember] = {}
+
+    def look(self, group: Group | None, now_ms: MonotonicMs) -> None:
+        """Follow the group: newcomers get a full session, who has something to give back a clock."""
+        self._members = (
+            {} if group is None else {member.member_id: member for member in group.members}
+        )
+        for member_id in self._sessions.keys() - self._members.keys():
+            del self._sessions[member_id]
+        for member_id, member in self._members.items():
+            session = self._sessions.get(member_id)
+            if session is None:
+                session = self._sessions[member_id] = MemberSession(now_ms)
+            if partition_sets.is_subset(member.held, member.target):
+                session.revoking_ms = None
+            elif session.revoking_ms is None:
+                session.revoking_ms = now_ms
+
+    def member(self, member_id: str) -> GroupMember | None:
+        """As of the group that was last looked at."""
+        return self._members.get(member_id)
+
+    def heard(self, member_id: str, now_ms: MonotonicMs) -> None:
+        """A sign of life."""
+        session = self._sessions.get(member_id)
+        if session is not None:
+            session.heard_ms = max(session.heard_ms, now_ms)
+
+    def told(self, member: GroupMember) -> None:
+        """It is being answered, with what it works on now."""
+        session = self._sessions.get(member.member_id)
+        if session is not None:
+            session.told = (member.member_epoch, effective(member))
+
+    def is_told(self, member: GroupMember) -> bool:
+        """Whether its last answer said what holds now."""
+        session = self._sessions.get(member.member_id)
+        return session is not None and session.told == (member.member_epoch, effective(member))
+
+    def given_back(self, member: GroupMember, epoch: int, owned: PartitionSet) -> PartitionSet:
+        """What a member has let go that says, under this epoch, that it works on ``owned``.
+
+        Only what it was told to give back: who was told last that something is its own may be about to take it.
+        """
+        session = self._sessions.get(member.member_id)
+        if epoch != member.member_epoch or session is None or session.told is None:
+            return partition_sets.EMPTY
+        told_epoch, told = session.told
+        if told_epoch != epoch:
+            return partition_sets.EMPTY
+        known = partition_sets.difference(to_give_back(member), told)
+        return partition_sets.difference(known, owned)
+
+    def extend(self, now_ms: MonotonicMs) -> None:
+        """Everybody gets full times: this node was not listening."""
+        for session in self._sessions.values():
+            session.heard_ms = now_ms
+            if session.revoking_ms is not None:
+                session.revoking_ms = now_ms
+
+    def expired(self, now_ms: MonotonicMs) -> list[str]:
+        """Whose session, or time to give back, is over; in order of their ids."""
+        return sorted(
+            member_id for member_id, due_ms in self._due(self._sessions) if due_ms <= now_ms
+        )
+
+    def next_due_ms(self) -> MonotonicMs:
+        """When ``expired`` may have something to say, unless it is heard until then."""
+        return min((due_ms for _, due_ms in self._due(self._sessions)), default=NEVER)
+
+    def _due(self, member_ids: Iterable[str]) -> Iterator[tuple[str, MonotonicMs]]:
+        for member_id in member_ids:
+            member, session = self._members[member_id], self._sessions[member_id]
+            due_ms = NEVER
+            if not member.is_rest:
+                due_ms = MonotonicMs(session.heard_ms + member.session_ms)
+            if session.revoking_ms is not None:
+                due_ms = min(due_ms, MonotonicMs(session.revoking_ms + member.rebalance_ms))
+            yield member_id, due_ms

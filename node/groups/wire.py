@@ -1,0 +1,154 @@
+"""Calls about groups between nodes: fields of requests and answers. In heartbeats topics go by name, as clients do.
+
+Fields that a peer of another release does not know are passed over, those that it does not send have their defaults.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from http_api.group_ports import Heartbeat, HeartbeatAnswer, TopicPartition
+from node.peer_codec import (
+    Fields,
+    int_field,
+    list_field,
+    optional_int_field,
+    optional_str_field,
+    str_field,
+)
+from raft_meta.machine.commands import OffsetCommit
+from storage.errors import FateUnknownError, MalformedRequestError
+
+HEARTBEAT = "group_heartbeat"
+COMMIT = "group_commit"
+DELETE = "group_delete"
+
+
+def pack_heartbeat(heartbeat: Heartbeat) -> Fields:
+    """All but ``wait_ms``, which goes with the call."""
+    return {
+        "member": heartbeat.member_id,
+        "epoch": heartbeat.member_epoch,
+        "instance": heartbeat.instance_id,
+        "client": heartbeat.client_id,
+        "host": heartbeat.host,
+        "topics": None if heartbeat.topics is None else list(heartbeat.topics),
+        "pattern": heartbeat.pattern,
+        "assignor": heartbeat.assignor,
+        "session_ms": heartbeat.session_timeout_ms,
+        "rebalance_ms": heartbeat.rebalance_timeout_ms,
+        "owned": None if heartbeat.owned is None else _pack_partitions(heartbeat.owned),
+    }
+
+
+def parse_heartbeat(fields: Fields) -> Heartbeat:
+    """The heartbeat of a request."""
+    return Heartbeat(
+        member_id=str_field(fields, "member"),
+        member_epoch=int_field(fields, "epoch"),
+        instance_id=optional_str_field(fields, "instance"),
+        client_id=str_field(fields, "client"),
+        host=str_field(fields, "host"),
+        topics=_optional_names(fields, "topics"),
+        pattern=optional_str_field(fields, "pattern"),
+        assignor=optional_str_field(fields, "assignor"),
+        session_timeout_ms=optional_int_field(fields, "session_ms"),
+        rebalance_timeout_ms=optional_int_field(fields, "rebalance_ms"),
+        owned=None if fields.get("owned") is None else _partitions(list_field(fields, "owned")),
+        wait_ms=int_field(fields, "wait_ms"),
+    )
+
+
+def pack_answer(answer: HeartbeatAnswer) -> Fields:
+    """The answer to a heartbeat."""
+    return {
+        "member": answer.member_id,
+        "epoch": answer.member_epoch,
+        "generation": answer.generation,
+        "interval_ms": answer.heartbeat_interval_ms,
+        "assignment": _pack_partitions(answer.assignment),
+        "pending": _pack_partitions(answer.pending),
+    }
+
+
+def parse_answer(fields: Fields) -> HeartbeatAnswer:
+    """Read the answer to a heartbeat.
+
+    Raises:
+        FateUnknownError: it has the wrong shape; what it was to say is not known.
+    """
+    try:
+        return HeartbeatAnswer(
+            member_id=str_field(fields, "member"),
+            member_epoch=int_field(fields, "epoch"),
+            generation=int_field(fields, "generation"),
+            heartbeat_interval_ms=int_field(fields, "interval_ms"),
+            assignment=_partitions(list_field(fields, "assignment")),
+            pending=_partitions(list_field(fields, "pending")),
+        )
+    except MalformedRequestError as error:
+        raise FateUnknownError(f"the coordinator's answer: {error.message}") from error
+
+
+def pack_commit(
+    offsets: Iterable[OffsetCommit], *, member_id: str | None, member_epoch: int
+) -> Fields:
+    """Offsets to commit, by topic id."""
+    return {
+        "member": member_id,
+        "epoch": member_epoch,
+        "offsets": [
+            [row.topic_id, row.partition, row.offset, row.leader_epoch, row.metadata]
+            for row in offsets
+        ],
+    }
+
+
+def parse_offsets(fields: Fields) -> tuple[OffsetCommit, ...]:
+    """The offsets of a commit."""
+    found: list[OffsetCommit] = []
+    for row in list_field(fields, "offsets"):
+        match row:
+            case [str(topic_id), int(partition), int(offset), int(epoch), str(metadata)]:
+                found.append(
+                    OffsetCommit(
+                        topic_id=topic_id,
+                        partition=partition,
+                        offset=offset,
+                        leader_epoch=epoch,
+                        metadata=metadata,
+                    )
+                )
+            case _:
+                raise MalformedRequestError("group_commit: an offset has the wrong shape")
+    return tuple(found)
+
+
+def _pack_partitions(partitions: Sequence[TopicPartition]) -> list[object]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    return [[topic, numbers] for topic, numbers in by_topic.items()]
+
+
+def _partitions(rows: list[object]) -> list[TopicPartition]:
+    found: list[TopicPartition] = []
+    for row in rows:
+        match row:
+            case [str(topic), list(numbers)]:
+                for number in numbers:
+                    if type(number) is not int:
+                        raise MalformedRequestError("a partition's number must be an integer")
+                    found.append((topic, number))
+            case _:
+                raise MalformedRequestError("a list of partitions has the wrong shape")
+    return found
+
+
+def _optional_names(fields: Fields, name: str) -> list[str] | None:
+    if fields.get(name) is None:
+        return None
+    names: list[str] = []
+    for item in list_field(fields, name):
+        if not isinstance(item, str):
+            raise MalformedRequestError(f"field {name!r} of a peer's message must hold texts only")
+        names.append(item)
+    return names

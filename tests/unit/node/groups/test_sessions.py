@@ -1,0 +1,102 @@
+"""Sessions of members: silence, times to give back, and when a member is believed to have let go."""
+
+from dataclasses import replace
+
+from node.groups.member_rules import newcomer
+from node.groups.sessions import NEVER, GroupSessions
+from raft_meta.machine.image import Group, GroupMember, PartitionSet
+from storage.types import MonotonicMs, WallMs
+
+T = "1" * 32
+ONE: PartitionSet = ((T, (0,)),)
+BOTH: PartitionSet = ((T, (0, 1)),)
+
+
+def ms(value: int) -> MonotonicMs:
+    return MonotonicMs(value)
+
+
+def group(*members: GroupMember) -> Group:
+    return Group(
+        group_id="g",
+        version=1,
+        generation=9,
+        assignor="range",
+        members=members,
+        emptied_ms=WallMs(0),
+    )
+
+
+def member(held: PartitionSet = BOTH, target: PartitionSet = BOTH, **values: object) -> GroupMember:
+    made = replace(newcomer("m1"), held=held, target=target, member_epoch=3)
+    return replace(made, **values)  # type: ignore[arg-type]
+
+
+def test_a_session_lasts_from_the_last_heartbeat() -> None:
+    sessions = GroupSessions()
+    sessions.look(group(member(session_ms=1_000)), ms(0))
+    sessions.heard("m1", ms(500))
+    assert sessions.next_due_ms() == 1_500
+    assert sessions.expired(ms(1_499)) == []
+    assert sessions.expired(ms(1_500)) == ["m1"]
+
+
+def test_rest_members_have_no_session() -> None:
+    sessions = GroupSessions()
+    sessions.look(group(member(is_rest=True)), ms(0))
+    assert sessions.next_due_ms() == NEVER
+
+
+def test_the_time_to_give_back_runs_from_when_it_was_to() -> None:
+    sessions = GroupSessions()
+    sessions.look(group(member()), ms(0))
+    keeping = member(target=ONE, session_ms=100_000, rebalance_ms=2_000)
+    sessions.look(group(keeping), ms(1_000))
+    # Something else to give back does not begin it anew.
+    sessions.look(group(replace(keeping, target=())), ms(2_000))
+    assert sessions.expired(ms(2_999)) == []
+    assert sessions.expired(ms(3_000)) == ["m1"]
+    sessions.look(group(member(ONE, ONE)), ms(3_000))
+    assert sessions.expired(ms(4_000)) == []
+
+
+def test_a_node_that_was_not_listening_gives_everybody_full_times() -> None:
+    sessions = GroupSessions()
+    sessions.look(group(member(target=ONE, session_ms=1_000, rebalance_ms=1_000)), ms(0))
+    sessions.extend(ms(5_000))
+    assert sessions.expired(ms(5_999)) == []
+    assert sessions.expired(ms(6_000)) == ["m1"]
+
+
+def test_a_member_is_believed_once_it_was_told_what_to_give_back() -> None:
+    sessions = GroupSessions()
+    before, after = member(), member(target=ONE)
+    sessions.look(group(before), ms(0))
+    sessions.told(before)
+    sessions.look(group(after), ms(1))
+    # Not yet: it may be about to take what it was told to be its own.
+    assert sessions.given_back(after, 3, ONE) == ()
+    sessions.told(after)
+    assert sessions.given_back(after, 3, BOTH) == ()
+    assert sessions.given_back(after, 3, ONE) == ((T, (1,)),)
+
+
+def test_a_member_is_not_believed_under_another_epoch_or_by_another_coordinator() -> None:
+    sessions = GroupSessions()
+    keeping = member(target=ONE)
+    sessions.look(group(keeping), ms(0))
+    assert sessions.given_back(keeping, 3, ONE) == ()
+    sessions.told(keeping)
+    assert sessions.given_back(keeping, 2, ONE) == ()
+    newer = replace(keeping, member_epoch=4)
+    sessions.look(group(newer), ms(0))
+    assert sessions.given_back(newer, 4, ONE) == ()
+
+
+def test_who_is_gone_has_no_session() -> None:
+    sessions = GroupSessions()
+    sessions.look(group(member()), ms(0))
+    sessions.look(None, ms(1))
+    sessions.heard("m1", ms(2))
+    assert sessions.member("m1") is None
+    assert sessions.next_due_ms() == NEVER

@@ -1,0 +1,216 @@
+"""What rots in stored segments of a running cluster is found, and restored before anybody reads it."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from node.metrics import ScrubCounts
+from node.scrubber import RETRY_MS, CopyGiver, Scrubber, ScrubSettings
+from storage.segment import LOG_SUFFIX
+from storage.types import ReplicaHealth
+from tests.support.compacted_cluster import CONFIGS, update, write
+from tests.support.nodes import Cluster, cluster_of
+from tests.support.runners import values_of
+from tests.support.virtual_time import LoopClock, virtual
+
+VALUES = [str(number) for number in range(8) for _ in range(4)]
+
+
+def scrubber_of(cluster: Cluster, node_id: int, *, bytes_per_s: int = 1 << 30) -> Scrubber:
+    node = cluster.nodes[node_id]
+    return Scrubber(
+        runners=lambda: node.replicas,
+        clock=LoopClock(),
+        pool=node.pool,
+        settings=ScrubSettings(bytes_per_s=bytes_per_s, interval_ms=60_000),
+        counts=ScrubCounts(),
+        giver=CopyGiver(
+            metadata=node.metadata,
+            clock=LoopClock(),
+            broker_epoch=lambda: node.membership.broker_epoch,
+        ),
+        rng=Random(1),
+    )
+
+
+async def sealed(cluster: Cluster, **configs: str) -> None:
+    """Topic ``t`` on all nodes, led by 1: two closed segments below the recovery point, and a third one that grows."""
+    await cluster.create("t", (1, 2, 3), segment_ms="1000", **configs)
+    for _ in range(2):
+        await update(cluster, 4)
+        for node in cluster.nodes.values():
+            for runner in node.replicas:
+                runner.maybe_roll()
+        await LoopClock().sleep(2_500)
+    for node_id in cluster.nodes:
+        log = cluster.runner(node_id, "t").log
+        assert (log.segment_count, log.recovery_point) == (3, 32)
+
+
+def rot(cluster: Cluster, node_id: int, *, byte: int = 400, segment: int = 0) -> str:
+    """Flip a bit of a sealed segment; returns the file's path."""
+    directory = cluster.runner(node_id, "t").log.directory
+    paths = [p for p in cluster.files[node_id].paths() if p.startswith(directory)]
+    path = [p for p in paths if p.endswith(LOG_SUFFIX)][segment]
+    cluster.files[node_id].flip_bit(path, byte)
+    return path
+
+
+def content(cluster: Cluster, node_id: int) -> list[bytes]:
+    log = cluster.runner(node_id, "t").log
+    found, offset = [], log.log_start_offset
+    while offset < log.log_end_offset:
+        found.append(log.read_span(offset, max_bytes=1))
+        offset += 4
+    return found
+
+
+async def healed(cluster: Cluster, node_id: int) -> None:
+    def is_healed() -> bool:
+        runner = cluster.runner(node_id, "t")
+        isr = () if runner.state is None else runner.state.isr
+        return runner.log.health is ReplicaHealth.SOUND and set(isr) == {1, 2, 3}
+
+    await cluster.until(is_healed)
+    assert content(cluster, node_id) == content(cluster, 2 if node_id == 1 else 1)
+
+
+@virtual
+async def test_what_is_whole_is_counted_and_left_alone() -> None:
+    async with cluster_of() as cluster:
+        await sealed(cluster)
+        scrubber = scrubber_of(cluster, 1)
+        await scrubber.look()
+        counts = scrubber._counts
+        sizes = [s.size_bytes for s in cluster.runner(1, "t").log._table.segments[:-1]]
+        assert (counts.checked_bytes, counts.damages, counts.passes) == (sum(sizes), 0, 1)
+        assert counts.last_pass_ms == LoopClock().wall_ms()
+
+
+@pytest.mark.parametrize("node_id", [1, 2])
+@pytest.mark.parametrize(("segment", "byte"), [(0, 0), (0, 400), (1, 3), (1, 480)])
+@virtual
+async def test_rot_is_found_and_restored_while_readers_and_writers_notice_nothing(
+    node_id: int, segment: int, byte: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On the leader, node 1, and on a follower."""
+    async with cluster_of() as cluster:
+        await sealed(cluster)
+        path = rot(cluster, node_id, byte=byte, segment=segment)
+        whole_at = 0 if segment else 16
+        seen: list[list[str]] = []
+        is_over = False
+
+        async def read() -> None:
+            while not is_over:
+                for reader in (1, 2, 3):
+                    whole = await cluster.nodes[reader].fetch("t", whole_at, max_bytes=1)
+                    assert whole.batches
+                    tail = await cluster.nodes[reader].fetch(
+                        "t", whole.high_watermark, timeout_ms=5
+                    )
+                    assert tail.high_watermark >= 32
+                    seen.append(values_of(whole.batches))
+                await LoopClock().sleep(1)
+
+        async def write_on() -> int:
+            count = 0
+            while not is_over:
+                await write(cluster, ("key", f"later-{count}"))
+                count += 1
+                await LoopClock().sleep(3)
+            return count
+
+        tasks = [asyncio.create_task(read()), asyncio.create_task(write_on())]
+        scrubber = scrubber_of(cluster, node_id)
+        await scrubber.look()
+        await healed(cluster, node_id)
+        await LoopClock().sleep(50)
+        is_over = True
+        _, written = await asyncio.gather(*tasks)
+        assert len(seen) > 10
+        assert all(values == ["0"] * 4 for values in seen)
+        assert scrubber._counts.damages == 1
+        line = next(r.getMessage() for r in caplog.records if "damage found" in r.getMessage())
+        assert f"segment={path}" in line
+        assert f"offset={16 * segment}" in line or byte > 300
+        state = cluster.runner(2, "t").state
+        assert state is not None
+        assert (state.leader == 1) is (node_id != 1)
+        for reader in (1, 2, 3):
+            values = await cluster.nodes[reader].read("t", is_local=True)
+            assert values[:32] == [str(n) for _ in range(2) for n in range(4) for _ in range(4)]
+            assert values[32:] == [f"later-{n}" for n in range(written)]
+        await scrubber_of(cluster, node_id).look()
+        assert scrubber._counts.damages == 1
+
+
+@virtual
+async def test_the_last_copy_is_kept_until_another_one_is_in_sync() -> None:
+    async with cluster_of() as cluster:
+        await sealed(cluster, **{"min.insync.replicas": "1"})
+        await cluster.kill(2)
+        await cluster.kill(3)
+        await cluster.restart(3)
+        await cluster.until(lambda: cluster.runner(1, "t").role.value == "leader")
+        cluster.network.cut(1, 3)
+        rot(cluster, 1, segment=1, byte=480)
+        runner = cluster.runner(1, "t")
+        scrubber = scrubber_of(cluster, 1)
+        task = asyncio.create_task(scrubber.run())
+        await cluster.until(lambda: scrubber._counts.damages == 1)
+        if runner.state is not None and runner.state.isr == (1,):
+            assert scrubber._counts.held == 1
+            assert runner.log.health is ReplicaHealth.SOUND
+            assert runner.log.read_span(0, max_bytes=1)
+        cluster.heal()
+        await cluster.restart(2)
+        await LoopClock().sleep(2 * RETRY_MS)
+        await healed(cluster, 1)
+        task.cancel()
+        assert scrubber._counts.held == 0
+
+
+@virtual
+async def test_a_compacted_log_is_copied_anew() -> None:
+    async with cluster_of() as cluster:
+        await sealed(cluster, **{k: v for k, v in CONFIGS.items() if k != "segment_ms"})
+        rot(cluster, 3)
+        await scrubber_of(cluster, 3).look()
+        await healed(cluster, 3)
+
+
+@virtual
+async def test_a_restart_between_finding_and_restoring_finds_it_again() -> None:
+    async with cluster_of() as cluster:
+        await sealed(cluster)
+        rot(cluster, 3, segment=1)
+        cluster.nodes[3].replicas.fetchers.assign(cluster.runner(3, "t"), None)
+        await scrubber_of(cluster, 3).look()
+        assert cluster.runner(3, "t").log.health is ReplicaHealth.DAMAGED
+        await cluster.kill(3, power=True)
+        await cluster.restart(3)
+        await LoopClock().sleep(1_000)
+        await healed(cluster, 3)
+
+
+@virtual
+async def test_it_keeps_below_its_rate_and_rests_between_passes() -> None:
+    async with cluster_of() as cluster:
+        await sealed(cluster)
+        scrubber = scrubber_of(cluster, 1, bytes_per_s=1_000)
+        began_ms = LoopClock().now_ms()
+        await scrubber.look()
+        assert LoopClock().now_ms() - began_ms + 1_000 >= scrubber._counts.checked_bytes
+        scrubber = scrubber_of(cluster, 1)
+        task = asyncio.create_task(scrubber.run())
+        await LoopClock().sleep(150_000)
+        assert scrubber._counts.passes == 3
+        task.cancel()
+
+
+@virtual
+async def test_a_rate_of_zero_turns_it_off() -> None:
+    async with cluster_of() as cluster:
+        await scrubber_of(cluster, 1, bytes_per_s=0).run()
