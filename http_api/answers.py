@@ -11,6 +11,9 @@ from storage.errors import MilenaError, TopicNotFoundError
 
 Pairs = Sequence[tuple[str, str]]
 
+SERVER = "milena"
+"""What answers call themselves. aiohttp's own name would tell its version and Python's to everybody."""
+
 
 def bytes_answer(
     body: bytes, content_type: str, *, status: int = 200, headers: Pairs = ()
@@ -35,15 +38,20 @@ def empty_answer(status: int = 204, headers: Pairs = ()) -> web.Response:
 
 def error_answer(error: MilenaError, *, topic_missing_code: int) -> web.Response:
     """The envelope ``{"error_code", "message"}`` of an error."""
-    row = row_of(error)
-    error_code = row.error_code
+    status = row_of(error).status
+    return json_answer(
+        error_envelope(error, topic_missing_code=topic_missing_code),
+        status=status,
+        headers=error_headers(error, status),
+    )
+
+
+def error_envelope(error: MilenaError, *, topic_missing_code: int) -> dict[str, object]:
+    """The envelope itself."""
+    error_code = row_of(error).error_code
     if isinstance(error, TopicNotFoundError):
         error_code = topic_missing_code
-    return json_answer(
-        {"error_code": error_code, "message": printable(error.message)},
-        status=row.status,
-        headers=error_headers(error, row.status),
-    )
+    return {"error_code": error_code, "message": printable(error.message)}
 
 
 def printable(text: str) -> str:

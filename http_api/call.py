@@ -1,18 +1,26 @@
 """One request on its way through: what handlers get, and the bounds on what it may take up."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
+from http_api.codings import unpack, window_of
+from http_api.connections import Connections
 from http_api.errors import BodyTimeoutError
 from http_api.media import check_json_type
 from http_api.ports import ApiLimits, Ports
 from http_api.request_metrics import RequestMetrics
 from http_api.schemas import parse_json, parse_query
+from http_api.streams import Streams
+from http_api.turns import LARGE_BYTES, Turns
 from storage.errors import MalformedRequestError, RequestTooLargeError, TooManyRequestsError
+
+_PACKED_AT_ONCE_BYTES = 4 << 10
+"""A body that is no larger is unpacked in one go: it can become some 4 MB."""
 
 
 @dataclass(slots=True)
@@ -35,8 +43,29 @@ class InFlight:
             )
         self.request_count += 1
 
+    def has_room_for(self, byte_count: int) -> bool:
+        """Whether one more request with such a body would be taken."""
+        limits = self.limits
+        return (
+            self.request_count < limits.requests_in_flight_max
+            and byte_count <= limits.request_bytes_max
+            and self.body_bytes + byte_count <= limits.bytes_in_flight_max
+        )
+
+    def readmit(self) -> None:
+        """Count a request again whose body has come.
+
+        Raises:
+            TooManyRequestsError: there are as many as there may be by now; it counts nevertheless.
+        """
+        self.request_count += 1
+        if self.request_count > self.limits.requests_in_flight_max:
+            raise TooManyRequestsError(
+                f"{self.request_count} requests are in flight; try again later"
+            )
+
     def reserve(self, byte_count: int) -> None:
-        """Count bytes of a body that is about to be read.
+        """Count bytes of a body that have come.
 
         Raises:
             TooManyRequestsError: together with the bodies under way it would be too much.
@@ -55,6 +84,11 @@ class Shared:
     ports: Ports
     in_flight: InFlight
     request_metrics: RequestMetrics
+    turns: Turns
+    connections: Connections
+    streams: Streams
+    description: bytes
+    """The OpenAPI document, which never changes while the server runs."""
 
 
 @dataclass(slots=True)
@@ -68,6 +102,10 @@ class Call:
     """Percent-decoded names of the path."""
     reserved_bytes: int = 0
     """What the body takes up in ``InFlight``; the dispatcher gives it back."""
+    begun: web.StreamResponse | None = None
+    """An answer that has begun and has no end yet; what is measured of it is the time until it began."""
+    begun_s: float = 0.0
+    """When, on the loop's clock."""
 
     @property
     def ports(self) -> Ports:
@@ -100,51 +138,155 @@ class Call:
         check_json_type(self.header("Content-Type"))
         return parse_json(await self.body())
 
-    async def body(self) -> bytes:
-        """The whole body, within its bound.
+    async def optional_json_body(self) -> object:
+        """The body's JSON; an empty object when there is no body.
 
         Raises:
+            UnsupportedMediaTypeError, RequestTooLargeError, MalformedRequestError: it cannot be read as such.
+        """
+        check_json_type(self.header("Content-Type"))
+        body = await self.body()
+        return parse_json(body) if body else {}
+
+    async def body(self) -> bytes:
+        """The whole body, unpacked, within its bound.
+
+        Raises:
+            UnsupportedMediaTypeError: a content coding that is not taken.
             RequestTooLargeError: above the bound, as announced or as it came (compressed bodies grow).
             TooManyRequestsError: other bodies leave no room for it now.
             BodyTimeoutError: it did not come in time.
         """
+        coding = self.request.headers.get("Content-Encoding")
+        window = None if coding is None else window_of(coding)
+        body = await self._received()
+        if window is None:
+            return body
+        size = LARGE_BYTES if len(body) > _PACKED_AT_ONCE_BYTES else 0
+        return await self.shared.turns.run(unpack(body, window, self.account), size)
+
+    async def pieces(self, is_due: Callable[[], bool]) -> AsyncIterator[bytes]:
+        """The body as it comes; the caller bounds what it keeps, and tells when the rest must not take long.
+
+        It ends early, as if nothing more were to come, when the node is about to stop. A compressed one comes whole.
+
+        Raises:
+            UnsupportedMediaTypeError, RequestTooLargeError, MalformedRequestError: it cannot be read.
+            BodyTimeoutError: what was due did not come.
+        """
+        if self.request.headers.get("Content-Encoding"):
+            yield await self.body()
+            return
+        if "Expect" in self.request.headers:
+            await self._send_continue()
+        began = self.shared.streams.ended_count
+        while self.shared.streams.ended_count == began:
+            data = await self._piece(is_due=is_due())
+            if not data:
+                return
+            yield data
+
+    async def _piece(self, *, is_due: bool) -> bytes:
+        connections, streams = self.shared.connections, self.shared.streams
+        began = streams.ended_count
+        wait_s = self.shared.in_flight.limits.body_wait_ms_max / 1000
+        connections.rest(self.request.protocol)
+        try:
+            async with asyncio.timeout(wait_s if is_due else None) as end:
+                with streams.ending_with(end):
+                    return await self.request.content.readany()
+        except TimeoutError:
+            if streams.ended_count == began:
+                raise BodyTimeoutError(
+                    f"the rest of a record did not come within {wait_s:g} s"
+                ) from None
+            return b""
+        except (web.RequestPayloadError, web.PayloadAccessError) as error:
+            raise MalformedRequestError(f"the body cannot be read: {error}") from None
+        finally:
+            connections.work(self.request.protocol)
+
+    @contextmanager
+    def outside_of_flight(self) -> Iterator[None]:
+        """For so long this is no request in flight: it has a place among the streams."""
+        in_flight = self.shared.in_flight
+        in_flight.request_count -= 1
+        try:
+            yield
+        finally:
+            in_flight.request_count += 1
+
+    async def _received(self) -> bytes:
+        """The body as it was sent."""
         request = self.request
+        # What is announced is not there yet: else a few clients who announce much and send little keep others out.
         announced = request.content_length
         if announced:
-            self._account(announced)
+            self._check_size(announced)
         content = request.content
         if content.is_eof():
             body = content.read_nowait(-1)
-            self._account(len(body))
+            self.account(len(body))
             return body
         if "Expect" in request.headers:
             await self._send_continue()
         wait_s = self.shared.in_flight.limits.body_wait_ms_max / 1000
         try:
             async with asyncio.timeout(wait_s):
-                return await self._read_chunks()
+                return await self._read_slowly()
         except TimeoutError:
             raise BodyTimeoutError(f"the body did not come within {wait_s:g} s") from None
         except (web.RequestPayloadError, web.PayloadAccessError) as error:
             raise MalformedRequestError(f"the body cannot be read: {error}") from None
 
+    async def _read_slowly(self) -> bytes:
+        """Read while the client sends; for so long the request counts for nothing, and its connection may be closed.
+
+        Else clients that never come to an end would keep others out.
+        """
+        shared = self.shared
+        shared.in_flight.request_count -= 1
+        shared.connections.rest(self.request.protocol)
+        try:
+            body = await self._read_chunks()
+        except BaseException:
+            shared.in_flight.request_count += 1
+            raise
+        finally:
+            shared.connections.work(self.request.protocol)
+        shared.in_flight.readmit()
+        return body
+
     async def _read_chunks(self) -> bytes:
         content = self.request.content
         chunks: list[bytes] = []
+        # A large body is gathered in one piece: thousands of freed chunks would leave a heap full of holes.
+        gathered = bytearray()
         size = 0
         while chunk := await content.readany():
-            chunks.append(chunk)
             size += len(chunk)
-            self._account(size)
+            self.account(size)
+            if size < LARGE_BYTES:
+                chunks.append(chunk)
+                continue
+            for earlier in chunks:
+                gathered += earlier
+            chunks.clear()
+            gathered += chunk
+        if gathered:
+            return bytes(gathered)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _account(self, size: int) -> None:
-        """The body has this many bytes, or more: announced, or as it came (compressed bodies grow)."""
+    def _check_size(self, size: int) -> None:
         most = self.shared.in_flight.limits.request_bytes_max
         if size > most:
             raise RequestTooLargeError(
                 f"the body has {size} bytes or more; at most {most} are taken in one request"
             )
+
+    def account(self, size: int) -> None:
+        """So many bytes of the body have come (compressed bodies grow)."""
+        self._check_size(size)
         if size > self.reserved_bytes:
             self.shared.in_flight.reserve(size - self.reserved_bytes)
             self.reserved_bytes = size

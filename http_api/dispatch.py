@@ -14,6 +14,7 @@ from http import HTTPStatus
 from aiohttp import web
 
 from http_api.answers import (
+    SERVER,
     empty_answer,
     error_answer,
     internal_error_answer,
@@ -21,19 +22,26 @@ from http_api.answers import (
     printable,
 )
 from http_api.call import Call, InFlight, Shared
+from http_api.connections import Connections
+from http_api.endpoint import Route
+from http_api.media import JSON_TYPE
+from http_api.openapi import encode_document
 from http_api.ports import Ports
 from http_api.request_metrics import RequestMetrics
-from http_api.routing import Route, Router
-from storage.errors import MilenaError
+from http_api.routing import Match, Router
+from http_api.streams import Streams
+from http_api.turns import Turns
+from storage.errors import MilenaError, UnsupportedMediaTypeError
 
 _log = logging.getLogger("http_api")
 _access_log = logging.getLogger("http_api.access")
 
-_SERVER = "milena"
-
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 _TOPIC_MISSING_CODE_DEFAULT = 40401
+
+_OTHER_ORIGINS = frozenset({"cross-site", "same-site"})
+"""What browsers say of a request in ``Sec-Fetch-Site`` when a page of another origin makes it."""
 
 # One label for all paths that no route has: anybody can invent any number of them.
 _UNROUTED = "unrouted"
@@ -54,10 +62,17 @@ class Dispatcher:
         *,
         on_broken_invariant: BrokenInvariantHook | None = None,
     ) -> None:
+        table = tuple(routes)
         self.shared = Shared(
-            ports=ports, in_flight=InFlight(ports.limits), request_metrics=RequestMetrics()
+            ports=ports,
+            in_flight=InFlight(ports.limits),
+            request_metrics=RequestMetrics(),
+            turns=Turns(),
+            connections=Connections(ports.limits.connections_max),
+            streams=Streams(ports.limits.streams_max),
+            description=encode_document(table),
         )
-        self._router = Router(routes)
+        self._router = Router(table)
         self._on_broken_invariant = on_broken_invariant
         self._id_prefix = f"{ports.metadata.node_id}-"
         self._counter = itertools.count(1)
@@ -69,6 +84,7 @@ class Dispatcher:
         call = Call(request, self.shared, self._request_id(request))
         route: Route | None = None
         response: web.StreamResponse | None = None
+        self.shared.connections.work(request.protocol)
         try:
             if request.method == "OPTIONS":
                 response = self._describe(request)
@@ -77,26 +93,37 @@ class Dispatcher:
                 route = match.route
                 call.names = match.names
                 response = await self._run(route, call)
-        except MilenaError as error:
-            code = _TOPIC_MISSING_CODE_DEFAULT if route is None else route.topic_missing_code
-            response = error_answer(error, topic_missing_code=code)
-        except web.HTTPException as error:
-            response = _plain_http_error(error)
         except (ConnectionError, asyncio.CancelledError):
             raise
-        except AssertionError as error:
-            response = self._broken_invariant(error, call)
-        except Exception:  # noqa: BLE001  (the last resort of a server: logged, and never half an answer)
-            _log.exception("unexpected error request_id=%s", call.request_id)
-            response = internal_error_answer(call.request_id)
+        except Exception as error:  # noqa: BLE001  (the last resort of a server: never half an answer)
+            response = self.failure(error, route, call.request_id)
         finally:
+            self.shared.connections.rest(request.protocol)
             self.shared.in_flight.body_bytes -= call.reserved_bytes
-            self._observe(call, route, response, clock() - started)
+            if call.begun is None:
+                self._observe(call, route, response, clock() - started)
+            else:
+                self._observe(call, route, call.begun, call.begun_s - started)
+        if call.begun is not None and response is not call.begun:
+            # Nothing can follow half an answer; a body that breaks off tells the client.
+            request.protocol.force_close()
+            return call.begun
         if not response.prepared:
             response.headers["X-Request-Id"] = call.request_id
-            # In place of aiohttp's, which tells the versions of Python and of itself to everybody.
-            response.headers["Server"] = _SERVER
+            response.headers["Server"] = SERVER
         return response
+
+    def failure(self, error: BaseException, route: Route | None, request_id: str) -> web.Response:
+        """The answer to an error; a bug is logged, and a broken invariant reported."""
+        if isinstance(error, MilenaError):
+            code = _TOPIC_MISSING_CODE_DEFAULT if route is None else route.topic_missing_code
+            return error_answer(error, topic_missing_code=code)
+        if isinstance(error, web.HTTPException):
+            return _plain_http_error(error)
+        if isinstance(error, AssertionError):
+            return self._broken_invariant(error, request_id)
+        _log.error("unexpected error request_id=%s", request_id, exc_info=error)
+        return internal_error_answer(request_id)
 
     def refuse(self, request: web.BaseRequest, status: HTTPStatus, reason: str) -> web.Response:
         """The answer to bytes that the HTTP parser took for no request."""
@@ -114,12 +141,14 @@ class Dispatcher:
         return json_answer(
             {"error_code": int(status), "message": f"HTTP {status} {status.phrase}: {sentence}"},
             status=status,
-            headers=[("X-Request-Id", request_id), ("Server", _SERVER)],
+            headers=[("X-Request-Id", request_id), ("Server", SERVER)],
         )
 
     async def _run(self, route: Route, call: Call) -> web.StreamResponse:
         if route.is_exempt:
             return await route.handler(call)
+        if route.body is not None:
+            _check_origin(call.request)
         in_flight = self.shared.in_flight
         in_flight.admit()
         try:
@@ -131,21 +160,31 @@ class Dispatcher:
         given = request.headers.get("X-Request-Id")
         if given is not None and _SANE_REQUEST_ID.fullmatch(given):
             return given
+        return self.next_request_id()
+
+    def next_request_id(self) -> str:
+        """For a request that brought none."""
         return f"{self._id_prefix}{next(self._counter):x}"
+
+    def find(self, method: str, raw_path: str) -> Match:
+        """The route of a request.
+
+        Raises:
+            RouteNotFoundError, MethodNotAllowedError, MalformedRequestError: there is none.
+        """
+        return self._router.find(method, raw_path)
 
     def _describe(self, request: web.BaseRequest) -> web.Response:
         path = request.rel_url.raw_path
         if path == "*":
-            return empty_answer(headers=[("Allow", "DELETE, GET, HEAD, OPTIONS, POST, PUT")])
+            return empty_answer(headers=[("Allow", "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")])
         return empty_answer(headers=[("Allow", self._router.allowed(path))])
 
-    def _broken_invariant(self, error: AssertionError, call: Call) -> web.Response:
-        _log.critical(
-            "broken invariant request_id=%s error=%s", call.request_id, error, exc_info=error
-        )
+    def _broken_invariant(self, error: AssertionError, request_id: str) -> web.Response:
+        _log.critical("broken invariant request_id=%s error=%s", request_id, error, exc_info=error)
         if self._on_broken_invariant is not None:
             self._on_broken_invariant(error)
-        return internal_error_answer(call.request_id)
+        return internal_error_answer(request_id)
 
     def _observe(
         self, call: Call, route: Route | None, response: web.StreamResponse | None, seconds: float
@@ -153,21 +192,56 @@ class Dispatcher:
         # 499 is what proxies log for a client that went away before its answer.
         status = 499 if response is None else response.status
         request = call.request
-        path = _UNROUTED if route is None else route.path
-        method = "other" if route is None else route.method
-        self.shared.request_metrics.observe(method, path, status, seconds)
-        level = _access_level(status)
-        if _access_log.isEnabledFor(level):
-            _access_log.log(
-                level,
-                "request method=%s path=%s status=%d duration_ms=%.1f remote=%s request_id=%s",
+        self.observe(route, status, seconds)
+        if self.is_logged(status):
+            self.log_access(
                 request.method,
                 request.rel_url.raw_path,
                 status,
-                seconds * 1000,
+                seconds,
                 request.remote,
                 call.request_id,
             )
+
+    def observe(self, route: Route | None, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        path = _UNROUTED if route is None else route.path
+        method = "other" if route is None else route.method
+        self.shared.request_metrics.observe(method, path, status, seconds)
+
+    @staticmethod
+    def is_logged(status: int) -> bool:
+        """Whether the access log wants such answers."""
+        return _access_log.isEnabledFor(_access_level(status))
+
+    @staticmethod
+    def log_access(
+        method: str, raw_path: str, status: int, seconds: float, remote: str | None, request_id: str
+    ) -> None:
+        """A line of the access log."""
+        _access_log.log(
+            _access_level(status),
+            "request method=%s path=%s status=%d duration_ms=%.1f remote=%s request_id=%s",
+            method,
+            raw_path,
+            status,
+            seconds * 1000,
+            remote,
+            request_id,
+        )
+
+
+def _check_origin(request: web.BaseRequest) -> None:
+    """A page of another origin may send a body without a type, or none at all, to anybody whom its reader can reach.
+
+    Raises:
+        UnsupportedMediaTypeError: this is such a request.
+    """
+    headers = request.headers
+    if "Content-Type" not in headers and headers.get("Sec-Fetch-Site") in _OTHER_ORIGINS:
+        raise UnsupportedMediaTypeError(
+            f"a page of another origin must say what its body is; send Content-Type: {JSON_TYPE}"
+        )
 
 
 def _access_level(status: int) -> int:

@@ -64,27 +64,40 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     InvalidFieldError: ErrorRow(422, 422),
     e.UnsupportedSchemaError: ErrorRow(422, 42202),
     e.InvalidRecordError: ErrorRow(422, 42208),
+    e.InvalidConsumerError: ErrorRow(422, 42204),
     e.InvalidProducerError: ErrorRow(422, 42210),
     e.IdempotencyKeyReusedError: ErrorRow(422, 42211),
     # Nothing of this name.
     e.RouteNotFoundError: ErrorRow(404, 404),
     e.TopicNotFoundError: ErrorRow(404, 40401),
     e.PartitionNotFoundError: ErrorRow(404, 40402),
+    e.ConsumerNotFoundError: ErrorRow(404, 40403),
+    e.GroupNotFoundError: ErrorRow(404, 40405),
     e.ClusterNotFoundError: ErrorRow(404, 40406),
     e.BrokerNotFoundError: ErrorRow(404, 40407),
     e.ConfigNotFoundError: ErrorRow(404, 40408),
     e.ReplicaNotFoundError: ErrorRow(404, 40409),
     ResourceNotFoundError: ErrorRow(404, 40410),
+    e.MemberNotFoundError: ErrorRow(404, 40411),
     # The state does not allow it.
     e.TopicExistsError: ErrorRow(400, 40002),
+    e.ConsumerExistsError: ErrorRow(409, 40902),
+    e.SubscriptionConflictError: ErrorRow(409, 40903),
     e.StaleVersionError: ErrorRow(409, 40911),
     e.PartitionCountChangedError: ErrorRow(409, 40912),
     e.FeatureLevelError: ErrorRow(409, 40913),
     e.BrokerIdInUseError: ErrorRow(409, 40914),
+    e.BrokerInUseError: ErrorRow(409, 40915),
+    e.TooManyProducersError: ErrorRow(409, 40916),
+    e.TooManyReplicasError: ErrorRow(409, 40917),
+    e.GroupNotEmptyError: ErrorRow(409, 40918),
+    e.GroupChangedError: ErrorRow(409, 40919),
+    e.GroupLimitError: ErrorRow(409, 40920),
     e.StaleLeaderEpochError: ErrorRow(409, 40921),
     e.StaleBrokerEpochError: ErrorRow(409, 40922),
     e.StaleControllerEpochError: ErrorRow(409, 40923),
     e.StaleProducerEpochError: ErrorRow(409, 40924),
+    e.StaleMemberEpochError: ErrorRow(409, 40925),
     # A bound was reached.
     e.RequestTooLargeError: ErrorRow(413, 413),
     e.TooManyRequestsError: ErrorRow(429, 42901),
@@ -97,6 +110,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.ReplicaDamagedError: ErrorRow(503, 50307),
     e.DrainingError: ErrorRow(503, 50308),
     e.NotReadyError: ErrorRow(503, 50309),
+    e.NotCoordinatorError: ErrorRow(503, 50310),
     # It may or may not have happened.
     e.FateUnknownError: ErrorRow(504, 50401),
     # Our own fault.
@@ -105,7 +119,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.StartupError: ErrorRow(500, 50006),
 }
 
-_UNLISTED = ErrorRow(500, 50002)
+UNLISTED_ERROR = ErrorRow(500, 50002)
 """A class between root and leaves that somebody raised all the same: Confluent's "Kafka error"."""
 
 INTERNAL_ERROR = ErrorRow(500, 500)
@@ -123,7 +137,7 @@ def row_of(error: MilenaError) -> ErrorRow:
         row = ERROR_TABLE.get(kind)
         if row is not None:
             return row
-    return _UNLISTED
+    return UNLISTED_ERROR
 
 
 def error_headers(error: MilenaError, status: int) -> list[tuple[str, str]]:

@@ -1,5 +1,7 @@
 """Topics and partitions that a path names, found in the replicated state or refused."""
 
+from collections.abc import Mapping
+
 from http_api.call import Call
 from raft_meta.machine.image import Partition, Topic
 from storage.errors import PartitionNotFoundError
@@ -39,10 +41,19 @@ def partition_number(call: Call) -> int:
     Raises:
         PartitionNotFoundError: not a number, or none that a partition can have.
     """
-    text = call.names["partition"]
+    return parse_partition(call.names)
+
+
+def parse_partition(names: Mapping[str, str]) -> int:
+    """The same from the names of a path.
+
+    Raises:
+        PartitionNotFoundError: not a number, or none that a partition can have.
+    """
+    text = names["partition"]
     if text.isascii() and text.isdigit() and len(text) <= _PARTITION_DIGITS_MAX:
         return int(text)
-    raise PartitionNotFoundError(f"topic '{call.names['topic']}' has no partition '{text}'")
+    raise PartitionNotFoundError(f"topic '{names['topic']}' has no partition '{text}'")
 
 
 def partitions_of(call: Call, topic: Topic) -> list[tuple[int, Partition]]:

@@ -6,17 +6,19 @@ sends the same few headers with each of its requests; header sizes are bounded b
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from functools import lru_cache
 
-from storage.errors import NotAcceptableError, UnsupportedMediaTypeError
+from storage.errors import MalformedRequestError, NotAcceptableError, UnsupportedMediaTypeError
 
 JSON_TYPE = "application/json"
 V2_TYPE = "application/vnd.kafka.v2+json"
 JSON_V2_TYPE = "application/vnd.kafka.json.v2+json"
 BINARY_V2_TYPE = "application/vnd.kafka.binary.v2+json"
 BATCH_TYPE = "application/vnd.milena.batch"
+NDJSON_TYPE = "application/x-ndjson"
+EVENTS_TYPE = "text/event-stream"
 
 _KAFKA = re.compile(
     r"application/vnd\.kafka(?:\.(?P<embedded>[a-z]+))?(?:\.v(?P<version>\d+))?\+json"
@@ -32,6 +34,14 @@ class RecordFormat(StrEnum):
     JSON = "json"
     BINARY = "binary"
     BATCH = "batch"
+
+
+@unique
+class StreamFraming(StrEnum):
+    """How records are told apart in an answer that is written while it is made."""
+
+    LINES = NDJSON_TYPE
+    EVENTS = EVENTS_TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +118,32 @@ def metadata_type(accept: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RecordsType:
-    """How records are to be answered. ``format`` None: JSON when every record is, else binary."""
+    """How records are to be answered.
+
+    ``format`` None: JSON when every record is, else binary. ``framing`` None: one body, made as a whole.
+    """
 
     format: RecordFormat | None
     content_type: str
+    framing: StreamFraming | None = None
+    is_any: bool = False
+    """The client does not mind."""
 
 
-_ANY_RECORDS = RecordsType(None, "")
+_ANY_RECORDS = RecordsType(None, "", is_any=True)
 _RECORDS_BY_EMBEDDED = {
     "json": RecordsType(RecordFormat.JSON, JSON_V2_TYPE),
     "binary": RecordsType(RecordFormat.BINARY, BINARY_V2_TYPE),
     None: _ANY_RECORDS,
+}
+_LINES = RecordsType(None, NDJSON_TYPE, StreamFraming.LINES)
+_RECORDS_BY_NAME = {
+    BATCH_TYPE: RecordsType(RecordFormat.BATCH, BATCH_TYPE),
+    JSON_TYPE: RecordsType(RecordFormat.JSON, JSON_TYPE),
+    NDJSON_TYPE: _LINES,
+    "application/ndjson": _LINES,
+    "application/jsonl": _LINES,
+    EVENTS_TYPE: RecordsType(None, EVENTS_TYPE, StreamFraming.EVENTS),
 }
 
 
@@ -141,15 +166,64 @@ def records_type(accept: str) -> RecordsType:
             return wanted
     raise NotAcceptableError(
         f"cannot answer records as any of '{accept}'; "
-        f"ask for {JSON_V2_TYPE}, {BINARY_V2_TYPE} or {BATCH_TYPE}"
+        f"ask for {JSON_V2_TYPE}, {BINARY_V2_TYPE}, {NDJSON_TYPE}, {EVENTS_TYPE} or {BATCH_TYPE}"
+    )
+
+
+_CONSUMERS_TYPES = {
+    RecordFormat.JSON: RecordsType(RecordFormat.JSON, JSON_V2_TYPE),
+    RecordFormat.BINARY: RecordsType(RecordFormat.BINARY, BINARY_V2_TYPE),
+}
+_PLAIN_CONSUMERS_TYPES = {format_: RecordsType(format_, JSON_TYPE) for format_ in _CONSUMERS_TYPES}
+
+
+@lru_cache(maxsize=512)
+def consumer_records_type(accept: str, own: RecordFormat) -> RecordsType:
+    """How records of a consumer that was made for the format ``own`` are to be answered.
+
+    Raises:
+        NotAcceptableError: nothing in the list is that format, or a stream, which holds records of either.
+    """
+    for media in parse_accept(accept or "*/*"):
+        if media.quality == 0:
+            break
+        if media.name in _WILDCARDS:
+            return replace(_CONSUMERS_TYPES[own], is_any=True)
+        wanted = _records_type_named(media.name)
+        if wanted is None or wanted.format is RecordFormat.BATCH:
+            continue
+        if wanted.framing is not None:
+            return wanted
+        if wanted.content_type == JSON_TYPE:
+            return _PLAIN_CONSUMERS_TYPES[own]
+        if wanted.format in (None, own):
+            return _CONSUMERS_TYPES[own]
+    raise NotAcceptableError(
+        f"the consumer was created for the format '{own}', which none of '{accept}' is; "
+        f"ask for {_CONSUMERS_TYPES[own].content_type}, {NDJSON_TYPE} or {EVENTS_TYPE}"
+    )
+
+
+def stream_type(type_: RecordsType, is_following: bool | None) -> RecordsType:
+    """The same, or NDJSON when the client wants to follow and does not mind how.
+
+    Raises:
+        MalformedRequestError: it does mind, and the type has an end.
+    """
+    if not is_following or type_.framing is not None:
+        return type_
+    if type_.is_any:
+        return _LINES
+    raise MalformedRequestError(
+        f"Invalid parameter 'follow' got 'true': {type_.content_type} has an end; "
+        f"ask for {NDJSON_TYPE} or {EVENTS_TYPE}"
     )
 
 
 def _records_type_named(name: str) -> RecordsType | None:
-    if name == BATCH_TYPE:
-        return RecordsType(RecordFormat.BATCH, BATCH_TYPE)
-    if name == JSON_TYPE:
-        return RecordsType(RecordFormat.JSON, JSON_TYPE)
+    known = _RECORDS_BY_NAME.get(name)
+    if known is not None:
+        return known
     match = _is_kafka(name)
     return None if match is None else _RECORDS_BY_EMBEDDED.get(match["embedded"])
 

@@ -4,11 +4,13 @@ Handlers call one port each. Every method may raise any ``MilenaError``; ``http_
 Any node serves any call: forwarding is the implementation's business.
 """
 
+from asyncio import Future
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum, unique
-from typing import Protocol, overload
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum, unique
+from typing import NamedTuple, Protocol, overload
 
+from http_api.group_ports import ConsumersPort, GroupsPort
 from raft_meta.machine.image import Image, Topic
 from storage.errors import MilenaError
 
@@ -58,7 +60,10 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What became of one record, in request order. ``offset`` None with ``error`` None: acks=0."""
+    """What became of one record, in request order. ``offset`` None with ``error`` None: acks=0.
+
+    ``partition`` -1: the record named one that is not there.
+    """
 
     partition: int
     offset: int | None
@@ -121,6 +126,8 @@ class BatchReceipt:
     base_offset: int | None
     last_offset: int | None
     is_duplicate: bool = False
+    leader_epoch: int = 0
+    """The partition's, as the node that answers knows it now; grows with each change of leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +199,23 @@ class Readiness:
     reason: str = ""
 
 
+class Queued(NamedTuple):
+    """Records that wait for others to share a batch with."""
+
+    partition: int
+    offsets: Future[Sequence[int | None]]
+    """In order, or the error of them all."""
+
+
 class RecordsPort(Protocol):
     """Produce and fetch."""
+
+    def queue(self, request: ProduceRequest) -> Queued | None:
+        """Append a few records of one partition without a task of their own; None: nothing was done, ``produce`` them.
+
+        Raises:
+            MilenaError: nothing was done, nor would ``produce`` do anything.
+        """
 
     async def produce(self, request: ProduceRequest) -> Sequence[Receipt]:
         """Append records; one receipt each, in order. ``Receipts`` is the form that is quick to answer with.
@@ -213,6 +235,19 @@ class RecordsPort(Protocol):
 
     async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
         """The readable range, from the leader."""
+
+    async def delete_records(
+        self, topic: str, partition: int, before: int | None, *, timeout_ms: int
+    ) -> int:
+        """Delete what lies below ``before`` (None: all that is committed), on every in-sync replica.
+
+        Returns the first offset that is left. To do it again is harmless.
+
+        Raises:
+            OffsetOutOfRangeError: above the high watermark; nothing was deleted.
+            NotEnoughReplicasError, NoLeaderError, FeatureLevelError: nothing was deleted.
+            FateUnknownError: it may yet be deleted.
+        """
 
 
 class MetadataPort(Protocol):
@@ -236,6 +271,9 @@ class MetadataPort(Protocol):
     async def create_topic(self, topic: NewTopic) -> Topic:
         """Create (or only validate) a topic; returns once this node's image has it."""
 
+    async def add_partitions(self, name: str, partition_count: int) -> Topic:
+        """Let a topic have ``partition_count`` partitions, if it has fewer; returns once this node's image has them."""
+
     async def delete_topic(self, name: str) -> None:
         """Delete a topic; returns once this node's image has lost it."""
 
@@ -244,11 +282,126 @@ class MetadataPort(Protocol):
     ) -> None:
         """Set or reset (None) topic configs."""
 
+    async def remove_broker(self, broker_id: int) -> None:
+        """Forget a broker that is gone for good; returns once this node's image has lost it.
+
+        Raises:
+            BrokerNotFoundError, BrokerInUseError: it is not registered, or still part of the cluster.
+        """
+
     async def allocate_producer(self, name: str | None) -> ProducerState:
         """A producer id and epoch; a known name gets its id with the next epoch."""
 
-    async def image_since(self, index: int, *, timeout_ms: int) -> Image:
-        """The image once its index is above ``index``, or the current one after the timeout."""
+    @property
+    def version(self) -> int:
+        """Grows with every change of the cluster (brokers, topics, partitions), and with nothing else.
+
+        Of two versions, also of different nodes, the greater one is never behind.
+        """
+
+    async def image_since(self, version: int, *, timeout_ms: int) -> Image:
+        """The image once ``version`` is above this, or the current one after the timeout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaTarget:
+    """Where a partition shall be, preferred leader first; ``replicas`` None: where it was before it was moved."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentRequest:
+    """What shall move: these partitions, all that a broker holds (``drain``), or as little as makes it even.
+
+    ``throttle_bytes_per_s`` bounds what each leader's node sends to new replicas, 0: as the node is configured.
+    ``max_concurrent``: partitions that move at a time, 0: all of them.
+    """
+
+    partitions: tuple[ReplicaTarget, ...] = ()
+    drain: int | None = None
+    throttle_bytes_per_s: int = 0
+    max_concurrent: int = 0
+    is_dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedReassignment:
+    """One partition's part of a request. ``before`` is where it is, or is going to already."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    is_cancelled: bool = False
+    error: MilenaError | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Topic id and partition."""
+        return self.topic_id, self.partition
+
+    def refused(self, error: MilenaError | None) -> "PlannedReassignment":
+        """The same, with what became of it."""
+        return self if error is None else replace(self, error=error)
+
+
+@unique
+class MoveState(StrEnum):
+    """How far a move is."""
+
+    WAITING = "waiting"
+    CATCHING_UP = "catching_up"
+    FINISHING = "finishing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedReplica:
+    """A replica that a move adds. None: its leader did not say."""
+
+    broker_id: int
+    is_in_sync: bool
+    offsets_left: int | None
+    bytes_left: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningReassignment:
+    """A partition on the move."""
+
+    topic: str
+    partition: int
+    state: MoveState
+    former: tuple[int, ...]
+    target: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int | None
+    added: tuple[AddedReplica, ...]
+    throttle_bytes_per_s: int
+    max_concurrent: int
+
+
+class ReassignmentsPort(Protocol):
+    """Moving replicas between brokers."""
+
+    async def reassign(self, request: ReassignmentRequest) -> Sequence[PlannedReassignment]:
+        """Begin to move, or only plan (``is_dry_run``); moves go on in the background.
+
+        Raises:
+            TopicNotFoundError, PartitionNotFoundError, BrokerNotFoundError, InvalidReplicationError,
+            InvalidRequestError, TooManyReplicasError, FeatureLevelError: nothing is moved.
+        """
+
+    async def running(self) -> Sequence[RunningReassignment]:
+        """What is being moved now, and how far it is."""
+
+    async def cancel(
+        self, topic: str | None, partition: int | None
+    ) -> Sequence[PlannedReassignment]:
+        """Take partitions back to where they were: all that move, a topic's, or one."""
 
 
 class HealthPort(Protocol):
@@ -260,6 +413,9 @@ class HealthPort(Protocol):
     def readiness(self) -> Readiness:
         """Rejoined and caught up, and not draining."""
 
+    async def drain(self, *, timeout_ms: int) -> bool:
+        """Let others lead, from now until the process ends; True once nothing is led here and no replica counts."""
+
     def metrics(self) -> bytes:
         """Prometheus text format."""
 
@@ -268,8 +424,12 @@ class HealthPort(Protocol):
 class ApiLimits:
     """Bounds on what comes from outside."""
 
+    connections_max: int = 10_000
+    """Open at once; when there are more the one that rested longest is closed."""
     request_bytes_max: int = 32 << 20
     requests_in_flight_max: int = 4096
+    streams_max: int = 4096
+    """Answers under way that follow a log; they are no requests in flight."""
     bytes_in_flight_max: int = 512 << 20
     fetch_bytes_max: int = 64 << 20
     fetch_wait_ms_max: int = 300_000
@@ -277,6 +437,10 @@ class ApiLimits:
     produce_timeout_ms_max: int = 300_000
     body_wait_ms_max: int = 60_000
     """From the request's headers to the last byte of its body; then 408."""
+    unsent_wait_ms_max: int = 60_000
+    """How long a client may take nothing of its answer; then its connection is closed."""
+    unsent_bytes_max: int = 512 << 20
+    """Of answers that their clients have not taken; above it who took nothing for longest is closed."""
     records_per_request_max: int = 100_000
 
 
@@ -287,4 +451,7 @@ class Ports:
     records: RecordsPort
     metadata: MetadataPort
     health: HealthPort
+    reassignments: ReassignmentsPort
+    groups: GroupsPort
+    consumers: ConsumersPort
     limits: ApiLimits

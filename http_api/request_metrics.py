@@ -30,7 +30,7 @@ class RequestMetrics:
         times.count += 1
         times.seconds += seconds
 
-    def render(self, *, requests_in_flight: int, bytes_in_flight: int) -> bytes:
+    def render(self, *, requests_in_flight: int, bytes_in_flight: int, streams_open: int) -> bytes:
         """Everything as text."""
         lines = [
             "# HELP milena_http_requests_total Requests answered.",
@@ -53,5 +53,8 @@ class RequestMetrics:
             "# HELP milena_http_body_bytes_in_flight Bytes of the bodies of requests under way.",
             "# TYPE milena_http_body_bytes_in_flight gauge",
             f"milena_http_body_bytes_in_flight {bytes_in_flight}",
+            "# HELP milena_http_streams_open Answers under way that follow a log.",
+            "# TYPE milena_http_streams_open gauge",
+            f"milena_http_streams_open {streams_open}",
         ]
         return "\n".join(lines).encode() + b"\n"

@@ -1,26 +1,18 @@
-"""Paths to handlers: a table of routes, and a tree that finds one by the segments of a path.
+"""Paths to handlers: a tree that finds a route by the segments of a path.
 
 Names in paths are percent-decoded one segment at a time, so that an encoded slash stays inside its name. A trailing
 slash means nothing. Control characters are refused before anything else looks at a name.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum, unique
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from aiohttp import web
-
+from http_api.endpoint import Route
 from http_api.errors import MethodNotAllowedError
 from storage.errors import MalformedRequestError, RouteNotFoundError
-
-if TYPE_CHECKING:
-    from http_api.call import Call
-
-Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
 
 _FOUND_MAX = 4096
 """Paths that are remembered. With those of 8190 bytes, which is the longest, 32 MB; usually 1 MB."""
@@ -30,45 +22,6 @@ _PLAIN = re.compile(r"[!-$&-~]+")
 """Visible ASCII without a percent sign stands for itself."""
 
 _CONTROL_PICTURES = 0x2400
-
-
-@unique
-class ParamPlace(StrEnum):
-    """Where a parameter travels, in OpenAPI's words."""
-
-    PATH = "path"
-    QUERY = "query"
-    HEADER = "header"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Param:
-    """One parameter of a route, for people and for the OpenAPI file."""
-
-    name: str
-    place: ParamPlace
-    description: str
-    kind: str = "string"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """One endpoint. ``path`` holds names in braces: ``/topics/{topic}``."""
-
-    method: str
-    path: str
-    handler: Handler
-    summary: str
-    params: tuple[Param, ...] = ()
-    topic_missing_code: int = 40401
-    """The ``error_code`` of a topic that does not exist: the dialects differ by endpoint."""
-    is_exempt: bool = False
-    """Answered however many requests are in flight: probes and metrics."""
-
-    @property
-    def path_names(self) -> tuple[str, ...]:
-        """Names in the path, in order."""
-        return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
 
 
 @dataclass(slots=True)

@@ -4,13 +4,16 @@ A wrong JSON type, or text where a number is expected, is malformed (400); a mis
 invalid (422). Numbers and booleans are also taken as text, because the dialects disagree about them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
 import orjson
 
 from http_api.errors import InvalidFieldError
 from storage.errors import MalformedRequestError
+
+T = TypeVar("T")
 
 _QUERY_FIELDS_MAX = 64
 _INT64_MAX = (1 << 63) - 1
@@ -63,33 +66,6 @@ def integer_text(name: str, text: str) -> int:
     return value
 
 
-def integer_param(query: Mapping[str, str], name: str, default: int, *, least: int) -> int:
-    """An integer parameter of at least ``least``.
-
-    Raises:
-        MalformedRequestError: not an integer, or too small.
-    """
-    text = query.get(name)
-    if text is None:
-        return default
-    value = integer_text(name, text)
-    if value < least:
-        raise MalformedRequestError(f"Invalid parameter '{name}' got '{text}': below {least}")
-    return value
-
-
-def boolean_param(query: Mapping[str, str], name: str) -> bool:
-    """A boolean parameter; absent is false, present without a value is true.
-
-    Raises:
-        MalformedRequestError: neither true nor false.
-    """
-    text = query.get(name)
-    if text is None:
-        return False
-    return _boolean(name, text)
-
-
 def _boolean(name: str, text: str) -> bool:
     word = text.lower()
     if word in _TRUE:
@@ -100,13 +76,15 @@ def _boolean(name: str, text: str) -> bool:
 
 
 class Fields:
-    """A JSON object whose fields are taken by name and type; ``known`` are all that it may have."""
+    """A JSON object whose fields are taken by name and type; ``known`` are all that it may have, None: any."""
 
-    def __init__(self, value: object, where: str, known: frozenset[str]) -> None:
+    def __init__(self, value: object, where: str, known: frozenset[str] | None) -> None:
         if not isinstance(value, dict):
             raise MalformedRequestError(f"{where} must be a JSON object, not {json_kind(value)}")
         self._values: dict[str, object] = value
         self._where = where
+        if known is None:
+            return
         for name in value:
             if name not in known:
                 raise unknown_field(name, known)
@@ -150,7 +128,7 @@ class Fields:
         """An integer of at least ``least`` (also as text), or None when absent or null.
 
         Raises:
-            InvalidFieldError: it is smaller.
+            InvalidFieldError: it is smaller, or has more than 64 bits.
         """
         value = self._values.get(name)
         if value is None:
@@ -163,6 +141,21 @@ class Fields:
             raise InvalidFieldError(
                 f"{self._where}: '{name}' is {value}; at least {least} is needed"
             )
+        if value > _INT64_MAX:
+            raise InvalidFieldError(
+                f"{self._where}: '{name}' is {value}; at most {_INT64_MAX} is possible"
+            )
+        return value
+
+    def required_integer(self, name: str, *, least: int) -> int:
+        """An integer that must be there.
+
+        Raises:
+            InvalidFieldError: absent, null or smaller than ``least``.
+        """
+        value = self.integer(name, least=least)
+        if value is None:
+            raise InvalidFieldError(f"{self._where}: '{name}' is missing")
         return value
 
     def boolean(self, name: str) -> bool:
@@ -185,6 +178,44 @@ class Fields:
             raise self._wrong(name, "a list", value)
         return value
 
+    def required_items(self, name: str) -> list[object]:
+        """A list that must be there, empty or not.
+
+        Raises:
+            InvalidFieldError: absent or null.
+        """
+        if not self.has(name):
+            raise InvalidFieldError(f"{self._where}: '{name}', a list, is missing")
+        return self.items(name)
+
+    def strings(self, name: str) -> list[str]:
+        """A list of strings; empty when absent or null."""
+        return [self._checked(name, str, "strings", item) for item in self.items(name)]
+
+    def integers(self, name: str, *, least: int) -> list[int]:
+        """A list of integers of at least ``least``; empty when absent or null.
+
+        Raises:
+            InvalidFieldError: one is smaller, or has more than 64 bits.
+        """
+        found = [self._checked(name, int, "integers", item) for item in self.items(name)]
+        if found and min(found) < least:
+            raise InvalidFieldError(
+                f"{self._where}: '{name}' holds {min(found)}; at least {least} is needed"
+            )
+        if found and max(found) > _INT64_MAX:
+            raise InvalidFieldError(
+                f"{self._where}: '{name}' holds {max(found)}; at most {_INT64_MAX} is possible"
+            )
+        return found
+
+    def _checked(self, name: str, kind: type[T], kinds: str, item: object) -> T:
+        if isinstance(item, bool) or not isinstance(item, kind):
+            raise MalformedRequestError(
+                f"{self._where}: '{name}' must be a list of {kinds}; it holds {json_kind(item)}"
+            )
+        return item
+
     def objects(self, name: str, known: frozenset[str]) -> Iterator["Fields"]:
         """The objects of a list."""
         for index, item in enumerate(self.items(name)):
@@ -199,6 +230,20 @@ class Fields:
 def unknown_field(name: str, known: frozenset[str]) -> InvalidFieldError:
     """The error for a field that nothing reads."""
     return InvalidFieldError(f"Unrecognized field: {name} (known: {', '.join(sorted(known))})")
+
+
+ITEMS_MAX = 10_000
+"""Partitions or offsets that one request may name."""
+
+
+def check_count(count: int, what: str) -> None:
+    """Refuse more items than one request may have.
+
+    Raises:
+        InvalidFieldError: the message says what to do.
+    """
+    if count > ITEMS_MAX:
+        raise InvalidFieldError(f"{count} {what} are too many: send at most {ITEMS_MAX}")
 
 
 def json_kind(value: object) -> str:

@@ -11,6 +11,9 @@ from http import HTTPStatus
 from aiohttp import web
 
 from http_api.dispatch import Dispatcher
+from http_api.quick_connection import QuickConnection
+from http_api.quick_lane import QuickLane
+from http_api.unsent import UnsentAnswers, reset_when_closed, taken_bytes
 
 _log = logging.getLogger("http_api")
 
@@ -30,31 +33,84 @@ class ApiServer(web.Server):
     def __init__(self, dispatcher: Dispatcher) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(dispatcher.handle, handler_cancellation=True, loop=loop)
+        self.lane = QuickLane(dispatcher)
+        limits = dispatcher.shared.ports.limits
         self._dispatcher = dispatcher
+        self._unsent = UnsentAnswers(
+            bytes_max=limits.unsent_bytes_max, wait_ms_max=limits.unsent_wait_ms_max
+        )
         self._event_loop = loop
+
+    def pre_shutdown(self) -> None:
+        """The server is about to stop: streams come to their end, as any other answer does."""
+        self._dispatcher.shared.streams.end_all()
+        super().pre_shutdown()
 
     def __call__(self) -> web.RequestHandler:
         """The protocol of a new connection."""
-        return _Protocol(self, self._dispatcher, self._event_loop)
+        return _Protocol(self, self._dispatcher, self._unsent, self._event_loop)
 
 
-class _Protocol(web.RequestHandler):
+class _Protocol(QuickConnection):
     """One connection."""
 
-    __slots__ = ("_dispatcher",)
+    __slots__ = ("_dispatcher", "_unsent")
 
     def __init__(
-        self, server: ApiServer, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop
+        self,
+        server: ApiServer,
+        dispatcher: Dispatcher,
+        unsent: UnsentAnswers,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(
             server,
             loop=loop,
             keepalive_timeout=KEEPALIVE_S,
             lingering_time=LINGERING_S,
+            # Bodies are unpacked under our own bounds (``http_api.codings``).
+            auto_decompress=False,
             # The dispatcher writes the access log; to aiohttp, None means "log nothing".
             access_log=None,  # type: ignore[arg-type]  # its annotation leaves None out
         )
         self._dispatcher = dispatcher
+        self._unsent = unsent
+        self.open_lane(server.lane)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        super().connection_made(transport)
+        self._dispatcher.shared.connections.add(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """It is gone."""
+        self._unsent.discard(self)
+        self._dispatcher.shared.connections.discard(self)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client does not keep up."""
+        super().pause_writing()
+        self._unsent.add(self)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._unsent.discard(self)
+        super().resume_writing()
+
+    def unsent_bytes(self) -> int:
+        """What the client has not taken."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
+    def taken_bytes(self) -> int:
+        """What it has taken."""
+        return 0 if self.transport is None else taken_bytes(self.transport)
+
+    def give_up(self) -> None:
+        """Nothing of what lies here is sent any more."""
+        if self.transport is not None:
+            reset_when_closed(self.transport)
+            self.transport.abort()
 
     def handle_error(
         self,

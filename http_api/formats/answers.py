@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from http_api.formats import binary_v2, json_v2
 from http_api.formats.rows import RowWriter, json_list
-from http_api.formats.selection import select
+from http_api.formats.selection import Selection, select
 from http_api.media import (
     BATCH_TYPE,
     BINARY_V2_TYPE,
@@ -75,3 +75,10 @@ def _batches(result: FetchResult) -> RecordsBody:
     for _, header in iterate_headers(result.batches):
         next_offset = max(next_offset, min(header.next_offset, result.high_watermark))
     return RecordsBody(body=result.batches, content_type=BATCH_TYPE, next_offset=next_offset)
+
+
+def rows_of(writer: RowWriter, selection: Selection, format_: RecordFormat) -> list[bytes]:
+    """A row a record, come what may."""
+    if format_ is RecordFormat.BINARY:
+        return binary_v2.encode(writer, selection)
+    return json_v2.encode_each(writer, selection)

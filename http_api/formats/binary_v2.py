@@ -8,6 +8,7 @@ from http_api.formats.envelope import Column, decode_base64, decode_envelope
 from http_api.formats.rows import RowWriter
 from http_api.formats.selection import Selection
 from http_api.ports import Records
+from http_api.turns import Steps, at_once
 
 
 def decode(body: bytes, *, records_max: int) -> Records:
@@ -16,17 +17,22 @@ def decode(body: bytes, *, records_max: int) -> Records:
     Raises:
         InvalidRequestError, NotFoundError, LimitReachedError: see ``decode_envelope``.
     """
-    return decode_envelope(body, _decode_column, records_max=records_max)
+    return at_once(decode_steps(body, records_max=records_max))
 
 
-def _decode_column(items: list[Any], field: str) -> Column:
+def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
+    """The same in steps, for bodies that are large."""
+    return decode_envelope(body, _decode_items, records_max=records_max)
+
+
+def _decode_items(items: list[Any], field: str, first: int) -> Column:
     try:
         return [None if item is None else a2b_base64(item, strict_mode=True) for item in items]
     except (ValueError, TypeError):
         # Some item is wrong; the slow way finds out which, and says so.
         return [
             None if item is None else decode_base64(item, f"records[{index}].{field}")
-            for index, item in enumerate(items)
+            for index, item in enumerate(items, first)
         ]
 
 

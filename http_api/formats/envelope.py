@@ -6,13 +6,14 @@ loop over the records. Only what a request really uses (headers, timestamps) is 
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from http_api.errors import InvalidFieldError
 from http_api.ports import Records
 from http_api.schemas import json_kind, parse_json, unknown_field
+from http_api.turns import Steps
 from storage.errors import (
     InvalidRecordError,
     MalformedRequestError,
@@ -23,6 +24,9 @@ from storage.errors import (
 
 Column = list[bytes | None]
 Header = tuple[str, bytes | None]
+
+STEP_RECORDS = 8192
+"""Records whose keys or values are taken in one step."""
 
 REQUEST_FIELDS = frozenset(
     {"records", "key_schema", "key_schema_id", "value_schema", "value_schema_id"}
@@ -36,11 +40,16 @@ TIMESTAMP_MS_MAX = 253_402_300_799_999
 
 def decode_envelope(
     body: bytes,
-    decode_column: Callable[[list[Any], str], Column],
+    decode_items: Callable[[list[Any], str, int], Column],
     *,
     records_max: int,
-) -> Records:
-    """The records of a body. ``decode_column(items, field)`` turns JSON values into stored bytes.
+) -> Steps[Records]:
+    """The records of a body, in steps.
+
+    Args:
+        body: the JSON.
+        decode_items: ``(items, field, first)`` turns JSON values of records from number ``first`` on into stored bytes.
+        records_max: the most records.
 
     Raises:
         MalformedRequestError: not JSON, or a wrong JSON type.
@@ -48,21 +57,57 @@ def decode_envelope(
         UnsupportedSchemaError: a schema is named.
         RequestTooLargeError: more than ``records_max`` records.
     """
-    records = _records_of(parse_json(body), records_max)
+    envelope = parse_json(body)
+    if _has_one_value(envelope):
+        return Records(
+            keys=None,
+            values=decode_items([envelope["records"][0]["value"]], "value", 0),
+            headers=None,
+            timestamps=None,
+            partitions=None,
+        )
+    records = _records_of(envelope, records_max)
+    yield
     used: set[str] = set().union(*records)
     if not used <= RECORD_FIELDS:
         raise unknown_field(min(used - RECORD_FIELDS), RECORD_FIELDS)
+    keys: Column | None = None
+    if "key" in used:
+        keys = []
+        for first, items in _slices(records, "key"):
+            keys += decode_items(items, "key", first)
+            yield
+    values: Column = []
+    if "value" in used:
+        for first, items in _slices(records, "value"):
+            values += decode_items(items, "value", first)
+            yield
+    else:
+        values = [None] * len(records)
     return Records(
-        keys=decode_column(_column(records, "key"), "key") if "key" in used else None,
-        values=(
-            decode_column(_column(records, "value"), "value")
-            if "value" in used
-            else [None] * len(records)
-        ),
+        keys=keys,
+        values=values,
         headers=_headers_column(records) if "headers" in used else None,
         timestamps=_timestamps_column(records) if "timestamp" in used else None,
         partitions=_partitions_column(records) if "partition" in used else None,
     )
+
+
+def _has_one_value(envelope: object) -> TypeGuard[dict[str, list[dict[str, Any]]]]:
+    """Whether it is one record with a value alone: of all bodies the commonest, and the one whose cost shows most."""
+    if type(envelope) is not dict or len(envelope) != 1:
+        return False
+    records = envelope.get("records")
+    if type(records) is not list or len(records) != 1:
+        return False
+    record = records[0]
+    return type(record) is dict and len(record) == 1 and "value" in record
+
+
+def _slices(records: list[dict[str, Any]], name: str) -> Iterator[tuple[int, list[Any]]]:
+    """Some records' values of a field at a time, and the number of the first."""
+    for first in range(0, len(records), STEP_RECORDS):
+        yield first, _column(records[first : first + STEP_RECORDS], name)
 
 
 def _records_of(envelope: object, records_max: int) -> list[dict[str, Any]]:
@@ -121,22 +166,40 @@ def _partitions_column(records: list[dict[str, Any]]) -> list[int | None]:
 def _timestamps_column(records: list[dict[str, Any]]) -> list[int | None]:
     column = _column(records, "timestamp")
     if not set(map(type, column)) <= {int, type(None)}:
-        column = [_timestamp(index, value) for index, value in enumerate(column)]
+        column = [
+            parse_timestamp(f"records[{index}].timestamp", value)
+            for index, value in enumerate(column)
+        ]
     for value in column:
-        if value is not None and not 0 <= value <= TIMESTAMP_MS_MAX:
-            raise InvalidRecordError(
-                f"timestamp {value} is not between 0 and {TIMESTAMP_MS_MAX} (ms since 1970)"
-            )
+        check_timestamp(value)
     return column
 
 
-def _timestamp(index: int, value: object) -> int | None:
+def check_timestamp(value: int | None) -> int | None:
+    """The same time of a record, if it can be one.
+
+    Raises:
+        InvalidRecordError: it is out of range.
+    """
+    if value is not None and not 0 <= value <= TIMESTAMP_MS_MAX:
+        raise InvalidRecordError(
+            f"timestamp {value} is not between 0 and {TIMESTAMP_MS_MAX} (ms since 1970)"
+        )
+    return value
+
+
+def parse_timestamp(where: str, value: object) -> int | None:
+    """A record's time, if it has one.
+
+    Raises:
+        MalformedRequestError: it is none.
+    """
     if value is None or type(value) is int:
         return value
     if isinstance(value, str):
-        return parse_time(value, f"records[{index}].timestamp")
+        return parse_time(value, where)
     raise MalformedRequestError(
-        f"records[{index}].timestamp must be ms since 1970 or an ISO-8601 time, not {json_kind(value)}"
+        f"{where} must be ms since 1970 or an ISO-8601 time, not {json_kind(value)}"
     )
 
 
@@ -157,11 +220,18 @@ def parse_time(text: str, what: str) -> int:
 
 
 def _headers_column(records: list[dict[str, Any]]) -> list[list[Header] | None]:
-    return [_headers(index, record.get("headers")) for index, record in enumerate(records)]
+    return [
+        parse_headers(f"records[{index}].headers", record.get("headers"))
+        for index, record in enumerate(records)
+    ]
 
 
-def _headers(index: int, items: object) -> list[Header] | None:
-    where = f"records[{index}].headers"
+def parse_headers(where: str, items: object) -> list[Header] | None:
+    """A record's headers, if it has some.
+
+    Raises:
+        MalformedRequestError, InvalidFieldError: they are none.
+    """
     if items is None or items == []:
         return None
     if not isinstance(items, list):

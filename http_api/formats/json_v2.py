@@ -4,6 +4,7 @@ A JSON key ``"u1"`` is stored with its quotes. ``null`` and an absent field are 
 """
 
 import json
+from binascii import b2a_base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,9 @@ import orjson
 
 from http_api.formats.envelope import Column, decode_envelope
 from http_api.formats.rows import RowWriter
-from http_api.formats.selection import Selection
+from http_api.formats.selection import Selection, Slice
 from http_api.ports import Records
+from http_api.turns import Steps, at_once
 from storage.errors import MalformedRequestError
 
 # A raw newline never occurs in compact JSON, so that it tells apart the items of one big dump.
@@ -31,17 +33,23 @@ def decode(body: bytes, *, records_max: int) -> Records:
     Raises:
         InvalidRequestError, NotFoundError, LimitReachedError: see ``decode_envelope``.
     """
-    return decode_envelope(body, _Encoder(body).column, records_max=records_max)
+    return at_once(decode_steps(body, records_max=records_max))
+
+
+def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
+    """The same in steps, for bodies that are large."""
+    return decode_envelope(body, _Encoder(body).items, records_max=records_max)
 
 
 class _Encoder:
-    """Turns columns of one body into stored bytes."""
+    """Turns values of one body into stored bytes."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
         self._exact: list[dict[str, Any]] | None = None
+        self._has_long_numbers: bool | None = None
 
-    def column(self, items: list[Any], field: str) -> Column:
+    def items(self, items: list[Any], field: str, first: int) -> Column:
         """The items' compact JSON, made by one call: a call each would cost ten times as much."""
         row: list[Any] = [_SEPARATOR] * (2 * len(items) - 1)
         row[::2] = items
@@ -50,14 +58,21 @@ class _Encoder:
         except orjson.JSONEncodeError as error:
             # It reads deeper nesting than it writes.
             raise MalformedRequestError(f"a {field} cannot be stored: {error}") from None
-        if _EXPONENT in joined and _MANY_DIGITS in self._body.translate(_DIGITS):
-            encoded = [_exact_json(record.get(field)) for record in self._exact_records()]
+        if _EXPONENT in joined and self._may_be_inexact():
+            records = self._exact_records()[first : first + len(items)]
+            encoded = [_exact_json(record.get(field)) for record in records]
         else:
             encoded = joined[1:-1].split(_SEPARATED)
         assert len(encoded) == len(items), (len(encoded), len(items))
         if None in items:
             return [None if item is None else e for item, e in zip(items, encoded, strict=True)]
         return [*encoded]
+
+    def _may_be_inexact(self) -> bool:
+        """Whether any number of the body is long enough."""
+        if self._has_long_numbers is None:
+            self._has_long_numbers = _MANY_DIGITS in self._body.translate(_DIGITS)
+        return self._has_long_numbers
 
     def _exact_records(self) -> list[dict[str, Any]]:
         """The records as the standard library reads them: its integers have no limit."""
@@ -89,6 +104,55 @@ def encode(writer: RowWriter, selection: Selection) -> tuple[list[bytes], int | 
         if good < len(piece.values):
             return rows, piece.offsets[good]
     return rows, None
+
+
+def encode_each(writer: RowWriter, selection: Selection) -> list[bytes]:
+    """All records; an error object in the place of one whose key or value is not JSON, with its bytes as base64."""
+    rows: list[bytes] = []
+    for piece in selection.slices:
+        faults = _faults(piece.values)
+        if piece.keys is not None:
+            faults |= _faults(piece.keys)
+        if not faults:
+            rows += writer.rows(piece, piece.keys, piece.values)
+            continue
+        for index in range(len(piece.values)):
+            if index in faults:
+                rows.append(_fault_row(writer, piece, index))
+            else:
+                one = piece.between(index, index + 1)
+                rows += writer.rows(one, one.keys, one.values)
+    return rows
+
+
+def _fault_row(writer: RowWriter, piece: Slice, index: int) -> bytes:
+    parts: list[bytes] = []
+    wrong: list[str] = []
+    for name, column in (("key", piece.keys), ("value", piece.values)):
+        item = None if column is None else column[index]
+        if item is None or _json_count([item]):
+            parts.append(b'"%b":%b' % (name.encode(), b"null" if item is None else item))
+        else:
+            parts.append(b'"%b_base64":"%b"' % (name.encode(), b2a_base64(item, newline=False)))
+            wrong.append(name)
+    verb = "is" if len(wrong) == 1 else "are"
+    return writer.fault_row(
+        piece, index, b",".join(parts), f"{' and '.join(wrong)} {verb} not JSON"
+    )
+
+
+def _faults(column: Sequence[bytes | None]) -> set[int]:
+    """Positions of items that are not JSON."""
+    loads = orjson.loads
+    faults: set[int] = set()
+    for index, item in enumerate(column):
+        if item is None:
+            continue
+        try:
+            loads(item)
+        except orjson.JSONDecodeError:
+            faults.add(index)
+    return faults
 
 
 def _json_count(column: Sequence[bytes | None]) -> int:

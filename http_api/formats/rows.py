@@ -13,14 +13,18 @@ from storage.batch import Headers
 
 Column = Sequence[bytes | None]
 
+FAULT_CODE = 42203
+"""Of a record that cannot be shown in its place: Confluent's number for "JSON conversion failed"."""
+
 
 class RowWriter:
     """Writes the records of one partition."""
 
     def __init__(self, topic: str, partition: int) -> None:
-        name = orjson.dumps(topic).replace(b"%", b"%%")
+        self._topic = orjson.dumps(topic)
+        self._partition = partition
         self._head = b'{"topic":%b,"key":%%b,"value":%%b,"partition":%d,"offset":%%d' % (
-            name,
+            self._topic.replace(b"%", b"%%"),
             partition,
         )
         self._plain = self._head + b',"timestamp":%d}'
@@ -37,6 +41,22 @@ class RowWriter:
         if piece.headers is None and min(piece.timestamps, default=0) >= 0:
             return map(self._plain.__mod__, columns)
         return self._decorated(columns, piece.headers or [None] * len(values))
+
+    def fault_row(self, piece: Slice, index: int, parts: bytes, fault: str) -> bytes:
+        """What stands in a record's place when its format cannot show it; ``parts``: what is shown of key and value."""
+        row = b'{"topic":%b,%b,"partition":%d,"offset":%d' % (
+            self._topic,
+            parts,
+            self._partition,
+            piece.offsets[index],
+        )
+        timestamp = piece.timestamps[index]
+        if timestamp >= 0:
+            row += b',"timestamp":%d' % timestamp
+        headers = None if piece.headers is None else piece.headers[index]
+        if headers:
+            row += b',"headers":' + _encode_headers(headers)
+        return row + b',"error_code":%d,"error":%b}' % (FAULT_CODE, orjson.dumps(fault))
 
     def _decorated(
         self, columns: Iterable[tuple[bytes, bytes, int, int]], headers: Sequence[Headers | None]

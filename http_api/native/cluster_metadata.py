@@ -6,24 +6,45 @@ from aiohttp import web
 from http_api.answers import bytes_answer
 from http_api.call import Call
 from http_api.media import JSON_TYPE
-from http_api.schemas import integer_param
+from http_api.params import IntegerParam
+from http_api.ports import ApiLimits
 from raft_meta.machine.image import Broker, Image, Topic
 
-_WAIT_MS_DEFAULT = 30_000
+SINCE = IntegerParam(
+    name="since", description="wait for a version above this one", least=0, default=None
+)
+TIMEOUT = IntegerParam(
+    name="timeout",
+    description=(
+        f"longest wait in ms; longer than {ApiLimits().fetch_wait_ms_max} is taken as that, "
+        "unless the node is configured otherwise"
+    ),
+    least=0,
+    default=30_000,
+)
 
 
 class _LastBody:
-    """The body of the last image asked for: after an election, everybody who waits asks for the same one."""
+    """The body asked for last: after an election, everybody who waits asks for the same one."""
 
     def __init__(self) -> None:
         self._image: Image | None = None
+        self._version = -1
         self._body = b""
 
-    def body_of(self, image: Image) -> bytes:
-        """The image as JSON. Images never change, so the very same one has the same body."""
-        if image is not self._image:
-            self._body = _encode(image)
-            self._image = image
+    def body_of(self, image: Image, version: int) -> bytes:
+        """The image as JSON. Maps never change, so an image with the very same ones has the same body."""
+        seen = self._image
+        is_known = (
+            seen is not None
+            and version == self._version
+            and seen.partitions is image.partitions
+            and seen.topics is image.topics
+            and seen.brokers is image.brokers
+        )
+        if not is_known:
+            self._body = _encode(image, version)
+            self._image, self._version = image, version
         return self._body
 
 
@@ -33,25 +54,25 @@ _last = _LastBody()
 async def get_metadata(call: Call) -> web.Response:
     """Brokers with their URLs, topics with their leaders.
 
-    With ``since=VERSION`` it waits until there is a later version, at most ``timeout`` ms.
+    With ``since=VERSION`` it waits until there is a later version, at most ``timeout`` ms. Versions grow with what is
+    shown here alone: commits of consumer groups wake nobody.
     """
     query = call.query()
     metadata = call.ports.metadata
-    if "since" in query:
-        since = integer_param(query, "since", 0, least=0)
-        timeout_ms = integer_param(query, "timeout", _WAIT_MS_DEFAULT, least=0)
+    since, timeout_ms = SINCE.read(query), TIMEOUT.read(query)
+    if since is not None:
         limit_ms = call.ports.limits.fetch_wait_ms_max
         image = await metadata.image_since(since, timeout_ms=min(timeout_ms, limit_ms))
     else:
         image = metadata.image
-    return bytes_answer(_last.body_of(image), JSON_TYPE)
+    return bytes_answer(_last.body_of(image, metadata.version), JSON_TYPE)
 
 
-def _encode(image: Image) -> bytes:
+def _encode(image: Image, version: int) -> bytes:
     return orjson.dumps(
         {
             "cluster_id": image.cluster_id,
-            "version": image.index,
+            "version": version,
             "controller_id": image.controller_id,
             "controller_epoch": image.controller_epoch,
             "brokers": [_broker(image.brokers[id_]) for id_ in sorted(image.brokers)],

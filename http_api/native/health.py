@@ -4,6 +4,9 @@ from aiohttp import web
 
 from http_api.answers import bytes_answer, json_answer
 from http_api.call import Call
+from http_api.errors import InvalidFieldError
+from http_api.schemas import Fields
+from http_api.shapes.requests import DRAIN, DRAIN_MS_DEFAULT, DRAIN_MS_MAX
 
 _PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -32,11 +35,26 @@ async def ready(call: Call) -> web.Response:
     return _probe(readiness.is_ready, readiness.reason)
 
 
+async def drain(call: Call) -> web.Response:
+    """Let others lead what this node leads. It stays so until the process ends; asking again waits again.
+
+    Streams end at once, so that their clients find another node before this one stops.
+    """
+    fields = Fields(await call.optional_json_body(), "the body", DRAIN.fields)
+    timeout_ms = fields.integer("timeout_ms", least=1)
+    if timeout_ms is not None and timeout_ms > DRAIN_MS_MAX:
+        raise InvalidFieldError(f"'timeout_ms' must be at most {DRAIN_MS_MAX}")
+    call.shared.streams.end_all()
+    is_drained = await call.ports.health.drain(timeout_ms=timeout_ms or DRAIN_MS_DEFAULT)
+    return json_answer({"node_id": call.ports.metadata.node_id, "is_drained": is_drained})
+
+
 async def metrics(call: Call) -> web.Response:
     """The node's metrics and those of this API."""
     shared = call.shared
     own = shared.request_metrics.render(
         requests_in_flight=shared.in_flight.request_count,
         bytes_in_flight=shared.in_flight.body_bytes,
+        streams_open=len(shared.streams),
     )
     return bytes_answer(call.ports.health.metrics() + own, _PROMETHEUS_TYPE)

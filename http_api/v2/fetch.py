@@ -1,7 +1,7 @@
 """v2: stateless fetch of one partition's records."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from aiohttp import web
@@ -11,12 +11,79 @@ from http_api.call import Call
 from http_api.formats.answers import RecordsBody, Wanted, encode_records
 from http_api.formats.envelope import parse_time
 from http_api.lookup import partition_number
-from http_api.media import records_type
-from http_api.ports import FetchRequest, FetchResult
-from http_api.schemas import integer_param, integer_text, parse_query
-from storage.errors import MalformedRequestError
+from http_api.media import RecordFormat, StreamFraming, records_type, stream_type
+from http_api.params import ChoiceParam, IntegerParam, Param, ParamPlace, text_param
+from http_api.ports import ApiLimits, FetchRequest, FetchResult
+from http_api.schemas import integer_text, parse_query
+from http_api.shapes.blocks import text
+from http_api.streams import stream_answer
+from http_api.v2.record_source import RecordSource, last_event_offset
 
-MAX_BYTES_DEFAULT = 1 << 20
+MISSING_ON_FETCH = 40402
+"""The ``error_code`` of a topic that does not exist."""
+_LIMITS = ApiLimits()
+_EARLIEST, _LATEST = "earliest", "latest"
+
+OFFSET = text_param(
+    "offset",
+    "the first offset, `earliest`, `latest`, or -N for the last N records",
+    text(pattern="^(earliest|latest|-?[0-9]{1,19})$", default=_EARLIEST),
+)
+TIMESTAMP = text_param(
+    "timestamp",
+    "the first record at or after this time: ms since 1970, or ISO-8601; wins over `offset`",
+    text(),
+    "2026-01-01T00:00:00Z",
+)
+COUNT = IntegerParam(name="count", description="at most this many records", least=1, default=None)
+MAX_BYTES = IntegerParam(
+    name="max_bytes",
+    description=(
+        "at most this many stored bytes, but at least one batch; "
+        f"more than {_LIMITS.fetch_bytes_max} is taken as that, unless the node is configured otherwise"
+    ),
+    least=1,
+    default=1 << 20,
+)
+TIMEOUT = IntegerParam(
+    name="timeout",
+    description=(
+        "ms to wait when there is nothing yet; "
+        f"longer than {_LIMITS.fetch_wait_ms_max} is taken as that, unless the node is configured otherwise"
+    ),
+    least=0,
+    default=0,
+)
+REPLICA = ChoiceParam(
+    name="replica",
+    description="`local`: this node's own copy, never forwarded",
+    words={"any": False, "local": True},
+    hint="local",
+)
+
+FOLLOW = ChoiceParam(
+    name="follow",
+    description=(
+        "of NDJSON and server-sent events: go on for as long as the client stays (`true`), or end at the end of the "
+        "partition (`false`); `auto`: events go on, NDJSON ends. With `true` and no type in `Accept`, the answer is "
+        "NDJSON"
+    ),
+    words={"auto": None, "true": True, "false": False},
+    hint="true or false",
+)
+FORMAT = ChoiceParam(
+    name="format",
+    description="of NDJSON and server-sent events: how keys and values are written; `binary` is base64",
+    words={"json": RecordFormat.JSON, "binary": RecordFormat.BINARY},
+    hint="json or binary",
+)
+LAST_EVENT_ID = Param(
+    name="Last-Event-ID",
+    place=ParamPlace.HEADER,
+    description="of a stream: go on behind this offset; wins over `offset` and `timestamp`",
+    schema=text(pattern="^[0-9]{1,19}$"),
+    example="41",
+)
 
 _THREAD_BYTES_MIN = 2 << 20
 """Above this, decoding takes milliseconds, and another thread does it so that others are not kept waiting."""
@@ -32,33 +99,33 @@ class FetchOptions:
     max_bytes: int
     timeout_ms: int
     is_local: bool
+    is_following: bool | None
+    stream_format: RecordFormat
 
 
 @lru_cache(maxsize=1024)
 def parse_options(raw_query: str) -> FetchOptions:
-    """``?offset=&timestamp=&count=&max_bytes=&timeout=&replica=``.
+    """``?offset=&timestamp=&count=&max_bytes=&timeout=&replica=&follow=&format=``.
 
     Raises:
         MalformedRequestError: one of them is not what it should be.
     """
     query = parse_query(raw_query)
-    replica = query.get("replica", "any")
-    if replica not in ("any", "local"):
-        raise MalformedRequestError(f"Invalid parameter 'replica' got '{replica}': use local")
-    count = integer_param(query, "count", 0, least=1)
-    timestamp = query.get("timestamp")
+    timestamp = query.get(TIMESTAMP.name)
     return FetchOptions(
-        offset=_offset(query.get("offset", "earliest")),
+        offset=_offset(query.get(OFFSET.name, _EARLIEST)),
         timestamp_ms=None if timestamp is None else _timestamp(timestamp),
-        count=count or None,
-        max_bytes=integer_param(query, "max_bytes", MAX_BYTES_DEFAULT, least=1),
-        timeout_ms=integer_param(query, "timeout", 0, least=0),
-        is_local=replica == "local",
+        count=COUNT.read(query),
+        max_bytes=MAX_BYTES.read(query),
+        timeout_ms=TIMEOUT.read(query),
+        is_local=REPLICA.read(query),
+        is_following=FOLLOW.read(query),
+        stream_format=FORMAT.read(query),
     )
 
 
 def _offset(text: str) -> int | str:
-    if text in ("earliest", "latest"):
+    if text in (_EARLIEST, _LATEST):
         return text
     return integer_text("offset", text)
 
@@ -70,25 +137,25 @@ def _timestamp(text: str) -> int:
     return parse_time(text.replace(" ", "+"), "timestamp")
 
 
-async def fetch_records(call: Call) -> web.Response:
-    """Records from an offset or time on, waiting for some if asked to."""
+async def fetch_records(call: Call) -> web.StreamResponse:
+    """Records from an offset or time on, waiting for some if asked to; one by one when the type is a stream's."""
     topic = call.names["topic"]
     partition = partition_number(call)
-    type_ = records_type(call.header("Accept"))
     options = parse_options(call.raw_query)
+    type_ = stream_type(records_type(call.header("Accept")), options.is_following)
     limits = call.ports.limits
-    max_bytes = min(options.max_bytes, limits.fetch_bytes_max)
-    result = await call.ports.records.fetch(
-        FetchRequest(
-            topic=topic,
-            partition=partition,
-            offset=options.offset,
-            timestamp_ms=options.timestamp_ms,
-            max_bytes=max_bytes,
-            timeout_ms=min(options.timeout_ms, limits.fetch_wait_ms_max),
-            is_local=options.is_local,
-        )
+    request = FetchRequest(
+        topic=topic,
+        partition=partition,
+        offset=options.offset,
+        timestamp_ms=options.timestamp_ms,
+        max_bytes=min(options.max_bytes, limits.fetch_bytes_max),
+        timeout_ms=min(options.timeout_ms, limits.fetch_wait_ms_max),
+        is_local=options.is_local,
     )
+    if type_.framing is not None:
+        return await _stream(call, request, options, type_.framing)
+    result = await call.ports.records.fetch(request)
     wanted = Wanted(
         topic=topic,
         partition=partition,
@@ -98,6 +165,32 @@ async def fetch_records(call: Call) -> web.Response:
         bytes_max=limits.fetch_bytes_max,
     )
     return fetch_answer(result, await _encode(result, wanted))
+
+
+async def _stream(
+    call: Call, request: FetchRequest, options: FetchOptions, framing: StreamFraming
+) -> web.StreamResponse:
+    last_id = call.header(LAST_EVENT_ID.name)
+    if last_id:
+        offset = last_event_offset(last_id)
+        request = replace(request, offset=offset, timestamp_ms=None)
+    is_following = options.is_following
+    if is_following is None:
+        is_following = framing is StreamFraming.EVENTS
+    source = RecordSource(
+        ports=call.ports,
+        request=request,
+        framing=framing,
+        format=options.stream_format,
+        count=options.count,
+        is_following=is_following,
+    )
+    return await stream_answer(
+        call,
+        framing,
+        source.pieces(),
+        topic_missing_code=MISSING_ON_FETCH,
+    )
 
 
 async def _encode(result: FetchResult, wanted: Wanted) -> RecordsBody:

@@ -1,25 +1,17 @@
 """v2: what there is: topics, partitions, offsets, brokers."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from aiohttp import web
 
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
 from http_api.lookup import find_partition, find_topic, partition_number, partitions_of
 from http_api.media import metadata_type
+from http_api.openapi import MILENA_VERSION
 from http_api.ports import NewTopic
 from http_api.schemas import Fields
+from http_api.shapes.requests import NEW_CONFIG, NEW_TOPIC_V2
 from raft_meta.machine.configs import effective
 from raft_meta.machine.image import Partition
-
-_NEW_TOPIC_FIELDS = frozenset({"topic_name", "partitions_count", "replication_factor", "configs"})
-_CONFIG_FIELDS = frozenset({"name", "value"})
-
-try:
-    _VERSION = version("milena")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    _VERSION = "unknown"
 
 
 def _answer(call: Call, value: object) -> web.Response:
@@ -32,7 +24,7 @@ async def root(call: Call) -> web.Response:
     return _answer(
         call,
         {
-            "milena_version": _VERSION,
+            "milena_version": MILENA_VERSION,
             "cluster_id": metadata.image.cluster_id,
             "node_id": metadata.node_id,
         },
@@ -104,9 +96,9 @@ async def list_brokers(call: Call) -> web.Response:
 
 async def create_topic(call: Call) -> web.Response:
     """Create a topic, in the words of Strimzi's bridge."""
-    fields = Fields(await call.json_body(), "the body", _NEW_TOPIC_FIELDS)
+    fields = Fields(await call.json_body(), "the body", NEW_TOPIC_V2.fields)
     configs = {}
-    for config in fields.objects("configs", _CONFIG_FIELDS):
+    for config in fields.objects("configs", NEW_CONFIG.fields):
         configs[config.required_text("name")] = config.setting("value") or ""
     await call.ports.metadata.create_topic(
         NewTopic(

@@ -18,26 +18,64 @@ from http_api.errors import row_of
 from http_api.formats import binary_v2, json_v2
 from http_api.lookup import partition_number
 from http_api.media import RecordFormat, metadata_type, produce_format
-from http_api.ports import Acks, IdempotencyKey, ProduceRequest, Receipt, Receipts, Records
-from http_api.schemas import integer_param, parse_query
+from http_api.params import ChoiceParam, IntegerParam, Param, ParamPlace
+from http_api.plain_answer import PlainAnswer
+from http_api.ports import (
+    Acks,
+    ApiLimits,
+    IdempotencyKey,
+    ProduceRequest,
+    Receipt,
+    Receipts,
+    Records,
+)
+from http_api.schemas import parse_query
+from http_api.shapes.blocks import text
+from http_api.turns import LARGE_BYTES, Steps
 from storage.errors import (
     MalformedRequestError,
     MilenaError,
     UnsupportedMediaTypeError,
 )
 
-_ACKS = {"0": Acks.NONE, "1": Acks.LEADER, "-1": Acks.ALL, "all": Acks.ALL}
-
 _KEY_CHARS_MAX = 255
+
+ACKS = ChoiceParam(
+    name="acks",
+    description=(
+        "when to answer: `all` (or -1), once committed on every in-sync replica; 1, once the leader has stored it; "
+        "0, before the append"
+    ),
+    words={"all": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE, "-1": Acks.ALL},
+    hint="0, 1 or all",
+)
+TIMEOUT_MS = IntegerParam(
+    name="timeout_ms",
+    description=(
+        f"how long to wait for the acknowledgement; absent: {ApiLimits().produce_timeout_ms_default}, longer than "
+        f"{ApiLimits().produce_timeout_ms_max} is taken as that, unless the node is configured otherwise"
+    ),
+    least=1,
+    default=None,
+)
+IDEMPOTENCY_KEY = Param(
+    name="Idempotency-Key",
+    place=ParamPlace.HEADER,
+    description=(
+        "a repeat with the same body gets the first answer and writes nothing, on any node; visible ASCII characters"
+    ),
+    schema=text(minLength=1, maxLength=_KEY_CHARS_MAX, pattern="^[!-~]+$"),
+    example="payment-17",
+)
 
 _HEAD = b'{"offsets":['
 _TAIL = b'],"key_schema_id":null,"value_schema_id":null}'
 _ITEM_END = b',"error_code":null,"error":null}'
 
-_Decoder = Callable[..., Records]
-_DECODERS: dict[RecordFormat, _Decoder] = {
-    RecordFormat.JSON: json_v2.decode,
-    RecordFormat.BINARY: binary_v2.decode,
+Decoder = Callable[..., Steps[Records]]
+DECODERS: dict[RecordFormat, Decoder] = {
+    RecordFormat.JSON: json_v2.decode_steps,
+    RecordFormat.BINARY: binary_v2.decode_steps,
 }
 
 
@@ -49,6 +87,12 @@ class ProduceOptions:
     timeout_ms: int | None
     """None: the server's default."""
 
+    def wait_ms(self, limits: ApiLimits) -> int:
+        """The wait that is granted."""
+        return min(
+            self.timeout_ms or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
+        )
+
 
 @lru_cache(maxsize=512)
 def parse_options(raw_query: str) -> ProduceOptions:
@@ -58,53 +102,73 @@ def parse_options(raw_query: str) -> ProduceOptions:
         MalformedRequestError: neither of these values.
     """
     query = parse_query(raw_query)
-    word = query.get("acks", "all").lower()
-    acks = _ACKS.get(word)
-    if acks is None:
-        raise MalformedRequestError(f"Invalid parameter 'acks' got '{word}': use 0, 1 or all")
-    timeout_ms = integer_param(query, "timeout_ms", 0, least=1)
-    return ProduceOptions(acks, timeout_ms or None)
+    return ProduceOptions(ACKS.read(query), TIMEOUT_MS.read(query))
 
 
-async def produce_to_topic(call: Call) -> web.Response:
+async def produce_to_topic(call: Call) -> web.StreamResponse:
     """Append records; the node picks each one's partition, unless it names one."""
     return await _produce(call, None)
 
 
-async def produce_to_partition(call: Call) -> web.Response:
+async def produce_to_partition(call: Call) -> web.StreamResponse:
     """Append records, or one encoded batch, to a partition."""
     partition = partition_number(call)
     return await _produce(call, partition)
 
 
-async def _produce(call: Call, partition: int | None) -> web.Response:
+async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
     content_type = metadata_type(call.header("Accept"))
     format_ = produce_format(call.header("Content-Type"))
     options = parse_options(call.raw_query)
     limits = call.ports.limits
-    timeout_ms = min(
-        options.timeout_ms or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
-    )
+    timeout_ms = options.wait_ms(limits)
     body = await call.body()
     if format_ is RecordFormat.BATCH:
         return await _produce_batch(call, partition, body, options.acks, timeout_ms)
-    topic = call.names["topic"]
-    records = _DECODERS[format_](body, records_max=limits.records_per_request_max)
-    request = ProduceRequest(
-        topic=topic,
-        records=records,
+    steps = DECODERS[format_](body, records_max=limits.records_per_request_max)
+    size = len(body)
+    job = _Job(
+        partition=partition,
         acks=options.acks,
         timeout_ms=timeout_ms,
-        partition=partition,
-        idempotency=_idempotency(call, topic, format_, partition, body),
+        idempotency=_idempotency(call, call.names["topic"], format_, partition, body),
     )
-    if records.partitions is not None:
-        request = _resolve_partitions(request, records.partitions)
-    receipts = await call.ports.records.produce(request)
+    # The steps let go of it when they have come to their end: a large body need not stay longer.
+    del body
+    if size < LARGE_BYTES:
+        receipts = await _append(call, job, steps, size)
+    else:
+        async with call.shared.turns.room(size, wait_ms=timeout_ms):
+            receipts = await _append(call, job, steps, size)
     return produce_answer(receipts, content_type)
 
 
-def _resolve_partitions(request: ProduceRequest, partitions: list[int | None]) -> ProduceRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What a request says besides its records."""
+
+    partition: int | None
+    acks: Acks
+    timeout_ms: int
+    idempotency: IdempotencyKey | None
+
+
+async def _append(call: Call, job: _Job, steps: Steps[Records], size: int) -> Sequence[Receipt]:
+    records = await call.shared.turns.run(steps, size)
+    request = ProduceRequest(
+        topic=call.names["topic"],
+        records=records,
+        acks=job.acks,
+        timeout_ms=job.timeout_ms,
+        partition=job.partition,
+        idempotency=job.idempotency,
+    )
+    if records.partitions is not None:
+        request = resolve_partitions(request, records.partitions)
+    return await call.ports.records.produce(request)
+
+
+def resolve_partitions(request: ProduceRequest, partitions: list[int | None]) -> ProduceRequest:
     """A record's own partition wins over the path's; when all agree, the request names it once."""
     if request.partition is not None:
         partitions = [request.partition if p is None else p for p in partitions]
@@ -156,26 +220,36 @@ async def _produce_batch(
             "base_offset": receipt.base_offset,
             "last_offset": receipt.last_offset,
             "is_duplicate": receipt.is_duplicate,
+            "leader_epoch": receipt.leader_epoch,
         }
     )
 
 
-def produce_answer(receipts: Sequence[Receipt], content_type: str) -> web.Response:
+def produce_answer(receipts: Sequence[Receipt], content_type: str) -> web.StreamResponse:
     """The answer to a produce request: an item a record, in request order.
 
     Raises:
         MilenaError: every record failed, and all for the same kind of cause.
     """
     if isinstance(receipts, Receipts) and isinstance(receipts.offsets, range):
-        body = _run_body(receipts.partitions[0], receipts.offsets)
-        return bytes_answer(body, content_type)
+        body = encode_offsets(receipts.partitions[0], receipts.offsets)
+        return PlainAnswer(body, content_type)
     items, errors = _columns(receipts) if isinstance(receipts, Receipts) else _rows(receipts)
     if len(errors) == len(items) and len({row_of(error) for error in errors}) == 1:
         raise errors[0]
-    return json_answer(
-        {"offsets": items, "key_schema_id": None, "value_schema_id": None},
-        content_type=content_type,
-    )
+    return bytes_answer(_encode_items(items), content_type)
+
+
+def _encode_items(items: Sequence[dict[str, object]]) -> bytes:
+    return orjson.dumps({"offsets": items, "key_schema_id": None, "value_schema_id": None})
+
+
+def encode_offsets(partition: int, offsets: Sequence[int | None]) -> bytes:
+    """Receipts of records that all went to one partition."""
+    if isinstance(offsets, range):
+        return _run_body(partition, offsets)
+    receipts = Receipts(partitions=[partition] * len(offsets), offsets=offsets)
+    return _encode_items(_columns(receipts)[0])
 
 
 def _run_body(partition: int, offsets: range) -> bytes:
@@ -202,7 +276,7 @@ def _rows(receipts: Sequence[Receipt]) -> tuple[list[dict[str, object]], list[Mi
 def receipt_json(receipt: Receipt) -> dict[str, object]:
     """One record's item; on failure with the error under both names that clients look for."""
     item: dict[str, object] = {
-        "partition": receipt.partition,
+        "partition": None if receipt.partition < 0 else receipt.partition,
         "offset": receipt.offset,
         "error_code": None,
         "error": None,

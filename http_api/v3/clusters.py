@@ -4,12 +4,15 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from http_api.answers import json_answer
+from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
 from http_api.urls import base_url
-from http_api.v3.resources import Links, Resource, item_answer
+from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from raft_meta.machine.image import Broker
 from storage.errors import BrokerNotFoundError
+
+_BROKER_DIGITS_MAX = 9
+"""Broker ids are 32 bits wide."""
 
 
 async def root(call: Call) -> web.Response:
@@ -73,6 +76,17 @@ def find_broker(call: Call) -> Broker:
         if str(broker.broker_id) == text:
             return broker
     raise BrokerNotFoundError(f"there is no broker '{text}'")
+
+
+async def delete_broker(call: Call) -> web.Response:
+    """Forget a broker that is gone for good."""
+    cluster_id(call)
+    text = call.names["broker"]
+    # An id that this node has not heard of may be known to the quorum; what is no number is known to nobody.
+    if not (text.isascii() and text.isdigit() and len(text) <= _BROKER_DIGITS_MAX):
+        raise BrokerNotFoundError(f"there is no broker '{text}'")
+    await call.ports.metadata.remove_broker(int(text))
+    return empty_answer()
 
 
 async def get_broker(call: Call) -> web.Response:

@@ -7,13 +7,10 @@ from http_api.call import Call
 from http_api.errors import InvalidFieldError
 from http_api.lookup import find_topic
 from http_api.schemas import Fields
+from http_api.shapes.requests import CONFIG_CHANGE, CONFIG_CHANGES, CONFIG_VALUE
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from raft_meta.machine.configs import ConfigValue, effective
 from storage.errors import ConfigNotFoundError
-
-_VALUE_FIELDS = frozenset({"value"})
-_ALTER_FIELDS = frozenset({"data", "validate_only"})
-_CHANGE_FIELDS = frozenset({"name", "value", "operation"})
 
 _SET_SOURCE = "DYNAMIC_TOPIC_CONFIG"
 _DEFAULT_SOURCE = "DEFAULT_CONFIG"
@@ -72,7 +69,7 @@ async def get_config(call: Call) -> web.Response:
 async def put_config(call: Call) -> web.Response:
     """Set one config."""
     cluster_id(call)
-    value = Fields(await call.json_body(), "the body", _VALUE_FIELDS).setting("value")
+    value = Fields(await call.json_body(), "the body", CONFIG_VALUE.fields).setting("value")
     if value is None:
         raise InvalidFieldError("'value' is missing; to go back to the default, use DELETE")
     return await _alter(call, {call.names["config"]: value})
@@ -87,9 +84,11 @@ async def delete_config(call: Call) -> web.Response:
 async def alter_configs(call: Call) -> web.Response:
     """Set and reset several configs at once."""
     cluster_id(call)
-    fields = Fields(await call.json_body(), "the body", _ALTER_FIELDS)
+    fields = Fields(await call.json_body(), "the body", CONFIG_CHANGES.fields)
+    if not fields.has("data"):
+        raise InvalidFieldError("the body: 'data', a list of changes, is missing")
     changes: dict[str, str | None] = {}
-    for change in fields.objects("data", _CHANGE_FIELDS):
+    for change in fields.objects("data", CONFIG_CHANGE.fields):
         name = change.required_text("name")
         if name in changes:
             raise InvalidFieldError(f"config '{name}' is changed twice")

@@ -5,10 +5,17 @@ from aiohttp import web
 from http_api.call import Call
 from http_api.errors import ResourceNotFoundError
 from http_api.lookup import find_partition, find_topic, partitions_of
+from http_api.params import ChoiceParam
 from http_api.v3.clusters import find_broker
 from http_api.v3.resources import Links, Resource, item_answer
 from raft_meta.machine.image import Partition
-from storage.errors import MalformedRequestError
+
+OFFSET_TYPE = ChoiceParam(
+    name="offset_type",
+    description="which offsets; there is only one choice",
+    words={"earliest_and_latest": None},
+    hint="earliest_and_latest",
+)
 
 
 def _partition(links: Links, topic: str, partition: int, state: Partition) -> Resource:
@@ -43,11 +50,7 @@ async def get_partition(call: Call) -> web.Response:
 async def get_offset(call: Call) -> web.Response:
     """One partition with its readable range."""
     links = Links(call)
-    wanted = call.query().get("offset_type", "earliest_and_latest")
-    if wanted != "earliest_and_latest":
-        raise MalformedRequestError(
-            f"Invalid parameter 'offset_type' got '{wanted}': use earliest_and_latest"
-        )
+    OFFSET_TYPE.read(call.query())
     topic, partition, state = await find_partition(call)
     offsets = await call.ports.records.offsets(topic.name, partition)
     return item_answer(

@@ -11,22 +11,10 @@ from http_api.lookup import find_topic
 from http_api.media import check_json_type
 from http_api.ports import NewTopic
 from http_api.schemas import Fields, integer_text, json_kind, parse_json
+from http_api.shapes.requests import ASSIGNMENT, NEW_CONFIG, NEW_TOPIC_V3, TOPIC_CHANGE
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from raft_meta.machine.image import Topic
 from storage.errors import MalformedRequestError
-
-_FIELDS = frozenset(
-    {
-        "topic_name",
-        "partitions_count",
-        "replication_factor",
-        "replicas_assignments",
-        "configs",
-        "validate_only",
-    }
-)
-_CONFIG_FIELDS = frozenset({"name", "value"})
-_ASSIGNMENT_FIELDS = frozenset({"partition_id", "broker_ids"})
 
 
 def topic_resource(links: Links, topic: Topic) -> Resource:
@@ -65,6 +53,17 @@ async def delete_topic(call: Call) -> web.Response:
     return empty_answer()
 
 
+async def patch_topic(call: Call) -> web.Response:
+    """Give a topic more partitions; the number is that which it is to have, so asking again changes nothing."""
+    links = Links(call)
+    fields = Fields(await call.json_body(), "the body", TOPIC_CHANGE.fields)
+    partition_count = fields.integer("partitions_count", least=1)
+    if partition_count is None:
+        raise InvalidFieldError("the body: 'partitions_count' is missing")
+    topic = await call.ports.metadata.add_partitions(call.names["topic"], partition_count)
+    return item_answer(topic_resource(links, topic))
+
+
 async def create_topic(call: Call) -> web.Response:
     """Create a topic, or only check that it could be."""
     links = Links(call)
@@ -72,7 +71,7 @@ async def create_topic(call: Call) -> web.Response:
     body = await call.body()
     if not body:
         raise InvalidFieldError("Payload error. Request body is empty; a topic is expected.")
-    new = _new_topic(Fields(parse_json(body), "the body", _FIELDS))
+    new = _new_topic(Fields(parse_json(body), "the body", NEW_TOPIC_V3.fields))
     topic = await call.ports.metadata.create_topic(new)
     resource = topic_resource(links, topic)
     if new.is_validate_only:
@@ -94,7 +93,7 @@ def _new_topic(fields: Fields) -> NewTopic:
 def parse_configs(fields: Fields) -> Mapping[str, str]:
     """Configs as ``[{"name", "value"}]``; one without a value keeps its default."""
     configs = {}
-    for config in fields.objects("configs", _CONFIG_FIELDS):
+    for config in fields.objects("configs", NEW_CONFIG.fields):
         value = config.setting("value")
         if value is not None:
             configs[config.required_text("name")] = value
@@ -108,7 +107,7 @@ def _assignments(fields: Fields) -> Mapping[int, tuple[int, ...]] | None:
         return None
     if isinstance(raw, list):
         return dict(
-            _assignment(item) for item in fields.objects("replicas_assignments", _ASSIGNMENT_FIELDS)
+            _assignment(item) for item in fields.objects("replicas_assignments", ASSIGNMENT.fields)
         )
     if not isinstance(raw, dict):
         raise MalformedRequestError(f"replicas_assignments must be an object, not {json_kind(raw)}")

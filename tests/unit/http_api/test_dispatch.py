@@ -3,6 +3,8 @@
 import asyncio
 import gzip
 import logging
+import zlib
+from contextlib import asynccontextmanager
 
 import orjson
 import pytest
@@ -10,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from http_api.app import build_application
+from http_api.codings import unpack
 from http_api.ports import ApiLimits
 from storage.errors import DiskFullError
 from tests.support.api_server import JSON_V2, serving
@@ -73,7 +76,7 @@ async def test_options_lists_methods(api):
 async def test_options_of_the_server(api):
     answer = await raw_exchange(api, b"OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 204 ")
-    assert b"Allow: DELETE, GET, HEAD, OPTIONS, POST, PUT" in answer
+    assert b"Allow: DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT" in answer
 
 
 async def test_control_characters_in_names_are_refused(api):
@@ -356,3 +359,123 @@ async def test_metrics_count_by_route_and_not_by_name(api):
     assert 'milena_http_request_seconds_count{method="GET",path="/topics/{topic}"} 2' in text
     assert "missing" not in text
     assert text.startswith("# TYPE milena_fake gauge\n")
+
+
+PAGES_OF_OTHERS = [{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]
+
+
+@pytest.mark.parametrize("headers", PAGES_OF_OTHERS)
+@pytest.mark.parametrize("path", ["/drain", "/producers", "/topics/t", "/admin/topics"])
+async def test_a_page_of_another_origin_must_say_what_its_body_is(api, path, headers):
+    """Without a type a browser sends it unasked, whatever it holds; with one it asks first, and is told no."""
+    answer = await api.post(path, {"records": [{"value": 1}]}, None, headers=headers)
+    assert answer.error == (415, 415)
+    assert (await api.call("POST", path, headers=headers)).status == 415
+    assert not api.node.drains
+    assert not api.node.produce_requests
+
+
+@pytest.mark.parametrize("headers", [*PAGES_OF_OTHERS, {"Sec-Fetch-Site": "same-origin"}, {}])
+async def test_a_type_or_the_own_origin_is_enough(api, headers):
+    body = {"records": [{"value": 1}]}
+    assert (await api.post("/topics/t", body, "application/json", headers=headers)).status == 200
+    if headers not in PAGES_OF_OTHERS:
+        assert (await api.post("/topics/t", body, None, headers=headers)).status == 200
+
+
+@asynccontextmanager
+async def unfinished_bodies(api, count, announced=1000):
+    """Clients that announce a body and send a few bytes of it."""
+    host, _, port = api.base_url.removeprefix("http://").partition(":")
+    writers = []
+    for _ in range(count):
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"POST /topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n{}" % announced
+        )
+        await writer.drain()
+        writers.append(writer)
+    try:
+        yield writers
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def test_bodies_that_do_not_come_keep_nobody_out():
+    limits = ApiLimits(requests_in_flight_max=2, bytes_in_flight_max=2500)
+    async with serving(limits=limits) as api:
+        api.node.add_topic("t")
+        async with unfinished_bodies(api, 5):
+            for _ in range(3):
+                assert (await api.produce("t", [{"value": "x" * 500}])).status == 200
+
+
+async def test_the_connection_that_rested_longest_makes_room_for_another():
+    async with serving(limits=ApiLimits(connections_max=3)) as api:
+        api.node.add_topic("t")
+        host, _, port = api.base_url.removeprefix("http://").partition(":")
+        idle = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+        assert (await api.produce("t", [{"value": 1}])).status == 200
+        assert await idle[0][0].read() == b""
+        async with unfinished_bodies(api, 2):
+            assert await idle[1][0].read() == b""
+            assert await idle[2][0].read() == b""
+            assert (await api.produce("t", [{"value": 1}])).status == 200
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_unpacking_a_bomb_holds_up_nobody_and_ends_at_the_bound(monkeypatch):
+    steps = []
+
+    def counted(stream_body, window, account):
+        inner = unpack(stream_body, window, account)
+        for _ in inner:
+            steps.append(1)
+            yield
+        return b""
+
+    monkeypatch.setattr("http_api.call.unpack", counted)
+    limits = ApiLimits(request_bytes_max=8 << 20)
+    async with serving(limits=limits) as api:
+        bomb = gzip.compress(bytes(64 << 20), 9)
+        headers = {"Content-Type": JSON_V2, "Content-Encoding": "gzip"}
+        answer = await api.call("POST", "/topics/t", data=bomb, headers=headers)
+        assert answer.error == (413, 413)
+    assert len(steps) == 8
+
+
+@pytest.mark.parametrize(
+    ("coding", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", lambda body: zlib.compress(body, wbits=-15)),
+        ("identity", bytes),
+    ],
+)
+async def test_content_codings_that_are_taken(coding, pack):
+    async with serving() as api:
+        api.node.add_topic("t")
+        body = pack(b'{"records":[{"value":"' + b"x" * 10_000 + b'"}]}')
+        headers = {"Content-Type": JSON_V2, "Content-Encoding": coding}
+        assert (await api.call("POST", "/topics/t", data=body, headers=headers)).status == 200
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "gzip, gzip", "nonsense"])
+async def test_other_content_codings_are_refused(coding):
+    async with serving() as api:
+        headers = {"Content-Type": JSON_V2, "Content-Encoding": coding}
+        answer = await api.call("POST", "/topics/t", data=b"{}", headers=headers)
+        assert answer.status == 415
+
+
+@pytest.mark.parametrize("spoil", [lambda b: b[:-5], lambda b: b + b"x", lambda b: b + b])
+async def test_a_body_is_exactly_one_whole_compressed_stream(spoil):
+    async with serving() as api:
+        body = spoil(gzip.compress(b'{"records":[{"value":1}]}'))
+        headers = {"Content-Type": JSON_V2, "Content-Encoding": "gzip"}
+        answer = await api.call("POST", "/topics/t", data=body, headers=headers)
+        assert answer.error == (400, 400)

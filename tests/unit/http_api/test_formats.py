@@ -545,3 +545,30 @@ def test_whatever_is_stored_comes_out_in_binary_and_never_breaks_json(batches, s
     for row, (_, key, value) in zip(parsed, expected, strict=False):
         assert row["key"] == (None if key is None else json.loads(key))
         assert row["value"] == (None if value is None else json.loads(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["null", '"x"', '"a,b"', "1e+400", "1e+2", "12345678901234567890123", "[1,[2]]", '{"a":null}'],
+)
+def test_a_value_alone_is_stored_as_among_others(value):
+    alone = b'{"records":[{"value":%s}]}' % value.encode()
+    twice = b'{"records":[{"value":%s},{"value":%s}]}' % ((value.encode(),) * 2)
+    one, two = (_decoded(json_v2.decode, text) for text in (alone, twice))
+    assert one is two if isinstance(one, type) else one * 2 == two
+
+
+@pytest.mark.parametrize("value", ["null", '"eA=="', '"no base64"', "1"])
+def test_a_binary_value_alone_is_stored_as_among_others(value):
+    alone = b'{"records":[{"value":%s}]}' % value.encode()
+    twice = b'{"records":[{"value":%s},{"value":%s}]}' % ((value.encode(),) * 2)
+    one, two = (_decoded(binary_v2.decode, text) for text in (alone, twice))
+    assert one is two if isinstance(one, type) else one * 2 == two
+
+
+def _decoded(decode, text):
+    """The values, or the kind of refusal."""
+    try:
+        return decode(text, records_max=9).values
+    except MilenaError as error:
+        return type(error)

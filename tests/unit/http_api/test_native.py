@@ -40,11 +40,20 @@ async def test_last_sequences_tell_where_a_producer_stopped(api):
         ({"name": 1}, (400, 400)),
         ({"other": 1}, (422, 422)),
         ([], (400, 400)),
+        (b"null", (400, 400)),
         (b"{", (400, 400)),
     ],
 )
 async def test_refuses_names_that_are_none(api, body, error):
     assert (await api.post("/producers", body)).error == error
+
+
+@pytest.mark.parametrize("path", ["/producers", "/drain"])
+async def test_web_forms_are_refused_where_a_body_may_be_left_out(api, path):
+    """Pages of other origins may send these without asking."""
+    for type_ in ("application/x-www-form-urlencoded", "text/plain"):
+        assert (await api.post(path, b"{}", type_)).error == (415, 415)
+    assert not api.node.drains
 
 
 async def test_no_quorum_no_producer(api):
@@ -113,7 +122,79 @@ async def test_probes(api):
     assert (ready.status, ready.json["reason"]) == (503, "catching up")
 
 
+async def test_probes_have_the_names_that_other_servers_give_them(api):
+    for is_ready in (True, False):
+        api.node.is_ready = is_ready
+        for path in ("/ready", "/status/ready"):
+            assert (await api.get(path)).body == (await api.get("/readyz")).body
+        assert (await api.get("/healthy")).status == 200
+
+
 async def test_metrics_are_prometheus_text(api):
     answer = await api.get("/metrics")
     assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert b"milena_fake 1\n# HELP milena_http_requests_total" in answer.body
+
+
+async def test_drain_hands_over_and_tells_whether_it_came_to_an_end(api):
+    assert (await api.post("/drain", {"timeout_ms": 1500})).json == {
+        "node_id": api.node.node_id,
+        "is_drained": True,
+    }
+    api.node.can_drain = False
+    assert (await api.post("/drain")).json["is_drained"] is False
+    assert api.node.drains == [1500, 30_000]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"timeout_ms": 0}, 422),
+        ({"timeout_ms": 300_001}, 422),
+        ({"force": True}, 422),
+        ([], 400),
+        (b"null", 400),
+    ],
+)
+async def test_drain_refuses_what_it_does_not_understand(api, body, error):
+    assert (await api.post("/drain", body)).status == error
+    assert not api.node.drains
+
+
+async def test_records_are_deleted(api):
+    path = "/topics/t/partitions/0/records:delete"
+    api.node.append("t", 0, [b"1"])
+    api.node.append("t", 0, [b"2"])
+    for body, before, start in (
+        ({"before_offset": 1}, 1, 1),
+        ({"before_offset": "0"}, 0, 1),
+        ({"before_offset": "latest"}, None, 2),
+    ):
+        answer = await api.post(f"{path}?timeout_ms=9", body, "application/json")
+        assert answer.status == 200
+        assert answer.json == {"partition": 0, "log_start_offset": start}
+        assert api.node.deletions[-1] == ("t", 0, before, 9)
+    await api.post(path, {"before_offset": 1})
+    assert api.node.deletions[-1][3] == 30_000
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({}, (422, 422)),
+        ({"before_offset": None}, (422, 422)),
+        ({"before_offset": -1}, (422, 422)),
+        ({"before_offset": "earliest"}, (400, 400)),
+        ({"before_offset": True}, (400, 400)),
+        ({"before_offset": 0, "partition": 1}, (422, 422)),
+        ({"before_offset": 99}, (400, 40002)),
+    ],
+)
+async def test_what_to_delete_must_be_said(api, body, error):
+    assert (await api.post("/topics/t/partitions/0/records:delete", body)).error == error
+    assert (
+        await api.post("/topics/x/partitions/0/records:delete", {"before_offset": 0})
+    ).error == (404, 40401)
+    assert (
+        await api.post("/topics/t/partitions/x/records:delete", {"before_offset": 0})
+    ).error == (404, 40402)

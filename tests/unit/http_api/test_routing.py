@@ -2,9 +2,11 @@
 
 import pytest
 
+from http_api.endpoint import Route, Tag
 from http_api.errors import MethodNotAllowedError
+from http_api.params import ParamPlace
 from http_api.routes import ROUTES
-from http_api.routing import ParamPlace, Route, Router
+from http_api.routing import Router
 from storage.errors import MalformedRequestError, RouteNotFoundError
 
 
@@ -14,7 +16,14 @@ async def _nothing(call):
 
 def route(line):
     method, path = line.split()
-    return Route(method=method, path=path, handler=_nothing, summary="x")
+    return Route(
+        method=method,
+        path=path,
+        handler=_nothing,
+        operation_id="x",
+        tag=Tag.NODE,
+        summary="x",
+    )
 
 
 ROUTER = Router(

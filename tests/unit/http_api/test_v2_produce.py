@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from http_api.ports import Acks, ApiLimits, Receipt, Receipts
-from http_api.v2.produce import produce_answer
+from http_api.v2.produce import produce_answer, receipt_json
 from storage.batch import ProducerStamp, RecordColumns, encode_batch
 from storage.errors import (
     FateUnknownError,
@@ -14,6 +14,7 @@ from storage.errors import (
     NoLeaderError,
     NotEnoughReplicasError,
     PartitionCountChangedError,
+    PartitionNotFoundError,
 )
 from tests.support.api_server import BATCH, BINARY_V2, JSON_V2, V2, serving
 from tests.support.fake_ports import NOW_MS, no_leader
@@ -313,6 +314,7 @@ async def test_an_encoded_batch(api, suffix):
         "base_offset": 0,
         "last_offset": 1,
         "is_duplicate": False,
+        "leader_epoch": 0,
     }
     assert api.node.batch_requests == [("many", 2, batch, Acks.LEADER, 9)]
 
@@ -338,3 +340,15 @@ async def test_records_in_one_request_are_bounded():
         api.node.add_topic("t")
         assert (await api.produce("t", [{}, {}])).status == 200
         assert (await api.produce("t", [{}, {}, {}])).error == (413, 413)
+
+
+def test_a_record_for_a_partition_that_is_not_there_has_none():
+    """The node says -1; other servers of this dialect say null, and clients test for that."""
+    missing = Receipt(partition=-1, offset=None, error=PartitionNotFoundError("no 9"))
+    assert receipt_json(missing) == {
+        "partition": None,
+        "offset": None,
+        "error_code": 40402,
+        "error": "no 9",
+        "message": "no 9",
+    }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.errors import InvalidReplicationError
+from storage.errors import InvalidReplicationError, TooManyReplicasError
 from tests.support.api_server import V3, serving
 from tests.support.fake_ports import CLUSTER_ID, FakeNode
 
@@ -71,6 +71,41 @@ async def test_a_cluster_that_is_being_formed():
     node._set_image(cluster_id="")
     async with serving(node) as api:
         assert (await api.get("/v3/clusters")).error == (503, 50309)
+
+
+async def test_a_broker_that_is_gone_is_forgotten(api):
+    node = api.node
+    assert (await api.call("DELETE", f"{V3}/brokers/2")).error == (409, 40915)
+    assert (await api.call("DELETE", f"{V3}/brokers/9")).error == (404, 40407)
+    assert (await api.call("DELETE", f"{V3}/brokers/x")).error == (404, 40407)
+    answer = await api.call("DELETE", f"{V3}/brokers/3")
+    assert answer.error == (409, 40915)
+    assert "still holds" in answer.json["message"]
+    node.add_broker(4, is_fenced=True)
+    assert (await api.call("DELETE", f"{V3}/brokers/4")).status == 204
+    assert set(node.image.brokers) == {1, 2, 3}
+    assert (await api.call("DELETE", "/v3/clusters/other/brokers/2")).error == (404, 40406)
+
+
+async def test_a_topic_gets_more_partitions(api):
+    answer = await api.call("PATCH", f"{V3}/topics/t", json={"partitions_count": 3})
+    assert answer.status == 200
+    check_item(api, answer.json, "KafkaTopic", "/topics/t")
+    assert answer.json["partitions_count"] == 3
+    assert api.node.image.topic("t").partition_count == 3
+    for body, error in (
+        ({}, (422, 422)),
+        ({"partitions_count": None}, (422, 422)),
+        ({"partitions_count": 0}, (422, 422)),
+        ({"partitions_count": "x"}, (400, 400)),
+        ({"partitions_count": 5, "replication_factor": 2}, (422, 422)),
+    ):
+        assert (await api.call("PATCH", f"{V3}/topics/t", json=body)).error == error, body
+    call = {"json": {"partitions_count": 4}}
+    assert (await api.call("PATCH", f"{V3}/topics/nope", **call)).error == (404, 40403)
+    assert (await api.call("PATCH", "/v3/clusters/other/topics/t", **call)).error == (404, 40406)
+    api.node.errors["add_partitions"] = TooManyReplicasError("too many")
+    assert (await api.call("PATCH", f"{V3}/topics/t", **call)).error == (409, 40917)
 
 
 async def test_brokers(api):
@@ -273,6 +308,8 @@ async def test_several_configs_at_once(api):
         ({"data": [{"value": "1"}]}, (422, 422)),
         ({"data": 1}, (400, 400)),
         ({"foo": 1}, (422, 422)),
+        ({}, (422, 422)),
+        ({"data": None, "validate_only": True}, (422, 422)),
         (b"", (400, 400)),
     ],
 )

@@ -1,0 +1,69 @@
+"""The API's connections under a bound: when there are too many, the one that rested longest makes room.
+
+A connection rests while nothing of a request is being worked on: before its first request, between two, and while it
+waits for the rest of a body. Whoever opens thousands and sends little therefore loses the oldest of its own, and others
+still get in.
+"""
+
+import logging
+from collections.abc import Hashable
+from typing import Protocol
+
+_log = logging.getLogger("http_api")
+
+
+class Closable(Hashable, Protocol):
+    """A connection."""
+
+    def force_close(self) -> None:
+        """Close it at once."""
+
+
+class Connections:
+    """All that are open. Belongs to one event loop.
+
+    Invariant: each is either in ``_resting``, the one that rested longest first, or in ``_working``.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._resting: dict[Closable, None] = {}
+        self._working: set[Closable] = set()
+        self.closed_count = 0
+        """How many made room for others."""
+
+    def __len__(self) -> int:
+        return len(self._resting) + len(self._working)
+
+    def add(self, connection: Closable) -> None:
+        """A new one; it is closed itself when all others are being worked for."""
+        self._resting[connection] = None
+        if len(self) > self._most:
+            oldest = next(iter(self._resting))
+            del self._resting[oldest]
+            if not self.closed_count & (self.closed_count + 1):
+                # At powers of two: a flood of them must not become a flood of lines.
+                _log.warning(
+                    "connections closed to make room count=%d max=%d",
+                    self.closed_count + 1,
+                    self._most,
+                )
+            self.closed_count += 1
+            oldest.force_close()
+
+    def work(self, connection: Closable) -> None:
+        """A request of it is worked on."""
+        if connection in self._resting:
+            del self._resting[connection]
+            self._working.add(connection)
+
+    def rest(self, connection: Closable) -> None:
+        """It waits for its client."""
+        if connection in self._working:
+            self._working.remove(connection)
+            self._resting[connection] = None
+
+    def discard(self, connection: Closable) -> None:
+        """It is gone."""
+        self._resting.pop(connection, None)
+        self._working.discard(connection)

@@ -1,0 +1,164 @@
+"""What an endpoint is: one row of the table from which requests are dispatched and the API is described."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+from typing import TYPE_CHECKING, Protocol
+
+from aiohttp import web
+
+from http_api.media import JSON_TYPE, V2_TYPE
+from http_api.params import Param
+from http_api.path_params import params_in
+from http_api.shapes.blocks import Part, Shape
+from storage.errors import MilenaError
+
+if TYPE_CHECKING:
+    from http_api.call import Call
+    from http_api.ports import Ports, Queued
+
+Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
+Content = Mapping[str, Part]
+"""Bodies by media type."""
+
+
+class QuickHandler(Protocol):
+    """Answers the small requests of one head without a task of their own (``http_api.quick_lane``)."""
+
+    content_type: str
+    """Of the answers."""
+
+    def start(self, body: bytes) -> "Queued | None":
+        """Hand a body to the node; None: it is not for this way, and nothing was done.
+
+        Raises:
+            MilenaError: it is at fault; nothing was done.
+        """
+
+    def encode(self, partition: int, offsets: Sequence[int | None]) -> bytes:
+        """The body of the answer."""
+
+
+Prepare = Callable[["Ports", Mapping[str, str], str, Mapping[str, str]], QuickHandler | None]
+"""From the ports, the names of the path, the query string and the headers (by names in small letters); None: heads
+like this one go the usual way."""
+
+
+@unique
+class Tag(StrEnum):
+    """Groups of endpoints, in the order in which they are shown."""
+
+    RECORDS = "records"
+    CONSUMERS = "consumers"
+    GROUPS = "groups"
+    TOPICS = "topics"
+    CLUSTER = "cluster"
+    V3_CLUSTERS = "v3 clusters"
+    V3_TOPICS = "v3 topics"
+    V3_CONFIGS = "v3 configs"
+    V3_PARTITIONS = "v3 partitions"
+    V3_GROUPS = "v3 consumer groups"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """What a request carries."""
+
+    content: Content
+    is_required: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One status that is no error, and what comes with it. ``headers``: names out of ``openapi.HEADERS``."""
+
+    status: int = 200
+    description: str
+    content: Content = field(default_factory=dict)
+    headers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One endpoint. ``path`` holds names in braces: ``/topics/{topic}``."""
+
+    method: str
+    path: str
+    handler: Handler
+    operation_id: str
+    """Names the operation in generated clients: never changes, and is never used again."""
+    tag: Tag
+    summary: str
+    description: str = ""
+    params: tuple[Param, ...] = ()
+    body: Body | None = None
+    answers: tuple[Answer, ...] = ()
+    errors: tuple[type[MilenaError], ...] = ()
+    """What may go wrong beside what follows from the rest of the row (see ``openapi.errors_of``)."""
+    topic_missing_code: int = 40401
+    """The ``error_code`` of a topic that does not exist: the dialects differ by endpoint."""
+    is_exempt: bool = False
+    """Answered however many requests are in flight: probes and metrics."""
+    prepare: Prepare | None = None
+    """Makes a handler for heads that repeat, where the endpoint has such a way."""
+
+    @property
+    def path_names(self) -> tuple[str, ...]:
+        """Names in the path, in order."""
+        return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+
+
+def route(
+    line: str,
+    operation_id: str,
+    handler: Handler,
+    summary: str,
+    answers: tuple[Answer, ...],
+    *params: Param,
+    tag: Tag,
+    description: str = "",
+    body: Body | None = None,
+    errors: tuple[type[MilenaError], ...] = (),
+    topic_missing_code: int = 40401,
+    is_exempt: bool = False,
+    prepare: Prepare | None = None,
+) -> Route:
+    """A row from ``METHOD /path``; the parameters of the path come before ``params``."""
+    method, path = line.split()
+    return Route(
+        method=method,
+        path=path,
+        handler=handler,
+        operation_id=operation_id,
+        tag=tag,
+        summary=summary,
+        description=description,
+        params=(*params_in(path), *params),
+        body=body,
+        answers=answers,
+        errors=errors,
+        topic_missing_code=topic_missing_code,
+        is_exempt=is_exempt,
+        prepare=prepare,
+    )
+
+
+def json_content(part: Part) -> Content:
+    """JSON under its own name only."""
+    return {JSON_TYPE: part}
+
+
+def v2_content(part: Part) -> Content:
+    """JSON under the name that v2's clients ask for, or under its own."""
+    return {V2_TYPE: part, JSON_TYPE: part}
+
+
+def ok(shape: Shape, description: str) -> tuple[Answer, ...]:
+    """200 with JSON."""
+    return (Answer(description=description, content=json_content(shape)),)
+
+
+def ok_v2(shape: Shape, description: str) -> tuple[Answer, ...]:
+    """200 with JSON under either name."""
+    return (Answer(description=description, content=v2_content(shape)),)

@@ -1,0 +1,51 @@
+"""What may go wrong together, named once for all tables of endpoints."""
+
+from http_api.errors import InvalidFieldError
+from storage import errors as e
+
+TOPIC_ERRORS = (e.TopicNotFoundError, e.NoQuorumError)
+"""Looking up a topic: the quorum is asked before a node says that there is none."""
+PARTITION_ERRORS = (*TOPIC_ERRORS, e.PartitionNotFoundError)
+LEADER_ERRORS = (e.NoLeaderError, e.NotLeaderError, e.NotReadyError, e.ReplicaDamagedError)
+"""Asking the leader of a partition."""
+CHANGE_ERRORS = (
+    e.NoQuorumError,
+    e.NotReadyError,
+    e.FateUnknownError,
+    e.FeatureLevelError,
+    e.StaleBrokerEpochError,
+)
+"""Changing the replicated state."""
+CREATE_TOPIC_ERRORS = (
+    InvalidFieldError,
+    e.InvalidTopicNameError,
+    e.InvalidConfigError,
+    e.InvalidReplicationError,
+    e.TooManyReplicasError,
+    e.TopicExistsError,
+    *CHANGE_ERRORS,
+)
+COORDINATOR_ERRORS = (
+    e.NotCoordinatorError,
+    e.NoQuorumError,
+    e.NotReadyError,
+    e.FateUnknownError,
+    e.FeatureLevelError,
+    e.GroupLimitError,
+)
+"""Asking the coordinator of a group, which may change the replicated state for it."""
+GROUP_ERRORS = (e.GroupNotFoundError, e.NoQuorumError)
+"""Looking up a group: the quorum is asked before a node says that there is none."""
+GROUP_CHANGE_ERRORS = (e.GroupNotEmptyError, e.GroupChangedError)
+"""Changing a group that others may be changing."""
+RESET_ERRORS = (
+    *PARTITION_ERRORS,
+    *LEADER_ERRORS,
+    *GROUP_CHANGE_ERRORS,
+    *COORDINATOR_ERRORS,
+    InvalidFieldError,
+    e.InvalidConsumerError,
+    e.TooManyRequestsError,
+)
+CONSUMER_ERRORS = (e.ConsumerNotFoundError, *COORDINATOR_ERRORS)
+"""Any call of a REST consumer, which its group's coordinator answers."""

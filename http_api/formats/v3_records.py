@@ -1,0 +1,129 @@
+"""Records as v3 has them: an object each, whose key and value say what they are. Pure.
+
+``{"partition_id"?, "headers"?: [{"name", "value"}], "key"?: {"type", "data"}, "value"?: {"type", "data"},
+"timestamp"?}`` with the types ``BINARY`` (base64), ``JSON`` and ``STRING``. Those that need a schema are refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import orjson
+
+from http_api.errors import InvalidFieldError
+from http_api.formats.envelope import (
+    Header,
+    check_timestamp,
+    decode_base64,
+    parse_headers,
+    parse_timestamp,
+)
+from http_api.ports import Records
+from http_api.schemas import Fields
+from http_api.shapes.v3_records import DATA, RECORD
+from storage.errors import MalformedRequestError, PartitionNotFoundError, UnsupportedSchemaError
+
+_SCHEMA_TYPES = frozenset({"AVRO", "JSONSCHEMA", "PROTOBUF"})
+_SCHEMA_FIELDS = ("subject", "subject_name_strategy", "schema_id", "schema_version", "schema")
+TYPES = ("BINARY", "JSON", "STRING")
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A key or a value. ``type`` None: there is none."""
+
+    type: str | None = None
+    stored: bytes | None = None
+
+    def receipt(self) -> dict[str, object] | None:
+        """What the answer says of it."""
+        if self.type is None:
+            return None
+        return {"type": self.type, "size": len(self.stored or b"")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class V3Record:
+    """One record as it is stored."""
+
+    partition: int | None
+    key: Data
+    value: Data
+    headers: list[Header] | None
+    timestamp_ms: int | None
+
+
+def parse_record(value: object) -> V3Record:
+    """A record.
+
+    Raises:
+        MalformedRequestError, InvalidFieldError, InvalidRecordError, UnsupportedSchemaError, PartitionNotFoundError:
+            the message says why.
+    """
+    fields = Fields(value, "a record", RECORD.fields)
+    partition = fields.integer("partition_id", least=-(1 << 63))
+    if partition is not None and partition < 0:
+        raise PartitionNotFoundError(f"there is no partition {partition}")
+    return V3Record(
+        partition=partition,
+        key=_data(fields, "key"),
+        value=_data(fields, "value"),
+        headers=parse_headers("headers", fields.raw("headers")),
+        timestamp_ms=check_timestamp(parse_timestamp("timestamp", fields.raw("timestamp"))),
+    )
+
+
+def _data(fields: Fields, name: str) -> Data:
+    if not fields.has(name):
+        return Data()
+    own = Fields(fields.raw(name), name, DATA.fields)
+    kind = (own.text("type") or "").upper()
+    if kind in _SCHEMA_TYPES or any(own.has(field) for field in _SCHEMA_FIELDS):
+        raise UnsupportedSchemaError(
+            f"'{name}' needs a schema registry, which is not part of this cluster; use {', '.join(TYPES)}"
+        )
+    if kind not in TYPES:
+        raise InvalidFieldError(f"'{name}': 'type' is '{kind}'; use one of {', '.join(TYPES)}")
+    data = own.raw("data")
+    return Data(kind, None if data is None else _stored(name, kind, data))
+
+
+def _stored(name: str, kind: str, data: object) -> bytes:
+    if kind == "JSON":
+        return compact_json(name, data)
+    if not isinstance(data, str):
+        raise MalformedRequestError(f"'{name}': 'data' of the type {kind} must be a string")
+    if kind == "BINARY":
+        return decode_base64(data, f"'{name}'")
+    try:
+        return data.encode()
+    except UnicodeEncodeError:
+        raise MalformedRequestError(f"'{name}': 'data' holds half a character") from None
+
+
+def compact_json(name: str, data: object) -> bytes:
+    """A value's shortest JSON."""
+    try:
+        return orjson.dumps(data)
+    except orjson.JSONEncodeError as error:
+        raise MalformedRequestError(f"'{name}' cannot be stored: {error}") from None
+
+
+def columns_of(records: Sequence[V3Record]) -> Records:
+    """The records as one request's."""
+    has_keys = any(record.key.stored is not None for record in records)
+    has_headers = any(record.headers for record in records)
+    has_times = any(record.timestamp_ms is not None for record in records)
+    return Records(
+        keys=[record.key.stored for record in records] if has_keys else None,
+        values=[record.value.stored for record in records],
+        headers=[record.headers for record in records] if has_headers else None,
+        timestamps=[record.timestamp_ms for record in records] if has_times else None,
+        partitions=[record.partition for record in records],
+    )
+
+
+def iso_time(time_ms: int) -> str:
+    """``2026-01-01T00:00:00.000Z``."""
+    time = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,12 @@
+"""The API's description of itself."""
+
+from aiohttp import web
+
+from http_api.answers import bytes_answer
+from http_api.call import Call
+from http_api.media import JSON_TYPE
+
+
+async def get_openapi(call: Call) -> web.Response:
+    """The OpenAPI document, as it was made when the server started."""
+    return bytes_answer(call.shared.description, JSON_TYPE)

@@ -1,0 +1,174 @@
+"""The table of endpoints of our own."""
+
+from http_api.endpoint import Answer, Body, Handler, Route, Tag, json_content, ok, route
+from http_api.error_sets import CHANGE_ERRORS, LEADER_ERRORS, PARTITION_ERRORS
+from http_api.errors import InvalidFieldError
+from http_api.native import (
+    cluster_metadata,
+    description,
+    health,
+    producers,
+    reassignments,
+    record_deletion,
+)
+from http_api.shapes import native, requests
+from http_api.v2.produce import TIMEOUT_MS
+from storage.errors import (
+    BrokerNotFoundError,
+    FateUnknownError,
+    FeatureLevelError,
+    InvalidReplicationError,
+    NotEnoughReplicasError,
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    StaleVersionError,
+    TooManyProducersError,
+    TooManyReplicasError,
+    TopicNotFoundError,
+)
+
+_DELETE_RECORDS = "/topics/{topic}/partitions/{partition}/records:delete"
+_OPTIONAL_BODY_NOTE = "The body may be left out."
+
+
+def _probe(path: str, operation_id: str, handler: Handler, summary: str) -> Route:
+    """A probe: good or not, and answered however busy the node is."""
+    not_good = Answer(status=503, description="Not now", content=json_content(native.PROBE))
+    return route(
+        f"GET {path}",
+        operation_id,
+        handler,
+        summary,
+        (*ok(native.PROBE, "It is so"), not_good),
+        tag=Tag.NODE,
+        is_exempt=True,
+    )
+
+
+_MOVE_ERRORS = (
+    TopicNotFoundError,
+    PartitionNotFoundError,
+    InvalidReplicationError,
+    NotEnoughReplicasError,
+    StaleVersionError,
+    *CHANGE_ERRORS,
+)
+
+NATIVE_ROUTES = (
+    route(
+        "POST /producers",
+        "allocateProducer",
+        producers.allocate_producer,
+        "A producer id for idempotent writes",
+        ok(native.PRODUCER, "The id, its epoch, and how far it has written"),
+        tag=Tag.CLUSTER,
+        description=f"A name keeps its id under the next epoch, which fences who had it before. {_OPTIONAL_BODY_NOTE}",
+        body=Body(content=json_content(requests.NEW_PRODUCER), is_required=False),
+        errors=(InvalidFieldError, TooManyProducersError, *CHANGE_ERRORS),
+    ),
+    route(
+        f"POST {_DELETE_RECORDS}",
+        "deleteRecords",
+        record_deletion.delete_records,
+        "Delete the oldest records of a partition",
+        ok(native.RECORDS_DELETED, "Where the partition begins now"),
+        TIMEOUT_MS.param,
+        tag=Tag.RECORDS,
+        description=(
+            "Answered once no in-sync replica has them any more, so that no later leader brings them back. To do it "
+            "again is harmless; an offset below the first one deletes nothing."
+        ),
+        body=Body(content=json_content(requests.DELETE_RECORDS)),
+        errors=(
+            *PARTITION_ERRORS,
+            *LEADER_ERRORS,
+            InvalidFieldError,
+            OffsetOutOfRangeError,
+            NotEnoughReplicasError,
+            FeatureLevelError,
+            FateUnknownError,
+        ),
+    ),
+    route(
+        "POST /reassignments",
+        "reassign",
+        reassignments.reassign,
+        "Move replicas to other brokers",
+        ok(native.PLANNED_MOVES, "What moves, partition by partition"),
+        tag=Tag.CLUSTER,
+        description=(
+            "Partitions by name, or all that one broker holds, or as little as makes the cluster even. New replicas "
+            "catch up in the background; once all are in sync the old ones go. What moves already takes the new way."
+        ),
+        body=Body(content=json_content(requests.REASSIGN)),
+        errors=(InvalidFieldError, BrokerNotFoundError, TooManyReplicasError, *_MOVE_ERRORS),
+    ),
+    route(
+        "GET /reassignments",
+        "listReassignments",
+        reassignments.list_reassignments,
+        "What is on the move, and how far it is",
+        ok(native.RUNNING_MOVES, "Partitions on the move, those that wait included"),
+        tag=Tag.CLUSTER,
+    ),
+    route(
+        "DELETE /reassignments",
+        "cancelReassignments",
+        reassignments.cancel_reassignments,
+        "Take partitions back to where they were",
+        ok(native.PLANNED_MOVES, "What was cancelled"),
+        reassignments.TOPIC,
+        reassignments.PARTITION.param,
+        tag=Tag.CLUSTER,
+        description="All that move, those of a topic, or one. Refused where too few of the former are in sync.",
+        errors=_MOVE_ERRORS,
+    ),
+    route(
+        "GET /metadata",
+        "getMetadata",
+        cluster_metadata.get_metadata,
+        "Brokers, topics and leaders in one answer",
+        ok(native.CLUSTER_VIEW, "The cluster as this node knows it"),
+        cluster_metadata.SINCE.param,
+        cluster_metadata.TIMEOUT.param,
+        tag=Tag.CLUSTER,
+        description="With `since` it waits for a later version: change events by long poll.",
+    ),
+    _probe("/livez", "isLive", health.live, "The process is alive"),
+    _probe("/startupz", "hasStarted", health.started, "The node has started"),
+    _probe("/readyz", "isReady", health.ready, "The node should get traffic"),
+    _probe("/healthy", "healthy", health.live, "As /livez, under another server's name"),
+    _probe("/ready", "ready", health.ready, "As /readyz, under another server's name"),
+    _probe("/status/ready", "statusReady", health.ready, "As /readyz, under another server's name"),
+    route(
+        "POST /drain",
+        "drain",
+        health.drain,
+        "Let other nodes lead what this one leads",
+        ok(native.DRAINED, "Whether it came to an end in time"),
+        tag=Tag.NODE,
+        description=(
+            "It goes on answering requests, is not ready any more and leads nothing until it is started again. "
+            f"{_OPTIONAL_BODY_NOTE}"
+        ),
+        body=Body(content=json_content(requests.DRAIN), is_required=False),
+        errors=(InvalidFieldError,),
+    ),
+    route(
+        "GET /metrics",
+        "getMetrics",
+        health.metrics,
+        "Metrics in Prometheus' text format",
+        (Answer(description="The metrics", content={"text/plain": {"type": "string"}}),),
+        tag=Tag.NODE,
+        is_exempt=True,
+    ),
+    route(
+        "GET /openapi.json",
+        "getOpenApi",
+        description.get_openapi,
+        "This description, as OpenAPI 3.1",
+        ok(native.OPENAPI, "The document"),
+        tag=Tag.NODE,
+    ),
+)

@@ -1,0 +1,116 @@
+"""The table of endpoints of consumer groups."""
+
+from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
+from http_api.error_sets import (
+    COORDINATOR_ERRORS,
+    GROUP_CHANGE_ERRORS,
+    GROUP_ERRORS,
+    PARTITION_ERRORS,
+    RESET_ERRORS,
+)
+from http_api.errors import InvalidFieldError
+from http_api.native import groups
+from http_api.shapes import groups as shapes
+from storage.errors import (
+    GroupChangedError,
+    GroupNotEmptyError,
+    InvalidConsumerError,
+    MemberNotFoundError,
+    StaleMemberEpochError,
+)
+
+_MEMBER_ERRORS = (MemberNotFoundError, StaleMemberEpochError)
+
+GROUP_ROUTES = (
+    route(
+        "GET /groups",
+        "listGroups",
+        groups.list_groups,
+        "All consumer groups",
+        ok(shapes.GROUPS, "The groups, without members and offsets"),
+        tag=Tag.GROUPS,
+        errors=GROUP_ERRORS[1:],
+    ),
+    route(
+        "GET /groups/{group}",
+        "getGroup",
+        groups.get_group,
+        "A group: its members and what it has committed",
+        ok(shapes.GROUP, "The group"),
+        tag=Tag.GROUPS,
+        errors=GROUP_ERRORS,
+    ),
+    route(
+        "DELETE /groups/{group}",
+        "deleteGroup",
+        groups.delete,
+        "Forget a group and its offsets",
+        (Answer(status=204, description="It is gone"),),
+        tag=Tag.GROUPS,
+        description="Refused while it has members.",
+        errors=(*GROUP_ERRORS, *GROUP_CHANGE_ERRORS, *COORDINATOR_ERRORS),
+    ),
+    route(
+        "POST /groups/{group}/heartbeat",
+        "groupHeartbeat",
+        groups.heartbeat,
+        "Join a group, stay in it, or leave it",
+        ok(shapes.HEARTBEAT_ANSWER, "What the member is to read, and when to come again"),
+        groups.WAIT_MS.param,
+        tag=Tag.GROUPS,
+        description=(
+            "What the member is not assigned any more it stops reading, and says so by a heartbeat whose `owned` lacks "
+            "it; only then does another get it."
+        ),
+        body=Body(content=json_content(shapes.HEARTBEAT)),
+        errors=(
+            *_MEMBER_ERRORS,
+            InvalidFieldError,
+            InvalidConsumerError,
+            GroupChangedError,
+            *COORDINATOR_ERRORS,
+        ),
+    ),
+    route(
+        "GET /groups/{group}/offsets",
+        "getGroupOffsets",
+        groups.get_offsets,
+        "What a group has committed",
+        ok(shapes.GROUP_OFFSETS, "Of all its partitions, or of one topic"),
+        groups.TOPIC,
+        tag=Tag.GROUPS,
+        errors=GROUP_ERRORS,
+    ),
+    route(
+        "POST /groups/{group}/offsets",
+        "commitGroupOffsets",
+        groups.commit,
+        "Commit offsets",
+        (Answer(status=204, description="All are committed"),),
+        tag=Tag.GROUPS,
+        description=(
+            "As a member, or, with neither `member_id` nor `member_epoch`, for a group that has no members."
+        ),
+        body=Body(content=json_content(shapes.COMMIT)),
+        errors=(
+            *_MEMBER_ERRORS,
+            *PARTITION_ERRORS,
+            InvalidFieldError,
+            InvalidConsumerError,
+            GroupNotEmptyError,
+            GroupChangedError,
+            *COORDINATOR_ERRORS,
+        ),
+    ),
+    route(
+        "POST /groups/{group}/offsets:reset",
+        "resetGroupOffsets",
+        groups.reset,
+        "Let a group go on elsewhere",
+        ok(shapes.GROUP_OFFSETS, "What is committed now, of these partitions"),
+        tag=Tag.GROUPS,
+        description="Refused while it has members.",
+        body=Body(content=json_content(shapes.RESET)),
+        errors=RESET_ERRORS,
+    ),
+)

@@ -1,0 +1,228 @@
+"""Native: consumer groups: members' heartbeats, commits, descriptions, resets."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from aiohttp import web
+
+from http_api.answers import empty_answer, json_answer
+from http_api.call import Call
+from http_api.errors import InvalidFieldError
+from http_api.formats.envelope import parse_time
+from http_api.group_ports import (
+    GroupDescription,
+    GroupOffset,
+    Heartbeat,
+    MemberDescription,
+    OffsetToCommit,
+    Reset,
+    ResetTarget,
+    TopicPartition,
+)
+from http_api.params import IntegerParam, text_param
+from http_api.ports import ApiLimits
+from http_api.schemas import Fields, check_count, json_kind
+from http_api.shapes.blocks import text
+from http_api.shapes.groups import COMMIT, COMMIT_ITEM, HEARTBEAT, RESET, TOPIC_PARTITIONS_IN
+from storage.errors import MalformedRequestError
+
+WAIT_MS = IntegerParam(
+    name="timeout_ms",
+    description=(
+        "hold the answer back for so long unless it differs from what the member knows; "
+        f"longer than {ApiLimits().fetch_wait_ms_max} is taken as that, unless the node is configured otherwise"
+    ),
+    least=0,
+    default=0,
+)
+TOPIC = text_param("topic", "only this topic", text(minLength=1), "orders")
+
+
+async def heartbeat(call: Call) -> web.Response:
+    """Join, stay or leave."""
+    wait_ms = WAIT_MS.read(call.query())
+    fields = Fields(await call.json_body(), "the body", HEARTBEAT.fields)
+    answer = await call.ports.groups.heartbeat(
+        call.names["group"],
+        Heartbeat(
+            member_id=fields.text("member_id") or None,
+            member_epoch=fields.required_integer("member_epoch", least=-1),
+            instance_id=fields.text("instance_id") or None,
+            client_id=fields.text("client_id") or "",
+            host=call.request.remote or "",
+            topics=fields.strings("topics") if fields.has("topics") else None,
+            pattern=fields.text("pattern"),
+            assignor=fields.text("assignor"),
+            session_timeout_ms=fields.integer("session_timeout_ms", least=1),
+            rebalance_timeout_ms=fields.integer("rebalance_timeout_ms", least=1),
+            owned=_owned(fields),
+            wait_ms=min(wait_ms, call.ports.limits.fetch_wait_ms_max),
+        ),
+    )
+    return json_answer(
+        {
+            "member_id": answer.member_id,
+            "member_epoch": answer.member_epoch,
+            "generation": answer.generation,
+            "heartbeat_interval_ms": answer.heartbeat_interval_ms,
+            "assignment": by_topic(answer.assignment),
+            "pending": by_topic(answer.pending),
+        }
+    )
+
+
+def _owned(fields: Fields) -> Sequence[TopicPartition] | None:
+    if not fields.has("owned"):
+        return None
+    found = [
+        (item.required_text("topic"), partition)
+        for item in fields.objects("owned", TOPIC_PARTITIONS_IN.fields)
+        for partition in item.integers("partitions", least=0)
+    ]
+    check_count(len(found), "partitions")
+    return found
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, object]]:
+    """``[{"topic", "partitions"}]``, in order."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        found.setdefault(topic, []).append(partition)
+    return [{"topic": topic, "partitions": numbers} for topic, numbers in found.items()]
+
+
+async def commit(call: Call) -> web.Response:
+    """Commit offsets, all or none, as a member or for a group without members."""
+    fields = Fields(await call.json_body(), "the body", COMMIT.fields)
+    check_count(len(fields.required_items("offsets")), "offsets")
+    offsets = [_offset(item) for item in fields.objects("offsets", COMMIT_ITEM.fields)]
+    member_id = fields.text("member_id") or None
+    member_epoch = fields.integer("member_epoch", least=-1)
+    if member_id is not None and member_epoch is None:
+        raise InvalidFieldError("the body: 'member_epoch' is missing beside 'member_id'")
+    await call.ports.groups.commit(
+        call.names["group"],
+        offsets,
+        member_id=member_id,
+        member_epoch=-1 if member_epoch is None else member_epoch,
+    )
+    return empty_answer()
+
+
+def _offset(item: Fields) -> OffsetToCommit:
+    leader_epoch = item.integer("leader_epoch", least=-1)
+    return OffsetToCommit(
+        topic=item.required_text("topic"),
+        partition=item.required_integer("partition", least=0),
+        offset=item.required_integer("offset", least=0),
+        leader_epoch=-1 if leader_epoch is None else leader_epoch,
+        metadata=item.text("metadata") or "",
+    )
+
+
+async def get_offsets(call: Call) -> web.Response:
+    """What the group has committed, in all topics or one."""
+    group = call.names["group"]
+    offsets = await call.ports.groups.committed(group)
+    topic = call.query().get(TOPIC.name)
+    if topic is not None:
+        offsets = [offset for offset in offsets if offset.topic == topic]
+    return json_answer({"group_id": group, "offsets": _offsets(offsets)})
+
+
+def _offsets(offsets: Iterable[GroupOffset]) -> Mapping[str, Mapping[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    for offset in sorted(offsets, key=lambda item: (item.topic, item.partition)):
+        found.setdefault(offset.topic, {})[str(offset.partition)] = {
+            "offset": offset.offset,
+            "leader_epoch": offset.leader_epoch,
+            "metadata": offset.metadata,
+            "commit_timestamp": offset.commit_ms,
+        }
+    return found
+
+
+async def list_groups(call: Call) -> web.Response:
+    """All groups, without their members and offsets."""
+    groups = await call.ports.groups.groups()
+    return json_answer(
+        {"groups": [{**_head(group), "member_count": len(group.members)} for group in groups]}
+    )
+
+
+async def get_group(call: Call) -> web.Response:
+    """A group with its members and what it has committed."""
+    group = await call.ports.groups.describe(call.names["group"])
+    return json_answer(
+        {
+            **_head(group),
+            "members": [_member(member) for member in group.members],
+            "offsets": _offsets(group.offsets),
+        }
+    )
+
+
+def _head(group: GroupDescription) -> dict[str, object]:
+    return {
+        "group_id": group.group_id,
+        "state": group.state.value,
+        "generation": group.generation,
+        "assignor": group.assignor,
+        "coordinator": group.coordinator,
+    }
+
+
+def _member(member: MemberDescription) -> dict[str, object]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "is_rest": member.is_rest,
+        "topics": list(member.topics),
+        "pattern": member.pattern,
+        "member_epoch": member.member_epoch,
+        "assignment": by_topic(member.assignment),
+        "revoking": by_topic(member.revoking),
+        "pending": by_topic(member.pending),
+    }
+
+
+async def delete(call: Call) -> web.Response:
+    """Forget a group without members, and its offsets."""
+    await call.ports.groups.delete(call.names["group"])
+    return empty_answer()
+
+
+async def reset(call: Call) -> web.Response:
+    """Let a group without members go on elsewhere."""
+    group = call.names["group"]
+    fields = Fields(await call.json_body(), "the body", RESET.fields)
+    partitions = None
+    if fields.has("partitions"):
+        partitions = fields.integers("partitions", least=0)
+        check_count(len(partitions), "partitions")
+    topic, target = fields.required_text("topic"), _target(fields.raw("to"))
+    offsets = await call.ports.groups.reset(group, topic, partitions, target)
+    return json_answer({"group_id": group, "offsets": _offsets(offsets)})
+
+
+def _target(to: object) -> ResetTarget:
+    if to is None:
+        raise InvalidFieldError(
+            "the body: 'to' is missing; give earliest, latest, an offset or an ISO-8601 time"
+        )
+    if isinstance(to, str):
+        return _named_target(to)
+    if isinstance(to, bool) or not isinstance(to, int):
+        raise MalformedRequestError(f"'to' must be a string or an integer, not {json_kind(to)}")
+    if to < 0:
+        raise InvalidFieldError(f"'to' is {to}; an offset is at least 0")
+    return ResetTarget(offset=to)
+
+
+def _named_target(to: str) -> ResetTarget:
+    if to in (Reset.EARLIEST, Reset.LATEST):
+        return ResetTarget(name=Reset(to))
+    if to.isascii() and to.isdigit() and len(to) < 19:
+        return ResetTarget(offset=int(to))
+    return ResetTarget(timestamp_ms=max(0, parse_time(to, "'to'")))

@@ -1,0 +1,126 @@
+"""Native: moving replicas between brokers."""
+
+from aiohttp import web
+
+from http_api.answers import json_answer
+from http_api.call import Call
+from http_api.errors import InvalidFieldError, row_of
+from http_api.params import IntegerParam, text_param
+from http_api.ports import (
+    PlannedReassignment,
+    ReassignmentRequest,
+    ReplicaTarget,
+    RunningReassignment,
+)
+from http_api.schemas import Fields, json_kind
+from http_api.shapes.blocks import text
+from http_api.shapes.requests import MOVED_PARTITION, MOVES_CONCURRENT_DEFAULT, REASSIGN
+from storage.errors import MalformedRequestError
+
+TARGETS_MAX = 10_000
+"""Partitions that one request may name."""
+
+TOPIC = text_param("topic", "only partitions of this topic", text(), "orders")
+PARTITION = IntegerParam(
+    name="partition", description="only this one; needs `topic`", least=0, default=None
+)
+
+
+async def reassign(call: Call) -> web.Response:
+    """Move partitions; the moves go on in the background."""
+    fields = Fields(await call.json_body(), "the body", REASSIGN.fields)
+    request = _request(fields)
+    rows = await call.ports.reassignments.reassign(request)
+    return json_answer({"dry_run": request.is_dry_run, "partitions": [_planned(r) for r in rows]})
+
+
+def _request(fields: Fields) -> ReassignmentRequest:
+    targets = tuple(_target(item) for item in fields.objects("partitions", MOVED_PARTITION.fields))
+    drain = fields.integer("drain", least=1)
+    asked = [bool(targets), drain is not None, fields.boolean("rebalance")]
+    if sum(asked) != 1:
+        raise InvalidFieldError(
+            "the body: give exactly one of 'partitions' (not empty), 'drain' (a broker's id) and 'rebalance' (true)"
+        )
+    if len(targets) > TARGETS_MAX:
+        raise InvalidFieldError(
+            f"'partitions' names more than {TARGETS_MAX}: send several requests"
+        )
+    max_concurrent = fields.integer("max_concurrent", least=0)
+    return ReassignmentRequest(
+        partitions=targets,
+        drain=drain,
+        throttle_bytes_per_s=fields.integer("throttle_bytes_per_s", least=0) or 0,
+        max_concurrent=MOVES_CONCURRENT_DEFAULT if max_concurrent is None else max_concurrent,
+        is_dry_run=fields.boolean("dry_run"),
+    )
+
+
+def _target(fields: Fields) -> ReplicaTarget:
+    partition = fields.integer("partition", least=0)
+    if partition is None:
+        raise InvalidFieldError("'partitions': 'partition' is missing")
+    replicas: tuple[int, ...] | None = None
+    if fields.has("replicas"):
+        replicas = tuple(_broker_id(item) for item in fields.items("replicas"))
+    return ReplicaTarget(
+        topic=fields.required_text("topic"), partition=partition, replicas=replicas
+    )
+
+
+def _broker_id(item: object) -> int:
+    if isinstance(item, bool) or not isinstance(item, int):
+        raise MalformedRequestError(f"'replicas' lists ids of brokers, not {json_kind(item)}")
+    return item
+
+
+def _planned(row: PlannedReassignment) -> dict[str, object]:
+    error = row.error
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "replicas_before": row.before,
+        "replicas": row.after,
+        "is_cancelled": row.is_cancelled,
+        "error_code": None if error is None else row_of(error).error_code,
+        "error": None if error is None else error.message,
+    }
+
+
+async def list_reassignments(call: Call) -> web.Response:
+    """What is on the move, and how far it is."""
+    rows = await call.ports.reassignments.running()
+    return json_answer({"reassignments": [_running(row) for row in rows]})
+
+
+def _running(row: RunningReassignment) -> dict[str, object]:
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "state": row.state.value,
+        "replicas_before": row.former,
+        "replicas": row.target,
+        "isr": row.isr,
+        "leader": row.leader,
+        "throttle_bytes_per_s": row.throttle_bytes_per_s,
+        "max_concurrent": row.max_concurrent,
+        "added": [
+            {
+                "broker_id": added.broker_id,
+                "is_in_sync": added.is_in_sync,
+                "offsets_left": added.offsets_left,
+                "bytes_left": added.bytes_left,
+            }
+            for added in row.added
+        ],
+    }
+
+
+async def cancel_reassignments(call: Call) -> web.Response:
+    """Take partitions back to where they were."""
+    query = call.query()
+    topic, partition = query.get(TOPIC.name), PARTITION.read(query)
+    if partition is not None and topic is None:
+        raise MalformedRequestError("Invalid parameter 'partition': give its 'topic', too")
+    rows = await call.ports.reassignments.cancel(topic, partition)
+    return json_answer({"dry_run": False, "partitions": [_planned(row) for row in rows]})

@@ -1,0 +1,31 @@
+"""Native: deleting the oldest records of a partition."""
+
+from aiohttp import web
+
+from http_api.answers import json_answer
+from http_api.call import Call
+from http_api.errors import InvalidFieldError
+from http_api.lookup import partition_number
+from http_api.schemas import Fields
+from http_api.shapes.requests import DELETE_RECORDS, LATEST
+from http_api.v2.produce import TIMEOUT_MS
+
+
+async def delete_records(call: Call) -> web.Response:
+    """Delete what lies below an offset, on every in-sync replica."""
+    partition = partition_number(call)
+    limits = call.ports.limits
+    wanted_ms = TIMEOUT_MS.read(call.query()) or limits.produce_timeout_ms_default
+    timeout_ms = min(wanted_ms, limits.produce_timeout_ms_max)
+    fields = Fields(await call.json_body(), "the body", DELETE_RECORDS.fields)
+    before = None
+    if fields.raw("before_offset") != LATEST:
+        before = fields.integer("before_offset", least=0)
+        if before is None:
+            raise InvalidFieldError(
+                f"the body: 'before_offset' is missing; give an offset, or '{LATEST}'"
+            )
+    start = await call.ports.records.delete_records(
+        call.names["topic"], partition, before, timeout_ms=timeout_ms
+    )
+    return json_answer({"partition": partition, "log_start_offset": start})

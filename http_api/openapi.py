@@ -1,0 +1,299 @@
+"""The API's own description: an OpenAPI 3.1 document, made from the table of routes and from the table of errors.
+
+Pure: routes in, JSON out. A route says what is special about it; what follows from its kind is added here: a request
+with a body may be too large, an answer in v2's type may not be what ``Accept`` wants, and so on. Equal parts become
+components, so that the document stays small.
+"""
+
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from importlib.metadata import PackageNotFoundError, version
+
+import orjson
+
+from http_api.endpoint import Answer, Body, Route, Tag
+from http_api.errors import (
+    ERROR_TABLE,
+    INTERNAL_ERROR,
+    UNLISTED_ERROR,
+    BodyTimeoutError,
+    ErrorRow,
+)
+from http_api.media import JSON_TYPE, V2_TYPE
+from http_api.params import Param, ParamPlace
+from http_api.shapes.blocks import Schema, SchemaPart, Shape
+from http_api.shapes.v2 import ERROR
+from storage.errors import (
+    MalformedRequestError,
+    MilenaError,
+    NotAcceptableError,
+    RequestTooLargeError,
+    TooManyRequestsError,
+    TopicNotFoundError,
+    UnsupportedMediaTypeError,
+)
+
+OPENAPI_VERSION = "3.1.0"
+
+try:
+    MILENA_VERSION = version("milena")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    MILENA_VERSION = "unknown"
+
+Object = dict[str, object]
+
+_DESCRIPTION = """\
+A partitioned, replicated, append-only log. Every node answers every request.
+
+Bodies are JSON in UTF-8. Unknown fields are refused; numbers and booleans are also taken as text. A path with a slash
+at its end is the same path. Beside each `GET` there is a `HEAD`, and `OPTIONS` tells the methods of a path. Errors are
+always `{"error_code", "message"}`, with the kind of error in the header `Milena-Error`. 503 and 429 mean that nothing
+was written; 504 means that it is not known whether it was."""
+
+_TAGS = {
+    Tag.RECORDS: "Produce and fetch",
+    Tag.CONSUMERS: "REST consumers, which any node serves, in the v2 dialect",
+    Tag.GROUPS: "Consumer groups: members, assignments, committed offsets",
+    Tag.TOPICS: "Topics and partitions, in the v2 dialect",
+    Tag.CLUSTER: "Brokers, leaders and producer ids",
+    Tag.V3_CLUSTERS: "The cluster and its brokers, in the v3 dialect",
+    Tag.V3_TOPICS: "Topics, in the v3 dialect",
+    Tag.V3_CONFIGS: "Configs of topics, in the v3 dialect",
+    Tag.V3_PARTITIONS: "Partitions and replicas, in the v3 dialect",
+    Tag.V3_GROUPS: "Consumer groups, their members and their lag, in the v3 dialect",
+    Tag.NODE: "The node that is asked: probes, metrics, this document",
+}
+
+HEADERS: Mapping[str, tuple[str, str]] = {
+    "X-Request-Id": (
+        "string",
+        "the request's own, or one of the node's; the node's log has it too",
+    ),
+    "Milena-Error": ("string", "the kind of error: a stable word; a bug has none"),
+    "Retry-After": ("integer", "seconds to wait before the next try"),
+    "Location": ("string", "URL of what was created"),
+    "Milena-Start-Offset": ("integer", "the offset that the question came to"),
+    "Milena-Next-Offset": ("integer", "the offset to go on with"),
+    "Milena-High-Watermark": ("integer", "one above the last record that readers see"),
+    "Milena-Log-Start-Offset": ("integer", "the first record there is"),
+    "Milena-Leader-Epoch": ("integer", "grows with each change of the partition's leader"),
+}
+"""Headers of answers: type and meaning."""
+
+_RETRY_STATUSES = (429, 503)
+
+_FAULTS = [ErrorRow(500, INTERNAL_ERROR.error_code), UNLISTED_ERROR] + [
+    row for row in ERROR_TABLE.values() if row.status == 500
+]
+
+
+def encode_document(routes: Iterable[Route]) -> bytes:
+    """The document as it is served."""
+    return orjson.dumps(make_document(routes))
+
+
+def make_document(routes: Iterable[Route]) -> Object:
+    """The OpenAPI document of these routes."""
+    table = tuple(routes)
+    components = _Components(table)
+    paths: dict[str, Object] = {}
+    for route in table:
+        paths.setdefault(route.path, {})[route.method.lower()] = components.operation(route)
+    return {
+        "openapi": OPENAPI_VERSION,
+        "info": {
+            "title": "Milena",
+            "version": MILENA_VERSION,
+            "description": _DESCRIPTION,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/", "description": "the node that gave this document, or any other"}],
+        "tags": [{"name": tag, "description": _TAGS[tag]} for tag in Tag],
+        "paths": paths,
+        "components": components.finished(),
+    }
+
+
+def errors_of(route: Route) -> tuple[type[MilenaError], ...]:
+    """All errors that a route may answer with, those included that follow from what it is."""
+    implied: list[type[MilenaError]] = []
+    if route.params or route.body:
+        implied.append(MalformedRequestError)
+    if route.body is not None:
+        implied += [RequestTooLargeError, BodyTimeoutError, UnsupportedMediaTypeError]
+    if any(V2_TYPE in answer.content for answer in route.answers):
+        implied.append(NotAcceptableError)
+    if not route.is_exempt:
+        implied.append(TooManyRequestsError)
+    return tuple(dict.fromkeys((*implied, *route.errors)))
+
+
+class _Components:
+    """Writes operations, and keeps what several of them have in common."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._schemas: dict[str, object] = {}
+        self._shapes: dict[str, Shape] = {}
+        self._responses: dict[str, Object] = {}
+        self._parameters: dict[str, Param] = {}
+        uses: dict[int, list[Param]] = {}
+        for route in routes:
+            for param in route.params:
+                uses.setdefault(id(param), []).append(param)
+        self._shared = {key for key, found in uses.items() if len(found) > 1}
+
+    def finished(self) -> Object:
+        """The components."""
+        return {
+            "schemas": dict(sorted(self._schemas.items())),
+            "responses": dict(sorted(self._responses.items())),
+            "parameters": {
+                name: self._written(param) for name, param in sorted(self._parameters.items())
+            },
+            "headers": {
+                name: {"description": meaning, "schema": {"type": kind}}
+                for name, (kind, meaning) in HEADERS.items()
+            },
+        }
+
+    def operation(self, route: Route) -> Object:
+        """One operation."""
+        operation: Object = {
+            "operationId": route.operation_id,
+            "tags": [route.tag],
+            "summary": route.summary,
+        }
+        if route.description:
+            operation["description"] = route.description
+        if route.params:
+            operation["parameters"] = [self._param(param) for param in route.params]
+        if route.body is not None:
+            operation["requestBody"] = self._body(route.body)
+        answers = {str(answer.status): self._answer(answer) for answer in route.answers}
+        operation["responses"] = {**answers, **self._errors(route)}
+        return operation
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _param(self, param: Param) -> Object:
+        if id(param) not in self._shared:
+            return self._written(param)
+        known = self._parameters.setdefault(param.name, param)
+        assert known is param, f"two shared parameters are named {param.name}"
+        return {"$ref": f"#/components/parameters/{param.name}"}
+
+    def _written(self, param: Param) -> Object:
+        written: Object = {
+            "name": param.name,
+            "in": param.place,
+            "description": param.description,
+            "schema": self._schema(param.schema),
+        }
+        if param.place is ParamPlace.PATH:
+            written["required"] = True
+        if param.example is not None:
+            written["example"] = param.example
+        return written
+
+    def _body(self, body: Body) -> Object:
+        return {"required": body.is_required, "content": self._content(body.content)}
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answer(self, answer: Answer) -> Object:
+        written: Object = {
+            "description": answer.description,
+            "headers": _headers("X-Request-Id", *answer.headers),
+        }
+        if answer.content:
+            written["content"] = self._content(answer.content)
+        return written
+
+    def _content(self, content: Mapping[str, SchemaPart]) -> Object:
+        return {type_: {"schema": self._schema(part)} for type_, part in content.items()}
+
+    def _errors(self, route: Route) -> dict[str, Object]:
+        """The errors of a route by status."""
+        kinds: dict[int, dict[type[MilenaError], int]] = {}
+        for kind in errors_of(route):
+            row = ERROR_TABLE[kind]
+            code = route.topic_missing_code if kind is TopicNotFoundError else row.error_code
+            kinds.setdefault(row.status, {})[kind] = code
+        written = {
+            str(status): self._error(status, by_kind) for status, by_kind in sorted(kinds.items())
+        }
+        return {**written, "500": self._fault()}
+
+    def _error(self, status: int, by_kind: Mapping[type[MilenaError], int]) -> Object:
+        lines = [
+            f"- `{kind.code}` ({code}): {_meaning(kind)}"
+            for kind, code in sorted(by_kind.items(), key=lambda item: (item[1], item[0].code))
+        ]
+        headers = ["X-Request-Id", "Milena-Error"]
+        if status in _RETRY_STATUSES:
+            headers.append("Retry-After")
+        return self._envelope(status, "\n".join(lines), sorted(set(by_kind.values())), headers)
+
+    def _fault(self) -> Object:
+        codes = sorted({row.error_code for row in _FAULTS})
+        return self._envelope(
+            500,
+            "A fault of the node; its log has more under the request id.",
+            codes,
+            ["X-Request-Id", "Milena-Error"],
+        )
+
+    def _envelope(
+        self, status: int, description: str, codes: list[int], headers: list[str]
+    ) -> Object:
+        response: Object = {
+            "description": description,
+            "headers": _headers(*headers),
+            "content": {
+                JSON_TYPE: {
+                    "schema": {
+                        "allOf": [self._schema(ERROR)],
+                        "properties": {"error_code": {"enum": codes}},
+                    }
+                }
+            },
+        }
+        base = name = f"{HTTPStatus(status).phrase.replace(' ', '')}.{'.'.join(map(str, codes))}"
+        turn = 1
+        while self._responses.setdefault(name, response) != response:
+            turn += 1
+            name = f"{base}-{turn}"
+        return {"$ref": f"#/components/responses/{name}"}
+
+    # -- schemas ---------------------------------------------------------------------------------
+
+    def _schema(self, part: SchemaPart) -> object:
+        """The part with references in place of named shapes, which become components."""
+        if isinstance(part, Shape):
+            self._define(part)
+            return {"$ref": f"#/components/schemas/{part.name}"}
+        if isinstance(part, Mapping):
+            return {name: self._schema(inner) for name, inner in part.items()}
+        if isinstance(part, list | tuple):
+            return [self._schema(inner) for inner in part]
+        return part
+
+    def _define(self, shape: Shape) -> None:
+        known = self._shapes.setdefault(shape.name, shape)
+        assert known is shape, f"two shapes are named {shape.name}"
+        if shape.name not in self._schemas:
+            self._schemas[shape.name] = {}  # a shape may hold itself
+            schema: Schema = shape.schema
+            if shape.example is not None:
+                schema = {**schema, "examples": [shape.example]}
+            self._schemas[shape.name] = self._schema(schema)
+
+
+def _headers(*names: str) -> Object:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _meaning(kind: type[MilenaError]) -> str:
+    """The first sentence of what a class of errors says of itself."""
+    paragraph = (kind.__doc__ or "").split("\n\n")[0]
+    return " ".join(paragraph.replace("``", "`").split())

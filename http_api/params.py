@@ -1,0 +1,119 @@
+"""Parameters of requests: how each is read, and how it is described, from one definition.
+
+What is out of range or no number is malformed (400), with a sentence that names the parameter.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import Generic, TypeVar
+
+from http_api.schemas import integer_text
+from http_api.shapes.blocks import Json, Schema, integer, text
+from storage.errors import MalformedRequestError
+
+T = TypeVar("T")
+D = TypeVar("D", int, None)
+
+
+@unique
+class ParamPlace(StrEnum):
+    """Where a parameter travels, in OpenAPI's words."""
+
+    PATH = "path"
+    QUERY = "query"
+    HEADER = "header"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Param:
+    """A parameter as it is described."""
+
+    name: str
+    place: ParamPlace
+    description: str
+    schema: Schema
+    example: Json = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntegerParam(Generic[D]):
+    """A whole number of at least ``least``; ``default`` None: the reader is told that it is absent."""
+
+    name: str
+    description: str
+    least: int
+    default: D
+
+    def read(self, query: Mapping[str, str]) -> int | D:
+        """The value, or the default when absent.
+
+        Raises:
+            MalformedRequestError: not an integer, or too small.
+        """
+        given = query.get(self.name)
+        if given is None:
+            return self.default
+        value = integer_text(self.name, given)
+        if value < self.least:
+            raise MalformedRequestError(
+                f"Invalid parameter '{self.name}' got '{given}': below {self.least}"
+            )
+        return value
+
+    @property
+    def param(self) -> Param:
+        """What is said of it."""
+        schema = integer(minimum=self.least)
+        if self.default is not None:
+            schema = {**schema, "default": self.default}
+        return _in_query(self.name, self.description, schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceParam(Generic[T]):
+    """One of a few words, whatever their case; the first is the default. ``hint`` ends the refusal of any other."""
+
+    name: str
+    description: str
+    words: Mapping[str, T]
+    hint: str
+
+    def read(self, query: Mapping[str, str]) -> T:
+        """What the word stands for.
+
+        Raises:
+            MalformedRequestError: another word.
+        """
+        default, *_ = self.words
+        word = query.get(self.name, default).lower()
+        if word not in self.words:
+            raise MalformedRequestError(
+                f"Invalid parameter '{self.name}' got '{word}': use {self.hint}"
+            )
+        return self.words[word]
+
+    @property
+    def param(self) -> Param:
+        """What is said of it."""
+        words = list(self.words)
+        schema = text(enum=words, default=words[0])
+        return _in_query(self.name, self.description, schema)
+
+
+def text_param(name: str, description: str, schema: Schema, example: Json = None) -> Param:
+    """A parameter of the query that its handler reads by itself."""
+    return _in_query(name, description, schema, example)
+
+
+def path_param(name: str, description: str, schema: Schema, example: Json) -> Param:
+    """A name in a path."""
+    return Param(
+        name=name, place=ParamPlace.PATH, description=description, schema=schema, example=example
+    )
+
+
+def _in_query(name: str, description: str, schema: Schema, example: Json = None) -> Param:
+    return Param(
+        name=name, place=ParamPlace.QUERY, description=description, schema=schema, example=example
+    )

@@ -1,0 +1,375 @@
+"""Consumer groups and REST consumers: bodies of requests, and answers."""
+
+from http_api.shapes.blocks import (
+    Part,
+    Schema,
+    Shape,
+    boolean,
+    choice,
+    count,
+    fields,
+    integer,
+    listing,
+    mapping,
+    nullable,
+    text,
+)
+
+_TOPIC: Schema = text(minLength=1)
+
+# -- REST consumers, v2 ------------------------------------------------------------------------------------------------
+
+_WORD_OR_NUMBER: Schema = {"type": ["integer", "string", "null"]}
+_WORD_OR_BOOLEAN: Schema = {"type": ["boolean", "string", "null"]}
+NEW_CONSUMER = Shape(
+    "ConsumerIn",
+    fields(
+        {},
+        {
+            "name": nullable(text("absent: the consumer is given one", minLength=1, maxLength=255)),
+            "format": {
+                "description": "`binary` (default) or `json`: how its records are written",
+                "type": ["string", "null"],
+            },
+            "auto.offset.reset": {
+                "description": "where it begins where nothing is committed: `latest` (default), `earliest` or `none`",
+                "type": ["string", "null"],
+            },
+            "auto.commit.enable": {
+                **_WORD_OR_BOOLEAN,
+                "description": "commit what was delivered by itself; default true",
+            },
+            "enable.auto.commit": {**_WORD_OR_BOOLEAN, "description": "the same"},
+            "fetch.min.bytes": {
+                **_WORD_OR_NUMBER,
+                "description": "a call waits for so many bytes; default 1; -1: until its time is up",
+            },
+            "consumer.request.timeout.ms": {
+                **_WORD_OR_NUMBER,
+                "description": "how long a call waits when there is nothing; default 1000",
+            },
+        },
+    ),
+    {
+        "name": "c1",
+        "format": "json",
+        "auto.offset.reset": "earliest",
+        "auto.commit.enable": "false",
+    },
+)
+CONSUMER = Shape(
+    "Consumer",
+    fields(
+        {
+            "instance_id": text("its name"),
+            "base_uri": text("what its paths begin with", format="uri"),
+        }
+    ),
+)
+
+SUBSCRIBE = Shape(
+    "SubscriptionIn",
+    fields(
+        {},
+        {
+            "topics": nullable(listing(_TOPIC, "they need not exist yet", maxItems=1000)),
+            "topic_pattern": nullable(
+                text("a regular expression that whole names of topics match")
+            ),
+        },
+        is_closed=True,
+    ),
+    {"topics": ["orders"]},
+)
+SUBSCRIPTION = Shape(
+    "Subscription",
+    fields(
+        {
+            "topics": listing(text()),
+            "partitions": listing(
+                mapping(listing(count())), "what is assigned to it now, an object a topic"
+            ),
+        },
+        {"topic_pattern": text("when it subscribed to one")},
+    ),
+)
+
+PARTITION_IN = Shape("PartitionIn", fields({"topic": _TOPIC, "partition": count()}, is_closed=True))
+PARTITIONS_IN = Shape(
+    "PartitionsIn",
+    fields({"partitions": listing(PARTITION_IN, maxItems=10_000)}, is_closed=True),
+    {"partitions": [{"topic": "orders", "partition": 0}]},
+)
+ASSIGNMENTS = Shape(
+    "Assignments",
+    fields(
+        {
+            "partitions": listing(
+                Shape("AssignedPartition", fields({"topic": text(), "partition": count()}))
+            )
+        }
+    ),
+)
+
+_METADATA = nullable(text("kept with a commit; at most 4096 bytes"))
+POSITION_IN = Shape(
+    "PositionIn",
+    fields(
+        {"topic": _TOPIC, "partition": count(), "offset": count("of the next record to read")},
+        {"metadata": _METADATA},
+        is_closed=True,
+    ),
+)
+TIME_IN = Shape(
+    "TimePositionIn",
+    fields(
+        {
+            "topic": _TOPIC,
+            "partition": count(),
+            "timestamp": {
+                "description": "the first record at or after it: ms since 1970, or ISO-8601",
+                "type": ["integer", "string"],
+            },
+        },
+        {"metadata": _METADATA},
+        is_closed=True,
+    ),
+)
+POSITIONS = Shape(
+    "PositionsIn",
+    fields(
+        {},
+        {
+            "offsets": nullable(listing(POSITION_IN, maxItems=10_000)),
+            "timestamps": nullable(listing(TIME_IN, maxItems=10_000)),
+        },
+        is_closed=True,
+    ),
+    {"offsets": [{"topic": "orders", "partition": 0, "offset": 17}]},
+)
+
+CONSUMER_COMMIT_ITEM = Shape(
+    "ConsumerCommitItem",
+    {
+        **fields(
+            {"topic": _TOPIC, "partition": count()},
+            {
+                "offset": count(
+                    "under `offsets`: of the last record read; under `partitions`: of the next one"
+                ),
+                "next_offset": count("of the next record to read, under either name"),
+                "metadata": _METADATA,
+            },
+            is_closed=True,
+        ),
+        "anyOf": [{"required": ["offset"]}, {"required": ["next_offset"]}],
+    },
+)
+CONSUMER_COMMIT = Shape(
+    "ConsumerCommitIn",
+    fields(
+        {},
+        {
+            "offsets": nullable(
+                listing(CONSUMER_COMMIT_ITEM, "`offset` N commits N+1", maxItems=10_000)
+            ),
+            "partitions": nullable(
+                listing(CONSUMER_COMMIT_ITEM, "`offset` N commits N", maxItems=10_000)
+            ),
+        },
+        is_closed=True,
+    ),
+    {"offsets": [{"topic": "orders", "partition": 0, "offset": 16}]},
+)
+CONSUMER_OFFSETS = Shape(
+    "ConsumerOffsets",
+    fields(
+        {
+            "offsets": listing(
+                Shape(
+                    "ConsumerOffset",
+                    fields(
+                        {
+                            "topic": text(),
+                            "partition": count(),
+                            "offset": count("of the next record that the group will read"),
+                            "metadata": text(),
+                        }
+                    ),
+                ),
+                "partitions without a commit are left out",
+            )
+        }
+    ),
+)
+
+# -- groups, native ----------------------------------------------------------------------------------------------------
+
+TOPIC_PARTITIONS_IN = Shape(
+    "TopicPartitionsIn", fields({"topic": _TOPIC, "partitions": listing(count())}, is_closed=True)
+)
+HEARTBEAT = Shape(
+    "HeartbeatIn",
+    fields(
+        {"member_epoch": integer("0 joins, -1 leaves, else the one last heard", minimum=-1)},
+        {
+            "member_id": nullable(
+                text("absent: a member that joins is given one", minLength=1, maxLength=255)
+            ),
+            "instance_id": nullable(
+                text("names the member across restarts of its process", minLength=1, maxLength=255)
+            ),
+            "client_id": nullable(text("for people", maxLength=255)),
+            "topics": nullable(listing(_TOPIC, "absent: as before", maxItems=1000)),
+            "pattern": nullable(
+                text("a regular expression that whole names of topics match", maxLength=1024)
+            ),
+            "assignor": nullable(
+                choice("sticky", "range", "roundrobin", description="default sticky")
+            ),
+            "session_timeout_ms": nullable(
+                integer("without a heartbeat for so long it is out", minimum=1000, maximum=300_000)
+            ),
+            "rebalance_timeout_ms": nullable(
+                count("how long it may take to give partitions back; default 60000", least=1)
+            ),
+            "owned": nullable(
+                listing(
+                    TOPIC_PARTITIONS_IN,
+                    "what it works on: says what it has given back; absent: as before",
+                )
+            ),
+        },
+        is_closed=True,
+    ),
+    {"member_epoch": 0, "topics": ["orders"], "owned": []},
+)
+_TOPIC_PARTITIONS = listing(
+    Shape("TopicPartitions", fields({"topic": text(), "partitions": listing(count())}))
+)
+HEARTBEAT_ANSWER = Shape(
+    "HeartbeatAnswer",
+    fields(
+        {
+            "member_id": text(),
+            "member_epoch": integer("the generation that it has reached; -1: it has left"),
+            "generation": count("grows with each rebalance"),
+            "heartbeat_interval_ms": count("when to come again"),
+            "assignment": _TOPIC_PARTITIONS,
+            "pending": _TOPIC_PARTITIONS,
+        }
+    ),
+)
+
+COMMIT_ITEM = Shape(
+    "CommitItem",
+    fields(
+        {"topic": _TOPIC, "partition": count(), "offset": count("of the next record to read")},
+        {
+            "leader_epoch": nullable(integer("of the record before it", minimum=-1)),
+            "metadata": _METADATA,
+        },
+        is_closed=True,
+    ),
+)
+COMMIT = Shape(
+    "CommitIn",
+    fields(
+        {"offsets": listing(COMMIT_ITEM, "all of them, or none", maxItems=10_000)},
+        {
+            "member_id": nullable(text("absent: for a group without members")),
+            "member_epoch": nullable(integer("the member's", minimum=-1)),
+        },
+        is_closed=True,
+    ),
+    {"offsets": [{"topic": "orders", "partition": 0, "offset": 17}]},
+)
+
+_OFFSETS = mapping(
+    mapping(
+        Shape(
+            "GroupOffset",
+            fields(
+                {
+                    "offset": count("of the next record to read"),
+                    "leader_epoch": integer("of the record before it; -1: not told"),
+                    "metadata": text(),
+                    "commit_timestamp": count("ms since 1970"),
+                }
+            ),
+        )
+    ),
+    "topic → partition → what is committed",
+)
+_HEAD: dict[str, Part] = {
+    "group_id": text(),
+    "state": choice("EMPTY", "RECONCILING", "STABLE"),
+    "generation": count("grows with each rebalance"),
+    "assignor": text("how partitions are shared out; empty before the first time"),
+    "coordinator": nullable(integer("the broker that decides for the group; null: none now")),
+}
+GROUP = Shape(
+    "Group",
+    fields(
+        {
+            **_HEAD,
+            "members": listing(
+                Shape(
+                    "GroupMember",
+                    fields(
+                        {
+                            "member_id": text(),
+                            "instance_id": nullable(text()),
+                            "client_id": text(),
+                            "host": text(),
+                            "is_rest": boolean("a REST consumer, whose name is the member's id"),
+                            "topics": listing(text()),
+                            "pattern": nullable(text()),
+                            "member_epoch": integer("the generation that it has reached"),
+                            "assignment": _TOPIC_PARTITIONS,
+                            "revoking": {
+                                **_TOPIC_PARTITIONS,
+                                "description": "what it has yet to give back",
+                            },
+                            "pending": {
+                                **_TOPIC_PARTITIONS,
+                                "description": "what others have yet to give back",
+                            },
+                        }
+                    ),
+                )
+            ),
+            "offsets": _OFFSETS,
+        }
+    ),
+)
+GROUPS = Shape(
+    "Groups",
+    fields(
+        {
+            "groups": listing(
+                Shape("GroupSummary", fields({**_HEAD, "member_count": count()})), "by id"
+            )
+        }
+    ),
+)
+GROUP_OFFSETS = Shape("GroupOffsets", fields({"group_id": text(), "offsets": _OFFSETS}))
+
+RESET = Shape(
+    "OffsetsResetIn",
+    fields(
+        {
+            "topic": _TOPIC,
+            "to": {
+                "description": (
+                    "`earliest`, `latest`, an offset (taken into the readable range), or an ISO-8601 time: the first "
+                    "record at or after it"
+                ),
+                "anyOf": [choice("earliest", "latest"), count(), text()],
+            },
+        },
+        {"partitions": nullable(listing(count(), "absent: all of the topic"))},
+        is_closed=True,
+    ),
+    {"topic": "orders", "to": "earliest"},
+)

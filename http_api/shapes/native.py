@@ -1,0 +1,179 @@
+"""Answers of the endpoints of our own."""
+
+from http_api.shapes.blocks import (
+    Shape,
+    anything,
+    boolean,
+    choice,
+    constant,
+    count,
+    fields,
+    integer,
+    listing,
+    mapping,
+    nullable,
+    text,
+)
+
+PRODUCER = Shape(
+    "Producer",
+    fields(
+        {
+            "producer_id": count(),
+            "producer_epoch": count(),
+            "last_sequences": mapping(
+                mapping(count()), "topic → partition → last sequence, as far as leaders know"
+            ),
+        }
+    ),
+)
+
+RECORDS_DELETED = Shape(
+    "RecordsDeleted",
+    fields({"partition": count(), "log_start_offset": count("the first record that is left")}),
+)
+
+_REPLICAS = listing(integer(), "the preferred leader first")
+PLANNED_MOVES = Shape(
+    "PlannedMoves",
+    fields(
+        {
+            "dry_run": boolean("nothing was changed"),
+            "partitions": listing(
+                Shape(
+                    "PlannedMove",
+                    fields(
+                        {
+                            "topic": text(),
+                            "partition": count(),
+                            "replicas_before": _REPLICAS,
+                            "replicas": _REPLICAS,
+                            "is_cancelled": boolean("it goes back to where it was"),
+                            "error_code": nullable(integer("null: it was taken")),
+                            "error": nullable(text()),
+                        }
+                    ),
+                )
+            ),
+        }
+    ),
+)
+RUNNING_MOVES = Shape(
+    "RunningMoves",
+    fields(
+        {
+            "reassignments": listing(
+                Shape(
+                    "RunningMove",
+                    fields(
+                        {
+                            "topic": text(),
+                            "partition": count(),
+                            "state": choice("waiting", "catching_up", "finishing"),
+                            "replicas_before": _REPLICAS,
+                            "replicas": _REPLICAS,
+                            "isr": listing(integer(), "those in sync"),
+                            "leader": nullable(integer("null: there is none now")),
+                            "throttle_bytes_per_s": count("0: as the leader's node is configured"),
+                            "max_concurrent": count("0: no bound"),
+                            "added": listing(
+                                Shape(
+                                    "AddedReplica",
+                                    fields(
+                                        {
+                                            "broker_id": integer(),
+                                            "is_in_sync": boolean(),
+                                            "offsets_left": nullable(
+                                                count("null: the leader did not say")
+                                            ),
+                                            "bytes_left": nullable(count("an estimate")),
+                                        }
+                                    ),
+                                )
+                            ),
+                        }
+                    ),
+                )
+            )
+        }
+    ),
+)
+
+BROKER_VIEW = Shape(
+    "BrokerView",
+    fields(
+        {
+            "broker_id": integer(),
+            "url": text("where clients reach it", format="uri"),
+            "rack": nullable(text()),
+            "is_fenced": boolean("not alive, as far as the cluster knows"),
+            "is_draining": boolean("about to stop; it leads nothing"),
+        }
+    ),
+)
+PARTITION_VIEW = Shape(
+    "PartitionView",
+    fields(
+        {
+            "partition": count(),
+            "leader": nullable(integer("null: there is none now")),
+            "leader_epoch": count(),
+            "replicas": listing(integer(), "the preferred leader first"),
+            "isr": listing(integer(), "those in sync"),
+        }
+    ),
+)
+TOPIC_VIEW = Shape(
+    "TopicView",
+    fields(
+        {
+            "name": text(),
+            "topic_id": text(),
+            "configs": mapping(text(), "those that were set"),
+            "partitions": listing(PARTITION_VIEW),
+        }
+    ),
+)
+CLUSTER_VIEW = Shape(
+    "ClusterView",
+    fields(
+        {
+            "cluster_id": text(),
+            "version": count(
+                "grows with each change of what is shown here; `?since=` waits for a later one"
+            ),
+            "controller_id": nullable(integer()),
+            "controller_epoch": count(),
+            "brokers": listing(BROKER_VIEW),
+            "topics": listing(TOPIC_VIEW),
+        }
+    ),
+)
+
+PROBE = Shape(
+    "Probe",
+    fields(
+        {
+            "status": choice("ok", "unavailable"),
+            "reason": text("for people; empty when all is well"),
+        }
+    ),
+)
+DRAINED = Shape(
+    "Drained",
+    fields(
+        {
+            "node_id": integer("who was asked"),
+            "is_drained": boolean("it leads nothing any more; false: the time was over first"),
+        }
+    ),
+)
+OPENAPI = Shape(
+    "OpenApi",
+    fields(
+        {
+            "openapi": constant("3.1.0"),
+            **{name: anything() for name in ("info", "servers", "tags", "paths", "components")},
+        }
+    ),
+)

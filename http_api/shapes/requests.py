@@ -1,0 +1,274 @@
+"""Bodies of requests. Their field names are those that the handlers take: whatever else comes is refused."""
+
+from http_api.shapes.blocks import (
+    Part,
+    Shape,
+    anything,
+    base64,
+    boolean,
+    choice,
+    constant,
+    count,
+    fields,
+    integer,
+    listing,
+    mapping,
+    nothing,
+    nullable,
+    text,
+)
+
+PRODUCER_NAME_CHARS_MAX = 255
+DRAIN_MS_DEFAULT, DRAIN_MS_MAX = 30_000, 300_000
+
+_HEADER_VALUE = nullable(base64("the header's bytes"))
+RECORD_HEADER = Shape(
+    "RecordHeaderIn",
+    {
+        **fields(
+            {},
+            {
+                "key": text("the header's name"),
+                "name": text("another word for `key`"),
+                "value": _HEADER_VALUE,
+            },
+            is_closed=True,
+        ),
+        "anyOf": [{"required": ["key"]}, {"required": ["name"]}],
+    },
+)
+
+_TIME: Part = {
+    "description": "ms since 1970, or an ISO-8601 time (UTC when it names no zone)",
+    "anyOf": [
+        integer(minimum=0, maximum=253_402_300_799_999),
+        text(examples=["2026-01-01T00:00:00Z"]),
+        nothing(),
+    ],
+}
+
+
+def _record(name: str, key: Part, value: Part) -> Shape:
+    return Shape(
+        name,
+        fields(
+            {},
+            {
+                "key": key,
+                "value": value,
+                "partition": nullable(count("wins over the path's")),
+                "timestamp": _TIME,
+                "headers": nullable(listing(RECORD_HEADER)),
+            },
+            is_closed=True,
+        ),
+    )
+
+
+RECORD_JSON = _record(
+    "JsonRecordIn",
+    anything("any JSON, stored as the bytes of its compact form; null or absent: no key"),
+    anything("any JSON, stored as the bytes of its compact form; null or absent: a tombstone"),
+)
+RECORD_BINARY = _record(
+    "BinaryRecordIn",
+    nullable(base64("null or absent: no key")),
+    nullable(base64("null or absent: a tombstone")),
+)
+
+_NO_SCHEMA = nothing("there is no schema registry")
+
+
+def _records(name: str, record: Shape, key: str, value: object) -> Shape:
+    return Shape(
+        name,
+        fields(
+            {"records": listing(record, minItems=1)},
+            {
+                "key_schema": _NO_SCHEMA,
+                "key_schema_id": _NO_SCHEMA,
+                "value_schema": _NO_SCHEMA,
+                "value_schema_id": _NO_SCHEMA,
+            },
+            is_closed=True,
+        ),
+        {"records": [{"key": key, "value": value}, {"value": None, "partition": 0}]},  # type: ignore[dict-item]  # JSON
+    )
+
+
+PRODUCE_JSON = _records("ProduceJson", RECORD_JSON, "u1", {"item": "tea", "count": 2})
+PRODUCE_BINARY = _records("ProduceBinary", RECORD_BINARY, "dTE=", "AAECAw==")
+
+_CONFIG_VALUE: Part = {
+    "description": "text; numbers and booleans are taken as theirs; null keeps the default",
+    "type": ["string", "number", "boolean", "null"],
+}
+NEW_CONFIG = Shape(
+    "ConfigIn", fields({"name": text(minLength=1)}, {"value": _CONFIG_VALUE}, is_closed=True)
+)
+
+_NEW_TOPIC = {
+    "partitions_count": nullable(count("absent: the node's default", least=1)),
+    "replication_factor": nullable(
+        count("absent: 3, or as many as there are nodes when fewer", least=1)
+    ),
+    "configs": nullable(listing(NEW_CONFIG)),
+}
+_TOPIC_NAME = {
+    "topic_name": text(
+        "letters, digits, `.`, `_` and `-`", pattern="^[A-Za-z0-9._-]+$", maxLength=249
+    )
+}
+NEW_TOPIC_V2 = Shape(
+    "NewTopic",
+    fields(_TOPIC_NAME, _NEW_TOPIC, is_closed=True),
+    {"topic_name": "orders", "partitions_count": 3, "replication_factor": 3},
+)
+
+TOPIC_CHANGE = Shape(
+    "TopicChangeIn",
+    fields(
+        {"partitions_count": count("what it is to have; never fewer than it has", least=1)},
+        is_closed=True,
+    ),
+    {"partitions_count": 6},
+)
+
+ASSIGNMENT = Shape(
+    "ReplicasAssignmentIn",
+    fields({"partition_id": count(), "broker_ids": listing(count())}, is_closed=True),
+)
+NEW_TOPIC_V3 = Shape(
+    "NewTopicV3",
+    fields(
+        _TOPIC_NAME,
+        {
+            **_NEW_TOPIC,
+            "replicas_assignments": {
+                "description": 'broker ids by partition, in place of the counts: `{"0": [1, 2]}`, or a list',
+                "anyOf": [mapping(listing(count())), listing(ASSIGNMENT), nothing()],
+            },
+            "validate_only": nullable(boolean("only check that it could be created")),
+        },
+        is_closed=True,
+    ),
+    {
+        "topic_name": "orders",
+        "partitions_count": 3,
+        "replication_factor": 3,
+        "configs": [{"name": "retention.ms", "value": "86400000"}],
+    },
+)
+
+CONFIG_VALUE = Shape(
+    "ConfigValueIn",
+    fields({"value": {"type": ["string", "number", "boolean"]}}, is_closed=True),
+    {"value": "3600000"},
+)
+CONFIG_CHANGE = Shape(
+    "ConfigChangeIn",
+    fields(
+        {"name": text(minLength=1)},
+        {"value": _CONFIG_VALUE, "operation": nullable(choice("SET", "DELETE"))},
+        is_closed=True,
+    ),
+)
+CONFIG_CHANGES = Shape(
+    "ConfigChangesIn",
+    fields(
+        {"data": listing(CONFIG_CHANGE)},
+        {"validate_only": nullable(boolean("only check that it could be done"))},
+        is_closed=True,
+    ),
+    {
+        "data": [
+            {"name": "retention.ms", "value": "7200000"},
+            {"name": "segment.bytes", "operation": "DELETE"},
+        ]
+    },
+)
+
+LATEST = "latest"
+DELETE_RECORDS = Shape(
+    "DeleteRecordsIn",
+    fields(
+        {
+            "before_offset": {
+                "description": f"the first offset to keep; `{LATEST}`: all that is committed now goes",
+                "anyOf": [count(), constant(LATEST)],
+            }
+        },
+        is_closed=True,
+    ),
+    {"before_offset": 1000},
+)
+
+NEW_PRODUCER = Shape(
+    "ProducerIn",
+    fields(
+        {},
+        {
+            "name": nullable(
+                text(
+                    "printable characters; who had this name before is fenced",
+                    minLength=1,
+                    maxLength=PRODUCER_NAME_CHARS_MAX,
+                )
+            )
+        },
+        is_closed=True,
+    ),
+    {"name": "billing"},
+)
+MOVES_CONCURRENT_DEFAULT = 10
+MOVED_PARTITION = Shape(
+    "MovedPartitionIn",
+    fields(
+        {"topic": text(), "partition": count()},
+        {
+            "replicas": nullable(
+                listing(integer(), "brokers, the preferred leader first; null: where it was before")
+            )
+        },
+        is_closed=True,
+    ),
+)
+REASSIGN = Shape(
+    "ReassignmentIn",
+    fields(
+        {},
+        {
+            "partitions": nullable(listing(MOVED_PARTITION, "partitions by name")),
+            "drain": nullable(count("a broker that shall hold nothing", least=1)),
+            "rebalance": nullable(boolean("move as little as makes the cluster even")),
+            "throttle_bytes_per_s": nullable(
+                count("most that a node sends to new replicas; 0: as the node is configured")
+            ),
+            "max_concurrent": nullable(
+                integer(
+                    "partitions that move at a time; 0: all",
+                    minimum=0,
+                    default=MOVES_CONCURRENT_DEFAULT,
+                )
+            ),
+            "dry_run": nullable(boolean("only say what would move")),
+        },
+        is_closed=True,
+    ),
+    {"drain": 2, "dry_run": True},
+)
+DRAIN = Shape(
+    "DrainIn",
+    fields(
+        {},
+        {
+            "timeout_ms": nullable(
+                integer(
+                    "how long to wait", minimum=1, maximum=DRAIN_MS_MAX, default=DRAIN_MS_DEFAULT
+                )
+            )
+        },
+        is_closed=True,
+    ),
+    {"timeout_ms": 10_000},
+)

@@ -1,0 +1,162 @@
+"""Answers of the v2 dialect."""
+
+from http_api.shapes.blocks import (
+    Part,
+    Schema,
+    Shape,
+    anything,
+    base64,
+    boolean,
+    count,
+    fields,
+    integer,
+    listing,
+    mapping,
+    nothing,
+    nullable,
+    text,
+)
+
+ERROR = Shape(
+    "Error",
+    fields(
+        {
+            "error_code": integer("the status, or five digits that begin with it"),
+            "message": text("what was wrong, for people"),
+        }
+    ),
+)
+
+NODE = Shape(
+    "Node",
+    fields(
+        {
+            "milena_version": text(),
+            "cluster_id": text("empty while the cluster is being formed"),
+            "node_id": integer(),
+        }
+    ),
+)
+TOPIC_NAMES = Shape("TopicNames", listing(text()), ["orders", "page-views"])
+BROKER_IDS = Shape("BrokerIds", fields({"brokers": listing(integer(), "the live ones")}))
+
+REPLICA = Shape("Replica", fields({"broker": integer(), "leader": boolean(), "in_sync": boolean()}))
+PARTITION = Shape(
+    "Partition",
+    fields(
+        {
+            "partition": count(),
+            "leader": integer("-1: there is none now", minimum=-1),
+            "replicas": listing(REPLICA, "the preferred leader first"),
+        }
+    ),
+)
+PARTITIONS = Shape("Partitions", listing(PARTITION))
+TOPIC = Shape(
+    "Topic",
+    fields(
+        {
+            "name": text(),
+            "configs": mapping(text(), "all that are in force, as text"),
+            "partitions": listing(PARTITION),
+        }
+    ),
+)
+OFFSETS = Shape(
+    "Offsets",
+    fields(
+        {
+            "beginning_offset": count("the first record there is"),
+            "end_offset": count("the high watermark: one above the last record that readers see"),
+        }
+    ),
+)
+
+_SCHEMA_ID = nothing("there is no schema registry")
+RECEIPT = Shape(
+    "Receipt",
+    fields(
+        {
+            "partition": nullable(count("null: the record named one that is not there")),
+            "offset": nullable(count("null: acks=0, or the record failed")),
+            "error_code": nullable(integer("null: the record was taken")),
+            "error": nullable(text()),
+        },
+        {"message": text("the same as `error`, when it failed")},
+    ),
+)
+PRODUCED = Shape(
+    "Produced",
+    fields(
+        {
+            "offsets": listing(RECEIPT, "one a record, in their order"),
+            "key_schema_id": _SCHEMA_ID,
+            "value_schema_id": _SCHEMA_ID,
+        }
+    ),
+)
+BATCH_RECEIPT = Shape(
+    "BatchReceipt",
+    fields(
+        {
+            "partition": count(),
+            "base_offset": nullable(count("null: acks=0")),
+            "last_offset": nullable(count("null: acks=0")),
+            "is_duplicate": boolean("it had been written before, and was not again"),
+            "leader_epoch": count(
+                "grows with each change of the partition's leader: a client that knows a lower one asks for metadata"
+            ),
+        }
+    ),
+)
+
+RECORD_HEADER = Shape(
+    "RecordHeader", fields({"key": text(), "value": nullable(base64("the header's bytes"))})
+)
+
+
+_WHERE: dict[str, Part] = {"partition": count(), "offset": count()}
+_MORE: dict[str, Part] = {
+    "timestamp": count("ms since 1970"),
+    "headers": listing(RECORD_HEADER, "when the record has some"),
+}
+
+
+def _record(key: Part, value: Part) -> Schema:
+    return fields({"topic": text(), "key": key, "value": value, **_WHERE}, _MORE)
+
+
+RECORDS_JSON = Shape("JsonRecords", listing(_record(anything(), anything())))
+RECORDS_BINARY = Shape("BinaryRecords", listing(_record(nullable(base64()), nullable(base64()))))
+
+FAULT = Shape(
+    "RecordFault",
+    fields(
+        {
+            "topic": text(),
+            **_WHERE,
+            "error_code": integer("42203"),
+            "error": text("what is not JSON"),
+        },
+        {
+            "key": anything(),
+            "key_base64": base64("in place of `key`, when that is not JSON"),
+            "value": anything(),
+            "value_base64": base64("in place of `value`, when that is not JSON"),
+            **_MORE,
+        },
+    ),
+)
+CONSUMER_RECORDS_JSON = Shape(
+    "JsonRecordsOrFaults",
+    listing({"anyOf": [_record(anything(), anything()), FAULT]}),
+)
+LINES = text(
+    "a record a line, as in the list of the JSON types, or in its place `topic`, `key` or `key_base64`, `value` or "
+    "`value_base64`, `partition`, `offset`, `error_code` and `error`; an empty line means nothing; when the stream "
+    "cannot go on, its last line is an error"
+)
+EVENTS = text(
+    "an event a record: `id` is its offset, `data` what its line would be in NDJSON; comments mean nothing; when the "
+    "stream cannot go on, its last event is of the type `error`"
+)

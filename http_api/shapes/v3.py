@@ -1,0 +1,194 @@
+"""Answers of the v3 dialect: items, lists of them, and links."""
+
+from collections.abc import Mapping
+
+from http_api.shapes.blocks import (
+    Part,
+    Shape,
+    boolean,
+    choice,
+    constant,
+    count,
+    fields,
+    integer,
+    listing,
+    nothing,
+    nullable,
+    text,
+)
+
+_URL = text(format="uri")
+LINK = Shape("Link", fields({"related": _URL}))
+ITEM_METADATA = Shape("ItemMetadata", fields({"self": _URL, "resource_name": text()}))
+LIST_METADATA = Shape(
+    "ListMetadata", fields({"self": _URL, "next": nothing("nothing is ever on a second page")})
+)
+_OPTIONAL_LINK = nullable(LINK)
+
+ROOT = Shape("V3Root", fields({"clusters": LINK}))
+
+
+def _item(kind: str, own: Mapping[str, Part], *links: str) -> Shape:
+    """``links`` with a question mark may be null."""
+    return Shape(
+        kind,
+        fields(
+            {
+                "kind": constant(kind),
+                "metadata": ITEM_METADATA,
+                "cluster_id": text(),
+                **own,
+                **{
+                    name.removesuffix("?"): _OPTIONAL_LINK if name.endswith("?") else LINK
+                    for name in links
+                },
+            }
+        ),
+    )
+
+
+def _list(item: Shape) -> Shape:
+    kind = f"{item.name}List"
+    return Shape(
+        kind,
+        fields({"kind": constant(kind), "metadata": LIST_METADATA, "data": listing(item)}),
+    )
+
+
+_IN_TOPIC = {"topic_name": text()}
+_IN_PARTITION = {**_IN_TOPIC, "partition_id": count()}
+
+CLUSTER = _item(
+    "KafkaCluster",
+    {},
+    "controller?",
+    "acls",
+    "brokers",
+    "broker_configs",
+    "consumer_groups",
+    "topics",
+    "partition_reassignments",
+)
+BROKER = _item(
+    "KafkaBroker",
+    {"broker_id": integer(), "host": nullable(text()), "port": integer(), "rack": nullable(text())},
+    "configs",
+    "partition_replicas",
+)
+TOPIC = _item(
+    "KafkaTopic",
+    {
+        **_IN_TOPIC,
+        "is_internal": boolean(),
+        "replication_factor": count(least=1),
+        "partitions_count": count(least=1),
+    },
+    "partitions",
+    "configs",
+    "partition_reassignments",
+)
+
+_SOURCE = choice("DYNAMIC_TOPIC_CONFIG", "DEFAULT_CONFIG")
+_SYNONYM = Shape("ConfigSynonym", fields({"name": text(), "value": text(), "source": _SOURCE}))
+CONFIG = _item(
+    "KafkaTopicConfig",
+    {
+        **_IN_TOPIC,
+        "name": text(),
+        "value": text(),
+        "is_default": boolean(),
+        "is_read_only": boolean(),
+        "is_sensitive": boolean(),
+        "source": _SOURCE,
+        "synonyms": listing(_SYNONYM, "what is in force first, then what would be without it"),
+    },
+)
+_PARTITION_LINKS = ("leader?", "replicas", "reassignment")
+PARTITION = _item("KafkaPartition", _IN_PARTITION, *_PARTITION_LINKS)
+PARTITION_WITH_OFFSETS = _item(
+    "KafkaPartitionWithOffsets",
+    {
+        **_IN_PARTITION,
+        "earliest_offset": count("the first record there is"),
+        "latest_offset": count("the high watermark"),
+    },
+    *_PARTITION_LINKS,
+)
+REPLICA = _item(
+    "KafkaReplica",
+    {**_IN_PARTITION, "broker_id": integer(), "is_leader": boolean(), "is_in_sync": boolean()},
+    "broker",
+)
+
+_IN_GROUP = {"consumer_group_id": text()}
+GROUP = _item(
+    "KafkaConsumerGroup",
+    {
+        **_IN_GROUP,
+        "is_simple": boolean("nobody ever joined it; it only has committed offsets"),
+        "partition_assignor": text("empty before partitions were shared out for the first time"),
+        "state": choice("EMPTY", "RECONCILING", "STABLE"),
+        "type": constant("CONSUMER"),
+        "is_mixed_consumer_group": boolean("false"),
+    },
+    "coordinator?",
+    "consumer",
+    "consumers",
+    "lag_summary",
+)
+CONSUMER = _item(
+    "KafkaConsumer",
+    {
+        **_IN_GROUP,
+        "consumer_id": text(),
+        "instance_id": nullable(text()),
+        "client_id": text(),
+    },
+    "assignments",
+)
+CONSUMER_ASSIGNMENT = _item(
+    "KafkaConsumerAssignment",
+    {**_IN_GROUP, "consumer_id": text(), **_IN_PARTITION},
+    "partition",
+    "lag",
+)
+_READER = "empty: nobody reads it now"
+LAG = _item(
+    "KafkaConsumerLag",
+    {
+        **_IN_GROUP,
+        **_IN_PARTITION,
+        "consumer_id": text(_READER),
+        "instance_id": nullable(text()),
+        "client_id": text(),
+        "current_offset": count("what is committed: the next record to read"),
+        "log_end_offset": count("the high watermark"),
+        "lag": count(),
+    },
+)
+LAG_SUMMARY = _item(
+    "KafkaConsumerGroupLagSummary",
+    {
+        **_IN_GROUP,
+        "max_lag_consumer_id": text(_READER),
+        "max_lag_instance_id": nullable(text()),
+        "max_lag_client_id": text(),
+        "max_lag_topic_name": text(),
+        "max_lag_partition_id": count(),
+        "max_lag": count(),
+        "total_lag": count(),
+    },
+    "max_lag_consumer?",
+    "max_lag_partition",
+)
+
+CLUSTERS = _list(CLUSTER)
+BROKERS = _list(BROKER)
+TOPICS = _list(TOPIC)
+CONFIGS = _list(CONFIG)
+PARTITIONS = _list(PARTITION)
+REPLICAS = _list(REPLICA)
+GROUPS = _list(GROUP)
+CONSUMERS = _list(CONSUMER)
+CONSUMER_ASSIGNMENTS = _list(CONSUMER_ASSIGNMENT)
+LAGS = _list(LAG)

@@ -1,0 +1,69 @@
+"""v3: records of a request, and their receipts."""
+
+from http_api.shapes.blocks import (
+    Shape,
+    anything,
+    base64,
+    choice,
+    count,
+    fields,
+    integer,
+    listing,
+    nothing,
+    nullable,
+    text,
+)
+
+_NO_SCHEMA = nothing("there is no schema registry")
+DATA = Shape(
+    "RecordDataIn",
+    fields(
+        {
+            "type": choice("BINARY", "JSON", "STRING", description="BINARY: `data` is base64"),
+            "data": anything("null: none"),
+        },
+        dict.fromkeys(
+            ("subject", "subject_name_strategy", "schema_id", "schema_version", "schema"),
+            _NO_SCHEMA,
+        ),
+        is_closed=True,
+    ),
+)
+_HEADER = Shape(
+    "V3HeaderIn",
+    fields({"name": text()}, {"value": nullable(base64("the header's bytes"))}, is_closed=True),
+)
+RECORD = Shape(
+    "V3RecordIn",
+    fields(
+        {},
+        {
+            "partition_id": nullable(count("absent: by the key's hash, or in turn")),
+            "key": nullable(DATA),
+            "value": nullable(DATA),
+            "headers": nullable(listing(_HEADER)),
+            "timestamp": nullable(text(format="date-time")),
+        },
+        is_closed=True,
+    ),
+    {"key": {"type": "STRING", "data": "u1"}, "value": {"type": "JSON", "data": {"item": "tea"}}},
+)
+_SIZED = nullable(
+    Shape("RecordDataReceipt", fields({"type": text(), "size": count("bytes as stored")}))
+)
+RECEIPT = Shape(
+    "V3Receipt",
+    fields(
+        {"error_code": integer("200: the record was taken")},
+        {
+            "message": text("when it was not"),
+            "cluster_id": text(),
+            "topic_name": text(),
+            "partition_id": count(),
+            "offset": nullable(count("null: acks=0")),
+            "timestamp": nullable(text("the record's own, if it was given", format="date-time")),
+            "key": _SIZED,
+            "value": _SIZED,
+        },
+    ),
+)

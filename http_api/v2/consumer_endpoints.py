@@ -1,0 +1,207 @@
+"""v2: the table of endpoints of REST consumers."""
+
+from http_api.endpoint import Answer, Body, Content, Tag, ok_v2, route, v2_content
+from http_api.error_sets import CONSUMER_ERRORS, COORDINATOR_ERRORS, LEADER_ERRORS, PARTITION_ERRORS
+from http_api.errors import BodyTimeoutError, InvalidFieldError
+from http_api.media import BINARY_V2_TYPE, EVENTS_TYPE, JSON_TYPE, JSON_V2_TYPE, NDJSON_TYPE
+from http_api.shapes import groups as shapes
+from http_api.shapes import v2
+from http_api.v2 import consumer_offsets, consumer_records, consumers
+from http_api.v2.fetch import FOLLOW
+from storage import errors as e
+
+_CONSUMER = "/consumers/{group}/instances/{instance}"
+_DONE = (Answer(status=204, description="It is so"),)
+_CHOICE_ERRORS = (
+    *CONSUMER_ERRORS,
+    InvalidFieldError,
+    e.InvalidConsumerError,
+    e.SubscriptionConflictError,
+    e.GroupChangedError,
+)
+_SEEK_ERRORS = (*_CHOICE_ERRORS, *PARTITION_ERRORS, *LEADER_ERRORS)
+_RECORDS: Content = {
+    JSON_V2_TYPE: v2.CONSUMER_RECORDS_JSON,
+    BINARY_V2_TYPE: v2.RECORDS_BINARY,
+    JSON_TYPE: v2.CONSUMER_RECORDS_JSON,
+    NDJSON_TYPE: v2.LINES,
+    EVENTS_TYPE: v2.EVENTS,
+}
+
+CONSUMER_ROUTES = (
+    route(
+        "POST /consumers/{group}",
+        "createConsumer",
+        consumers.create,
+        "Make a REST consumer",
+        ok_v2(shapes.CONSUMER, "Its name, and what its paths begin with; every node answers there"),
+        tag=Tag.CONSUMERS,
+        description=(
+            "It outlives the node that made it, and is forgotten when nobody calls it for five minutes. What other "
+            "servers know to tell a consumer is taken, and ignored."
+        ),
+        body=Body(content=v2_content(shapes.NEW_CONSUMER), is_required=False),
+        errors=(
+            e.ConsumerExistsError,
+            e.InvalidConsumerError,
+            e.UnsupportedSchemaError,
+            *COORDINATOR_ERRORS,
+        ),
+    ),
+    route(
+        f"DELETE {_CONSUMER}",
+        "deleteConsumer",
+        consumers.delete,
+        "Forget a REST consumer",
+        _DONE,
+        tag=Tag.CONSUMERS,
+        errors=(*CONSUMER_ERRORS, e.GroupChangedError),
+    ),
+    route(
+        f"POST {_CONSUMER}/subscription",
+        "subscribeConsumer",
+        consumers.subscribe,
+        "Subscribe to topics",
+        _DONE,
+        tag=Tag.CONSUMERS,
+        description="In place of what it subscribed to before. It is a member of its group when this is answered.",
+        body=Body(content=v2_content(shapes.SUBSCRIBE)),
+        errors=_CHOICE_ERRORS,
+    ),
+    route(
+        f"GET {_CONSUMER}/subscription",
+        "getConsumerSubscription",
+        consumers.get_subscription,
+        "What a consumer is subscribed to",
+        ok_v2(shapes.SUBSCRIPTION, "Topics, and what it has of them now"),
+        tag=Tag.CONSUMERS,
+        errors=CONSUMER_ERRORS,
+    ),
+    route(
+        f"DELETE {_CONSUMER}/subscription",
+        "unsubscribeConsumer",
+        consumers.unsubscribe,
+        "Give up subscription or assignment",
+        _DONE,
+        tag=Tag.CONSUMERS,
+        errors=(*CONSUMER_ERRORS, e.GroupChangedError),
+    ),
+    route(
+        f"POST {_CONSUMER}/assignments",
+        "assignConsumer",
+        consumers.assign,
+        "Assign partitions by hand",
+        _DONE,
+        tag=Tag.CONSUMERS,
+        description="Without the group's help: others may read them, too.",
+        body=Body(content=v2_content(shapes.PARTITIONS_IN)),
+        errors=(*_CHOICE_ERRORS, *PARTITION_ERRORS),
+    ),
+    route(
+        f"GET {_CONSUMER}/assignments",
+        "getConsumerAssignments",
+        consumers.get_assignments,
+        "What a consumer reads",
+        ok_v2(shapes.ASSIGNMENTS, "Assigned by hand, or by the group"),
+        tag=Tag.CONSUMERS,
+        errors=CONSUMER_ERRORS,
+    ),
+    route(
+        f"POST {_CONSUMER}/positions",
+        "seekConsumer",
+        consumers.seek,
+        "Go on at offsets, or at times",
+        _DONE,
+        tag=Tag.CONSUMERS,
+        body=Body(content=v2_content(shapes.POSITIONS)),
+        errors=_SEEK_ERRORS,
+    ),
+    route(
+        f"POST {_CONSUMER}/positions/beginning",
+        "seekConsumerToBeginning",
+        consumers.seek_to_beginning,
+        "Go on at the first records",
+        _DONE,
+        tag=Tag.CONSUMERS,
+        body=Body(content=v2_content(shapes.PARTITIONS_IN)),
+        errors=_SEEK_ERRORS,
+    ),
+    route(
+        f"POST {_CONSUMER}/positions/end",
+        "seekConsumerToEnd",
+        consumers.seek_to_end,
+        "Go on behind the last records",
+        _DONE,
+        tag=Tag.CONSUMERS,
+        body=Body(content=v2_content(shapes.PARTITIONS_IN)),
+        errors=_SEEK_ERRORS,
+    ),
+    route(
+        f"GET {_CONSUMER}/records",
+        "consumeRecords",
+        consumer_records.get_records,
+        "The next records",
+        (
+            Answer(
+                description=(
+                    "Records in the format that the consumer was created with; none when there were none in time. A "
+                    "record that is not JSON is an error in its place."
+                ),
+                content=_RECORDS,
+            ),
+        ),
+        consumer_records.TIMEOUT.param,
+        consumer_records.MAX_BYTES.param,
+        FOLLOW.param,
+        tag=Tag.CONSUMERS,
+        description="NDJSON is one answer as lines unless it follows; server-sent events follow.",
+        errors=(
+            *CONSUMER_ERRORS,
+            *LEADER_ERRORS,
+            e.NotAcceptableError,
+            e.SubscriptionConflictError,
+            e.OffsetOutOfRangeError,
+        ),
+    ),
+    route(
+        f"POST {_CONSUMER}/offsets",
+        "commitConsumerOffsets",
+        consumer_offsets.commit,
+        "Commit what was delivered, or what the body names",
+        _DONE,
+        tag=Tag.CONSUMERS,
+        body=Body(content=v2_content(shapes.CONSUMER_COMMIT), is_required=False),
+        errors=(
+            *CONSUMER_ERRORS,
+            *PARTITION_ERRORS,
+            InvalidFieldError,
+            e.InvalidConsumerError,
+            e.StaleMemberEpochError,
+            e.GroupChangedError,
+        ),
+    ),
+    route(
+        f"GET {_CONSUMER}/offsets",
+        "getConsumerOffsets",
+        consumer_offsets.get_offsets,
+        "What the consumer's group has committed",
+        ok_v2(
+            shapes.CONSUMER_OFFSETS, "What is committed; partitions without a commit are left out"
+        ),
+        consumer_offsets.TOPIC,
+        consumer_offsets.PARTITION,
+        tag=Tag.CONSUMERS,
+        description=(
+            'In the partitions of the query; or in those of a body, `{"partitions": [{"topic", "partition"}]}`, '
+            "which other servers ask for; or, with neither, in those that the consumer reads."
+        ),
+        errors=(
+            *CONSUMER_ERRORS,
+            *PARTITION_ERRORS,
+            InvalidFieldError,
+            e.RequestTooLargeError,
+            e.UnsupportedMediaTypeError,
+            BodyTimeoutError,
+        ),
+    ),
+)

@@ -1,0 +1,96 @@
+"""v2: what a REST consumer's group has committed, and committing more.
+
+Proxies disagree about what the offset of a commit means: the last record that was read (the body's key is then
+``offsets``), or the next one to read (the key is ``partitions``, or the item's own ``next_offset``).
+"""
+
+from collections.abc import Iterator
+
+from aiohttp import web
+
+from http_api.answers import empty_answer, json_answer
+from http_api.call import Call
+from http_api.errors import InvalidFieldError
+from http_api.group_ports import OffsetToCommit, TopicPartition
+from http_api.media import metadata_type
+from http_api.params import text_param
+from http_api.schemas import Fields, check_count, integer_text
+from http_api.shapes.blocks import text
+from http_api.shapes.groups import CONSUMER_COMMIT, CONSUMER_COMMIT_ITEM
+from http_api.v2.consumers import parse_partitions, place
+from storage.errors import MalformedRequestError
+
+TOPIC = text_param("topic", "only this topic", text(minLength=1), "orders")
+PARTITION = text_param(
+    "partition",
+    "only these partitions of `topic`, with commas between them",
+    text(pattern="^[0-9]{1,9}(,[0-9]{1,9})*$"),
+    "0,1",
+)
+
+
+async def commit(call: Call) -> web.Response:
+    """Commit what the body names; without any, what was delivered."""
+    fields = Fields(await call.optional_json_body(), "the body", CONSUMER_COMMIT.fields)
+    offsets = None
+    if fields.has("offsets") and fields.has("partitions"):
+        raise InvalidFieldError("the body: give 'offsets' or 'partitions', not both")
+    if fields.has("offsets"):
+        offsets = list(_offsets(fields, "offsets", 1))
+    elif fields.has("partitions"):
+        offsets = list(_offsets(fields, "partitions", 0))
+    await call.ports.consumers.commit(*place(call), offsets)
+    return empty_answer()
+
+
+def _offsets(fields: Fields, name: str, step: int) -> Iterator[OffsetToCommit]:
+    check_count(len(fields.items(name)), "offsets")
+    for item in fields.objects(name, CONSUMER_COMMIT_ITEM.fields):
+        next_offset = item.integer("next_offset", least=0)
+        if next_offset is None:
+            next_offset = item.required_integer("offset", least=0) + step
+        elif item.has("offset"):
+            raise InvalidFieldError(f"{name}: give 'offset' or 'next_offset', not both")
+        yield OffsetToCommit(
+            topic=item.required_text("topic"),
+            partition=item.required_integer("partition", least=0),
+            offset=next_offset,
+            metadata=item.text("metadata") or "",
+        )
+
+
+async def get_offsets(call: Call) -> web.Response:
+    """What is committed in the partitions of the body or the query; in those that it is assigned when neither says."""
+    type_ = metadata_type(call.header("Accept"))
+    group, instance = place(call)
+    body = await call.optional_json_body()
+    if body != {}:
+        partitions = parse_partitions(body)
+    elif TOPIC.name in call.query():
+        partitions = await _of_query(call)
+    else:
+        partitions = list(await call.ports.consumers.assignments(group, instance))
+    found = await call.ports.consumers.committed(group, instance, partitions)
+    listed = [
+        {
+            "topic": item.topic,
+            "partition": item.partition,
+            "offset": item.offset,
+            "metadata": item.metadata,
+        }
+        for item in found
+    ]
+    return json_answer({"offsets": listed}, content_type=type_)
+
+
+async def _of_query(call: Call) -> list[TopicPartition]:
+    query = call.query()
+    topic, numbers = query[TOPIC.name], query.get(PARTITION.name)
+    if numbers is None:
+        count = (await call.ports.metadata.topic(topic)).partition_count
+        return [(topic, partition) for partition in range(count)]
+    found = [(topic, integer_text(PARTITION.name, number)) for number in numbers.split(",")]
+    check_count(len(found), "partitions")
+    if min(found)[1] < 0:
+        raise MalformedRequestError(f"Invalid parameter 'partition' got '{numbers}': below 0")
+    return list(dict.fromkeys(found))

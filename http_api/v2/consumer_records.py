@@ -1,0 +1,149 @@
+"""v2: the next records of a REST consumer, as one answer or as a stream."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from http_api.answers import bytes_answer
+from http_api.call import Call
+from http_api.formats.answers import rows_of
+from http_api.formats.framing import frame
+from http_api.formats.rows import RowWriter, json_list
+from http_api.formats.selection import Selection, select
+from http_api.group_ports import Delivered, Delivery
+from http_api.media import RecordFormat, StreamFraming, consumer_records_type, stream_type
+from http_api.params import IntegerParam
+from http_api.ports import FetchResult
+from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, Retries, stream_answer
+from http_api.v2.consumers import place
+from http_api.v2.fetch import FOLLOW
+from storage.errors import NotLeaderError, UnavailableError
+
+TIMEOUT = IntegerParam(
+    name="timeout",
+    description="ms to wait when there is nothing yet; absent: what the consumer was created with",
+    least=0,
+    default=None,
+)
+MAX_BYTES = IntegerParam(
+    name="max_bytes",
+    description="at most so many bytes of keys and values, but at least one record; absent: 1 MiB",
+    least=1,
+    default=None,
+)
+
+_THREAD_BYTES_MIN = 1 << 20
+"""Above this, another thread writes out what was stored."""
+
+_ALL = 1 << 62
+"""What was delivered was cut to its bounds already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Records as JSON texts, and what tells them apart."""
+
+    rows: list[bytes]
+    ids: list[bytes]
+
+
+async def get_records(call: Call) -> web.StreamResponse:
+    """The next records."""
+    group, instance = place(call)
+    query = call.query()
+    timeout_ms, max_bytes = TIMEOUT.read(query), MAX_BYTES.read(query)
+    is_following = FOLLOW.read(query)
+    consumers, limits = call.ports.consumers, call.ports.limits
+    own = RecordFormat(await consumers.format_of(group, instance))
+    type_ = stream_type(consumer_records_type(call.header("Accept"), own), is_following)
+    if call.request.method == "HEAD":
+        # To look is not to take.
+        return bytes_answer(b"", type_.content_type)
+    if timeout_ms is not None:
+        timeout_ms = min(timeout_ms, limits.fetch_wait_ms_max)
+    if type_.framing is not None:
+        if is_following is None:
+            is_following = type_.framing is StreamFraming.EVENTS
+        pieces = _pieces(call, type_.framing, timeout_ms, max_bytes, is_following=is_following)
+        return await stream_answer(call, type_.framing, pieces, topic_missing_code=40401)
+    delivered = await consumers.records(group, instance, timeout_ms=timeout_ms, max_bytes=max_bytes)
+    try:
+        written = await _written(delivered)
+    except asyncio.CancelledError:
+        consumers.take_back(group, instance, delivered)
+        raise
+    return bytes_answer(json_list(written.rows), type_.content_type)
+
+
+async def _pieces(
+    call: Call,
+    framing: StreamFraming,
+    timeout_ms: int | None,
+    max_bytes: int | None,
+    *,
+    is_following: bool,
+) -> AsyncGenerator[bytes, None]:
+    """One call after the other, or only one."""
+    group, instance = place(call)
+    retries = Retries()
+    if is_following:
+        # The answer begins before there is anything in it.
+        yield b""
+        timeout_ms = KEEP_ALIVE_MS
+        max_bytes = min(max_bytes or PIECE_BYTES, PIECE_BYTES)
+    while True:
+        try:
+            delivered = await call.ports.consumers.records(
+                group, instance, timeout_ms=timeout_ms, max_bytes=max_bytes
+            )
+        except (UnavailableError, NotLeaderError) as error:
+            if not is_following:
+                raise
+            await retries.wait_after(error)
+            continue
+        retries.reset()
+        try:
+            written = await _written(delivered)
+            yield frame(framing, written.rows, written.ids)
+        except (GeneratorExit, asyncio.CancelledError):
+            # The client is gone, and perhaps before this came.
+            call.ports.consumers.take_back(group, instance, delivered)
+            raise
+        if not is_following:
+            return
+
+
+async def _written(delivered: Delivered) -> Rows:
+    size = sum(len(delivery.batches) for delivery in delivered.deliveries)
+    if size < _THREAD_BYTES_MIN:
+        return _write(delivered)
+    return await asyncio.to_thread(_write, delivered)
+
+
+def _write(delivered: Delivered) -> Rows:
+    format_ = RecordFormat(delivered.format)
+    rows: list[bytes] = []
+    ids: list[bytes] = []
+    for delivery in delivered.deliveries:
+        selection = _selection(delivery)
+        rows += rows_of(RowWriter(delivery.topic, delivery.partition), selection, format_)
+        ids += _ids(delivery, selection)
+    return Rows(rows, ids)
+
+
+def _selection(delivery: Delivery) -> Selection:
+    result = FetchResult(
+        start_offset=delivery.start_offset,
+        high_watermark=delivery.end_offset,
+        log_start_offset=0,
+        leader_epoch=-1,
+        batches=delivery.batches,
+    )
+    return select(result, count=None, bytes_max=_ALL)
+
+
+def _ids(delivery: Delivery, selection: Selection) -> Iterable[bytes]:
+    head = f"{delivery.topic}:{delivery.partition}:".encode()
+    return [head + b"%d" % offset for piece in selection.slices for offset in piece.offsets]

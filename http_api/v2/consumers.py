@@ -1,0 +1,213 @@
+"""v2: REST consumers: made, subscribed or assigned, moved, deleted. Any node serves any of them."""
+
+from aiohttp import web
+
+from http_api.answers import empty_answer, json_answer
+from http_api.call import Call
+from http_api.errors import InvalidFieldError
+from http_api.formats.envelope import TIMESTAMP_MS_MAX, parse_time
+from http_api.group_ports import NewConsumer, Reset, Seek, TopicPartition
+from http_api.media import metadata_type
+from http_api.schemas import Fields, check_count
+from http_api.shapes.groups import (
+    PARTITION_IN,
+    PARTITIONS_IN,
+    POSITION_IN,
+    POSITIONS,
+    SUBSCRIBE,
+    TIME_IN,
+)
+from http_api.urls import base_url, path_of
+from storage.errors import InvalidConsumerError, UnsupportedSchemaError
+
+FORMATS = ("binary", "json")
+_SCHEMA_FORMATS = ("avro", "jsonschema", "protobuf")
+_RESETS = ("latest", "earliest", "none")
+
+FETCH_MIN_BYTES_MAX = 10_000_000
+"""Confluent's bound."""
+REQUEST_TIMEOUT_MS_DEFAULT = 1000
+
+
+def place(call: Call) -> tuple[str, str]:
+    """Group and instance of the path."""
+    return call.names["group"], call.names["instance"]
+
+
+async def create(call: Call) -> web.Response:
+    """Make a consumer."""
+    type_ = metadata_type(call.header("Accept"))
+    group = call.names["group"]
+    base = base_url(call.request)
+    # Proxies differ in what else a consumer may be told; what is not known here changes nothing.
+    consumer = _new_consumer(Fields(await call.optional_json_body(), "the body", None), call)
+    instance = await call.ports.consumers.create(group, consumer)
+    uri = base + path_of("consumers", group, "instances", instance)
+    return json_answer({"instance_id": instance, "base_uri": uri}, content_type=type_)
+
+
+def _new_consumer(fields: Fields, call: Call) -> NewConsumer:
+    timeout_ms = fields.integer("consumer.request.timeout.ms", least=-1)
+    min_bytes = fields.integer("fetch.min.bytes", least=-1)
+    if min_bytes is not None and min_bytes > FETCH_MIN_BYTES_MAX:
+        raise InvalidConsumerError(
+            f"'fetch.min.bytes' is {min_bytes}; at most {FETCH_MIN_BYTES_MAX} can be waited for"
+        )
+    if timeout_ms is None or timeout_ms < 0:
+        timeout_ms = REQUEST_TIMEOUT_MS_DEFAULT
+    return NewConsumer(
+        instance=fields.text("name") or None,
+        format=_format(fields),
+        auto_offset_reset=_reset(fields),
+        is_auto_commit=_is_auto_commit(fields),
+        fetch_min_bytes=1 if min_bytes is None else min_bytes,
+        request_timeout_ms=min(timeout_ms, call.ports.limits.fetch_wait_ms_max),
+    )
+
+
+def _format(fields: Fields) -> str:
+    name = (fields.text("format") or FORMATS[0]).lower()
+    if name in _SCHEMA_FORMATS:
+        raise UnsupportedSchemaError(
+            f"'format' is '{name}', which needs a schema registry; there is none here: use json or binary"
+        )
+    if name not in FORMATS:
+        raise InvalidConsumerError(f"Invalid format type. 'format' is '{name}': use json or binary")
+    return name
+
+
+def _reset(fields: Fields) -> str:
+    name = (fields.text("auto.offset.reset") or _RESETS[0]).lower()
+    if name not in _RESETS:
+        raise InvalidConsumerError(
+            f"'auto.offset.reset' is '{name}': use {', '.join(_RESETS[:-1])} or {_RESETS[-1]}"
+        )
+    return name
+
+
+def _is_auto_commit(fields: Fields) -> bool:
+    for name in ("enable.auto.commit", "auto.commit.enable"):
+        if fields.has(name):
+            return fields.boolean(name)
+    return True
+
+
+async def delete(call: Call) -> web.Response:
+    """Forget a consumer."""
+    await call.ports.consumers.delete(*place(call))
+    return empty_answer()
+
+
+async def subscribe(call: Call) -> web.Response:
+    """Subscribe to topics, or to all whose names match, in place of what was subscribed before."""
+    fields = Fields(await call.json_body(), "the body", SUBSCRIBE.fields)
+    topics, pattern = fields.strings("topics"), fields.text("topic_pattern")
+    await call.ports.consumers.subscribe(*place(call), topics, pattern)
+    return empty_answer()
+
+
+async def unsubscribe(call: Call) -> web.Response:
+    """Give up what it is subscribed to, or assigned."""
+    await call.ports.consumers.unsubscribe(*place(call))
+    return empty_answer()
+
+
+async def get_subscription(call: Call) -> web.Response:
+    """What it is subscribed to, and what it has of it."""
+    type_ = metadata_type(call.header("Accept"))
+    subscription = await call.ports.consumers.subscription(*place(call))
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in subscription.partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    answer: dict[str, object] = {
+        "topics": list(subscription.topics),
+        "partitions": [{topic: partitions} for topic, partitions in by_topic.items()],
+    }
+    if subscription.pattern is not None:
+        answer["topic_pattern"] = subscription.pattern
+    return json_answer(answer, content_type=type_)
+
+
+async def assign(call: Call) -> web.Response:
+    """Assign partitions by hand, without the group's help."""
+    partitions = parse_partitions(await call.json_body())
+    await call.ports.consumers.assign(*place(call), partitions)
+    return empty_answer()
+
+
+async def get_assignments(call: Call) -> web.Response:
+    """What it reads from."""
+    type_ = metadata_type(call.header("Accept"))
+    partitions = await call.ports.consumers.assignments(*place(call))
+    listed = [{"topic": topic, "partition": partition} for topic, partition in partitions]
+    return json_answer({"partitions": listed}, content_type=type_)
+
+
+async def seek(call: Call) -> web.Response:
+    """Go on at offsets, or at times."""
+    fields = Fields(await call.json_body(), "the body", POSITIONS.fields)
+    check_count(len(fields.items("offsets")) + len(fields.items("timestamps")), "positions")
+    seeks = [
+        Seek(
+            topic=item.required_text("topic"),
+            partition=item.required_integer("partition", least=0),
+            offset=item.required_integer("offset", least=0),
+        )
+        for item in fields.objects("offsets", POSITION_IN.fields)
+    ]
+    seeks += [
+        Seek(
+            topic=item.required_text("topic"),
+            partition=item.required_integer("partition", least=0),
+            timestamp_ms=_time(item),
+        )
+        for item in fields.objects("timestamps", TIME_IN.fields)
+    ]
+    if not seeks:
+        raise InvalidFieldError(
+            "the body: give 'offsets' or 'timestamps', and at least one of them"
+        )
+    return await _seek(call, seeks)
+
+
+def _time(item: Fields) -> int:
+    value = item.raw("timestamp")
+    if isinstance(value, str) and not value.removeprefix("-").isdigit():
+        return parse_time(value, "timestamp")
+    time_ms = item.required_integer("timestamp", least=0)
+    if time_ms > TIMESTAMP_MS_MAX:
+        raise InvalidFieldError(f"'timestamp' is {time_ms}; it is in ms since 1970")
+    return time_ms
+
+
+async def seek_to_beginning(call: Call) -> web.Response:
+    """Go on at the first records there are."""
+    return await _seek_to(call, Reset.EARLIEST)
+
+
+async def seek_to_end(call: Call) -> web.Response:
+    """Go on behind the last records there are."""
+    return await _seek_to(call, Reset.LATEST)
+
+
+async def _seek_to(call: Call, name: Reset) -> web.Response:
+    partitions = parse_partitions(await call.json_body())
+    return await _seek(
+        call, [Seek(topic=topic, partition=partition, name=name) for topic, partition in partitions]
+    )
+
+
+async def _seek(call: Call, seeks: list[Seek]) -> web.Response:
+    await call.ports.consumers.seek(*place(call), seeks)
+    return empty_answer()
+
+
+def parse_partitions(body: object) -> list[TopicPartition]:
+    """Partitions as ``{"partitions": [{"topic", "partition"}]}``, each once."""
+    fields = Fields(body, "the body", PARTITIONS_IN.fields)
+    check_count(len(fields.required_items("partitions")), "partitions")
+    found = (
+        (item.required_text("topic"), item.required_integer("partition", least=0))
+        for item in fields.objects("partitions", PARTITION_IN.fields)
+    )
+    return list(dict.fromkeys(found))

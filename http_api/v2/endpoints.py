@@ -1,0 +1,241 @@
+"""v2: the table of endpoints."""
+
+from http_api.endpoint import (
+    Answer,
+    Body,
+    Content,
+    Tag,
+    json_content,
+    ok_v2,
+    route,
+    v2_content,
+)
+from http_api.error_sets import CREATE_TOPIC_ERRORS, LEADER_ERRORS, PARTITION_ERRORS, TOPIC_ERRORS
+from http_api.errors import InvalidFieldError
+from http_api.media import (
+    BATCH_TYPE,
+    BINARY_V2_TYPE,
+    EVENTS_TYPE,
+    JSON_TYPE,
+    JSON_V2_TYPE,
+    NDJSON_TYPE,
+    V2_TYPE,
+)
+from http_api.shapes import requests, v2
+from http_api.shapes.blocks import raw_bytes
+from http_api.v2 import fetch, metadata, produce, quick_produce
+from storage import errors as e
+
+_MISSING_ON_TOPIC = 40403
+
+_PRODUCE_ERRORS = (
+    *PARTITION_ERRORS,
+    *LEADER_ERRORS,
+    InvalidFieldError,
+    e.InvalidTopicNameError,
+    e.InvalidReplicationError,
+    e.TooManyReplicasError,
+    e.UnsupportedSchemaError,
+    e.InvalidRecordError,
+    e.InvalidProducerError,
+    e.IdempotencyKeyReusedError,
+    e.PartitionCountChangedError,
+    e.StaleProducerEpochError,
+    e.NotEnoughReplicasError,
+    e.DiskFullError,
+    e.FateUnknownError,
+)
+_FETCH_ERRORS = (
+    *PARTITION_ERRORS,
+    *LEADER_ERRORS,
+    e.OffsetOutOfRangeError,
+    e.ReplicaNotFoundError,
+    e.NotAcceptableError,
+)
+
+_PRODUCE_PARAMS = (
+    produce.ACKS.param,
+    produce.TIMEOUT_MS.param,
+    produce.IDEMPOTENCY_KEY,
+)
+_FETCH_PARAMS = (
+    fetch.OFFSET,
+    fetch.TIMESTAMP,
+    fetch.COUNT.param,
+    fetch.MAX_BYTES.param,
+    fetch.TIMEOUT.param,
+    fetch.REPLICA.param,
+    fetch.FOLLOW.param,
+    fetch.FORMAT.param,
+    fetch.LAST_EVENT_ID,
+)
+
+_RECORDS: Content = {
+    JSON_V2_TYPE: requests.PRODUCE_JSON,
+    JSON_TYPE: requests.PRODUCE_JSON,
+    BINARY_V2_TYPE: requests.PRODUCE_BINARY,
+    V2_TYPE: requests.PRODUCE_BINARY,
+}
+_BATCHES = raw_bytes("record batches as the log stores them")
+_RECORDS_OR_BATCH: Content = {**_RECORDS, BATCH_TYPE: _BATCHES}
+
+_PRODUCED = (
+    "A receipt a record. When records failed for different causes, or only some of them, the failed ones have "
+    "`error_code`, `error` and `message`; when all failed for one cause, the answer is that error."
+)
+_PRODUCED_TO_TOPIC = (Answer(description=_PRODUCED, content=v2_content(v2.PRODUCED)),)
+_PRODUCED_TO_PARTITION = (
+    Answer(
+        description=f"{_PRODUCED} For an encoded batch: where it is.",
+        content={
+            V2_TYPE: v2.PRODUCED,
+            JSON_TYPE: {"anyOf": [v2.PRODUCED, v2.BATCH_RECEIPT]},
+        },
+    ),
+)
+_FETCHED = (
+    Answer(
+        description=(
+            "Committed records from the offset on; none when there are none yet. Stored batches may begin before "
+            "the offset and end after the high watermark. NDJSON and server-sent events come while they are read; they "
+            "have none of the headers beginning with `Milena-`, and a record that is not JSON is an error in its place."
+        ),
+        content={
+            JSON_V2_TYPE: v2.RECORDS_JSON,
+            BINARY_V2_TYPE: v2.RECORDS_BINARY,
+            JSON_TYPE: v2.RECORDS_JSON,
+            BATCH_TYPE: _BATCHES,
+            NDJSON_TYPE: v2.LINES,
+            EVENTS_TYPE: v2.EVENTS,
+        },
+        headers=(
+            "Milena-Start-Offset",
+            "Milena-Next-Offset",
+            "Milena-High-Watermark",
+            "Milena-Log-Start-Offset",
+            "Milena-Leader-Epoch",
+        ),
+    ),
+)
+
+
+V2_ROUTES = (
+    route(
+        "GET /",
+        "getNode",
+        metadata.root,
+        "Who answers: version, cluster and node",
+        ok_v2(v2.NODE, "Who answers"),
+        tag=Tag.NODE,
+    ),
+    route(
+        "GET /topics",
+        "listTopics",
+        metadata.list_topics,
+        "Names of all topics",
+        ok_v2(v2.TOPIC_NAMES, "The names, in order"),
+        tag=Tag.TOPICS,
+    ),
+    route(
+        "GET /topics/{topic}",
+        "getTopic",
+        metadata.get_topic,
+        "A topic: its configs and partitions",
+        ok_v2(v2.TOPIC, "The topic"),
+        errors=TOPIC_ERRORS,
+        topic_missing_code=_MISSING_ON_TOPIC,
+        tag=Tag.TOPICS,
+    ),
+    route(
+        "POST /topics/{topic}",
+        "produceToTopic",
+        produce.produce_to_topic,
+        "Append records",
+        _PRODUCED_TO_TOPIC,
+        *_PRODUCE_PARAMS,
+        prepare=quick_produce.prepare_to_topic,
+        tag=Tag.RECORDS,
+        body=Body(content=_RECORDS),
+        errors=_PRODUCE_ERRORS,
+    ),
+    route(
+        "GET /topics/{topic}/partitions",
+        "listPartitions",
+        metadata.list_partitions,
+        "Partitions of a topic",
+        ok_v2(v2.PARTITIONS, "The partitions, by number"),
+        errors=TOPIC_ERRORS,
+        tag=Tag.TOPICS,
+    ),
+    route(
+        "GET /topics/{topic}/partitions/{partition}",
+        "getPartition",
+        metadata.get_partition,
+        "A partition: its leader and replicas",
+        ok_v2(v2.PARTITION, "The partition"),
+        errors=PARTITION_ERRORS,
+        tag=Tag.TOPICS,
+    ),
+    route(
+        "POST /topics/{topic}/partitions/{partition}",
+        "produceToPartition",
+        produce.produce_to_partition,
+        "Append records to a partition",
+        _PRODUCED_TO_PARTITION,
+        *_PRODUCE_PARAMS,
+        prepare=quick_produce.prepare_to_partition,
+        tag=Tag.RECORDS,
+        body=Body(content=_RECORDS_OR_BATCH),
+        errors=_PRODUCE_ERRORS,
+    ),
+    route(
+        "GET /topics/{topic}/partitions/{partition}/offsets",
+        "getOffsets",
+        metadata.get_offsets,
+        "Readable offsets of a partition",
+        ok_v2(v2.OFFSETS, "The readable range"),
+        errors=(*PARTITION_ERRORS, *LEADER_ERRORS),
+        tag=Tag.TOPICS,
+    ),
+    route(
+        "GET /topics/{topic}/partitions/{partition}/records",
+        "fetchRecords",
+        fetch.fetch_records,
+        "Read records",
+        _FETCHED,
+        *_FETCH_PARAMS,
+        tag=Tag.RECORDS,
+        errors=_FETCH_ERRORS,
+        topic_missing_code=fetch.MISSING_ON_FETCH,
+    ),
+    route(
+        "POST /topics/{topic}/partitions/{partition}/records",
+        "produceBatch",
+        produce.produce_to_partition,
+        "Append records or one encoded batch to a partition",
+        _PRODUCED_TO_PARTITION,
+        *_PRODUCE_PARAMS,
+        prepare=quick_produce.prepare_to_partition,
+        tag=Tag.RECORDS,
+        body=Body(content=_RECORDS_OR_BATCH),
+        errors=_PRODUCE_ERRORS,
+    ),
+    route(
+        "GET /brokers",
+        "listBrokers",
+        metadata.list_brokers,
+        "Ids of live brokers",
+        ok_v2(v2.BROKER_IDS, "The ids, in order"),
+        tag=Tag.CLUSTER,
+    ),
+    route(
+        "POST /admin/topics",
+        "createTopic",
+        metadata.create_topic,
+        "Create a topic",
+        (Answer(status=201, description="It is there, on this node and soon on all"),),
+        body=Body(content=json_content(requests.NEW_TOPIC_V2)),
+        errors=CREATE_TOPIC_ERRORS,
+        tag=Tag.TOPICS,
+    ),
+)

@@ -1,0 +1,135 @@
+"""The records of one partition, piece by piece, for an answer that follows it.
+
+Reads a little at a time, waits where there is nothing, and outlives a change of leader. Driven by ``http_api.streams``.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+
+from http_api.formats.answers import rows_of
+from http_api.formats.framing import frame
+from http_api.formats.rows import RowWriter
+from http_api.formats.selection import select
+from http_api.media import RecordFormat, StreamFraming
+from http_api.ports import FetchRequest, FetchResult, Ports
+from http_api.schemas import integer_text
+from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, RETRY_S_TOTAL, Retries
+from storage.errors import MalformedRequestError, NotLeaderError, UnavailableError
+
+_THREAD_BYTES_MIN = 1 << 20
+"""A batch above this is written out by another thread."""
+
+NOT_THERE_YET_MS = 1_000
+"""A replica learns of what is committed a moment after the leader: how long to wait for what must come."""
+
+
+def last_event_offset(text: str) -> int:
+    """The offset behind the one that an event's id is.
+
+    Raises:
+        MalformedRequestError: it is none of ours.
+    """
+    last = integer_text("Last-Event-ID", text)
+    if last < 0:
+        raise MalformedRequestError(f"Last-Event-ID '{text}' is not the id of an event")
+    return last + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some records as they are sent. ``count``: how many."""
+
+    body: bytes
+    count: int
+    next_offset: int
+
+
+class RecordSource:
+    """One client's way through a partition.
+
+    It ends with ``count`` records; unless it follows, where the partition ended when it began, or with a ``timeout_ms``
+    in ``request`` once nothing has come for so long.
+    """
+
+    def __init__(
+        self,
+        *,
+        ports: Ports,
+        request: FetchRequest,
+        framing: StreamFraming,
+        format: RecordFormat,  # noqa: A002  (what the parameter is called)
+        count: int | None,
+        is_following: bool,
+    ) -> None:
+        self._records = ports.records
+        self._wait_ms = min(KEEP_ALIVE_MS, ports.limits.fetch_wait_ms_max)
+        self._idle_ms = request.timeout_ms
+        self._request = replace(
+            request, timeout_ms=0, max_bytes=min(request.max_bytes, PIECE_BYTES)
+        )
+        self._framing = framing
+        self._format = format
+        self._left = count
+        self._is_following = is_following
+        self._retries = Retries()
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """The body. An error before the first piece is the caller's; later ones are waited out while they may pass."""
+        result = await self._records.fetch(self._request)
+        end = result.high_watermark
+        silent_ms = 0
+        is_first = True
+        while True:
+            piece = await self._encode(result)
+            if self._left is not None:
+                self._left -= piece.count
+            has_moved = piece.next_offset > result.start_offset
+            silent_ms = 0 if has_moved else silent_ms + self._request.timeout_ms
+            is_over = self._left == 0 or self._is_over(piece.next_offset, end, silent_ms)
+            if piece.body or is_first or not is_over:
+                yield piece.body
+            if is_over:
+                return
+            is_first = False
+            self._go_on(piece.next_offset, end, silent_ms)
+            result = await self._fetch()
+
+    def _is_over(self, next_offset: int, end: int, silent_ms: int) -> bool:
+        if self._is_following:
+            return False
+        if self._idle_ms == 0:
+            return next_offset >= end or silent_ms >= RETRY_S_TOTAL * 1000
+        return silent_ms >= self._idle_ms
+
+    def _go_on(self, next_offset: int, end: int, silent_ms: int) -> None:
+        wait_ms = self._wait_ms
+        if not self._is_following:
+            wait_ms = min(wait_ms, max(self._idle_ms - silent_ms, 0))
+            if next_offset < end:
+                wait_ms = max(wait_ms, NOT_THERE_YET_MS)
+        self._request = replace(
+            self._request, offset=next_offset, timestamp_ms=None, timeout_ms=wait_ms
+        )
+
+    async def _fetch(self) -> FetchResult:
+        while True:
+            try:
+                result = await self._records.fetch(self._request)
+            except (UnavailableError, NotLeaderError) as error:
+                await self._retries.wait_after(error)
+            else:
+                self._retries.reset()
+                return result
+
+    async def _encode(self, result: FetchResult) -> Piece:
+        if len(result.batches) < _THREAD_BYTES_MIN:
+            return self._piece_of(result)
+        return await asyncio.to_thread(self._piece_of, result)
+
+    def _piece_of(self, result: FetchResult) -> Piece:
+        selection = select(result, count=self._left, bytes_max=PIECE_BYTES)
+        writer = RowWriter(self._request.topic, self._request.partition)
+        rows = rows_of(writer, selection, self._format)
+        ids = (b"%d" % offset for piece in selection.slices for offset in piece.offsets)
+        return Piece(frame(self._framing, rows, ids), len(rows), selection.next_offset)

@@ -1,0 +1,284 @@
+"""v3: the table of endpoints."""
+
+from http_api.endpoint import Answer, Body, Tag, json_content, ok
+from http_api.error_sets import (
+    CHANGE_ERRORS,
+    CREATE_TOPIC_ERRORS,
+    LEADER_ERRORS,
+    PARTITION_ERRORS,
+    TOPIC_ERRORS,
+)
+from http_api.errors import InvalidFieldError, ResourceNotFoundError
+from http_api.shapes import requests, v3, v3_records
+from http_api.v2.produce import ACKS, TIMEOUT_MS
+from http_api.v3 import clusters, configs, partitions, records, topics
+from http_api.v3.group_endpoints import GROUP_ROUTES
+from http_api.v3.rows import CLUSTER, DONE, v3_route
+from storage import errors as e
+
+_TOPIC = f"{CLUSTER}/topics/{{topic}}"
+_PARTITION = f"{_TOPIC}/partitions/{{partition}}"
+
+
+_CLUSTER_ROUTES = (
+    v3_route(
+        "GET /v3",
+        "v3Root",
+        clusters.root,
+        "Where to begin",
+        ok(v3.ROOT, "A link to the cluster"),
+        tag=Tag.V3_CLUSTERS,
+    ),
+    v3_route(
+        "GET /v3/clusters",
+        "v3ListClusters",
+        clusters.list_clusters,
+        "The cluster, as a list",
+        ok(v3.CLUSTERS, "The only one there is"),
+        tag=Tag.V3_CLUSTERS,
+        errors=(e.NotReadyError,),
+    ),
+    v3_route(
+        f"GET {CLUSTER}",
+        "v3GetCluster",
+        clusters.get_cluster,
+        "The cluster",
+        ok(v3.CLUSTER, "The cluster"),
+        tag=Tag.V3_CLUSTERS,
+    ),
+    v3_route(
+        f"GET {CLUSTER}/brokers",
+        "v3ListBrokers",
+        clusters.list_brokers,
+        "All brokers",
+        ok(v3.BROKERS, "All that are registered, alive or not"),
+        tag=Tag.V3_CLUSTERS,
+    ),
+    v3_route(
+        f"GET {CLUSTER}/brokers/{{broker}}",
+        "v3GetBroker",
+        clusters.get_broker,
+        "A broker",
+        ok(v3.BROKER, "The broker"),
+        tag=Tag.V3_CLUSTERS,
+        errors=(e.BrokerNotFoundError,),
+    ),
+    v3_route(
+        f"DELETE {CLUSTER}/brokers/{{broker}}",
+        "v3DeleteBroker",
+        clusters.delete_broker,
+        "Forget a broker that is gone for good",
+        DONE,
+        tag=Tag.V3_CLUSTERS,
+        description="Refused while it is alive, holds replicas or is a voter of the metadata quorum.",
+        errors=(e.BrokerNotFoundError, e.BrokerInUseError, *CHANGE_ERRORS),
+    ),
+    v3_route(
+        f"GET {CLUSTER}/brokers/{{broker}}/partition-replicas",
+        "v3ListBrokerReplicas",
+        partitions.list_broker_replicas,
+        "Replicas that a broker holds",
+        ok(v3.REPLICAS, "The replicas, by topic and partition"),
+        tag=Tag.V3_CLUSTERS,
+        errors=(e.BrokerNotFoundError,),
+    ),
+)
+
+_TOPIC_ROUTES = (
+    v3_route(
+        f"GET {CLUSTER}/topics",
+        "v3ListTopics",
+        topics.list_topics,
+        "All topics",
+        ok(v3.TOPICS, "The topics, by name"),
+        tag=Tag.V3_TOPICS,
+    ),
+    v3_route(
+        f"POST {CLUSTER}/topics",
+        "v3CreateTopic",
+        topics.create_topic,
+        "Create a topic",
+        (
+            Answer(
+                description="It could be created (`validate_only`)", content=json_content(v3.TOPIC)
+            ),
+            Answer(
+                status=201,
+                description="It is there, on this node and soon on all",
+                content=json_content(v3.TOPIC),
+                headers=("Location",),
+            ),
+        ),
+        tag=Tag.V3_TOPICS,
+        body=Body(content=json_content(requests.NEW_TOPIC_V3)),
+        errors=CREATE_TOPIC_ERRORS,
+    ),
+    v3_route(
+        f"GET {_TOPIC}",
+        "v3GetTopic",
+        topics.get_topic,
+        "A topic",
+        ok(v3.TOPIC, "The topic"),
+        tag=Tag.V3_TOPICS,
+        errors=TOPIC_ERRORS,
+    ),
+    v3_route(
+        f"PATCH {_TOPIC}",
+        "v3UpdateTopic",
+        topics.patch_topic,
+        "Give a topic more partitions",
+        ok(v3.TOPIC, "The topic, which has that many"),
+        tag=Tag.V3_TOPICS,
+        description=(
+            "New partitions are placed as those of a new topic. Records of a key that were written before stay where "
+            "they are, later ones may go to another partition."
+        ),
+        body=Body(content=json_content(requests.TOPIC_CHANGE)),
+        errors=(
+            *TOPIC_ERRORS,
+            InvalidFieldError,
+            e.InvalidReplicationError,
+            e.TooManyReplicasError,
+            e.StaleVersionError,
+            *CHANGE_ERRORS,
+        ),
+    ),
+    v3_route(
+        f"DELETE {_TOPIC}",
+        "v3DeleteTopic",
+        topics.delete_topic,
+        "Delete a topic with its records",
+        DONE,
+        tag=Tag.V3_TOPICS,
+        errors=(*TOPIC_ERRORS, *CHANGE_ERRORS),
+    ),
+)
+
+_RECORD_ROUTES = (
+    v3_route(
+        f"POST {_TOPIC}/records",
+        "v3ProduceRecords",
+        records.produce,
+        "Append records, with a receipt for each while the request is open",
+        ok(v3_records.RECEIPT, "A receipt a record, one object after the other, in their order"),
+        ACKS.param,
+        TIMEOUT_MS.param,
+        tag=Tag.RECORDS,
+        description=(
+            "The body holds one object after the other, for as long as the client likes. What is wrong with a record "
+            "is in its receipt; the answer is 200 once there is one."
+        ),
+        body=Body(content=json_content(v3_records.RECORD)),
+        errors=(InvalidFieldError,),
+    ),
+)
+
+_CHANGE_CONFIG_ERRORS = (*TOPIC_ERRORS, e.InvalidConfigError, InvalidFieldError, *CHANGE_ERRORS)
+_CONFIG_ROUTES = (
+    v3_route(
+        f"GET {_TOPIC}/configs",
+        "v3ListTopicConfigs",
+        configs.list_configs,
+        "Configs of a topic",
+        ok(v3.CONFIGS, "All that are in force"),
+        tag=Tag.V3_CONFIGS,
+        description="With `-` as the topic: those of all topics.",
+        errors=TOPIC_ERRORS,
+    ),
+    v3_route(
+        f"POST {_TOPIC}/configs:alter",
+        "v3AlterTopicConfigs",
+        configs.alter_configs,
+        "Change several configs at once",
+        DONE,
+        tag=Tag.V3_CONFIGS,
+        body=Body(content=json_content(requests.CONFIG_CHANGES)),
+        errors=_CHANGE_CONFIG_ERRORS,
+    ),
+    v3_route(
+        f"GET {_TOPIC}/configs/{{config}}",
+        "v3GetTopicConfig",
+        configs.get_config,
+        "A config of a topic",
+        ok(v3.CONFIG, "The config in force"),
+        tag=Tag.V3_CONFIGS,
+        errors=(*TOPIC_ERRORS, e.ConfigNotFoundError),
+    ),
+    v3_route(
+        f"PUT {_TOPIC}/configs/{{config}}",
+        "v3SetTopicConfig",
+        configs.put_config,
+        "Set a config",
+        DONE,
+        tag=Tag.V3_CONFIGS,
+        body=Body(content=json_content(requests.CONFIG_VALUE)),
+        errors=_CHANGE_CONFIG_ERRORS,
+    ),
+    v3_route(
+        f"DELETE {_TOPIC}/configs/{{config}}",
+        "v3ResetTopicConfig",
+        configs.delete_config,
+        "Reset a config to its default",
+        DONE,
+        tag=Tag.V3_CONFIGS,
+        errors=(*TOPIC_ERRORS, e.InvalidConfigError, *CHANGE_ERRORS),
+    ),
+)
+
+_PARTITION_ROUTES = (
+    v3_route(
+        f"GET {_TOPIC}/partitions",
+        "v3ListPartitions",
+        partitions.list_partitions,
+        "Partitions of a topic",
+        ok(v3.PARTITIONS, "The partitions, by number"),
+        tag=Tag.V3_PARTITIONS,
+        errors=TOPIC_ERRORS,
+    ),
+    v3_route(
+        f"GET {_PARTITION}",
+        "v3GetPartition",
+        partitions.get_partition,
+        "A partition",
+        ok(v3.PARTITION, "The partition"),
+        tag=Tag.V3_PARTITIONS,
+        errors=PARTITION_ERRORS,
+    ),
+    v3_route(
+        f"GET {_PARTITION}/offset",
+        "v3GetPartitionOffsets",
+        partitions.get_offset,
+        "A partition with its readable offsets",
+        ok(v3.PARTITION_WITH_OFFSETS, "The partition and its readable range"),
+        partitions.OFFSET_TYPE.param,
+        tag=Tag.V3_PARTITIONS,
+        errors=(*PARTITION_ERRORS, *LEADER_ERRORS),
+    ),
+    v3_route(
+        f"GET {_PARTITION}/replicas",
+        "v3ListReplicas",
+        partitions.list_replicas,
+        "Replicas of a partition",
+        ok(v3.REPLICAS, "The replicas, the preferred leader first"),
+        tag=Tag.V3_PARTITIONS,
+        errors=PARTITION_ERRORS,
+    ),
+    v3_route(
+        f"GET {_PARTITION}/replicas/{{broker}}",
+        "v3GetReplica",
+        partitions.get_replica,
+        "A replica",
+        ok(v3.REPLICA, "The replica"),
+        tag=Tag.V3_PARTITIONS,
+        errors=(*PARTITION_ERRORS, ResourceNotFoundError),
+    ),
+)
+
+V3_ROUTES = (
+    *_CLUSTER_ROUTES,
+    *_TOPIC_ROUTES,
+    *_RECORD_ROUTES,
+    *_CONFIG_ROUTES,
+    *_PARTITION_ROUTES,
+    *GROUP_ROUTES,
+)

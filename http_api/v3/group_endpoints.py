@@ -1,0 +1,128 @@
+"""v3: the table of endpoints of consumer groups."""
+
+from http_api.endpoint import Body, Tag, json_content, ok
+from http_api.error_sets import (
+    COORDINATOR_ERRORS,
+    GROUP_CHANGE_ERRORS,
+    GROUP_ERRORS,
+    LEADER_ERRORS,
+    PARTITION_ERRORS,
+    RESET_ERRORS,
+)
+from http_api.errors import ResourceNotFoundError
+from http_api.shapes import groups as shapes
+from http_api.shapes import v3
+from http_api.v3 import groups
+from http_api.v3.rows import CLUSTER, DONE, v3_route
+from storage.errors import MemberNotFoundError
+
+_GROUPS = f"{CLUSTER}/consumer-groups"
+_GROUP = f"{_GROUPS}/{{group}}"
+_CONSUMER = f"{_GROUP}/consumers/{{consumer}}"
+_OF_MEMBER = (*GROUP_ERRORS, MemberNotFoundError)
+_OF_LAG = (*GROUP_ERRORS, *LEADER_ERRORS, ResourceNotFoundError)
+
+GROUP_ROUTES = (
+    v3_route(
+        f"GET {_GROUPS}",
+        "v3ListConsumerGroups",
+        groups.list_groups,
+        "All consumer groups",
+        ok(v3.GROUPS, "The groups, by id"),
+        tag=Tag.V3_GROUPS,
+        errors=GROUP_ERRORS[1:],
+    ),
+    v3_route(
+        f"GET {_GROUP}",
+        "v3GetConsumerGroup",
+        groups.get_group,
+        "A consumer group",
+        ok(v3.GROUP, "The group"),
+        tag=Tag.V3_GROUPS,
+        errors=GROUP_ERRORS,
+    ),
+    v3_route(
+        f"DELETE {_GROUP}",
+        "v3DeleteConsumerGroup",
+        groups.delete_group,
+        "Forget a group and its offsets",
+        DONE,
+        tag=Tag.V3_GROUPS,
+        description="Refused while it has members.",
+        errors=(*GROUP_ERRORS, *GROUP_CHANGE_ERRORS, *COORDINATOR_ERRORS),
+    ),
+    v3_route(
+        f"POST {_GROUP}/offsets:reset",
+        "v3ResetConsumerGroupOffsets",
+        groups.reset_offsets,
+        "Let a group go on elsewhere",
+        ok(shapes.GROUP_OFFSETS, "What is committed now, of these partitions"),
+        tag=Tag.V3_GROUPS,
+        description="Refused while it has members.",
+        body=Body(content=json_content(shapes.RESET)),
+        errors=RESET_ERRORS,
+    ),
+    v3_route(
+        f"GET {_GROUP}/consumers",
+        "v3ListConsumers",
+        groups.list_consumers,
+        "Members of a group",
+        ok(v3.CONSUMERS, "The members"),
+        tag=Tag.V3_GROUPS,
+        errors=GROUP_ERRORS,
+    ),
+    v3_route(
+        f"GET {_CONSUMER}",
+        "v3GetConsumer",
+        groups.get_consumer,
+        "A member of a group",
+        ok(v3.CONSUMER, "The member"),
+        tag=Tag.V3_GROUPS,
+        errors=_OF_MEMBER,
+    ),
+    v3_route(
+        f"GET {_CONSUMER}/assignments",
+        "v3ListConsumerAssignments",
+        groups.list_assignments,
+        "What a member reads",
+        ok(v3.CONSUMER_ASSIGNMENTS, "The partitions"),
+        tag=Tag.V3_GROUPS,
+        errors=_OF_MEMBER,
+    ),
+    v3_route(
+        f"GET {_CONSUMER}/assignments/{{topic}}/partitions/{{partition}}",
+        "v3GetConsumerAssignment",
+        groups.get_assignment,
+        "A partition that a member reads",
+        ok(v3.CONSUMER_ASSIGNMENT, "The partition"),
+        tag=Tag.V3_GROUPS,
+        errors=(*_OF_MEMBER, ResourceNotFoundError),
+    ),
+    v3_route(
+        f"GET {_GROUP}/lag-summary",
+        "v3GetConsumerGroupLagSummary",
+        groups.get_lag_summary,
+        "How far a group is behind",
+        ok(v3.LAG_SUMMARY, "In all, and where most"),
+        tag=Tag.V3_GROUPS,
+        errors=_OF_LAG,
+    ),
+    v3_route(
+        f"GET {_GROUP}/lags",
+        "v3ListConsumerLags",
+        groups.list_lags,
+        "How far a group is behind, partition by partition",
+        ok(v3.LAGS, "The partitions where it has committed something"),
+        tag=Tag.V3_GROUPS,
+        errors=(*GROUP_ERRORS, *LEADER_ERRORS),
+    ),
+    v3_route(
+        f"GET {_GROUP}/lags/{{topic}}/partitions/{{partition}}",
+        "v3GetConsumerLag",
+        groups.get_lag,
+        "How far a group is behind in one partition",
+        ok(v3.LAG, "The partition"),
+        tag=Tag.V3_GROUPS,
+        errors=(*_OF_LAG, *PARTITION_ERRORS),
+    ),
+)

@@ -1,0 +1,280 @@
+"""v3: consumer groups, their members, and how far they are behind."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from http_api.call import Call
+from http_api.errors import ResourceNotFoundError
+from http_api.group_ports import GroupDescription, GroupOffset, MemberDescription, TopicPartition
+from http_api.native import groups as native
+from http_api.v3.resources import Links, Resource, cluster_id, item_answer
+from storage.errors import MemberNotFoundError, PartitionNotFoundError, TopicNotFoundError
+
+_AT_ONCE = 32
+"""Partitions whose leaders are asked at a time."""
+
+_ROOT = "consumer-groups"
+
+
+def _group(links: Links, group: GroupDescription) -> Resource:
+    parts = (_ROOT, group.group_id)
+    coordinator = group.coordinator
+    return {
+        **links.item("KafkaConsumerGroup", parts, f"/consumer-group={group.group_id}"),
+        "consumer_group_id": group.group_id,
+        # Nobody ever joined it: whoever commits shares partitions out without its help.
+        "is_simple": group.generation == 0,
+        "partition_assignor": group.assignor,
+        "state": group.state.value,
+        "type": "CONSUMER",
+        "is_mixed_consumer_group": False,
+        "coordinator": None if coordinator is None else links.related("brokers", coordinator),
+        "consumer": links.related(*parts, "consumers"),
+        "consumers": links.related(*parts, "consumers"),
+        "lag_summary": links.related(*parts, "lag-summary"),
+    }
+
+
+async def list_groups(call: Call) -> web.Response:
+    """All groups."""
+    links = Links(call)
+    items = [_group(links, group) for group in await call.ports.groups.groups()]
+    return item_answer(links.listing("KafkaConsumerGroupList", links.url(_ROOT), items))
+
+
+async def _describe(call: Call) -> GroupDescription:
+    return await call.ports.groups.describe(call.names["group"])
+
+
+async def get_group(call: Call) -> web.Response:
+    """One group."""
+    links = Links(call)
+    return item_answer(_group(links, await _describe(call)))
+
+
+async def delete_group(call: Call) -> web.Response:
+    """Forget a group without members, and its offsets."""
+    cluster_id(call)
+    return await native.delete(call)
+
+
+async def reset_offsets(call: Call) -> web.Response:
+    """Let a group without members go on elsewhere."""
+    cluster_id(call)
+    return await native.reset(call)
+
+
+# -- members ---------------------------------------------------------------------------------------
+
+
+def _consumer(links: Links, group: GroupDescription, member: MemberDescription) -> Resource:
+    parts = (_ROOT, group.group_id, "consumers", member.member_id)
+    name = f"/consumer-group={group.group_id}/consumer={member.member_id}"
+    return {
+        **links.item("KafkaConsumer", parts, name),
+        "consumer_group_id": group.group_id,
+        "consumer_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "assignments": links.related(*parts, "assignments"),
+    }
+
+
+async def list_consumers(call: Call) -> web.Response:
+    """The members of a group."""
+    links = Links(call)
+    group = await _describe(call)
+    items = [_consumer(links, group, member) for member in group.members]
+    url = links.url(_ROOT, group.group_id, "consumers")
+    return item_answer(links.listing("KafkaConsumerList", url, items))
+
+
+async def get_consumer(call: Call) -> web.Response:
+    """One member."""
+    links = Links(call)
+    group = await _describe(call)
+    return item_answer(_consumer(links, group, _find_member(call, group)))
+
+
+def _find_member(call: Call, group: GroupDescription) -> MemberDescription:
+    wanted = call.names["consumer"]
+    for member in group.members:
+        if member.member_id == wanted:
+            return member
+    raise MemberNotFoundError(f"group '{group.group_id}' has no member '{wanted}'")
+
+
+def _assignment(
+    links: Links, group: GroupDescription, member: MemberDescription, where: TopicPartition
+) -> Resource:
+    topic, partition = where
+    at = (topic, "partitions", partition)
+    parts = (_ROOT, group.group_id, "consumers", member.member_id, "assignments", *at)
+    name = (
+        f"/consumer-group={group.group_id}/consumer={member.member_id}"
+        f"/assignment={topic}/partition={partition}"
+    )
+    return {
+        **links.item("KafkaConsumerAssignment", parts, name),
+        "consumer_group_id": group.group_id,
+        "consumer_id": member.member_id,
+        "topic_name": topic,
+        "partition_id": partition,
+        "partition": links.related("topics", *at),
+        "lag": links.related(_ROOT, group.group_id, "lags", *at),
+    }
+
+
+async def list_assignments(call: Call) -> web.Response:
+    """What a member reads."""
+    links = Links(call)
+    group = await _describe(call)
+    member = _find_member(call, group)
+    items = [_assignment(links, group, member, where) for where in sorted(member.assignment)]
+    url = links.url(_ROOT, group.group_id, "consumers", member.member_id, "assignments")
+    return item_answer(links.listing("KafkaConsumerAssignmentList", url, items))
+
+
+async def get_assignment(call: Call) -> web.Response:
+    """One partition that a member reads."""
+    links = Links(call)
+    group = await _describe(call)
+    member = _find_member(call, group)
+    topic, partition = call.names["topic"], call.names["partition"]
+    for where in member.assignment:
+        if where[0] == topic and str(where[1]) == partition:
+            return item_answer(_assignment(links, group, member, where))
+    raise ResourceNotFoundError(
+        f"member '{member.member_id}' does not read '{topic}-{partition}' now"
+    )
+
+
+# -- lag -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Lag:
+    """How far the group is behind in one partition. ``reader``: the member that reads it now."""
+
+    committed: GroupOffset
+    end_offset: int
+    reader: MemberDescription | None
+
+    @property
+    def lag(self) -> int:
+        return max(0, self.end_offset - self.committed.offset)
+
+
+async def _lags(call: Call, group: GroupDescription) -> Sequence[_Lag]:
+    """Of all partitions where something is committed, in order."""
+    readers = {where: member for member in group.members for where in member.assignment}
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def lag_of(committed: GroupOffset) -> _Lag | None:
+        where = (committed.topic, committed.partition)
+        try:
+            async with turns:
+                offsets = await call.ports.records.offsets(*where)
+        except (TopicNotFoundError, PartitionNotFoundError):
+            # Deleted since; what was committed there goes, too.
+            return None
+        return _Lag(committed, offsets.high_watermark, readers.get(where))
+
+    offsets = sorted(group.offsets, key=lambda offset: (offset.topic, offset.partition))
+    waiting = [asyncio.ensure_future(lag_of(offset)) for offset in offsets]
+    try:
+        return [lag for lag in await asyncio.gather(*waiting) if lag is not None]
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def _reader(lag: _Lag) -> tuple[str, str | None, str]:
+    reader = lag.reader
+    if reader is None:
+        return "", None, ""
+    return reader.member_id, reader.instance_id, reader.client_id
+
+
+def _lag(links: Links, group_id: str, lag: _Lag) -> Resource:
+    topic, partition = lag.committed.topic, lag.committed.partition
+    parts = (_ROOT, group_id, "lags", topic, "partitions", partition)
+    name = f"/consumer-group={group_id}/lag={topic}/partition={partition}"
+    consumer_id, instance_id, client_id = _reader(lag)
+    return {
+        **links.item("KafkaConsumerLag", parts, name),
+        "consumer_group_id": group_id,
+        "topic_name": topic,
+        "partition_id": partition,
+        "consumer_id": consumer_id,
+        "instance_id": instance_id,
+        "client_id": client_id,
+        "current_offset": lag.committed.offset,
+        "log_end_offset": lag.end_offset,
+        "lag": lag.lag,
+    }
+
+
+async def list_lags(call: Call) -> web.Response:
+    """How far a group is behind, partition by partition."""
+    links = Links(call)
+    group = await _describe(call)
+    items = [_lag(links, group.group_id, lag) for lag in await _lags(call, group)]
+    url = links.url(_ROOT, group.group_id, "lags")
+    return item_answer(links.listing("KafkaConsumerLagList", url, items))
+
+
+async def get_lag(call: Call) -> web.Response:
+    """How far a group is behind in one partition."""
+    links = Links(call)
+    group = await _describe(call)
+    topic, partition = call.names["topic"], call.names["partition"]
+    for committed in group.offsets:
+        if committed.topic == topic and str(committed.partition) == partition:
+            offsets = await call.ports.records.offsets(topic, committed.partition)
+            reader = next(
+                (m for m in group.members if (topic, committed.partition) in m.assignment), None
+            )
+            lag = _Lag(committed, offsets.high_watermark, reader)
+            return item_answer(_lag(links, group.group_id, lag))
+    raise ResourceNotFoundError(
+        f"Consumer lags not found: group '{group.group_id}' has committed nothing in '{topic}-{partition}'"
+    )
+
+
+async def get_lag_summary(call: Call) -> web.Response:
+    """How far a group is behind in all, and where most."""
+    links = Links(call)
+    group = await _describe(call)
+    lags = await _lags(call, group)
+    if not lags:
+        raise ResourceNotFoundError(
+            f"Consumer lags not found: group '{group.group_id}' has committed nothing"
+        )
+    most = max(lags, key=lambda lag: lag.lag)
+    consumer_id, instance_id, client_id = _reader(most)
+    at = (most.committed.topic, "partitions", most.committed.partition)
+    parts = (_ROOT, group.group_id, "lag-summary")
+    consumer = (_ROOT, group.group_id, "consumers", consumer_id)
+    return item_answer(
+        {
+            **links.item(
+                "KafkaConsumerGroupLagSummary",
+                parts,
+                f"/consumer-group={group.group_id}/lag-summary",
+            ),
+            "consumer_group_id": group.group_id,
+            "max_lag_consumer_id": consumer_id,
+            "max_lag_instance_id": instance_id,
+            "max_lag_client_id": client_id,
+            "max_lag_topic_name": most.committed.topic,
+            "max_lag_partition_id": most.committed.partition,
+            "max_lag": most.lag,
+            "total_lag": sum(lag.lag for lag in lags),
+            "max_lag_consumer": links.related(*consumer) if consumer_id else None,
+            "max_lag_partition": links.related("topics", *at),
+        }
+    )

@@ -1,0 +1,42 @@
+"""v3: what all rows of its tables of endpoints have in common."""
+
+from http_api.endpoint import Answer, Body, Handler, Route, Tag, route
+from http_api.params import Param
+from storage import errors as e
+from storage.errors import MilenaError
+
+_TOPIC_MISSING = 40403
+_CLUSTER_ERRORS = (e.ClusterNotFoundError, e.NotReadyError)
+
+CLUSTER = "/v3/clusters/{cluster}"
+DONE = (Answer(status=204, description="It is so"),)
+
+
+def v3_route(
+    line: str,
+    operation_id: str,
+    handler: Handler,
+    summary: str,
+    answers: tuple[Answer, ...],
+    *params: Param,
+    tag: Tag,
+    description: str = "",
+    body: Body | None = None,
+    errors: tuple[type[MilenaError], ...] = (),
+) -> Route:
+    """A row; every path but the first names the cluster or lists it."""
+    in_cluster = _CLUSTER_ERRORS if CLUSTER in line else ()
+    return route(
+        line,
+        operation_id,
+        handler,
+        summary,
+        answers,
+        *params,
+        tag=tag,
+        description=description,
+        body=body,
+        # Links are made of headers that a proxy sets.
+        errors=(e.MalformedRequestError, *in_cluster, *errors),
+        topic_missing_code=_TOPIC_MISSING,
+    )

@@ -1,0 +1,386 @@
+"""NDJSON and server-sent events of a partition: framing, following, resuming, bounds, ends."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import aiohttp
+import orjson
+import pytest
+from aiohttp import web
+
+from http_api import streams
+from http_api.app import build_runner
+from http_api.ports import ApiLimits
+from http_api.v2 import record_source
+from storage.errors import NoLeaderError, OffsetOutOfRangeError
+from storage.types import Codec
+from tests.support.api_server import EVENTS, ApiClient, serving
+from tests.support.api_server import NDJSON as LINES
+from tests.support.fake_ports import FakeNode
+
+PATH = "/topics/t/partitions/0/records"
+
+
+def lines(body: bytes) -> list[object]:
+    assert body.endswith(b"\n") or not body
+    return [orjson.loads(line) for line in body.splitlines() if line]
+
+
+def events(body: bytes) -> list[dict[str, str]]:
+    """As a browser reads them."""
+    found = []
+    for block in body.decode().split("\n\n"):
+        fields = [line.partition(": ") for line in block.split("\n") if not line.startswith(":")]
+        event = {name: value for name, _, value in fields if name}
+        if "data" in event:
+            found.append(event)
+    return found
+
+
+def offsets(records):
+    return [record["offset"] for record in records]
+
+
+@asynccontextmanager
+async def following(api, query="", accept=EVENTS, **headers):
+    """An open stream: read what comes with ``until``."""
+    url = f"{api.base_url}{PATH}{query}"
+    async with api.session.get(url, headers={"Accept": accept, **headers}) as response:
+        assert response.status == 200, await response.read()
+        yield response
+
+
+async def until(response, end: bytes) -> bytes:
+    body = b""
+    while end not in body:
+        chunk = await response.content.readany()
+        assert chunk, body
+        body += chunk
+    return body
+
+
+async def turns(count=50):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def filled(api):
+    for first in range(0, 10, 2):
+        api.node.append("t", 0, [b"%d" % first, b"%d" % (first + 1)], [b'"k"', None])
+    return api
+
+
+# -- lines -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accept", [LINES, "application/ndjson", "application/jsonl;q=0.5"])
+async def test_lines_hold_the_whole_partition_and_end_where_it_ends(filled, monkeypatch, accept):
+    monkeypatch.setattr(record_source, "PIECE_BYTES", 1)
+    answer = await filled.records("t", accept=accept)
+    assert (answer.status, answer.headers["Content-Type"]) == (200, LINES)
+    assert offsets(lines(answer.body)) == list(range(10))
+    assert b"\n\n" not in answer.body
+    as_json = await filled.records("t")
+    assert lines(answer.body) == as_json.json
+    assert len(filled.node.fetch_requests) == 5 + 1
+    assert "X-Request-Id" in answer.headers
+    assert answer.headers["Server"] == "milena"
+
+
+async def test_lines_of_an_empty_partition_are_none(api):
+    answer = await api.records("t", accept=LINES)
+    assert (answer.status, answer.body) == (200, b"")
+
+
+async def test_lines_end_when_nothing_has_come_for_the_time_asked_for(filled):
+    answer = await filled.records("t", "?timeout=20", accept=LINES)
+    assert offsets(lines(answer.body)) == list(range(10))
+    assert filled.node.fetch_requests[-1].timeout_ms == 20
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("?offset=7", [7, 8, 9]),
+        ("?offset=-2", [8, 9]),
+        ("?count=3", [0, 1, 2]),
+        ("?count=10&follow=true", list(range(10))),
+        ("?offset=latest", []),
+    ],
+)
+async def test_lines_begin_and_end_as_asked(filled, query, found):
+    answer = await filled.records("t", query, accept=LINES)
+    assert offsets(lines(answer.body)) == found
+
+
+async def test_whoever_follows_and_names_no_type_gets_lines(filled):
+    answer = await filled.records("t", "?follow=true&count=1", accept="*/*")
+    assert answer.headers["Content-Type"] == LINES
+
+
+async def test_a_type_that_has_an_end_cannot_follow(filled):
+    answer = await filled.records("t", "?follow=true", accept="application/json")
+    assert answer.error == (400, 400)
+    assert "follow" in answer.json["message"]
+
+
+async def test_json_with_line_ends_inside_stays_on_its_line(api):
+    api.node.append("t", 0, [b'{\r\n"a":\n1}', b'"\\n"'])
+    first, second = lines((await api.records("t", accept=LINES)).body)
+    assert (first["value"], second["value"]) == ({"a": 1}, "\n")
+    found = events((await api.records("t", "?follow=false", accept=EVENTS)).body)
+    assert orjson.loads(found[0]["data"]) == first
+
+
+# -- records that are not JSON ---------------------------------------------------------------------
+
+
+async def test_a_record_that_is_not_json_is_an_error_in_its_place(api):
+    headers = [None, None, [("h", b"x")], None]
+    api.node.append(
+        "t", 0, [b"1", b"\xff\n", b"\x00", b"4"], [None, b'"k"', b"raw", b'"k"'], headers=headers
+    )
+    found = lines((await api.records("t", accept=LINES)).body)
+    assert offsets(found) == [0, 1, 2, 3]
+    time = found[0]["timestamp"]
+    assert found[1] == {
+        "topic": "t", "key": "k", "value_base64": "/wo=", "partition": 0, "offset": 1,
+        "timestamp": time, "error_code": 42203, "error": "value is not JSON",
+    }  # fmt: skip
+    assert found[2] == {
+        "topic": "t", "key_base64": "cmF3", "value_base64": "AA==", "partition": 0, "offset": 2,
+        "timestamp": time, "headers": [{"key": "h", "value": "eA=="}],
+        "error_code": 42203, "error": "key and value are not JSON",
+    }  # fmt: skip
+    assert found[3]["value"] == 4
+
+
+async def test_any_bytes_go_as_base64(api):
+    api.node.append("t", 0, [b"\xff"], [b"k"])
+    (record,) = lines((await api.records("t", "?format=binary", accept=LINES)).body)
+    assert (record["key"], record["value"]) == ("aw==", "/w==")
+    assert "error" not in record
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+async def test_events_follow_for_as_long_as_the_client_stays(filled):
+    async with following(filled, "?offset=8") as response:
+        assert response.headers["Content-Type"] == EVENTS
+        assert response.headers["Cache-Control"] == "no-store"
+        begun = await until(response, b'"offset":9')
+        assert begun.startswith(b"retry: 1000\n\n")
+        assert [event["id"] for event in events(begun)] == ["8", "9"]
+        filled.node.append("t", 0, [b'"news"'])
+        (event,) = events(await until(response, b"news"))
+        assert (event["id"], orjson.loads(event["data"])["value"]) == ("10", "news")
+
+
+async def test_a_stream_begins_before_there_is_a_record(api):
+    async with following(api, "?offset=latest") as response:
+        assert await until(response, b"retry") == b"retry: 1000\n\n"
+
+
+async def test_events_go_on_behind_the_last_that_was_received(filled):
+    async with following(filled, "?offset=0", **{"Last-Event-ID": "7"}) as response:
+        assert [e["id"] for e in events(await until(response, b'"offset":9'))] == ["8", "9"]
+
+
+@pytest.mark.parametrize("last", ["x", "-1", "1.5", "99999999999999999999"])
+async def test_an_id_that_is_none_of_ours(filled, last):
+    answer = await filled.get(PATH, EVENTS, headers={"Last-Event-ID": last})
+    assert answer.error == (400, 400)
+
+
+async def test_events_end_where_the_partition_ends_if_asked_to(filled):
+    answer = await filled.records("t", "?follow=false", accept=EVENTS)
+    assert [event["id"] for event in events(answer.body)] == [str(n) for n in range(10)]
+
+
+async def test_an_idle_stream_shows_that_it_lives_and_asks_seldom(api, monkeypatch):
+    monkeypatch.setattr(record_source, "KEEP_ALIVE_MS", 20)
+    async with following(api, "?offset=latest") as response:
+        await until(response, b":\n\n:\n\n")
+    first, *others = api.node.fetch_requests
+    assert first.timeout_ms == 0
+    assert {request.timeout_ms for request in others} == {20}
+    assert {request.offset for request in others} == {0}
+    async with following(api, "?offset=latest&follow=true", LINES) as response:
+        assert set(await until(response, b"\n\n")) == set(b"\n")
+
+
+async def test_waiting_is_one_question(api):
+    async with following(api, "?offset=latest") as response:
+        await until(response, b"retry")
+        await turns()
+        assert [r.timeout_ms for r in api.node.fetch_requests] == [0, streams.KEEP_ALIVE_MS]
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+async def test_what_is_wrong_from_the_start_is_answered_as_ever(filled):
+    for accept in (LINES, EVENTS):
+        assert (await filled.records("t", "?offset=99", accept=accept)).error == (400, 40002)
+        assert (await filled.records("x", accept=accept)).error == (404, 40402)
+    filled.node.errors["fetch"] = NoLeaderError("none now")
+    assert (await filled.records("t", accept=EVENTS)).error == (503, 50302)
+
+
+async def test_a_change_of_leader_is_waited_out(filled, monkeypatch):
+    monkeypatch.setattr(streams, "RETRY_S_FIRST", 0.001)
+    async with following(filled, "?offset=9") as response:
+        await until(response, b'"offset":9')
+        filled.node.errors["fetch"] = NoLeaderError("none now")
+        filled.node.append("t", 0, [b"10"])
+        before = len(filled.node.fetch_requests)
+        await turns(200)
+        del filled.node.errors["fetch"]
+        filled.node.append("t", 0, [b"11"])
+        found = events(await until(response, b'"offset":11'))
+        assert [event["id"] for event in found] == ["10", "11"]
+        assert len(filled.node.fetch_requests) >= before
+
+
+async def test_an_error_that_stays_ends_the_stream_and_is_told(filled, monkeypatch):
+    monkeypatch.setattr(streams, "RETRY_S_TOTAL", 0.0)
+    for error, code in ((NoLeaderError("none"), 50302), (OffsetOutOfRangeError("gone"), 40002)):
+        filled.node.errors.clear()
+        async with following(filled, "?offset=9") as response:
+            await until(response, b'"offset":9')
+            filled.node.errors["fetch"] = error
+            filled.node.append("t", 0, [b"1"])
+            # What was waited for is still delivered; the question after it fails.
+            (last,) = [e for e in events(await response.read()) if "event" in e]
+        assert last["event"] == "error"
+        assert orjson.loads(last["data"]) == {"error_code": code, "message": error.message}
+    filled.node.errors.clear()
+    async with following(filled, "?offset=9&follow=true", LINES) as response:
+        await until(response, b'"offset":9')
+        filled.node.errors["fetch"] = OffsetOutOfRangeError("gone")
+        filled.node.append("t", 0, [b"1"])
+        assert lines(await response.read())[-1] == {"error_code": 40002, "message": "gone"}
+
+
+async def test_a_bug_breaks_the_body_off(filled):
+    async with following(filled, "?offset=9") as response:
+        await until(response, b'"offset":9')
+        filled.node.errors["fetch"] = RuntimeError("a bug")
+        filled.node.append("t", 0, [b"1"])
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.read()
+    assert (await filled.get("/topics")).status == 200
+
+
+# -- bounds and ends -------------------------------------------------------------------------------
+
+
+async def open_streams(api) -> str:
+    body = (await api.get("/metrics")).body.decode()
+    return next(line for line in body.splitlines() if line.startswith("milena_http_streams_open"))
+
+
+async def test_streams_have_a_bound_of_their_own_and_are_no_requests_in_flight():
+    limits = ApiLimits(streams_max=2, requests_in_flight_max=1)
+    async with serving(limits=limits) as api:
+        api.node.add_topic("t")
+        async with following(api) as one, following(api) as two:
+            for response in (one, two):
+                await until(response, b"retry")
+            refused = await api.records("t", accept=EVENTS)
+            assert refused.error == (429, 42901)
+            assert await open_streams(api) == "milena_http_streams_open 2"
+            assert (await api.get("/topics")).status == 200
+        while await open_streams(api) != "milena_http_streams_open 0":
+            await turns()
+        assert (await api.records("t", "?follow=false", accept=EVENTS)).status == 200
+
+
+async def test_what_is_measured_of_a_stream_is_its_beginning(api):
+    async with following(api) as response:
+        await until(response, b"retry")
+    while await open_streams(api) != "milena_http_streams_open 0":
+        await turns()
+    metrics = (await api.get("/metrics")).body.decode()
+    path = "/topics/{topic}/partitions/{partition}/records"
+    assert f'{{method="GET",path="{path}",status="200"}} 1' in metrics
+
+
+async def test_a_slow_reader_costs_one_piece(api, monkeypatch):
+    monkeypatch.setattr(record_source, "PIECE_BYTES", 1 << 10)
+    value = b'"' + b"x" * 100_000 + b'"'
+    for _ in range(400):
+        api.node.append("t", 0, [value])
+    async with following(api, "?follow=false", LINES) as response:
+        # Far less than the 40 MB that there are: what sockets and buffers hold.
+        await turns(2000)
+        asked = len(api.node.fetch_requests)
+        assert asked < 200
+        await turns(200)
+        assert len(api.node.fetch_requests) == asked
+        assert offsets(lines(await response.read())) == list(range(400))
+
+
+async def test_what_was_compressed_comes_in_pieces(api, monkeypatch):
+    monkeypatch.setattr(record_source, "PIECE_BYTES", 150_000)
+    api.node.codec = Codec.ZSTD
+    for _ in range(5):
+        api.node.append("t", 0, [b'"' + b"x" * 100_000 + b'"'])
+    answer = await api.records("t", accept=LINES)
+    assert offsets(lines(answer.body)) == list(range(5))
+    assert len(api.node.fetch_requests) == 5
+
+
+async def test_large_batches_are_written_out_elsewhere(api):
+    api.node.append("t", 0, [b'"' + b"x" * 100_000 + b'"'] * 12)
+    answer = await api.records("t", accept=LINES)
+    assert offsets(lines(answer.body)) == list(range(12))
+
+
+async def test_others_get_their_turn_while_a_stream_catches_up(api, monkeypatch):
+    monkeypatch.setattr(record_source, "PIECE_BYTES", 1)
+    for _ in range(500):
+        api.node.append("t", 0, [b"1"])
+    async with following(api, "?follow=false", LINES) as response:
+        await api.get("/topics")
+        assert len(api.node.fetch_requests) < 500
+        await response.read()
+
+
+async def test_a_node_that_drains_ends_its_streams(filled):
+    async with following(filled, "?offset=9") as response:
+        await until(response, b'"offset":9')
+        await filled.post("/drain", {"timeout_ms": 1000})
+        assert events(await response.read()) == []
+
+
+async def test_a_node_that_stops_ends_its_streams_at_once():
+    node = FakeNode()
+    node.add_topic("t")
+    runner = build_runner(node.ports(), shutdown_timeout_s=60.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    async with (
+        aiohttp.ClientSession() as session,
+        following(ApiClient(node, f"http://{host}:{port}", session)) as response,
+    ):
+        await until(response, b"retry")
+        await runner.cleanup()
+        assert await response.read() == b""
+
+
+async def test_head_has_no_body(filled):
+    head = await filled.call("HEAD", PATH, headers={"Accept": EVENTS})
+    assert (head.status, head.headers["Content-Type"], head.body) == (200, EVENTS, b"")
+    assert (await filled.call("HEAD", PATH, headers={"Accept": LINES})).body == b""
+    assert await open_streams(filled) == "milena_http_streams_open 0"
+
+
+async def test_a_client_of_an_old_protocol_is_served(filled):
+    async with aiohttp.ClientSession(version=aiohttp.HttpVersion10) as session:
+        url = f"{filled.base_url}{PATH}"
+        async with session.get(url, headers={"Accept": LINES}) as response:
+            assert offsets(lines(await response.read())) == list(range(10))
