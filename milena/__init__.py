@@ -1,1 +1,164 @@
-"""The client and the command line."""
+"""The client: reach a cluster from a program, or from the command line.
+
+``import milena`` loads next to nothing: each name below is loaded, with what it needs, when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from milena import sync
+    from milena.admin import AdminClient, OffsetRange
+    from milena.client import Client
+    from milena.consumer import Consumer
+    from milena.consumer_options import ConsumerOptions, RebalanceListener
+    from milena.delivery import Delivery
+    from milena.errors import (
+        AnswerError,
+        BadRecordError,
+        BufferFullError,
+        ClientClosedError,
+        ClientError,
+        CommitFailedError,
+        ConsumerError,
+        ConsumerFencedError,
+        DeliveryTimeoutError,
+        GroupNotEmptyError,
+        MemberUnknownError,
+        NotNowError,
+        OutOfRangeError,
+        ProducerError,
+        ProducerFencedError,
+        RecordTooLargeError,
+        SequenceRefusedError,
+        ServerFailedError,
+        StaleMemberError,
+        TargetExistsError,
+        TargetNotFoundError,
+        TooLargeError,
+        UnexpectedAnswerError,
+        UnknownResultError,
+        UnreachableError,
+        UnreadableOffsetError,
+    )
+    from milena.group_admin import PartitionLag
+    from milena.group_views import GroupMember, GroupOffset, GroupSummary, GroupView
+    from milena.partitioner import Topology
+    from milena.producer import Producer
+    from milena.producer_options import ProducerOptions
+    from milena.read_cursor import OnOutOfRange
+    from milena.reader import PartitionReader
+    from milena.records import (
+        ConsumedRecord,
+        FetchedChunk,
+        Headers,
+        LastN,
+        Position,
+        Receipt,
+        StartAt,
+        TimestampMs,
+        TopicPartition,
+    )
+    from milena.serializers import json_bytes, plain_bytes
+
+__all__ = [
+    "AdminClient",
+    "AnswerError",
+    "BadRecordError",
+    "BufferFullError",
+    "Client",
+    "ClientClosedError",
+    "ClientError",
+    "CommitFailedError",
+    "ConsumedRecord",
+    "Consumer",
+    "ConsumerError",
+    "ConsumerFencedError",
+    "ConsumerOptions",
+    "Delivery",
+    "DeliveryTimeoutError",
+    "FetchedChunk",
+    "GroupMember",
+    "GroupNotEmptyError",
+    "GroupOffset",
+    "GroupSummary",
+    "GroupView",
+    "Headers",
+    "LastN",
+    "MemberUnknownError",
+    "NotNowError",
+    "OffsetRange",
+    "OnOutOfRange",
+    "OutOfRangeError",
+    "PartitionLag",
+    "PartitionReader",
+    "Position",
+    "Producer",
+    "ProducerError",
+    "ProducerFencedError",
+    "ProducerOptions",
+    "RebalanceListener",
+    "Receipt",
+    "RecordTooLargeError",
+    "SequenceRefusedError",
+    "ServerFailedError",
+    "StaleMemberError",
+    "StartAt",
+    "TargetExistsError",
+    "TargetNotFoundError",
+    "TimestampMs",
+    "TooLargeError",
+    "TopicPartition",
+    "Topology",
+    "UnexpectedAnswerError",
+    "UnknownResultError",
+    "UnreachableError",
+    "UnreadableOffsetError",
+    "json_bytes",
+    "plain_bytes",
+    "sync",
+]
+
+_MODULES = {
+    "milena.admin": ("AdminClient", "OffsetRange"),
+    "milena.client": ("Client",),
+    "milena.consumer": ("Consumer",),
+    "milena.consumer_options": ("ConsumerOptions", "RebalanceListener"),
+    "milena.delivery": ("Delivery",),
+    "milena.group_admin": ("PartitionLag",),
+    "milena.group_views": ("GroupMember", "GroupOffset", "GroupSummary", "GroupView"),
+    "milena.partitioner": ("Topology",),
+    "milena.producer": ("Producer",),
+    "milena.producer_options": ("ProducerOptions",),
+    "milena.read_cursor": ("OnOutOfRange",),
+    "milena.reader": ("PartitionReader",),
+    "milena.records": (
+        "ConsumedRecord",
+        "FetchedChunk",
+        "Headers",
+        "LastN",
+        "Position",
+        "Receipt",
+        "StartAt",
+        "TimestampMs",
+        "TopicPartition",
+    ),
+    "milena.serializers": ("json_bytes", "plain_bytes"),
+}
+
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'milena' has no attribute {name!r}")
+    if name == "sync":
+        return import_module("milena.sync")
+    # What is not listed with its module is an error.
+    value: object = getattr(import_module(_HOMES.get(name, "milena.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

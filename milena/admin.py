@@ -5,19 +5,26 @@ cluster id, which never changes.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
+from milena import group_admin
 from milena.cluster_view import ClusterView, NodeView, PartitionView, TopicView
 from milena.errors import UnexpectedAnswerError
 from milena.fields import Fields, Json
-from milena.http import HttpSession
+from milena.group_admin import PartitionLag
+from milena.group_views import GroupSummary, GroupView
+from milena.http import Call, HttpSession, json_of
+from milena.moves import Move, PlannedMove, planned_moves, running_moves
+from milena.records import Position, TopicPartition
 
 TIMEOUT_S = 15.0
 """Longer than the longest election, so that an answer that comes late is still seen."""
+_BATCH_TYPE = "application/vnd.milena.batch"
+_START_OFFSET = "Milena-Start-Offset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +42,16 @@ class AdminClient:
     An asynchronous context manager, used from one event loop. Methods raise the errors of ``milena.errors``.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str | Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
         self._http = HttpSession(url, timeout_s=timeout_s)
         self._cluster_id: str | None = None
+
+    @classmethod
+    def over(cls, http: HttpSession) -> "AdminClient":
+        """Over connections that somebody else opens and closes."""
+        admin = cls(http.url)
+        admin._http = http
+        return admin
 
     async def __aenter__(self) -> Self:
         await self._http.__aenter__()
@@ -59,6 +73,48 @@ class AdminClient:
     async def cluster(self) -> ClusterView:
         """Nodes, topics and leaders, as the node that is asked sees them."""
         return cluster_view(await self._http.get("/metadata"))
+
+    async def rebalance(
+        self,
+        *,
+        drain: int | None = None,
+        dry_run: bool = False,
+        throttle: int | None = None,
+        max_concurrent: int | None = None,
+    ) -> list[PlannedMove]:
+        """Make the cluster even, or one node (``drain``) empty; the moves go on in the background.
+
+        ``throttle``: most bytes a second that a node sends to new replicas. ``max_concurrent``: partitions at a time.
+
+        Raises:
+            TargetNotFoundError: there is no such node.
+            AnswerError: it cannot be done; the message says what to change.
+        """
+        body: dict[str, Json] = {"rebalance": True} if drain is None else {"drain": drain}
+        body["dry_run"] = dry_run
+        if throttle is not None:
+            body["throttle_bytes_per_s"] = throttle
+        if max_concurrent is not None:
+            body["max_concurrent"] = max_concurrent
+        return planned_moves(await self._http.post("/reassignments", body))
+
+    async def reassignments(self) -> list[Move]:
+        """Partitions on their way to other nodes, and how far they are."""
+        return running_moves(await self._http.get("/reassignments"))
+
+    async def cancel_reassignments(
+        self, topic: str | None = None, partition: int | None = None
+    ) -> list[PlannedMove]:
+        """Take partitions back to where they were: all, a topic's, or one.
+
+        Raises:
+            TargetNotFoundError: there is no such topic or partition.
+            AnswerError: too few of the former replicas are in sync.
+        """
+        params = {} if topic is None else {"topic": topic}
+        if partition is not None:
+            params["partition"] = str(partition)
+        return planned_moves(await self._http.delete("/reassignments", params))
 
     async def cluster_id(self) -> str:
         """The cluster's id; asked once."""
@@ -115,6 +171,76 @@ class AdminClient:
             body["replication_factor"] = replication_factor
         await self._http.post(f"/v3/clusters/{await self.cluster_id()}/topics", body)
 
+    async def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a topic have this many partitions; it has them already: nothing changes.
+
+        Raises:
+            TargetNotFoundError: there is none of this name.
+            AnswerError: it has more, or that are too many; the message says what to change.
+        """
+        await self._http.patch(
+            f"/v3/clusters/{await self.cluster_id()}/topics/{quote(name, safe='')}",
+            {"partitions_count": partitions},
+        )
+
+    async def alter_configs(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Set (value) or reset (None) configs of a topic, all or none of them.
+
+        Raises:
+            TargetNotFoundError: there is none of this name.
+            AnswerError: an unknown config or a bad value; the message names it.
+        """
+        data: list[Json] = [
+            {"name": config, "operation": "DELETE"}
+            if value is None
+            else {"name": config, "value": value}
+            for config, value in sorted(changes.items())
+        ]
+        await self._http.post(
+            f"/v3/clusters/{await self.cluster_id()}/topics/{quote(name, safe='')}/configs:alter",
+            {"data": data},
+        )
+
+    async def delete_records(self, topic: str, partition: int, before: int | None) -> int:
+        """Delete the records below ``before``, for good; None: all that are committed. To repeat it is harmless.
+
+        Returns the first offset that is left.
+
+        Raises:
+            TargetNotFoundError: no such topic or partition.
+            OutOfRangeError: above the high watermark; nothing was deleted.
+        """
+        body: dict[str, Json] = {"before_offset": "latest" if before is None else before}
+        path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/records:delete"
+        answer = Fields(await self._http.post(path, body), "records:delete")
+        return answer.integer("log_start_offset")
+
+    async def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
+        """The offset of the first record that is not older; the high watermark when all are."""
+        path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/records"
+        answer = await self._http.send(
+            Call(
+                method="GET",
+                path=f"{path}?timestamp={time_ms}&count=1&max_bytes=1",
+                accept=_BATCH_TYPE,
+                is_repeatable=True,
+            )
+        )
+        start = answer.headers.get(_START_OFFSET)
+        if answer.status != 200 or start is None or not start.isdigit():
+            json_of(answer, f"GET {path}")
+            raise UnexpectedAnswerError(f"GET {path}: the answer names no offset")
+        return int(start)
+
+    async def remove_node(self, node_id: int) -> None:
+        """Forget a node that is gone for good.
+
+        Raises:
+            TargetNotFoundError: there is none of this id.
+            AnswerError: it is alive, holds replicas or is a voter; the message says what to do first.
+        """
+        await self._http.delete(f"/v3/clusters/{await self.cluster_id()}/brokers/{node_id}")
+
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records.
 
@@ -124,6 +250,57 @@ class AdminClient:
         await self._http.delete(
             f"/v3/clusters/{await self.cluster_id()}/topics/{quote(name, safe='')}"
         )
+
+    async def groups(self) -> list[GroupSummary]:
+        """All consumer groups, in order of their ids."""
+        return await group_admin.groups(self._http)
+
+    async def group(self, group_id: str) -> GroupView:
+        """One consumer group: its members, what they have, and its committed offsets.
+
+        Raises:
+            TargetNotFoundError: there is none of this id.
+        """
+        return await group_admin.group(self._http, group_id)
+
+    async def group_lags(self, group: GroupView) -> list[PartitionLag]:
+        """How far a group is in each partition that it has, or has committed in; the ends are asked for at once."""
+        return await group_admin.lags(self._http, group)
+
+    async def reset_group(
+        self,
+        group_id: str,
+        topic: str,
+        position: Position,
+        *,
+        partitions: Sequence[int] | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Let a group without members go on elsewhere, in all partitions of a topic or in some.
+
+        ``position``: an offset (taken into the readable range), an end, or a time. Returns what was committed.
+
+        Raises:
+            GroupNotEmptyError: it has members, whose offsets these are; nothing was changed.
+            TargetNotFoundError: no such topic or partition.
+        """
+        return await group_admin.reset(self._http, group_id, topic, position, partitions=partitions)
+
+    async def delete_group(self, group_id: str) -> None:
+        """Forget a group without members, and its offsets.
+
+        Raises:
+            TargetNotFoundError: there is none of this id.
+            GroupNotEmptyError: it has members; nothing was changed.
+        """
+        await group_admin.delete(self._http, group_id)
+
+    async def drain(self, *, timeout_ms: int) -> bool:
+        """Make the node that is asked hand over what it leads; True when it leads nothing any more.
+
+        It stays draining until its process ends. The client's own time limit must be the longer one.
+        """
+        answer = await self._http.post("/drain", {"timeout_ms": timeout_ms}, only=self._http.url)
+        return Fields(answer, "drain").boolean("is_drained")
 
     async def _offset_range(self, topic: str, partition: int) -> OffsetRange:
         path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/offsets"
@@ -172,6 +349,7 @@ def _metadata_topic(fields: Fields) -> TopicView:
         name=fields.text("name"),
         partitions=tuple(sorted(partitions, key=lambda p: p.partition)),
         configs=fields.texts("configs"),
+        topic_id=fields.optional_text("topic_id"),
     )
 
 

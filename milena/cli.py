@@ -13,66 +13,34 @@ Exit codes, the same for every command:
     130  interrupted
 """
 
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
-from typing import TypeVar
 
 import click
 
 from milena import output
-from milena.admin import TIMEOUT_S, AdminClient, OffsetRange
-from milena.cluster_view import TopicView
-from milena.errors import (
-    ClientError,
-    TargetExistsError,
-    TargetNotFoundError,
-    UnknownResultError,
-    UnreachableError,
+from milena.admin import TIMEOUT_S
+from milena.commands.consume import consume
+from milena.commands.groups import groups
+from milena.commands.nodes import nodes
+from milena.commands.produce import produce
+from milena.commands.rebalance import reassignments, rebalance
+from milena.commands.target import (
+    EXIT_DEGRADED,
+    EXIT_INTERRUPTED,
+    EXIT_MISSING_EXTRA,
+    EXIT_USAGE,
+    Target,
+    exit_code,
 )
-
-EXIT_DEGRADED = 1
-EXIT_REFUSED = 1
-EXIT_UNREACHABLE = 2
-EXIT_UNKNOWN = 3
-EXIT_NOT_FOUND = 4
-EXIT_EXISTS = 5
-EXIT_USAGE = 64
-EXIT_MISSING_EXTRA = 69
-EXIT_INTERRUPTED = 130
+from milena.commands.topics import topics
+from milena.errors import ClientError
 
 DEFAULT_URL = "http://127.0.0.1:8082"
 COMMAND_GROUP = "milena.commands"
 OWN_PACKAGES = frozenset({"milena", "node", "http_api", "raft_meta", "storage"})
 """A module of these that cannot be found is a fault of the installation, not an extra left out."""
-
-_EXIT_CODES: tuple[tuple[type[ClientError], int], ...] = (
-    (UnreachableError, EXIT_UNREACHABLE),
-    (UnknownResultError, EXIT_UNKNOWN),
-    (TargetNotFoundError, EXIT_NOT_FOUND),
-    (TargetExistsError, EXIT_EXISTS),
-)
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Which node to ask, and how long."""
-
-    url: str
-    timeout_s: float
-
-    def run(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
-        """Run one piece of work with a client of its own."""
-
-        async def inside() -> T:
-            async with AdminClient(self.url, timeout_s=self.timeout_s) as client:
-                return await work(client)
-
-        return asyncio.run(inside())
 
 
 class MissingExtraError(click.ClickException):
@@ -147,6 +115,15 @@ def cli(ctx: click.Context, url: str, timeout_s: float) -> None:
     ctx.obj = Target(url=url, timeout_s=timeout_s)
 
 
+cli.add_command(produce)
+cli.add_command(consume)
+cli.add_command(topics)
+cli.add_command(groups)
+cli.add_command(nodes)
+cli.add_command(rebalance)
+cli.add_command(reassignments)
+
+
 @cli.command()
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
@@ -162,119 +139,24 @@ def status(target: Target, is_json: bool) -> None:
         raise click.exceptions.Exit(EXIT_DEGRADED)
 
 
-@cli.group()
-def topics() -> None:
-    """Create, list, describe and delete topics."""
-
-
-def _parse_configs(
-    ctx: click.Context, parameter: click.Parameter, values: Sequence[str]
-) -> dict[str, str]:
-    configs = {}
-    for text in values:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE", ctx=ctx, param=parameter)
-        configs[name] = value
-    return configs
-
-
-@topics.command("create")
-@click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), help="Default: the cluster's.")
-@click.option("--replication-factor", type=click.IntRange(min=1), help="Default: the cluster's.")
-@click.option("--config", "configs", multiple=True, callback=_parse_configs, metavar="NAME=VALUE",
-              help="A topic setting; may be repeated.")  # fmt: skip
-@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is fine.")
+@cli.command()
+@click.option("--timeout", "drain_s", default=30.0, show_default=True, metavar="SECONDS",
+              type=click.FloatRange(min=0.1, max=300), help="Longest wait for other leaders.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def create_topic(
-    target: Target,
-    name: str,
-    partitions: int | None,
-    replication_factor: int | None,
-    configs: dict[str, str],
-    if_not_exists: bool,
-    is_json: bool,
-) -> None:
-    """Create the topic NAME."""
+def drain(target: Target, drain_s: float, is_json: bool) -> None:
+    """Make the node at --url hand over what it leads, before it is stopped; exit 1 when it could not in time.
 
-    async def work(client: AdminClient) -> tuple[TopicView, bool]:
-        try:
-            await client.create_topic(
-                name,
-                partitions=partitions,
-                replication_factor=replication_factor,
-                configs=configs,
-            )
-        except TargetExistsError:
-            if not if_not_exists:
-                raise
-            return await client.topic(name), False
-        return await client.topic(name), True
-
-    topic, is_new = target.run(work)
+    It answers requests as before, is not ready any more, and leads nothing until it is started again.
+    """
+    waiting = Target(url=target.url, timeout_s=drain_s + target.timeout_s)
+    is_drained = waiting.run(lambda client: client.drain(timeout_ms=round(drain_s * 1000)))
     if is_json:
-        click.echo(output.as_json({"is_new": is_new, **output.topic_json(topic)}))
+        click.echo(output.as_json({"is_drained": is_drained}))
     else:
-        click.echo(
-            f"{'created' if is_new else 'exists:'} topic {topic.name}: "
-            f"{len(topic.partitions)} partitions, replication factor {topic.replication_factor}"
-        )
-
-
-@topics.command("list")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
-@click.pass_obj
-def list_topics(target: Target, is_json: bool) -> None:
-    """List all topics."""
-    view = target.run(lambda client: client.cluster())
-    if is_json:
-        click.echo(output.as_json([output.topic_json(topic) for topic in view.topics]))
-    elif view.topics:
-        click.echo(output.topics_text(view.topics))
-    else:
-        click.echo("no topics", err=True)
-
-
-@topics.command("describe")
-@click.argument("name")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
-@click.pass_obj
-def describe_topic(target: Target, name: str, is_json: bool) -> None:
-    """Show the topic NAME: settings, leaders, replicas, offsets."""
-
-    async def work(client: AdminClient) -> tuple[TopicView, list[OffsetRange]]:
-        topic = await client.topic(name)
-        # Offsets are the leaders' to tell; a partition without one is still worth describing.
-        led = [p for p in topic.partitions if p.leader is not None]
-        return topic, await client.offsets(topic) if len(led) == len(topic.partitions) else []
-
-    topic, offsets = target.run(work)
-    if is_json:
-        click.echo(output.as_json(output.topic_json(topic, offsets)))
-    else:
-        click.echo(output.topic_text(topic, offsets))
-
-
-@topics.command("delete")
-@click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
-@click.pass_obj
-def delete_topic(target: Target, name: str, yes: bool, is_json: bool) -> None:
-    """Delete the topic NAME and all of its records."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError(f"deleting {name} loses its records: say --yes")
-        click.confirm(f"Delete topic {name} and all of its records?", abort=True, err=True)
-    target.run(lambda client: client.delete_topic(name))
-    click.echo(output.as_json({"deleted": name}) if is_json else f"deleted topic {name}")
-
-
-def exit_code(error: ClientError) -> int:
-    """The exit code that tells what the error means."""
-    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), EXIT_REFUSED)
+        click.echo("drained" if is_drained else "not drained: some partition has no other leader")
+    if not is_drained:
+        raise click.exceptions.Exit(EXIT_DEGRADED)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

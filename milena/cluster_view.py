@@ -33,11 +33,15 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One topic. ``configs``: effective values where the endpoint gives them, else those that were set."""
+    """One topic. ``configs``: effective values where the endpoint gives them, else those that were set.
+
+    ``topic_id`` tells a topic from a later one of the same name; None where the endpoint does not give it.
+    """
 
     name: str
     partitions: tuple[PartitionView, ...]
     configs: dict[str, str] = field(default_factory=dict)
+    topic_id: str | None = None
 
     @property
     def replication_factor(self) -> int:

@@ -68,6 +68,29 @@ class Fields:
             raise self._wrong(name, "a list", values)
         return objects_of(values, f"{self._where}.{name}")
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a field, and not null."""
+        return self._values.get(name) is not None
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        """A list of strings; absent means empty."""
+        values = self._values.get(name, [])
+        if not isinstance(values, list):
+            raise self._wrong(name, "a list of strings", values)
+        found = tuple(v for v in values if isinstance(v, str))
+        if len(found) != len(values):
+            raise self._wrong(name, "a list of strings", values)
+        return found
+
+    def members(self, name: str | None = None) -> Iterator[tuple[str, "Fields"]]:
+        """An object of objects: that of a field (absent means empty), or this one."""
+        values = self._values if name is None else self._values.get(name, {})
+        if not isinstance(values, dict):
+            raise self._wrong(name or "", "an object", values)
+        where = self._where if name is None else f"{self._where}.{name}"
+        for key, value in values.items():
+            yield key, Fields(value, f"{where}.{key}")
+
     def texts(self, name: str) -> dict[str, str]:
         """An object of strings; absent means empty."""
         values = self._values.get(name, {})

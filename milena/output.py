@@ -38,13 +38,13 @@ def ids(values: Iterable[int]) -> str:
     return ",".join(str(value) for value in values) or "-"
 
 
-def status_text(view: ClusterView, health: Health) -> str:
-    """Nodes, partitions that need attention, and a verdict."""
+def nodes_text(view: ClusterView) -> str:
+    """A line a node."""
     leads = dict.fromkeys((n.node_id for n in view.nodes), 0)
     for _, partition in view.partitions():
         if partition.leader in leads:
             leads[partition.leader] += 1
-    nodes = table(
+    return table(
         ("NODE", "STATE", "LEADS", "ROLE", "URL"),
         [
             (
@@ -57,8 +57,29 @@ def status_text(view: ClusterView, health: Health) -> str:
             for n in view.nodes
         ],
     )
+
+
+def nodes_json(view: ClusterView) -> list[Json]:
+    """The same for programs."""
+    return [
+        {
+            "node_id": n.node_id,
+            "url": n.url,
+            "rack": n.rack,
+            "is_live": n.is_live,
+            "is_draining": n.is_draining,
+        }
+        for n in view.nodes
+    ]
+
+
+def status_text(view: ClusterView, health: Health) -> str:
+    """Nodes, partitions that need attention, and a verdict."""
     count = sum(1 for _ in view.partitions())
-    parts = [f"cluster {view.cluster_id}: {len(view.topics)} topics, {count} partitions", nodes]
+    parts = [
+        f"cluster {view.cluster_id}: {len(view.topics)} topics, {count} partitions",
+        nodes_text(view),
+    ]
     affected = [
         (topic.name, p.partition, p.leader, ids(p.replicas), ids(p.isr), _trouble(p))
         for topic, p in view.partitions()
@@ -94,16 +115,7 @@ def status_json(view: ClusterView, health: Health) -> Json:
         "version": view.version,
         "is_healthy": health.is_healthy,
         "controller_id": view.controller_id,
-        "nodes": [
-            {
-                "node_id": n.node_id,
-                "url": n.url,
-                "rack": n.rack,
-                "is_live": n.is_live,
-                "is_draining": n.is_draining,
-            }
-            for n in view.nodes
-        ],
+        "nodes": nodes_json(view),
         "topics": [topic_json(topic) for topic in view.topics],
         "leaderless": _places(health.leaderless),
         "under_replicated": _places(health.under_replicated),

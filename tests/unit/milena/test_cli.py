@@ -8,6 +8,7 @@ import click
 import pytest
 
 from milena import cli
+from milena.commands.target import EXIT_UNKNOWN
 from tests.support.fake_api import FakeApi
 from tests.support.http_server import serving
 
@@ -80,6 +81,16 @@ async def test_url_comes_from_the_environment(api, capsys, monkeypatch):
     monkeypatch.setenv("MILENA_URL", api.url)
     assert await asyncio.to_thread(cli.run, ["topics", "list"]) == 0
     assert capsys.readouterr().err == "no topics\n"
+
+
+async def test_drain_says_how_long_to_try_and_exits_1_when_it_did_not_come_to_an_end(api, milena):
+    code, out, _ = await milena("drain", "--timeout", "2.5")
+    assert (code, out) == (0, "drained\n")
+    method, path, body = api.requests[-1]
+    assert (method, path, json.loads(body)) == ("POST", "/drain", {"timeout_ms": 2500})
+    api.can_drain = False
+    code, out, _ = await milena("drain", "--json")
+    assert (code, json.loads(out)) == (1, {"is_drained": False})
 
 
 async def test_create_sends_what_was_asked(api, milena):
@@ -180,7 +191,7 @@ async def test_a_lost_answer_to_a_change_is_not_known(api, capsys):
     async with serving(api.app()) as url:
         words = ["--url", url, "--timeout", "0.3"]
         words += ["topics", "delete", "flights", "--yes"]
-        assert await asyncio.to_thread(cli.run, words) == cli.EXIT_UNKNOWN
+        assert await asyncio.to_thread(cli.run, words) == EXIT_UNKNOWN
     assert "no answer" in capsys.readouterr().err
 
 
@@ -222,3 +233,100 @@ def test_a_broken_installation_is_not_taken_for_a_missing_extra(monkeypatch):
 def test_an_announced_command_is_found():
     command = cli.load_command(point("milena.cli:status"))
     assert isinstance(command, click.Command)
+
+
+async def test_a_topic_gets_more_partitions_and_other_settings(api, milena):
+    api.add_topic("flights", configs={"retention.ms": "1", "segment.bytes": "65536"})
+    code, out, _ = await milena(
+        "topics", "alter", "flights", "--partitions", "6",
+        "--config", "flush.ms=5", "--config", "retention.ms=2", "--delete-config", "segment.bytes",
+    )  # fmt: skip
+    assert code == 0
+    assert out == (
+        "altered topic flights: 6 partitions\nflush.ms=5\nretention.ms=2\nsegment.bytes=\n"
+    )
+    assert [(method, path) for method, path, _ in api.requests[-3:]] == [
+        ("POST", "/v3/clusters/c1/topics/flights/configs:alter"),
+        ("PATCH", "/v3/clusters/c1/topics/flights"),
+        ("GET", "/topics/flights"),
+    ]
+    assert api.topics["flights"]["configs"] == {"flush.ms": "5", "retention.ms": "2"}
+    code, out, _ = await milena("topics", "alter", "flights", "--partitions", "7", "--json")
+    assert (code, json.loads(out)["partition_count"]) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "nothing to change"),
+        (("--config", "a=1", "--delete-config", "a"), "a is both set and reset"),
+        (("--config", "a"), "is not NAME=VALUE"),
+        (("--partitions", "0"), "0 is not in the range"),
+    ],
+)
+async def test_what_to_alter_must_make_sense(api, milena, words, said):
+    code, _, err = await milena("topics", "alter", "flights", *words)
+    assert code == 64
+    assert said in err
+    assert api.requests == []
+
+
+async def test_a_topic_that_is_not_there_cannot_be_altered(api, milena):
+    assert (await milena("topics", "alter", "nope", "--partitions", "2"))[0] == 4
+    assert (await milena("topics", "alter", "nope", "--config", "a=1"))[0] == 4
+
+
+async def test_records_are_deleted_up_to_an_offset_or_a_time(api, milena):
+    api.add_topic("flights", partitions=2)
+    delete = ("topics", "delete-records", "flights", "--yes")
+    code, out, _ = await milena(*delete, "--before-offset", "7", "--partition", "1")
+    assert code == 0
+    assert out == "PARTITION  FIRST OFFSET\n        1             7\n"
+    code, out, _ = await milena(*delete, "--before-time", "9000", "--json")
+    assert json.loads(out) == [
+        {"partition": 0, "log_start_offset": 9},
+        {"partition": 1, "log_start_offset": 9},
+    ]
+    code, out, _ = await milena(*delete, "--before-offset", "latest", "--json")
+    assert [row["log_start_offset"] for row in json.loads(out)] == [42, 42]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 64, "either --before-offset or --before-time"),
+        (("--before-offset", "1", "--before-time", "2"), 64, "either"),
+        (("--before-offset", "x"), 64, "neither an offset nor"),
+        (("--before-offset", "1"), 64, "say --partition"),
+        (("--before-offset", "1", "-p", "9"), 4, "no partition 9"),
+    ],
+)
+async def test_what_to_delete_must_be_said(api, milena, words, code, said):
+    api.add_topic("flights", partitions=2)
+    found, _, err = await milena("topics", "delete-records", "flights", "--yes", *words)
+    assert (found, said in err) == (code, True)
+
+
+async def test_nobody_is_asked_whether_to_delete_where_nobody_can_answer(api, milena):
+    api.add_topic("flights")
+    code, _, err = await milena("topics", "delete-records", "flights", "--before-offset", "latest")
+    assert code == 64
+    assert "say --yes" in err
+
+
+async def test_nodes_are_listed_and_forgotten(api, milena):
+    api.brokers[2] = api.broker(3, is_fenced=True)
+    code, out, _ = await milena("nodes", "list")
+    assert code == 0
+    assert [line.split()[:2] for line in out.splitlines()[1:]] == [
+        ["1", "up"], ["2", "up"], ["3", "down"],
+    ]  # fmt: skip
+    code, _, err = await milena("nodes", "remove", "2")
+    assert code == 1
+    assert "is alive: stop it first" in err
+    assert (await milena("nodes", "remove", "9"))[0] == 4
+    code, out, _ = await milena("nodes", "remove", "3")
+    assert (code, out) == (0, "removed node 3\n")
+    _, out, _ = await milena("nodes", "list", "--json")
+    assert [node["node_id"] for node in json.loads(out)] == [1, 2]
+    assert (await milena("status"))[0] == 0

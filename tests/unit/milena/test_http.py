@@ -5,8 +5,14 @@ import pytest
 from milena.admin import AdminClient, cluster_view
 from milena.errors import (
     AnswerError,
+    NotNowError,
+    OutOfRangeError,
+    ProducerFencedError,
+    SequenceRefusedError,
+    ServerFailedError,
     TargetExistsError,
     TargetNotFoundError,
+    TooLargeError,
     UnexpectedAnswerError,
     UnknownResultError,
     UnreachableError,
@@ -33,7 +39,10 @@ def test_urls_are_normalised(given, used):
         (409, "taken", TargetExistsError),
         (400, "Topic 'x' already exists.", TargetExistsError),
         (400, "bad name", AnswerError),
-        (503, "no leader", AnswerError),
+        (413, "too big", TooLargeError),
+        (429, "too many", NotNowError),
+        (500, "a bug", ServerFailedError),
+        (503, "no leader", NotNowError),
         (504, "not known", UnknownResultError),
     ],
 )
@@ -43,6 +52,35 @@ def test_an_error_answer_becomes_its_own_error(status, message, error):
         read_answer(status, raw, "GET /x")
     assert type(caught.value) is error
     assert (caught.value.status, caught.value.error_code) == (status, status * 100 + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "error"),
+    [
+        ("offset_out_of_range", 400, OutOfRangeError),
+        ("topic_exists", 400, TargetExistsError),
+        ("invalid_producer", 422, SequenceRefusedError),
+        ("stale_producer_epoch", 409, ProducerFencedError),
+        ("broker_in_use", 409, AnswerError),
+        ("something_new", 400, AnswerError),
+    ],
+)
+def test_the_kind_of_an_error_says_more_than_its_status(kind, status, error):
+    with pytest.raises(error) as caught:
+        read_answer(status, b'{"error_code": 1, "message": "m"}', "GET /x", kind=kind)
+    assert type(caught.value) is error
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_a_failure_of_something_in_between_says_nothing_of_the_result(status):
+    """A proxy's 503 is not a node's: only a node knows that nothing was written."""
+    with pytest.raises(ServerFailedError, match=f"GET /x: HTTP {status}"):
+        read_answer(status, b"<html>Bad Gateway</html>", "GET /x")
+
+
+def test_a_redirect_is_not_followed():
+    with pytest.raises(UnexpectedAnswerError, match="redirects"):
+        read_answer(307, b"", "GET /x")
 
 
 def test_an_error_without_a_body_still_has_a_sentence():

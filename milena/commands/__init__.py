@@ -1,0 +1,1 @@
+"""Commands of ``milena`` that take more than a few lines; ``milena.cli`` registers them."""

@@ -1,0 +1,216 @@
+"""``milena consume``: records of a topic on standard output."""
+
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from functools import partial
+
+import click
+
+from milena.client import Client
+from milena.commands.consume_following import check_member, print_following
+from milena.commands.consume_options import ConsumeOptions
+from milena.commands.options import moment, separator
+from milena.commands.target import NoSuchPartitionError, Target
+from milena.formats import Format, Layout
+from milena.read_cursor import OnOutOfRange
+from milena.reader import FETCH_BYTES, PREFETCH_CHUNKS, PartitionReader
+from milena.records import ConsumedRecord, LastN, Position, StartAt, TimestampMs
+from milena.standard_streams import DaemonThread, write_all
+from milena.topic_order import as_they_come, by_time, one_after_the_other
+
+HELD_BYTES = 64 << 20
+"""What all readers together may hold: with many partitions each fetches less, and less far ahead."""
+FETCH_BYTES_MIN = 64 << 10
+FEW_READERS = 16
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--group", "-g", metavar="NAME",
+              help="As a member of this consumer group; until interrupted.")  # fmt: skip
+@click.option("--from-beginning", is_flag=True, help="Start with the first record there is.")
+@click.option("--offset", type=click.IntRange(min=0), metavar="N", help="Start at this offset.")
+@click.option("--time", "time_ms", callback=moment, metavar="TIME",
+              help="Start with the first record at or after this time: ISO-8601, ms since 1970, or -1h.")  # fmt: skip
+@click.option("--last", type=click.IntRange(min=0), metavar="N",
+              help="Start N records before the end of each partition.")  # fmt: skip
+@click.option("--follow", "-f", "is_following", is_flag=True,
+              help="Go on with what comes, until interrupted.")  # fmt: skip
+@click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True,
+              metavar="N", help="Only this partition; may be repeated.  [default: all]")  # fmt: skip
+@click.option("--max-records", "-n", "records_max", type=click.IntRange(min=0), metavar="N",
+              help="Stop after so many records.")  # fmt: skip
+@click.option("--order", type=click.Choice(["partition", "time"]), default="partition",
+              show_default=True, help="How to put partitions into one stream.")  # fmt: skip
+@click.option("--format", "format_name", type=click.Choice([f.value for f in Format]),
+              default=Format.VALUE.value, show_default=True, help="What to print of a record.")  # fmt: skip
+@click.option("--separator", "record_end", callback=separator, default=r"\n", show_default=True,
+              metavar="TEXT", help=r"What ends a record; \0 and the like are understood.")  # fmt: skip
+@click.option("--key-separator", callback=separator, default=r"\t", show_default=True,
+              metavar="TEXT", help="What stands between key and value.")  # fmt: skip
+@click.option("--null-marker", default="null", show_default=True, metavar="TEXT",
+              help="What stands for a key or value that is none.")  # fmt: skip
+@click.option("--on-out-of-range", type=click.Choice([p.value for p in OnOutOfRange]),
+              default=OnOutOfRange.FAIL.value, show_default=True,
+              help="What to do when records were deleted before they were read.")  # fmt: skip
+@click.pass_obj
+def consume(
+    target: Target,
+    topic: str,
+    group: str | None,
+    from_beginning: bool,
+    offset: int | None,
+    time_ms: int | None,
+    last: int | None,
+    is_following: bool,
+    partitions: tuple[int, ...],
+    records_max: int | None,
+    order: str,
+    format_name: str,
+    record_end: bytes,
+    key_separator: bytes,
+    null_marker: str,
+    on_out_of_range: str,
+) -> None:
+    """Print the records of TOPIC, one a line.
+
+    Without --follow it stops at the end as it is at the start, and begins with the first record; with --follow it
+    begins with the next record to come. Several partitions are printed one after the other, with --follow as their
+    records come, with --order time merged by timestamp.
+
+    With --group it shares the topic with the group's other members and follows. It begins where the group is, and only
+    where the group has not been yet where it is told. What was printed is committed, so that each record is printed at
+    least once.
+    """
+    if group is not None:
+        check_member(
+            is_by_time=order == "time",
+            has_offset=offset is not None,
+            has_partitions=bool(partitions),
+        )
+        is_following = True
+    if is_following and order == "time":
+        raise click.UsageError(
+            "--order time needs an end: a partition that is silent would hold up the others; leave out --follow"
+        )
+    options = ConsumeOptions(
+        topic=topic,
+        group=group,
+        partitions=tuple(dict.fromkeys(partitions)),
+        start=start_position(
+            is_from_beginning=from_beginning,
+            offset=offset,
+            time_ms=time_ms,
+            last=last,
+            is_following=is_following,
+        ),
+        is_following=is_following,
+        is_by_time=order == "time",
+        records_max=records_max,
+        on_out_of_range=OnOutOfRange(on_out_of_range),
+        layout=Layout(
+            format=Format(format_name),
+            separator=record_end,
+            key_separator=key_separator,
+            null_marker=null_marker.encode(),
+        ),
+    )
+    try:
+        # Partitions that were named are read as they are; else those that are added are read as well.
+        is_whole = options.is_following and not options.partitions
+        printed = print_following if is_whole else print_records
+        target.run_client(lambda client: printed(client, options))
+    except BrokenPipeError:
+        # Whoever reads has had enough, as in "| head".
+        return
+    except OSError as error:
+        raise click.ClickException(f"cannot write to standard output: {error}") from error
+
+
+def start_position(
+    *,
+    is_from_beginning: bool,
+    offset: int | None,
+    time_ms: int | None,
+    last: int | None,
+    is_following: bool,
+) -> Position:
+    """Where to begin.
+
+    Raises:
+        click.UsageError: more than one place was named.
+    """
+    named: list[Position] = []
+    if is_from_beginning:
+        named.append(StartAt.EARLIEST)
+    if offset is not None:
+        named.append(offset)
+    if time_ms is not None:
+        named.append(TimestampMs(time_ms))
+    if last is not None:
+        named.append(LastN(last))
+    if len(named) > 1:
+        raise click.UsageError("give one of --from-beginning, --offset, --time and --last")
+    if named:
+        return named[0]
+    return StartAt.LATEST if is_following else StartAt.EARLIEST
+
+
+async def print_records(client: Client, options: ConsumeOptions) -> None:
+    """Print until the end, or until cancelled."""
+    partitions = await _partitions(client, options)
+    left = options.records_max
+    if left == 0:
+        return
+    async with AsyncExitStack() as stack:
+        output = stack.enter_context(DaemonThread("standard output"))
+        readers = [
+            await stack.enter_async_context(_reader(client, options, partition, len(partitions)))
+            for partition in partitions
+        ]
+        stream = await stack.enter_async_context(aclosing(_in_order(readers, options)))
+        async for records in stream:
+            printed = records if left is None else records[:left]
+            data = options.layout.encode(printed)
+            await output.call(partial(write_all, sys.stdout.fileno(), data))
+            if left is not None:
+                left -= len(printed)
+                if left == 0:
+                    return
+
+
+async def _partitions(client: Client, options: ConsumeOptions) -> Sequence[int]:
+    count = await client.metadata.partition_count(options.topic)
+    for partition in options.partitions:
+        if partition >= count:
+            raise NoSuchPartitionError(
+                f"topic {options.topic} has no partition {partition}: they are 0 to {count - 1}"
+            )
+    return options.partitions or range(count)
+
+
+def _reader(
+    client: Client, options: ConsumeOptions, partition: int, reader_count: int
+) -> PartitionReader:
+    prefetch_chunks = PREFETCH_CHUNKS if reader_count <= FEW_READERS else 1
+    share = HELD_BYTES // (reader_count * prefetch_chunks)
+    return client.reader(
+        options.topic,
+        partition,
+        start=options.start,
+        follow=options.is_following,
+        on_out_of_range=options.on_out_of_range,
+        max_bytes=max(FETCH_BYTES_MIN, min(FETCH_BYTES, share)),
+        prefetch_chunks=prefetch_chunks,
+    )
+
+
+def _in_order(
+    readers: Sequence[PartitionReader], options: ConsumeOptions
+) -> AsyncGenerator[list[ConsumedRecord], None]:
+    if options.is_by_time:
+        return by_time(readers)
+    if options.is_following:
+        return as_they_come(readers)
+    return one_after_the_other(readers)

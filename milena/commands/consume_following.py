@@ -1,0 +1,99 @@
+"""``milena consume --follow`` and ``--group``: goes on with what comes, also in partitions that are added meanwhile."""
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import click
+
+from milena.client import Client
+from milena.commands.consume_options import ConsumeOptions
+from milena.commands.target import EXIT_INTERRUPTED
+from milena.standard_streams import DaemonThread, write_all
+
+RECORDS_AT_ONCE = 2_000
+"""What is printed before a member of a group may commit it, or give partitions back."""
+
+
+class InterruptedByUserError(click.exceptions.Exit):
+    """It was told to stop, and has done so in order."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_INTERRUPTED)
+
+
+def check_member(*, is_by_time: bool, has_offset: bool, has_partitions: bool) -> None:
+    """What a member of a group cannot be told.
+
+    Raises:
+        click.UsageError: it was told so.
+    """
+    if is_by_time:
+        raise click.UsageError("--order time needs an end, which --group has not; leave out one")
+    if has_partitions:
+        raise click.UsageError("with --group, partitions are the group's to share out")
+    if has_offset:
+        raise click.UsageError(
+            "with --group, one offset for all partitions makes no sense: use milena groups reset"
+        )
+
+
+async def print_following(client: Client, options: ConsumeOptions) -> None:
+    """Print what comes, until cancelled: all partitions, or those that the group gives.
+
+    Coming back for more says that what was given is printed, and may be committed.
+    """
+    # A topic that is not there is a mistake here, though a group may wait for one.
+    await client.metadata.partition_count(options.topic)
+    left = options.records_max
+    with DaemonThread("standard output") as output, ended_by_signals():
+        async with client.consumer(
+            options.topic,
+            group=options.group,
+            start=options.start,
+            on_out_of_range=options.on_out_of_range,
+        ) as consumer:
+            while left is None or left > 0:
+                most = RECORDS_AT_ONCE if left is None else min(left, RECORDS_AT_ONCE)
+                records = await consumer.poll(most)
+                data = options.layout.encode(records)
+                await output.call(partial(write_all, sys.stdout.fileno(), data))
+                if left is not None:
+                    left -= len(records)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM cancel the task, so that it leaves its group; another one ends the process as ever."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None, "called in a task"
+    signals = (signal.SIGINT, signal.SIGTERM) if _is_main_thread() else ()
+    is_interrupted = False
+
+    def interrupt() -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        for number in signals:
+            loop.remove_signal_handler(number)
+        task.cancel()
+
+    for number in signals:
+        loop.add_signal_handler(number, interrupt)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not is_interrupted:
+            raise
+        task.uncancel()
+        raise InterruptedByUserError from None
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

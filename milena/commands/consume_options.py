@@ -1,0 +1,25 @@
+"""What ``milena consume`` was asked for (pure values)."""
+
+from dataclasses import dataclass
+
+from milena.formats import Layout
+from milena.read_cursor import OnOutOfRange
+from milena.records import Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    """What to read and how to print it.
+
+    ``group`` None: alone; ``partitions`` empty: all; ``records_max`` None: all.
+    """
+
+    topic: str
+    group: str | None
+    partitions: tuple[int, ...]
+    start: Position
+    is_following: bool
+    is_by_time: bool
+    records_max: int | None
+    on_out_of_range: OnOutOfRange
+    layout: Layout

@@ -1,0 +1,120 @@
+"""``milena groups``: consumer groups, how far they are, and changes of that."""
+
+from collections.abc import Sequence
+
+import click
+
+from milena import group_output, output
+from milena.admin import AdminClient
+from milena.commands.options import confirm, moment
+from milena.commands.target import Target
+from milena.group_admin import PartitionLag
+from milena.group_views import GroupView
+from milena.records import Position, StartAt, TimestampMs
+
+
+@click.group()
+def groups() -> None:
+    """List, describe, reset and delete consumer groups."""
+
+
+@groups.command("list")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def list_groups(target: Target, is_json: bool) -> None:
+    """List all consumer groups."""
+    found = target.run(lambda client: client.groups())
+    if is_json:
+        click.echo(output.as_json([group_output.summary_json(group) for group in found]))
+    elif found:
+        click.echo(group_output.groups_text(found))
+    else:
+        click.echo("no groups", err=True)
+
+
+@groups.command("describe")
+@click.argument("group")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def describe_group(target: Target, group: str, is_json: bool) -> None:
+    """Show the group GROUP: its members, and for each partition its offset, the end, the lag and who has it."""
+
+    async def work(client: AdminClient) -> tuple[GroupView, list[PartitionLag]]:
+        found = await client.group(group)
+        return found, await client.group_lags(found)
+
+    found, lags = target.run(work)
+    if is_json:
+        click.echo(output.as_json(group_output.group_json(found, lags)))
+    else:
+        click.echo(group_output.group_text(found, lags))
+
+
+def _parse_end_or_offset(
+    ctx: click.Context, parameter: click.Parameter, text: str | None
+) -> Position | None:
+    if text is None:
+        return None
+    if text in {end.value for end in StartAt}:
+        return StartAt(text)
+    if not (text.isascii() and text.isdigit()):
+        raise click.BadParameter(
+            f"{text!r} is neither an offset nor earliest nor latest", ctx=ctx, param=parameter
+        )
+    return int(text)
+
+
+@groups.command("reset")
+@click.argument("group")
+@click.option("--topic", required=True, metavar="NAME", help="The topic to go on elsewhere in.")
+@click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True,
+              metavar="N", help="Only this partition; may be repeated.  [default: all]")  # fmt: skip
+@click.option("--to-offset", "place", callback=_parse_end_or_offset, metavar="N|earliest|latest",
+              help="The next offset to read; what is out of range becomes that end of it.")  # fmt: skip
+@click.option("--to-time", "time_ms", callback=moment, metavar="TIME",
+              help="The first record at or after this time: ISO-8601, ms since 1970, or -1h.")  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def reset_group(
+    target: Target,
+    group: str,
+    topic: str,
+    partitions: Sequence[int],
+    place: Position | None,
+    time_ms: int | None,
+    yes: bool,
+    is_json: bool,
+) -> None:
+    """Let the group GROUP go on elsewhere in a topic. It must have no members: stop them first."""
+    if (place is None) == (time_ms is None):
+        raise click.UsageError("say either --to-offset or --to-time")
+    position: Position | None = TimestampMs(time_ms) if time_ms is not None else place
+    assert position is not None, "one of the two was said"
+    confirm(
+        f"Reset the offsets of group {group} in topic {topic}?",
+        f"the former offsets of {group} are forgotten",
+        yes,
+    )
+    done = target.run(
+        lambda client: client.reset_group(
+            group, topic, position, partitions=sorted(set(partitions)) or None
+        )
+    )
+    rows = sorted((where.partition, offset) for where, offset in done.items())
+    if is_json:
+        click.echo(output.as_json([{"partition": p, "offset": offset} for p, offset in rows]))
+    else:
+        click.echo(output.table(("PARTITION", "OFFSET"), rows))
+
+
+@groups.command("delete")
+@click.argument("group")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def delete_group(target: Target, group: str, yes: bool, is_json: bool) -> None:
+    """Forget the group GROUP and its offsets. It must have no members."""
+    confirm(f"Delete group {group} and its offsets?", f"the offsets of {group} are forgotten", yes)
+    target.run(lambda client: client.delete_group(group))
+    click.echo(output.as_json({"deleted": group}) if is_json else f"deleted group {group}")

@@ -1,0 +1,33 @@
+"""``milena nodes``: the cluster's nodes, and forgetting one that is gone."""
+
+import click
+
+from milena import output
+from milena.commands.target import Target
+
+
+@click.group()
+def nodes() -> None:
+    """List nodes, and remove one that is gone for good."""
+
+
+@nodes.command("list")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def list_nodes(target: Target, is_json: bool) -> None:
+    """List every node that is registered, alive or not."""
+    view = target.run(lambda client: client.cluster())
+    click.echo(output.as_json(output.nodes_json(view)) if is_json else output.nodes_text(view))
+
+
+@nodes.command("remove")
+@click.argument("node_id", type=click.IntRange(min=1))
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def remove_node(target: Target, node_id: int, is_json: bool) -> None:
+    """Forget the node NODE_ID, which was scaled away or will not come back.
+
+    Refused while it is alive, holds replicas, or is a voter of the metadata quorum. Started again, it joins anew.
+    """
+    target.run(lambda client: client.remove_node(node_id))
+    click.echo(output.as_json({"removed": node_id}) if is_json else f"removed node {node_id}")

@@ -1,0 +1,55 @@
+"""What command-line options of several commands share: callbacks for ``click.option``, and asking before a loss."""
+
+import re
+import sys
+
+import click
+
+from milena.clock import SystemClock
+from milena.lines import parse_separator
+from milena.times import parse_moment
+
+
+def separator(ctx: click.Context, parameter: click.Parameter, text: str | None) -> bytes | None:
+    r"""The bytes that a text with escapes (``\t``, ``\0``, ``\x1f``) stands for."""
+    if text is None:
+        return None
+    try:
+        return parse_separator(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
+
+
+_RATE = re.compile(r"([0-9]{1,15})([kmg]?)b?(?:/s)?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+
+
+def byte_rate(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Bytes a second, with a unit of thousands or without: 800000, 800k, 50MB/s, 1G."""
+    if text is None:
+        return None
+    found = _RATE.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(
+            f"{text!r} is no number of bytes; examples: 800000, 50M", ctx=ctx, param=parameter
+        )
+    return int(found[1]) * _UNITS[found[2].lower()]
+
+
+def confirm(question: str, why: str, yes: bool) -> None:
+    """Ask before something is lost, or insist on --yes where nobody can be asked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{why}: say --yes")
+    click.confirm(question, abort=True, err=True)
+
+
+def moment(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """A moment in ms since 1970; what is relative is relative to now."""
+    if text is None:
+        return None
+    try:
+        return parse_moment(text, now_ms=SystemClock().wall_ms())
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error

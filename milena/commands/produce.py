@@ -1,0 +1,245 @@
+"""``milena produce``: lines from standard input or a file into a topic."""
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import click
+from tqdm import tqdm
+
+from milena import output
+from milena.client import Client
+from milena.clock import SystemClock
+from milena.commands.options import separator
+from milena.commands.target import (
+    EXIT_INTERRUPTED,
+    EXIT_REFUSED,
+    NoSuchPartitionError,
+    Target,
+    exit_code,
+)
+from milena.errors import TargetNotFoundError
+from milena.line_producer import LineOptions, LineProducer
+from milena.line_source import STANDARD_INPUT, BadSourceError, LineSource
+from milena.lines import LineRule
+from milena.produce_tally import Tally, counted
+from milena.producer_options import COMPRESSIONS, ProducerKeywords, ProducerOptions
+
+_DEFAULTS = ProducerOptions()
+_ACKS: dict[str, Literal["all", 1, 0]] = {"all": "all", "1": 1, "0": 0}
+_PACKED_SUFFIX = ".gz"
+
+
+def _headers(
+    ctx: click.Context, parameter: click.Parameter, values: Sequence[str]
+) -> tuple[tuple[str, bytes | None], ...]:
+    found: list[tuple[str, bytes | None]] = []
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", ctx=ctx, param=parameter)
+        found.append((name, value.encode()))
+    return tuple(found)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+                default=STANDARD_INPUT)  # fmt: skip
+@click.option("--gzip", "is_packed", is_flag=True,
+              help="The input is packed; a FILE that ends in .gz is taken to be.")  # fmt: skip
+@click.option("--key-separator", callback=separator, metavar="TEXT",
+              help=r"A line is KEY, TEXT, VALUE; \t and the like are understood.")  # fmt: skip
+@click.option("--key-field", metavar="PATH",
+              help="A line is JSON, its key the field at this dotted path.")  # fmt: skip
+@click.option("--header", "headers", multiple=True, callback=_headers, metavar="NAME=VALUE",
+              help="A header of every record; may be repeated.")  # fmt: skip
+@click.option("--null-marker", metavar="TEXT", help="A value that is exactly this is a tombstone.")
+@click.option("--on-bad-line", type=click.Choice(["fail", "skip"]), default="fail",
+              show_default=True, help="What to do with a line that has no key.")  # fmt: skip
+@click.option("--partition", "-p", type=click.IntRange(min=0), metavar="N",
+              help="Everything into this partition.  [default: by key, else in turns]")  # fmt: skip
+@click.option("--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True,
+              help="Who must have a record: all replicas in sync, the leader, nobody.")  # fmt: skip
+@click.option("--compression", type=click.Choice(list(COMPRESSIONS)),
+              default=_DEFAULTS.compression, show_default=True, help="Of whole batches.")  # fmt: skip
+@click.option("--batch-bytes", type=click.IntRange(min=1 << 10, max=32 << 20), metavar="BYTES",
+              default=_DEFAULTS.batch_bytes, show_default=True, help="How large a batch may get.")  # fmt: skip
+@click.option("--linger-ms", type=click.FloatRange(min=0, max=3_600_000), metavar="MS",
+              default=_DEFAULTS.linger_ms, show_default=True,
+              help="How long a record may wait for others.")  # fmt: skip
+@click.option("--no-idempotent", is_flag=True,
+              help="Do not number batches: a retry may then write a record twice.")  # fmt: skip
+@click.option("--timeout", "delivery_s", type=click.FloatRange(min=0.1, max=86_400),
+              metavar="SECONDS", default=_DEFAULTS.delivery_timeout_ms / 1000, show_default=True,
+              help="How long a record may take to be acknowledged, retries included.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True,
+              help="A summary for programs on standard output.")  # fmt: skip
+@click.pass_obj
+def produce(
+    target: Target,
+    topic: str,
+    file: str,
+    is_packed: bool,
+    key_separator: bytes | None,
+    key_field: str | None,
+    headers: tuple[tuple[str, bytes | None], ...],
+    null_marker: str | None,
+    on_bad_line: str,
+    partition: int | None,
+    acks: str,
+    compression: str,
+    batch_bytes: int,
+    linger_ms: float,
+    no_idempotent: bool,
+    delivery_s: float,
+    is_json: bool,
+) -> None:
+    """Write each line of FILE, or of standard input, to TOPIC as one record.
+
+    The bytes of a line are kept as they are, without the line feed at its end. Ends with 0 when every line was
+    acknowledged; else the first line that was not is named.
+    """
+    if key_separator is not None and key_field is not None:
+        raise click.UsageError("give one of --key-separator and --key-field")
+    options = LineOptions(
+        topic=topic,
+        rule=LineRule(
+            key_separator=key_separator,
+            key_field=None if key_field is None else tuple(key_field.split(".")),
+            null_marker=None if null_marker is None else null_marker.encode(),
+        ),
+        partition=partition,
+        headers=headers,
+        is_skipping_bad_lines=on_bad_line == "skip",
+    )
+    keywords = ProducerKeywords(
+        acks=_ACKS[acks],
+        compression=compression,
+        batch_bytes=batch_bytes,
+        # A node that is asked for nothing larger than this takes a batch of it in one piece.
+        buffer_bytes=max(_DEFAULTS.buffer_bytes, 4 * batch_bytes),
+        linger_ms=linger_ms,
+        idempotent=not no_idempotent,
+        delivery_timeout_ms=delivery_s * 1000,
+    )
+    try:
+        ProducerOptions(**keywords)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    run = ProduceRun(options, keywords)
+    try:
+        with LineSource(file, is_packed=is_packed or file.endswith(_PACKED_SUFFIX)) as source:
+            target.run_client(lambda client: run.run(client, source))
+    except BadSourceError as error:
+        run.report(is_json=is_json)
+        raise click.ClickException(str(error)) from error
+    run.report(is_json=is_json)
+    code = report_trouble(run.tally)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+class ProduceRun:
+    """One run, and what is known of it whether it comes to its end or not."""
+
+    def __init__(self, options: LineOptions, keywords: ProducerKeywords) -> None:
+        self.tally = Tally()
+        self._options = options
+        self._keywords = keywords
+        self._clock = SystemClock()
+        self._begun_ms = self._clock.now_ms()
+
+    async def run(self, client: Client, source: LineSource) -> None:
+        """Send everything and wait for it."""
+        await check_place(client, self._options.topic, self._options.partition)
+        self._begun_ms = self._clock.now_ms()
+        async with client.producer(**self._keywords) as producer:
+            lines = LineProducer(self._options, producer)
+            self.tally = lines.tally
+            with stopping_on_interrupt(lines.stop), progress_bar(source) as on_progress:
+                await lines.run(source, on_progress)
+
+    def report(self, *, is_json: bool) -> None:
+        """The summary: a line for people, or JSON for programs."""
+        elapsed_ms = self._clock.now_ms() - self._begun_ms
+        if is_json:
+            click.echo(output.as_json(self.tally.summary_json(elapsed_ms)))
+        else:
+            click.echo(self.tally.summary_text(elapsed_ms), err=True)
+
+
+async def check_place(client: Client, topic: str, partition: int | None) -> None:
+    """Refuse a partition that the topic does not have before anything is read.
+
+    A topic that is not there may come to be with the first record; that is the producer's to find out.
+    """
+    try:
+        count = await client.metadata.partition_count(topic)
+    except TargetNotFoundError:
+        return
+    if partition is not None and partition >= count:
+        raise NoSuchPartitionError(
+            f"topic {topic} has no partition {partition}: they are 0 to {count - 1}"
+        )
+
+
+def report_trouble(tally: Tally) -> int:
+    """Say what went wrong, if anything; the exit code."""
+    if tally.first_failure is not None:
+        line, error = tally.first_failure
+        click.echo(f"milena: line {line} was not acknowledged: {error.message}", err=True)
+        return exit_code(error)
+    if tally.bad_line is not None and not tally.skipped:
+        click.echo(
+            f"milena: line {tally.bad_line.line}: {tally.bad_line.reason}; "
+            f"{counted(tally.acknowledged, 'record')} before it written",
+            err=True,
+        )
+        return EXIT_REFUSED
+    if tally.is_interrupted:
+        click.echo(f"milena: interrupted after line {tally.lines}, which is written", err=True)
+        return EXIT_INTERRUPTED
+    return 0
+
+
+@contextmanager
+def stopping_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
+    """The first Ctrl-C stops reading, and what was read is still sent; the second one ends it all."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def on_interrupt() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        stop()
+
+    loop.add_signal_handler(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+@contextmanager
+def progress_bar(source: LineSource) -> Iterator[Callable[[int], None]]:
+    """On a terminal: how far into the file, and how fast."""
+    is_shown = sys.stderr.isatty() and source.size_bytes is not None
+    with tqdm(
+        desc="produce",
+        total=source.size_bytes,
+        unit="B",
+        unit_scale=True,
+        file=sys.stderr,
+        disable=not is_shown,
+    ) as bar:
+
+        def on_progress(position: int) -> None:
+            bar.update(position - bar.n)
+
+        yield on_progress

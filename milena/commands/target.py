@@ -1,0 +1,74 @@
+"""What every command shares: which cluster it speaks to, and what its exit code says."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import click
+
+from milena.admin import AdminClient
+from milena.client import Client
+from milena.errors import (
+    ClientError,
+    TargetExistsError,
+    TargetNotFoundError,
+    UnknownResultError,
+    UnreachableError,
+)
+
+EXIT_DEGRADED = 1
+EXIT_REFUSED = 1
+EXIT_UNREACHABLE = 2
+EXIT_UNKNOWN = 3
+EXIT_NOT_FOUND = 4
+EXIT_EXISTS = 5
+EXIT_USAGE = 64
+EXIT_MISSING_EXTRA = 69
+EXIT_INTERRUPTED = 130
+
+_EXIT_CODES: tuple[tuple[type[ClientError], int], ...] = (
+    (UnreachableError, EXIT_UNREACHABLE),
+    (UnknownResultError, EXIT_UNKNOWN),
+    (TargetNotFoundError, EXIT_NOT_FOUND),
+    (TargetExistsError, EXIT_EXISTS),
+)
+
+T = TypeVar("T")
+
+
+class NoSuchPartitionError(click.ClickException):
+    """The topic is there, a partition that was named is not."""
+
+    exit_code = EXIT_NOT_FOUND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Which node to ask, and how long."""
+
+    url: str
+    timeout_s: float
+
+    def run(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
+        """Run one piece of administration with a client of its own."""
+
+        async def inside() -> T:
+            async with AdminClient(self.url, timeout_s=self.timeout_s) as client:
+                return await work(client)
+
+        return asyncio.run(inside())
+
+    def run_client(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Run one piece of work with records."""
+
+        async def inside() -> T:
+            async with Client(self.url, timeout_s=self.timeout_s) as client:
+                return await work(client)
+
+        return asyncio.run(inside())
+
+
+def exit_code(error: ClientError) -> int:
+    """The exit code that tells what the error means."""
+    return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), EXIT_REFUSED)

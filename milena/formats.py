@@ -1,0 +1,84 @@
+"""Records to the bytes that ``milena consume`` prints (pure)."""
+
+import base64
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, unique
+
+from milena.fields import Json
+from milena.records import ConsumedRecord
+
+
+@unique
+class Format(Enum):
+    """What is printed of a record."""
+
+    VALUE = "value"
+    KEY_VALUE = "key-value"
+    JSON = "json"
+    RAW = "raw"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A format and what stands between things. ``null_marker`` stands for a key or value that is none."""
+
+    format: Format = Format.VALUE
+    separator: bytes = b"\n"
+    key_separator: bytes = b"\t"
+    null_marker: bytes = b"null"
+
+    def encode(self, records: Iterable[ConsumedRecord]) -> bytes:
+        """The records, one after the other."""
+        end = b"" if self.format is Format.RAW else self.separator
+        line = self._line()
+        return b"".join([line(record) + end for record in records])
+
+    def _line(self) -> Callable[[ConsumedRecord], bytes]:
+        match self.format:
+            case Format.VALUE:
+                return self._value
+            case Format.KEY_VALUE:
+                return self._key_value
+            case Format.JSON:
+                return json_line
+            case Format.RAW:
+                return _raw
+
+    def _value(self, record: ConsumedRecord) -> bytes:
+        return self.null_marker if record.value is None else record.value
+
+    def _key_value(self, record: ConsumedRecord) -> bytes:
+        key = self.null_marker if record.key is None else record.key
+        return key + self.key_separator + self._value(record)
+
+
+def _raw(record: ConsumedRecord) -> bytes:
+    return record.value or b""
+
+
+def json_line(record: ConsumedRecord) -> bytes:
+    """One JSON object. Bytes that are no UTF-8 are base64, and a field ``…_encoding`` beside them says so."""
+    fields: dict[str, Json] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        **_text_field("key", record.key),
+        **_text_field("value", record.value),
+    }
+    if record.headers:
+        fields["headers"] = [
+            {"key": name, **_text_field("value", value)} for name, value in record.headers
+        ]
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _text_field(name: str, value: bytes | None) -> dict[str, Json]:
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {name: base64.b64encode(value).decode(), f"{name}_encoding": "base64"}

@@ -1,0 +1,125 @@
+"""Consumer groups as nodes describe them: values, and reading them from answers (pure)."""
+
+from dataclasses import dataclass
+
+from milena.errors import UnexpectedAnswerError
+from milena.fields import Fields
+from milena.records import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset:
+    """What a group has committed in a partition: ``offset`` is that of the next record to read."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One member: what it works on, is to give back, and waits for."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    is_rest: bool
+    member_epoch: int
+    topics: tuple[str, ...]
+    pattern: str | None
+    assignment: frozenset[TopicPartition]
+    revoking: frozenset[TopicPartition]
+    pending: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSummary:
+    """A group in a list.
+
+    ``state``: EMPTY, RECONCILING or STABLE. ``coordinator``: a broker's id, None while there is none.
+    """
+
+    group_id: str
+    state: str
+    generation: int
+    assignor: str
+    coordinator: int | None
+    member_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """A group with its members and what it has committed."""
+
+    summary: GroupSummary
+    members: tuple[GroupMember, ...]
+    offsets: dict[TopicPartition, GroupOffset]
+
+    def owner_of(self, where: TopicPartition) -> GroupMember | None:
+        """The member that works on a partition, or has not given it back yet."""
+        return next((m for m in self.members if where in m.assignment or where in m.revoking), None)
+
+
+def group_summary(fields: Fields, member_count: int) -> GroupSummary:
+    """What a list and a description have in common."""
+    return GroupSummary(
+        group_id=fields.text("group_id"),
+        state=fields.text("state"),
+        generation=fields.integer("generation"),
+        assignor=fields.text("assignor", default=""),
+        coordinator=fields.optional_integer("coordinator"),
+        member_count=member_count,
+    )
+
+
+def group_view(fields: Fields) -> GroupView:
+    """A group's description."""
+    members = sorted(map(_member, fields.objects("members")), key=lambda m: m.member_id)
+    return GroupView(
+        summary=group_summary(fields, len(members)),
+        members=tuple(members),
+        offsets=group_offsets(fields),
+    )
+
+
+def _member(fields: Fields) -> GroupMember:
+    return GroupMember(
+        member_id=fields.text("member_id"),
+        instance_id=fields.optional_text("instance_id"),
+        client_id=fields.text("client_id", default=""),
+        host=fields.text("host", default=""),
+        is_rest=fields.boolean("is_rest", default=False),
+        member_epoch=fields.integer("member_epoch"),
+        topics=fields.strings("topics"),
+        pattern=fields.optional_text("pattern"),
+        assignment=partitions_of(fields, "assignment"),
+        revoking=partitions_of(fields, "revoking"),
+        pending=partitions_of(fields, "pending"),
+    )
+
+
+def partitions_of(fields: Fields, name: str) -> frozenset[TopicPartition]:
+    """``[{"topic", "partitions": [..]}]`` as a set; absent means empty."""
+    if not fields.has(name):
+        return frozenset()
+    return frozenset(
+        TopicPartition(entry.text("topic"), partition)
+        for entry in fields.objects(name)
+        for partition in entry.integers("partitions")
+    )
+
+
+def group_offsets(fields: Fields) -> dict[TopicPartition, GroupOffset]:
+    """``"offsets": {topic: {partition: {"offset", ..}}}``."""
+    found = {}
+    for topic, partitions in fields.members("offsets"):
+        for number, entry in partitions.members():
+            if not (number.isascii() and number.isdigit()):
+                raise UnexpectedAnswerError(f"offsets.{topic}: {number[:20]!r} is no partition")
+            found[TopicPartition(topic, int(number))] = GroupOffset(
+                offset=entry.integer("offset"),
+                leader_epoch=entry.integer("leader_epoch", default=-1),
+                metadata=entry.text("metadata", default=""),
+            )
+    return found

@@ -1,0 +1,128 @@
+"""Where ``milena produce`` takes its bytes from: standard input or a file, packed or not (blocking).
+
+Files are read without Python's buffers. Those hold a lock while they wait, and whoever closed such a file, or ended the
+process, would wait with them for a pipe that may stay silent for ever.
+"""
+
+import io
+import os
+import stat
+import sys
+import zlib
+from types import TracebackType
+from typing import Protocol, Self
+
+READ_BYTES = 256 << 10
+STANDARD_INPUT = "-"
+
+_GZIP_WINDOW_BITS = 31
+"""zlib's way to say "with a gzip header and trailer"."""
+
+
+class BadSourceError(Exception):
+    """The input cannot be read, or not any further; the message says why."""
+
+
+class _Stream(Protocol):
+    def read(self, size: int, /) -> bytes | None:
+        """What is there, up to ``size`` bytes, waiting for one; none at the end."""
+
+
+class _Unpacker:
+    """The plain bytes of gzip members, one after the other; zeros may fill up the end."""
+
+    def __init__(self, packed: io.FileIO) -> None:
+        self._packed = packed
+        self._held = b""
+        self._is_at_end = False
+        self._members = 0
+        self._decoder: zlib._Decompress | None = None
+
+    def read(self, size: int, /) -> bytes:
+        """Some plain bytes, none at the end.
+
+        Raises:
+            EOFError: the packed bytes end in the middle of a member.
+            zlib.error: they are no gzip.
+        """
+        while True:
+            if not self._held and not self._is_at_end:
+                self._held = self._packed.read(READ_BYTES) or b""
+                self._is_at_end = not self._held
+            if self._decoder is None and not self._begin_member():
+                if self._is_at_end:
+                    return b""
+                continue
+            piece = self._step(size)
+            if piece:
+                return piece
+
+    def _begin_member(self) -> bool:
+        if self._members:
+            self._held = self._held.lstrip(b"\0")
+        if not self._held:
+            return False
+        self._decoder = zlib.decompressobj(_GZIP_WINDOW_BITS)
+        return True
+
+    def _step(self, size: int) -> bytes:
+        decoder = self._decoder
+        assert decoder is not None, "a member has begun"
+        piece = decoder.decompress(self._held, size)
+        if decoder.eof:
+            self._held, self._decoder = decoder.unused_data, None
+            self._members += 1
+        else:
+            self._held = decoder.unconsumed_tail
+            if self._is_at_end and not piece:
+                raise EOFError("it ends in the middle of what was packed")
+        return piece
+
+
+class LineSource:
+    """Bytes of a file or of standard input (``-``). A context manager, for one thread; raises ``BadSourceError``."""
+
+    def __init__(self, path: str, *, is_packed: bool) -> None:
+        self.name = "standard input" if path == STANDARD_INPUT else path
+        is_standard = path == STANDARD_INPUT
+        try:
+            # Standard input is not ours to close.
+            self._file = io.FileIO(
+                sys.stdin.fileno() if is_standard else path, closefd=not is_standard
+            )
+        except OSError as error:
+            raise self._bad(error) from error
+        self._stream: _Stream = _Unpacker(self._file) if is_packed else self._file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Size of a file; None of a pipe or a terminal."""
+        found = os.fstat(self._file.fileno())
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def read(self) -> tuple[bytes, int]:
+        """Some bytes, none at the end, and how far into the file they end. Waits until there are some."""
+        try:
+            piece = self._stream.read(READ_BYTES) or b""
+            return piece, self._file.tell() if self._file.seekable() else 0
+        except zlib.error as error:
+            raise BadSourceError(
+                f"cannot read {self.name}: it is not, or no longer, gzip ({error})"
+            ) from error
+        except (OSError, EOFError) as error:
+            raise self._bad(error) from error
+
+    def _bad(self, error: Exception) -> BadSourceError:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return BadSourceError(f"cannot read {self.name}: {why}")

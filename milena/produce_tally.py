@@ -1,0 +1,114 @@
+"""What became of the lines that were sent, counted (pure)."""
+
+from dataclasses import dataclass, field
+
+from milena.errors import ClientError
+from milena.fields import Json
+from milena.records import Receipt
+
+
+def counted(count: int, thing: str) -> str:
+    """``1 line``, ``2 lines``."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+@dataclass(slots=True)
+class PartitionTally:
+    """Acknowledged records of one partition; the offsets are None under ``acks=0``."""
+
+    records: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is no record; lines count from 1."""
+
+    line: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one run.
+
+    Invariants:
+        - every line that was read was sent or is bad;
+        - at the end every record that was sent was acknowledged or failed.
+    """
+
+    lines: int = 0
+    sent: int = 0
+    sent_bytes: int = 0
+    """Of keys and values."""
+    acknowledged: int = 0
+    failed: int = 0
+    skipped: int = 0
+    """Bad lines that were left out."""
+    first_failure: tuple[int, ClientError] | None = None
+    bad_line: BadLine | None = None
+    """The first one."""
+    is_interrupted: bool = False
+    partitions: dict[int, PartitionTally] = field(default_factory=dict)
+
+    def on_delivery(self, line: int, receipt: Receipt | None, error: ClientError | None) -> None:
+        """What became of the record on this line: a receipt, or an error."""
+        if receipt is None:
+            assert error is not None, f"line {line} was neither written nor refused"
+            self.on_failure(line, error)
+            return
+        self.acknowledged += 1
+        tally = self.partitions.get(receipt.partition)
+        if tally is None:
+            tally = self.partitions[receipt.partition] = PartitionTally()
+        tally.records += 1
+        if receipt.offset is not None:
+            if tally.first_offset is None or receipt.offset < tally.first_offset:
+                tally.first_offset = receipt.offset
+            if tally.last_offset is None or receipt.offset > tally.last_offset:
+                tally.last_offset = receipt.offset
+
+    def on_failure(self, line: int, error: ClientError) -> None:
+        """The record on this line was not acknowledged."""
+        self.failed += 1
+        if self.first_failure is None or line < self.first_failure[0]:
+            self.first_failure = line, error
+
+    def summary_text(self, elapsed_ms: float) -> str:
+        """One line for people."""
+        seconds = elapsed_ms / 1000
+        rate = self.acknowledged / seconds if seconds > 0 else 0.0
+        text = (
+            f"{counted(self.acknowledged, 'record')}, {self.sent_bytes} bytes in {seconds:.2f} s "
+            f"({rate:.0f} records/s)"
+        )
+        if self.failed:
+            text += f", {self.failed} not acknowledged"
+        if self.skipped:
+            text += f", {counted(self.skipped, 'bad line')} skipped"
+        return text
+
+    def summary_json(self, elapsed_ms: float) -> Json:
+        """The same for programs, and more."""
+        return {
+            "lines": self.lines,
+            "records": self.acknowledged,
+            "bytes": self.sent_bytes,
+            "seconds": round(elapsed_ms / 1000, 3),
+            "not_acknowledged": self.failed,
+            "first_failed_line": self.first_failure[0] if self.first_failure else None,
+            "error": self.first_failure[1].message if self.first_failure else None,
+            "bad_lines_skipped": self.skipped,
+            "bad_line": self.bad_line.line if self.bad_line else None,
+            "is_interrupted": self.is_interrupted,
+            "partitions": [
+                {
+                    "partition": partition,
+                    "records": tally.records,
+                    "first_offset": tally.first_offset,
+                    "last_offset": tally.last_offset,
+                }
+                for partition, tally in sorted(self.partitions.items())
+            ],
+        }

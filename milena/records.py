@@ -1,0 +1,101 @@
+"""What goes in and what comes out: records, receipts, and where a reader begins and ends (pure values)."""
+
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import NamedTuple
+
+from storage.batch import Headers
+from storage.types import TimestampType
+
+__all__ = [
+    "ConsumedRecord",
+    "FetchedChunk",
+    "Headers",
+    "LastN",
+    "Position",
+    "Receipt",
+    "StartAt",
+    "TimestampMs",
+    "TopicPartition",
+]
+
+
+class TopicPartition(NamedTuple):
+    """A partition, by its topic's name and its number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class ConsumedRecord(NamedTuple):
+    """One committed record. A value of None is a tombstone; ``headers`` is empty when there are none.
+
+    A tuple, for millions of them are made a second: nothing else that has names is made as fast.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: TimestampType
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """Where a record went. ``offset`` is None under ``acks=0``, which asks nobody."""
+
+    topic: str
+    partition: int
+    offset: int | None
+    timestamp_ms: int
+
+
+@unique
+class StartAt(Enum):
+    """The two ends of a partition: its first readable offset, its high watermark."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampMs:
+    """The first record at or after this time, in ms since 1970; the high watermark when there is none."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastN:
+    """This many offsets before the high watermark, or as many as there are."""
+
+    value: int
+
+
+Position = int | StartAt | TimestampMs | LastN
+"""Where in a partition to begin; an integer is an offset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedChunk:
+    """Whole stored batches as a node sent them, checksums verified; what Spark turns into Arrow.
+
+    The first batch may begin before ``start_offset`` and the last may end after ``end_offset``: the records to take are
+    those with ``start_offset <= offset < end_offset``. ``next_offset`` is where to go on (it is ``end_offset`` unless
+    the answer ended earlier, and it may lie beyond the last record: compaction leaves gaps).
+    """
+
+    topic: str
+    partition: int
+    data: bytes
+    start_offset: int
+    end_offset: int
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int

@@ -1,0 +1,68 @@
+"""From what a program holds to the bytes that a record is (pure).
+
+A serializer is a function from an object to bytes. None is never given to one: a missing key stays missing, and a
+missing value is a tombstone.
+"""
+
+import json
+from collections.abc import Callable
+
+from milena.errors import BadRecordError
+
+Serializer = Callable[[object], bytes]
+
+
+def plain_bytes(given: object) -> bytes:
+    """Bytes as they are, text as UTF-8; the default.
+
+    Raises:
+        BadRecordError: anything else.
+    """
+    if isinstance(given, bytes):
+        return given
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    if isinstance(given, str):
+        return _utf8(given)
+    raise BadRecordError(
+        f"{type(given).__name__} is neither bytes nor text; give the producer a serializer for it"
+    )
+
+
+def json_bytes(given: object) -> bytes:
+    """Compact JSON in UTF-8, the form in which the HTTP API stores JSON keys and values.
+
+    Raises:
+        BadRecordError: what JSON cannot hold.
+    """
+    try:
+        text = json.dumps(given, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRecordError(f"cannot be JSON: {error}") from error
+    return _utf8(text)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRecordError(f"the text is not valid Unicode: {error}") from error
+
+
+def serialize(serializer: Serializer, given: object, what: str) -> bytes | None:
+    """The bytes of a key or value; ``what`` names it in errors.
+
+    Raises:
+        BadRecordError: the serializer failed, or made something else than bytes.
+    """
+    if given is None:
+        return None
+    try:
+        made: object = serializer(given)
+    except BadRecordError as error:
+        raise BadRecordError(f"{what}: {error.message}") from error
+    except Exception as error:
+        raise BadRecordError(f"{what}: its serializer failed: {error!r}") from error
+    if isinstance(made, bytes):
+        return made
+    raise BadRecordError(f"{what}: its serializer made {type(made).__name__} in place of bytes")

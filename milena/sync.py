@@ -1,0 +1,294 @@
+"""The client for programs that block: the same as ``milena.client``, driven by a loop on a thread of its own.
+
+    with milena.sync.Client("localhost:8082") as client, client.producer() as producer:
+        delivery = producer.send("orders", b"tea", key=b"u1")
+        print(delivery.result().offset)
+
+Records do not change threads one by one: ``send`` puts them into the producer's batches itself, and readers hand over
+an answer's records at a time. A client opens nothing before it is used, and opens its own connections in each process
+that uses it; producers and readers belong to the process that opened them.
+"""
+
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from milena.admin import TIMEOUT_S, AdminClient, OffsetRange
+from milena.blocking import Delivery, PartitionReader, Producer, Resource
+from milena.blocking_consumer import Consumer, on_threads
+from milena.client import Client as AsyncClient
+from milena.cluster_view import ClusterView, TopicView
+from milena.consumer import Consumer as AsyncConsumer
+from milena.consumer_options import ConsumerKeywords
+from milena.group_admin import PartitionLag
+from milena.group_views import GroupSummary, GroupView
+from milena.loop_thread import LoopThread
+from milena.metadata import MAX_AGE_MS
+from milena.producer_options import ProducerKeywords
+from milena.read_cursor import OnOutOfRange
+from milena.reader import FETCH_BYTES, PATIENCE_MS, PREFETCH_CHUNKS, WAIT_MS
+from milena.reader import PartitionReader as AsyncPartitionReader
+from milena.records import Position, StartAt, TopicPartition
+
+__all__ = [
+    "Admin",
+    "Client",
+    "Consumer",
+    "Delivery",
+    "PartitionReader",
+    "Producer",
+]
+
+T = TypeVar("T")
+
+_Work = Callable[[AdminClient], Coroutine[object, object, T]]
+
+
+class Client:
+    """Connections to a cluster's nodes. A context manager; may be used from several threads.
+
+    Args:
+        url: any node of the cluster, or several.
+        timeout_s: how long one call to one node may take where a call has no limit of its own.
+        metadata_max_age_ms: how long a change of partitions may go unnoticed while nothing fails.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        metadata_max_age_ms: float = MAX_AGE_MS,
+    ) -> None:
+        self._url = url
+        self._timeout_s = timeout_s
+        self._metadata_max_age_ms = metadata_max_age_ms
+        self._lock = threading.Lock()
+        self._opened: tuple[LoopThread, AsyncClient] | None = None
+        self._users: set[Resource] = set()
+        """What was opened and not closed yet."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close(kind, error, trace)
+
+    def close(self) -> None:
+        """Close producers and readers that are still open, then all connections. Safe to call again."""
+        self._close(None, None, None)
+
+    @property
+    def admin(self) -> "Admin":
+        """Topics, offsets, the cluster."""
+        return Admin(self)
+
+    def producer(self, **options: Unpack[ProducerKeywords]) -> "Producer":
+        """A producer, to be used as a context manager; ``ProducerOptions`` lists the keywords.
+
+        Raises:
+            ValueError: an option out of its range, or at odds with another.
+        """
+        thread, client = self._open()
+        producer = Producer(client.producer(**options), thread, on_exit=self._users.discard)
+        self._users.add(producer)
+        return producer
+
+    def reader(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        start: Position = StartAt.EARLIEST,
+        end: int | None = None,
+        follow: bool = False,
+        on_out_of_range: OnOutOfRange = OnOutOfRange.FAIL,
+        max_bytes: int = FETCH_BYTES,
+        wait_ms: int = WAIT_MS,
+        prefetch_chunks: int = PREFETCH_CHUNKS,
+        patience_ms: float = PATIENCE_MS,
+    ) -> "PartitionReader":
+        """A reader of one partition, to be used as a context manager; parameters as those of ``Client.reader``."""
+        thread, client = self._open()
+
+        async def make() -> AsyncPartitionReader:
+            # On the loop, to which its queues belong.
+            return client.reader(
+                topic,
+                partition,
+                start=start,
+                end=end,
+                follow=follow,
+                on_out_of_range=on_out_of_range,
+                max_bytes=max_bytes,
+                wait_ms=wait_ms,
+                prefetch_chunks=prefetch_chunks,
+                patience_ms=patience_ms,
+            )
+
+        reader = PartitionReader(thread.run(make()), thread, on_exit=self._users.discard)
+        self._users.add(reader)
+        return reader
+
+    def consumer(
+        self, *topics: str, pattern: str | None = None, **options: Unpack[ConsumerKeywords]
+    ) -> Consumer:
+        """A consumer, to be used as a context manager; parameters and errors as those of ``Client.consumer``.
+
+        A listener's methods are called on a thread of their own, while this one waits in ``poll`` or for the next
+        record; they may call the consumer.
+        """
+        thread, client = self._open()
+        options["listener"] = on_threads(options.get("listener"))
+
+        async def make() -> AsyncConsumer:
+            # On the loop, to which its events belong.
+            return client.consumer(*topics, pattern=pattern, **options)
+
+        consumer = Consumer(thread.run(make()), thread, on_exit=self._users.discard)
+        self._users.add(consumer)
+        return consumer
+
+    def _open(self) -> tuple[LoopThread, AsyncClient]:
+        """The loop and client of this process, started now if there are none."""
+        with self._lock:
+            if self._opened is None or not self._opened[0].is_ours:
+                thread = LoopThread()
+                client = AsyncClient(
+                    self._url,
+                    timeout_s=self._timeout_s,
+                    metadata_max_age_ms=self._metadata_max_age_ms,
+                )
+                thread.run(client.__aenter__())
+                self._opened = thread, client
+                self._users = set()
+            return self._opened
+
+    def _call(self, work: _Work[T]) -> T:
+        thread, client = self._open()
+        return thread.run(work(client.admin))
+
+    def _close(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            opened, self._opened = self._opened, None
+            users, self._users = self._users, set()
+        if opened is None or not opened[0].is_ours:
+            return
+        thread, client = opened
+        try:
+            for user in list(users):
+                user.__exit__(kind, error, trace)
+        finally:
+            try:
+                thread.run(client.__aexit__(None, None, None))
+            finally:
+                thread.close()
+
+
+class Admin:
+    """``milena.admin.AdminClient``, blocking."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def cluster(self) -> ClusterView:
+        """Nodes, topics and leaders."""
+        return self._client._call(lambda admin: admin.cluster())
+
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        return self._client._call(lambda admin: admin.cluster_id())
+
+    def topic_names(self) -> list[str]:
+        """Names of all topics, sorted."""
+        return self._client._call(lambda admin: admin.topic_names())
+
+    def topic(self, name: str) -> TopicView:
+        """One topic with its effective configs and partitions."""
+        return self._client._call(lambda admin: admin.topic(name))
+
+    def offsets(self, topic: TopicView) -> list[OffsetRange]:
+        """The readable range of every partition."""
+        return self._client._call(lambda admin: admin.offsets(topic))
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic; None leaves the choice to the cluster."""
+        self._client._call(
+            lambda admin: admin.create_topic(
+                name,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                configs=configs,
+            )
+        )
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a topic have this many partitions."""
+        self._client._call(lambda admin: admin.add_partitions(name, partitions))
+
+    def alter_configs(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Set (value) or reset (None) configs of a topic."""
+        self._client._call(lambda admin: admin.alter_configs(name, changes))
+
+    def delete_records(self, topic: str, partition: int, before: int | None) -> int:
+        """Delete the records below ``before``, for good; None: all that are committed."""
+        return self._client._call(lambda admin: admin.delete_records(topic, partition, before))
+
+    def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
+        """The offset of the first record that is not older."""
+        return self._client._call(lambda admin: admin.offset_at(topic, partition, time_ms))
+
+    def remove_node(self, node_id: int) -> None:
+        """Forget a node that is gone for good."""
+        self._client._call(lambda admin: admin.remove_node(node_id))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records."""
+        self._client._call(lambda admin: admin.delete_topic(name))
+
+    def groups(self) -> list[GroupSummary]:
+        """All consumer groups, in order of their ids."""
+        return self._client._call(lambda admin: admin.groups())
+
+    def group(self, group_id: str) -> GroupView:
+        """One consumer group."""
+        return self._client._call(lambda admin: admin.group(group_id))
+
+    def group_lags(self, group: GroupView) -> list[PartitionLag]:
+        """How far a group is in each of its partitions."""
+        return self._client._call(lambda admin: admin.group_lags(group))
+
+    def reset_group(
+        self,
+        group_id: str,
+        topic: str,
+        position: Position,
+        *,
+        partitions: Sequence[int] | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Let a group without members go on elsewhere."""
+        return self._client._call(
+            lambda admin: admin.reset_group(group_id, topic, position, partitions=partitions)
+        )
+
+    def delete_group(self, group_id: str) -> None:
+        """Forget a group without members, and its offsets."""
+        self._client._call(lambda admin: admin.delete_group(group_id))

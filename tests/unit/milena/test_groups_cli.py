@@ -1,0 +1,131 @@
+"""``milena groups`` against a node on paper: what it prints, what it asks, what its exit codes say."""
+
+import asyncio
+import json
+
+import pytest
+
+from milena import cli
+from tests.support.fake_api import FakeApi
+from tests.support.http_server import serving
+
+
+@pytest.fixture
+async def api():
+    fake = FakeApi()
+    fake.add_topic("t", partitions=2)
+    async with serving(fake.app()) as fake.url:
+        yield fake
+
+
+@pytest.fixture
+def milena(api, capsys):
+    async def call(*words):
+        code = await asyncio.to_thread(cli.run, ["--url", api.url, *words])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+async def test_list_has_a_line_a_group(api, milena):
+    assert await milena("groups", "list") == (0, "", "no groups\n")
+    api.groups.describe("b", members=[api.groups.member("m")], state="STABLE")
+    api.groups.describe("a")
+    code, out, _ = await milena("groups", "list")
+    assert code == 0
+    assert out.splitlines() == [
+        "GROUP  STATE   MEMBERS  GENERATION  ASSIGNOR  COORDINATOR",
+        "a      EMPTY         0           3  sticky              2",
+        "b      STABLE        1           3  sticky              2",
+    ]
+    _, out, _ = await milena("groups", "list", "--json")
+    assert [(g["group_id"], g["member_count"]) for g in json.loads(out)] == [("a", 0), ("b", 1)]
+
+
+async def test_describe_shows_offset_lag_and_owner_of_each_partition(api, milena):
+    member = api.groups.member("m1", assignment=[("t", [0, 1])])
+    api.groups.describe("g", members=[member], offsets={"t": {0: 40}}, state="STABLE")
+    code, out, _ = await milena("groups", "describe", "g")
+    assert code == 0
+    assert out.splitlines() == [
+        "group g: STABLE, generation 3, 1 members, coordinator 2, lag 2",
+        "",
+        "MEMBER  CLIENT  HOST      KIND    EPOCH  HAS  GIVES BACK  WAITS FOR",
+        "m1      app     10.0.0.1  native      3    2           0          0",
+        "",
+        "TOPIC  PARTITION  OFFSET  END OFFSET  LAG  MEMBER",
+        "t              0      40          42    2  m1",
+        "t              1       -          42    -  m1",
+    ]
+    _, out, _ = await milena("groups", "describe", "g", "--json")
+    found = json.loads(out)
+    assert found["lag"] == 2
+    assert found["partitions"][1] == {
+        "topic": "t",
+        "partition": 1,
+        "offset": None,
+        "end_offset": 42,
+        "lag": None,
+        "member_id": "m1",
+    }
+    assert found["members"][0]["assignment"] == [
+        {"topic": "t", "partition": 0},
+        {"topic": "t", "partition": 1},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "to"),
+    [
+        (("--to-offset", "7"), 7),
+        (("--to-offset", "earliest"), "earliest"),
+        (("--to-offset", "latest", "-p", "1"), "latest"),
+        (("--to-time", "2026-01-31T12:00:00Z"), "2026-01-31T12:00:00+00:00"),
+    ],
+)
+async def test_reset_says_where_to(api, milena, words, to):
+    api.groups.describe("g")
+    code, out, _ = await milena("groups", "reset", "g", "--topic", "t", *words, "--yes")
+    assert code == 0
+    ((_, body),) = api.groups.bodies
+    assert body["topic"] == "t"
+    assert body["to"] == to
+    assert out.splitlines()[0] == "PARTITION  OFFSET"
+    assert body.get("partitions") == ([1] if "-p" in words else None)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("describe", "nope"), 4),
+        (("delete", "nope", "--yes"), 4),
+        (("delete", "busy", "--yes"), 1),
+        (("reset", "busy", "--topic", "t", "--to-offset", "1", "--yes"), 1),
+        (("reset", "g", "--topic", "t", "--yes"), 64),
+        (("reset", "g", "--topic", "t", "--to-offset", "x", "--yes"), 64),
+        (("reset", "g", "--topic", "t", "--to-offset", "1"), 64),
+        (("delete", "g"), 64),
+        (("delete", "g", "--yes"), 0),
+    ],
+)
+async def test_exit_codes(api, milena, words, code):
+    api.groups.describe("busy", members=[api.groups.member("m")])
+    api.groups.describe("g")
+    found, _, err = await milena("groups", *words)
+    assert found == code, err
+    assert bool(err) == bool(code)
+
+
+@pytest.mark.parametrize(
+    "words", [("--order", "time"), ("--partition", "0"), ("--offset", "3")], ids=str
+)
+async def test_a_member_of_a_group_is_not_told_what_the_group_decides(milena, words):
+    code, _, err = await milena("consume", "t", "--group", "g", *words)
+    assert code == 64
+    assert "--group" in err
+
+
+async def test_a_member_of_a_group_needs_a_topic_that_is_there(milena):
+    code, _, _ = await milena("consume", "nope", "--group", "g")
+    assert code == 4

@@ -1,0 +1,41 @@
+"""``import milena`` is cheap, and gives what it promises."""
+
+import subprocess
+import sys
+
+import pytest
+
+import milena
+
+
+@pytest.mark.parametrize("name", milena.__all__)
+def test_every_name_is_there(name):
+    assert getattr(milena, name) is not None
+    assert name in dir(milena)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = milena.Nonsense
+
+
+def loaded_after(statement):
+    code = f"import sys; {statement}; print(*sys.modules)"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+
+
+def test_importing_the_package_loads_no_part_of_it():
+    loaded = loaded_after("import milena")
+    assert not {"aiohttp", "asyncio", "msgpack", "milena.client", "milena.errors"} & {*loaded}
+
+
+def test_the_client_needs_nothing_of_the_server():
+    loaded = loaded_after(
+        "import milena; [getattr(milena, n) for n in milena.__all__]; import milena.sync"
+    )
+    of_the_server = {"orjson", "uvloop", "immutables", "pysyncobj", "prometheus_client"}
+    assert not of_the_server & {name.partition(".")[0] for name in loaded}
+    packages = {name.partition(".")[0] for name in loaded}
+    assert not {"node", "http_api", "raft_meta"} & packages
