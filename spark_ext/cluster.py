@@ -1,0 +1,188 @@
+"""What the driver asks the cluster before it plans a query: topics, ends of partitions, offsets of times.
+
+Asked once a query: from then on its ranges are fixed. Runs a loop of its own and blocks.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from milena.client import Client
+from milena.clock import SystemClock
+from milena.cluster_view import TopicView
+from milena.errors import ClientError, TargetNotFoundError
+from milena.patience import Patience
+from milena.records import StartAt, TimestampMs
+from spark_ext.errors import OptionError
+from spark_ext.options import ReadOptions, WriteOptions
+from spark_ext.planner import (
+    OffsetRange,
+    PartitionEnds,
+    TimeQuery,
+    resolve,
+    time_queries,
+)
+from spark_ext.selection import TopicPartition, named_topics, partitions_of, topics_of
+
+ELECTION_MS = 30_000
+"""How long a partition may be without a leader before the query fails; an election takes a second."""
+
+QUESTIONS_AT_ONCE = 32
+"""A thousand partitions are asked about in a few round trips, and no node is flooded."""
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Q = TypeVar("Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The range of every partition that a query reads, and the URLs of all nodes that its tasks may ask."""
+
+    ranges: tuple[OffsetRange, ...]
+    urls: tuple[str, ...]
+
+
+def pin(options: ReadOptions) -> Pinned:
+    """What a query reads, as of now.
+
+    Raises:
+        OffsetError, DataLossError: what was asked for does not exist.
+        ClientError: the cluster does not answer.
+    """
+    return asyncio.run(_pin(options))
+
+
+def pinned_ranges(options: ReadOptions) -> tuple[OffsetRange, ...]:
+    """The ranges alone; raises as ``pin`` does."""
+    return pin(options).ranges
+
+
+def check_can_write(options: WriteOptions) -> tuple[str, ...]:
+    """The cluster answers, and has the topic of the option or makes it by itself; the URLs of all nodes.
+
+    Raises:
+        OptionError: there is no such topic.
+        ClientError: the cluster does not answer.
+    """
+    return asyncio.run(_check_can_write(options))
+
+
+async def _check_can_write(options: WriteOptions) -> tuple[str, ...]:
+    async with Client(options.urls) as client:
+        urls = await _all_urls(client, options.urls)
+        if options.topic is not None and not await _can_write(client, options.topic):
+            raise OptionError(f"topic: no such topic: {options.topic}")
+        return urls
+
+
+async def _can_write(client: Client, topic: str) -> bool:
+    try:
+        await client.metadata.topic(topic)
+    except TargetNotFoundError:
+        return await client.transport.can_make_topic(topic)
+    return True
+
+
+async def _pin(options: ReadOptions) -> Pinned:
+    async with Client(options.fetching.urls) as client:
+        cluster = _Cluster(client, options)
+        topics = await cluster.topics()
+        partitions = partitions_of(
+            options.selection, {name: len(topic.partitions) for name, topic in topics.items()}
+        )
+        queries = sorted(time_queries((options.start, options.end), partitions))
+        # Times first: what is found is then never beyond the ends.
+        offsets = await cluster.ask_all(cluster.offset_at, queries)
+        ends = await cluster.ask_all(cluster.ends_of, partitions)
+        urls = await _all_urls(client, options.fetching.urls)
+    ranges, losses = resolve(
+        options,
+        dict(zip(partitions, ends, strict=True)),
+        {name: topic.topic_id for name, topic in topics.items()},
+        dict(zip(queries, offsets, strict=True)),
+    )
+    for loss in losses:
+        logger.warning("%s; what there is is read", loss)
+    return Pinned(ranges, urls)
+
+
+async def _all_urls(client: Client, given: tuple[str, ...]) -> tuple[str, ...]:
+    """What the user named and all other nodes: the one named may be down by the time that a task begins."""
+    nodes = (await client.metadata.view()).nodes
+    return tuple(dict.fromkeys((*given, *(node.url for node in nodes if node.is_live))))
+
+
+class _Cluster:
+    """Questions that are repeated while their failure can pass."""
+
+    def __init__(self, client: Client, options: ReadOptions) -> None:
+        self._client = client
+        self._options = options
+        self._clock = SystemClock()
+        self._room = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+
+    async def topics(self) -> dict[str, TopicView]:
+        """The selected topics by name."""
+        view = await self._first_contact(self._client.metadata.view)
+        topics = {topic.name: topic for topic in view.topics}
+        selection = self._options.selection
+        # A node may not have heard of a new topic yet; by its name it asks the quorum.
+        for name in sorted(named_topics(selection) - topics.keys()):
+            topics |= await self._topic(name)
+        return {name: topics[name] for name in topics_of(selection, topics)}
+
+    async def _topic(self, name: str) -> dict[str, TopicView]:
+        try:
+            return {name: await self._client.metadata.topic(name)}
+        except TargetNotFoundError:
+            return {}
+
+    async def _first_contact(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """As often as the user said: a wrong URL should not take long to be told from a right one."""
+        for _ in range(self._options.retries):
+            try:
+                return await ask()
+            except ClientError as error:
+                if not error.is_retriable:
+                    raise
+                logger.info("asking the cluster again: %s", error.message)
+            await self._clock.sleep(self._options.retry_interval_ms)
+        return await ask()
+
+    async def ask_all(self, ask: Callable[[Q], Awaitable[T]], questions: Sequence[Q]) -> list[T]:
+        """The answers, in the order of the questions."""
+        return await asyncio.gather(*(self._patiently(ask, question) for question in questions))
+
+    async def _patiently(self, ask: Callable[[Q], Awaitable[T]], question: Q) -> T:
+        patience = Patience(ELECTION_MS)
+        async with self._room:
+            while True:
+                try:
+                    return await ask(question)
+                except ClientError as error:
+                    wait_ms = patience.on_failure(self._clock.now_ms())
+                    if wait_ms is None or not error.is_retriable:
+                        raise
+                    self._client.metadata.mark_stale()
+                await self._clock.sleep(wait_ms)
+
+    async def ends_of(self, partition: TopicPartition) -> PartitionEnds:
+        """What can be read of a partition now, as its leader says."""
+        answer = await self._client.transport.fetch(
+            *partition, offset=StartAt.LATEST, max_bytes=1, wait_ms=0
+        )
+        return PartitionEnds(
+            log_start_offset=answer.log_start_offset, high_watermark=answer.start_offset
+        )
+
+    async def offset_at(self, query: TimeQuery) -> int | None:
+        """The first record at or after a time; None without one."""
+        partition, timestamp_ms = query
+        answer = await self._client.transport.fetch(
+            *partition, offset=TimestampMs(timestamp_ms), max_bytes=1, wait_ms=0
+        )
+        return None if answer.start_offset >= answer.high_watermark else answer.start_offset

@@ -1,0 +1,113 @@
+"""The job ``archive``: topics to Parquet, each run what is new, nothing twice, nothing left out.
+
+    python -m spark_ext.jobs.archive --url http://node:8082 --topic orders --output DIR
+    spark-submit spark_ext/jobs/archive.py --url http://node:8082 --topic orders --output DIR
+    python -m spark_ext.jobs.archive --verify --output DIR
+
+What the directory holds, and when a record counts as archived, is told in ``archive_directory``; exit codes in
+``job_errors``. ``DIR`` must be the same file system for the driver and all executors.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from secrets import token_hex
+
+import click
+from tqdm import tqdm
+
+from milena.output import as_json
+from spark_ext.jobs.archive_run import run_archive, summary_json, summary_text
+from spark_ext.jobs.archive_verify import verdict_json, verdict_text, verify_archive
+from spark_ext.jobs.job_command import run_command
+from spark_ext.jobs.job_errors import EXIT_BAD_DATA
+from spark_ext.jobs.log_source import CODECS, SparkLogSource, TopicChoice
+from spark_ext.jobs.session import job_session
+from storage.os_files import OsFiles
+
+RECORDS_PER_FILE = 1_000_000
+DEFAULT_URL = "http://127.0.0.1:8082"
+
+
+def _pattern(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    try:
+        return value if value is None else re.compile(value).pattern
+    except re.error as error:
+        raise click.BadParameter(f"{value!r}: {error}", ctx=ctx, param=parameter) from error
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--url", "urls", multiple=True, envvar="MILENA_URL", default=(DEFAULT_URL,),
+              show_default=True, metavar="URL", help="Any node; may be repeated.")  # fmt: skip
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="May be repeated.")
+@click.option("--topic-pattern", "pattern", callback=_pattern, metavar="REGEX",
+              help="Every topic whose whole name matches.")  # fmt: skip
+@click.option("--output", required=True, type=click.Path(file_okay=False), metavar="DIR",
+              help="The archive: a new or empty directory, or that of earlier runs.")  # fmt: skip
+@click.option("--max-records", "records_max", type=click.IntRange(min=1), metavar="N",
+              help="Archive at most this many in this run, shared fairly among partitions.")  # fmt: skip
+@click.option("--records-per-file", default=RECORDS_PER_FILE, show_default=True, metavar="N",
+              type=click.IntRange(min=1), help="No file holds more.")  # fmt: skip
+@click.option("--compression", type=click.Choice(CODECS), default=CODECS[0], show_default=True,
+              help="Of the Parquet files.")  # fmt: skip
+@click.option("--accept-data-loss", "is_loss_accepted", is_flag=True,
+              help="Go on when records were deleted before they could be archived.")  # fmt: skip
+@click.option("--verify", "is_verifying", is_flag=True,
+              help="Archive nothing: hold every file against the manifest.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+def archive(
+    urls: tuple[str, ...],
+    topics: tuple[str, ...],
+    pattern: str | None,
+    output: str,
+    records_max: int | None,
+    records_per_file: int,
+    compression: str,
+    is_loss_accepted: bool,
+    is_verifying: bool,
+    is_json: bool,
+) -> int:
+    """Archive topics as Parquet: what was written since the last run, each record once.
+
+    Exit codes: 0 done (verify: sound), 1 records are lost or the archive is damaged, 2 the cluster or Spark failed,
+    3 another run is archiving to DIR, 4 no such topic or no archive, 64 wrong options.
+    """
+    root = os.path.abspath(output)
+    if is_verifying:
+        return _verify(root, is_json=is_json)
+    if not topics and pattern is None:
+        raise click.UsageError("say what to archive: --topic or --topic-pattern")
+    source = SparkLogSource(
+        session=lambda: job_session("milena-archive"),
+        urls=urls,
+        topics=TopicChoice(names=topics, pattern=pattern),
+        compression=compression,
+        records_per_file=records_per_file,
+    )
+    summary = run_archive(
+        OsFiles(),
+        root,
+        source,
+        run_id=token_hex(8),
+        records_max=records_max,
+        is_loss_accepted=is_loss_accepted,
+    )
+    click.echo(as_json(summary_json(summary)) if is_json else summary_text(summary))
+    return 0
+
+
+def _verify(root: str, *, is_json: bool) -> int:
+    with tqdm(desc="verify", unit=" files", disable=None) as bar:
+        verdict = verify_archive(OsFiles(), root, on_file=lambda _: bar.update() and None)
+    click.echo(as_json(verdict_json(verdict)) if is_json else verdict_text(verdict))
+    return 0 if verdict.is_good else EXIT_BAD_DATA
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; its exit code."""
+    return run_command(archive, "archive", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,236 @@
+"""An archive on a file system: its lock, its manifest, and the order in which a commit becomes true.
+
+    archive.lock          held by the run; the kernel releases it with the process
+    manifest.json         what is archived; replaced as a whole
+    data/topic-T/ID/partition-P/FIRST-LAST.parquet
+    staging/RUN/          what a run writes before anybody may see it
+
+A commit, in this order:
+
+    1. the writer puts Parquet files below ``staging/RUN/``
+    2. each is read back: its offsets, its checksum; and synced
+    3. each is renamed to its place below ``data/``; both folders are synced
+    4. the manifest that lists them replaces the old one        <- here, and nowhere else, it becomes true
+    5. ``staging/RUN/`` goes
+
+Whoever stops in between leaves the old manifest and files that it does not list. The next run removes those first and
+archives the same offsets again: nothing is there twice, nothing is missing. Files that a manifest lists never change.
+Each run stages in a folder of its own: what a killed one started may go on writing for a while.
+
+NB: step 4 needs a rename that is atomic and durable, and step 3 one that moves no bytes. POSIX file systems and
+HDFS have both. Object stores do not: they need another implementation of ``storage.files``, in which the manifest
+is replaced by a conditional put.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from spark_ext.jobs.archive_manifest import (
+    DATA_FOLDER,
+    MANIFEST_NAME,
+    ArchivedFile,
+    Manifest,
+    PartitionKey,
+    decode_manifest,
+    encode_manifest,
+    file_path,
+)
+from spark_ext.jobs.archive_plan import Plan, ReadRange, WrittenFile, make_addition
+from spark_ext.jobs.job_errors import ArchiveBusyError, JobInputError
+from spark_ext.jobs.parquet_check import checksum, offset_runs
+from storage.errors import StartupError
+from storage.files import Files, Lock
+
+LOCK_NAME = "archive.lock"
+STAGING_FOLDER = "staging"
+STAGED_TOPIC, STAGED_PARTITION = "archive_topic", "archive_partition"
+"""Columns that Spark partitions the staged files by, and so the names of their folders."""
+
+_DATA_FILE = re.compile(r"\d{20}-\d{20}\.parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """A checked file that waits for its commit; ``path`` is relative to the archive."""
+
+    path: str
+    written: WrittenFile
+
+
+class ArchiveWriter:
+    """The one run that may change an archive: a context manager that holds its lock.
+
+    Entering it makes a new archive where there is none, and removes what a run that was interrupted left behind
+    (``leftovers`` names the files). ``run_id`` is one that no run had before.
+    """
+
+    def __init__(self, files: Files, root: str, *, run_id: str) -> None:
+        self._files = files
+        self._root = root
+        self._staging = f"{STAGING_FOLDER}/{run_id}"
+        self._lock: Lock | None = None
+        self.manifest = Manifest()
+        self.leftovers: tuple[str, ...] = ()
+
+    def __enter__(self) -> Self:
+        self._files.make_directory(self._root)
+        try:
+            self._lock = self._files.lock(self._path(LOCK_NAME))
+        except StartupError as error:
+            raise ArchiveBusyError(
+                f"another run is archiving to {self._root}: wait for it, or end it"
+            ) from error
+        try:
+            self.manifest = self._load_or_create()
+            self.leftovers = tuple(self._remove_leftovers())
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._release()
+
+    @property
+    def staging(self) -> str:
+        """The folder that a run's files are written to; it does not exist yet."""
+        return self._path(self._staging)
+
+    def commit(self, cluster_id: str, plan: Plan) -> Manifest:
+        """Make the staged files part of the archive; returns the new manifest.
+
+        Raises:
+            LostRecordsError: they are not exactly what was planned.
+            DamagedArchiveError: one of them cannot be read back.
+        """
+        staged = {r.key: tuple(self._check_staged(r)) for r in plan.to_read}
+        additions = tuple(
+            make_addition(r, [s.written for s in staged.get(r.key, ())])
+            for r in plan.ranges
+            if r.start < r.end or r.lost or self.manifest.partition(r.key) is None
+        )
+        if not additions:
+            return self.manifest
+        manifest = self.manifest.with_additions(cluster_id, additions)
+        self._adopt([file for files in staged.values() for file in files])
+        self._files.write_atomically(self._path(MANIFEST_NAME), encode_manifest(manifest))
+        self.manifest = manifest
+        self._files.remove_tree(self.staging)
+        return manifest
+
+    def _check_staged(self, planned: ReadRange) -> Iterator[StagedFile]:
+        key = planned.key
+        folder = f"{self._staging}/{STAGED_TOPIC}={key.topic}/{STAGED_PARTITION}={key.partition}"
+        if not self._files.exists(self._path(folder)):
+            return
+        for name in self._files.list_directory(self._path(folder)):
+            if name.endswith(".parquet") and not name.startswith((".", "_")):
+                path = f"{folder}/{name}"
+                written = self._check(path, key)
+                if written is not None:
+                    yield StagedFile(path=path, written=written)
+
+    def _check(self, path: str, key: PartitionKey) -> WrittenFile | None:
+        """Read the file back and sync it; None when it holds no record."""
+        file = self._files.open(self._path(path))
+        try:
+            runs = offset_runs(file, topic=key.topic, partition=key.partition)
+            if not runs:
+                return None
+            file.sync()
+            first, last = runs[0][0], runs[-1][1] - 1
+            entry = ArchivedFile(
+                path=file_path(key, first, last),
+                first_offset=first,
+                last_offset=last,
+                records=sum(end - start for start, end in runs),
+                size_bytes=file.size(),
+                crc32c=checksum(file),
+            )
+        finally:
+            file.close()
+        return WrittenFile(entry=entry, runs=runs)
+
+    def _adopt(self, staged: Sequence[StagedFile]) -> None:
+        archived = self.manifest.paths()
+        for file in staged:
+            target = file.written.entry.path
+            assert target not in archived, f"{target} is archived already"
+            self._files.make_directory(self._path(posixpath.dirname(target)))
+            self._files.rename_durably(self._path(file.path), self._path(target))
+
+    def _load_or_create(self) -> Manifest:
+        if self._files.exists(self._path(MANIFEST_NAME)):
+            return read_manifest(self._files, self._root)
+        strangers = set(self._files.list_directory(self._root)) - {
+            LOCK_NAME,
+            MANIFEST_NAME + ".tmp",
+        }
+        if strangers:
+            raise JobInputError(
+                f"{self._root} is no archive: it has no {MANIFEST_NAME}, but {min(strangers)}; "
+                "name an empty or new directory"
+            )
+        self._files.write_atomically(self._path(MANIFEST_NAME), encode_manifest(Manifest()))
+        return Manifest()
+
+    def _remove_leftovers(self) -> Iterator[str]:
+        staged = self._path(STAGING_FOLDER)
+        self._files.make_directory(staged)
+        for name in self._files.list_directory(staged):
+            self._files.remove_tree(posixpath.join(staged, name))
+            yield f"{STAGING_FOLDER}/{name}"
+        for path in unlisted_files(self._files, self._root, self.manifest):
+            self._files.remove(self._path(path))
+            yield path
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _path(self, name: str) -> str:
+        return posixpath.join(self._root, name)
+
+
+def read_manifest(files: Files, root: str) -> Manifest:
+    """The manifest in force; needs no lock, because it is replaced as a whole.
+
+    Raises:
+        JobInputError: there is none: not an archive.
+        DamagedArchiveError: it is not as it was written.
+    """
+    try:
+        raw = files.read_bytes(posixpath.join(root, MANIFEST_NAME))
+    except FileNotFoundError:
+        raise JobInputError(f"{root} is no archive: it has no {MANIFEST_NAME}") from None
+    return decode_manifest(raw)
+
+
+def unlisted_files(files: Files, root: str, manifest: Manifest) -> tuple[str, ...]:
+    """Data files, by name and place, that the manifest does not list: of a run that goes on, or was interrupted."""
+    return tuple(sorted(set(_data_files(files, root)) - manifest.paths()))
+
+
+def _data_files(files: Files, root: str) -> Iterator[str]:
+    folders = [DATA_FOLDER] if files.exists(posixpath.join(root, DATA_FOLDER)) else []
+    for prefix in ("topic-", "", "partition-"):
+        folders = [
+            f"{folder}/{name}"
+            for folder in folders
+            for name in files.list_directory(posixpath.join(root, folder))
+            if name.startswith(prefix)
+        ]
+    for folder in folders:
+        for name in files.list_directory(posixpath.join(root, folder)):
+            if _DATA_FILE.fullmatch(name):
+                yield f"{folder}/{name}"

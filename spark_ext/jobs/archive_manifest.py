@@ -1,0 +1,337 @@
+"""The archive's manifest: which files hold which offsets, and where the next run goes on (pure).
+
+The manifest is the archive. A file that it does not list is not part of it, whatever its name; a record is archived
+from the moment on in which the manifest that lists its file has replaced the one before. One JSON file:
+
+    {"format": 1, "cluster_id": "…", "commits": 17, "topics": [
+        {"name": "orders", "topic_id": "…", "partitions": [
+            {"partition": 0, "start_offset": 0, "next_offset": 500,
+             "files": [{"path": "data/topic-orders/…/00000000000000000000-00000000000000000499.parquet",
+                        "first_offset": 0, "last_offset": 499, "records": 500, "bytes": 61035, "crc32c": 42}],
+             "gaps": []}]}],
+     "crc32c": 815}
+
+``crc32c`` is the checksum of the file's own content without that field, as compact JSON with sorted keys. A topic
+that was deleted and made again has another id, and an entry of its own.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from enum import StrEnum, unique
+from itertools import pairwise
+
+from crc32c import crc32c
+
+from milena.errors import UnexpectedAnswerError
+from milena.fields import Fields, Json
+from spark_ext.jobs.job_errors import DamagedArchiveError, JobInputError
+
+FORMAT = 1
+MANIFEST_NAME = "manifest.json"
+DATA_FOLDER = "data"
+OFFSET_DIGITS = 20
+"""As in the names of the log's segments: names sort as offsets do."""
+
+
+@unique
+class GapReason(StrEnum):
+    """Why offsets between two archived ones are in no file.
+
+    ``RETENTION``: they were gone before they could be archived, and the run was told to accept that. ``COMPACTION``:
+    the topic keeps the last record of a key only.
+    """
+
+    RETENTION = "retention"
+    COMPACTION = "compaction"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class PartitionKey:
+    """A partition of one incarnation of a topic."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Offsets that are in no file: [start, end)."""
+
+    start: int
+    end: int
+    reason: GapReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedFile:
+    """One Parquet file; ``path`` is relative to the archive, both offsets are inclusive."""
+
+    path: str
+    first_offset: int
+    last_offset: int
+    records: int
+    size_bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionArchive:
+    """What is archived of a partition.
+
+    Invariants: files and gaps are sorted and account for every offset of [start_offset, next_offset) exactly once
+    (gaps may lie inside a file's range).
+    """
+
+    key: PartitionKey
+    start_offset: int
+    next_offset: int
+    files: tuple[ArchivedFile, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """Records in all files."""
+        return sum(file.records for file in self.files)
+
+    @property
+    def missing(self) -> int:
+        """Offsets in no file, all with a reason."""
+        return sum(gap.end - gap.start for gap in self.gaps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """What one run adds to a partition: [start_offset, next_offset), which begins where the last run ended."""
+
+    key: PartitionKey
+    start_offset: int
+    next_offset: int
+    files: tuple[ArchivedFile, ...]
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The whole archive after ``commits`` commits; partitions are sorted by key."""
+
+    cluster_id: str | None = None
+    commits: int = 0
+    partitions: tuple[PartitionArchive, ...] = ()
+
+    def partition(self, key: PartitionKey) -> PartitionArchive | None:
+        """What is archived of this partition."""
+        return next((p for p in self.partitions if p.key == key), None)
+
+    def topic_ids(self, topic: str) -> tuple[str, ...]:
+        """Ids of the topics of this name that were archived."""
+        return tuple(dict.fromkeys(p.key.topic_id for p in self.partitions if p.key.topic == topic))
+
+    def topics(self) -> tuple[str, ...]:
+        """Names of all topics, sorted."""
+        return tuple(sorted({p.key.topic for p in self.partitions}))
+
+    def paths(self) -> frozenset[str]:
+        """Every file of the archive."""
+        return frozenset(file.path for p in self.partitions for file in p.files)
+
+    def with_additions(self, cluster_id: str, additions: tuple[Addition, ...]) -> "Manifest":
+        """The manifest of the next commit.
+
+        Raises:
+            JobInputError: the archive holds another cluster's records.
+        """
+        if self.cluster_id not in {None, cluster_id}:
+            raise JobInputError(
+                f"the archive holds records of cluster {self.cluster_id}, not of {cluster_id}"
+            )
+        partitions = {p.key: p for p in self.partitions}
+        for addition in additions:
+            partitions[addition.key] = _extended(partitions.get(addition.key), addition)
+        return Manifest(
+            cluster_id=cluster_id,
+            commits=self.commits + 1,
+            partitions=tuple(partitions[key] for key in sorted(partitions)),
+        )
+
+
+def _extended(archived: PartitionArchive | None, addition: Addition) -> PartitionArchive:
+    if archived is None:
+        archived = PartitionArchive(
+            key=addition.key,
+            start_offset=addition.start_offset,
+            next_offset=addition.start_offset,
+        )
+    assert archived.next_offset == addition.start_offset, (archived.next_offset, addition)
+    extended = replace(
+        archived,
+        next_offset=addition.next_offset,
+        files=archived.files + addition.files,
+        gaps=joined_gaps(archived.gaps + addition.gaps),
+    )
+    problem = partition_problem(extended)
+    assert problem is None, problem
+    return extended
+
+
+def joined_gaps(gaps: tuple[Gap, ...]) -> tuple[Gap, ...]:
+    """Neighbours of one reason become one gap, so that a compacted topic's list does not grow with every run."""
+    joined: list[Gap] = []
+    for gap in gaps:
+        last = joined[-1] if joined else None
+        if last is not None and (last.end, last.reason) == (gap.start, gap.reason):
+            joined[-1] = replace(last, end=gap.end)
+        else:
+            joined.append(gap)
+    return tuple(joined)
+
+
+def partition_problem(partition: PartitionArchive) -> str | None:
+    """Which of its invariants a partition's entry breaks; None when it keeps them all."""
+    edges = [(f.first_offset, f.last_offset + 1) for f in partition.files]
+    for spans in (edges, [(g.start, g.end) for g in partition.gaps]):
+        if any(start >= end for start, end in spans):
+            return "an empty range of offsets"
+        if any(before[1] > after[0] for before, after in pairwise(spans)):
+            return "ranges of offsets that overlap or are out of order"
+        if spans and (spans[0][0] < partition.start_offset or spans[-1][1] > partition.next_offset):
+            return "offsets outside of what was archived"
+    span = partition.next_offset - partition.start_offset
+    if partition.records + partition.missing != span:
+        return (
+            f"{partition.records} records and {partition.missing} explained gaps for {span} offsets"
+        )
+    return None
+
+
+def file_path(key: PartitionKey, first_offset: int, last_offset: int) -> str:
+    """Where a file of these offsets belongs, relative to the archive.
+
+    The name says nothing but what is in the file, so that the same records get the same name however often they
+    are written. Folders are prefixed: Spark passes over names that begin with an underscore or a dot, and topics may.
+    """
+    name = f"{first_offset:0{OFFSET_DIGITS}}-{last_offset:0{OFFSET_DIGITS}}.parquet"
+    return f"{partition_folder(key)}/{name}"
+
+
+def partition_folder(key: PartitionKey) -> str:
+    """The folder of a partition's files, relative to the archive."""
+    return f"{DATA_FOLDER}/topic-{key.topic}/{key.topic_id}/partition-{key.partition}"
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The file's bytes."""
+    content = _as_json(manifest)
+    content["crc32c"] = _checksum(content)
+    return json.dumps(content, indent=1).encode() + b"\n"
+
+
+def decode_manifest(raw: bytes) -> Manifest:
+    """What ``encode_manifest`` wrote.
+
+    Raises:
+        DamagedArchiveError: not a manifest, or not as it was written.
+        JobInputError: written by a later version.
+    """
+    try:
+        content = json.loads(raw)
+        if not isinstance(content, dict):
+            raise DamagedArchiveError("the manifest is not a JSON object")
+        fields = Fields(content, "manifest")
+        if fields.integer("format") != FORMAT:
+            raise JobInputError(
+                f"the manifest has format {fields.integer('format')}; this version reads {FORMAT}"
+            )
+        if content.pop("crc32c", None) != _checksum(content):
+            raise DamagedArchiveError("the manifest's checksum is wrong")
+        manifest = Manifest(
+            cluster_id=fields.optional_text("cluster_id"),
+            commits=fields.integer("commits"),
+            partitions=tuple(
+                _partition(fields.text("name"), fields.text("topic_id"), partition)
+                for fields in fields.objects("topics")
+                for partition in fields.objects("partitions")
+            ),
+        )
+    except (UnexpectedAnswerError, ValueError) as error:
+        raise DamagedArchiveError(f"the manifest cannot be read: {error}") from error
+    return _sound(manifest)
+
+
+def _sound(manifest: Manifest) -> Manifest:
+    for partition in manifest.partitions:
+        problem = partition_problem(partition)
+        if problem is not None:
+            key = partition.key
+            raise DamagedArchiveError(f"the manifest lists {problem} ({key.topic} {key.partition})")
+    return manifest
+
+
+def _checksum(content: dict[str, Json]) -> int:
+    return crc32c(json.dumps(content, separators=(",", ":"), sort_keys=True).encode())
+
+
+def _as_json(manifest: Manifest) -> dict[str, Json]:
+    topics: dict[tuple[str, str], list[Json]] = {}
+    for partition in manifest.partitions:
+        key = partition.key
+        topics.setdefault((key.topic, key.topic_id), []).append(_partition_json(partition))
+    return {
+        "format": FORMAT,
+        "cluster_id": manifest.cluster_id,
+        "commits": manifest.commits,
+        "topics": [
+            {"name": name, "topic_id": topic_id, "partitions": partitions}
+            for (name, topic_id), partitions in topics.items()
+        ],
+    }
+
+
+def _partition_json(partition: PartitionArchive) -> Json:
+    return {
+        "partition": partition.key.partition,
+        "start_offset": partition.start_offset,
+        "next_offset": partition.next_offset,
+        "files": [
+            {
+                "path": file.path,
+                "first_offset": file.first_offset,
+                "last_offset": file.last_offset,
+                "records": file.records,
+                "bytes": file.size_bytes,
+                "crc32c": file.crc32c,
+            }
+            for file in partition.files
+        ],
+        "gaps": [
+            {"start": gap.start, "end": gap.end, "reason": gap.reason.value}
+            for gap in partition.gaps
+        ],
+    }
+
+
+def _partition(topic: str, topic_id: str, fields: Fields) -> PartitionArchive:
+    return PartitionArchive(
+        key=PartitionKey(topic=topic, topic_id=topic_id, partition=fields.integer("partition")),
+        start_offset=fields.integer("start_offset"),
+        next_offset=fields.integer("next_offset"),
+        files=tuple(
+            ArchivedFile(
+                path=file.text("path"),
+                first_offset=file.integer("first_offset"),
+                last_offset=file.integer("last_offset"),
+                records=file.integer("records"),
+                size_bytes=file.integer("bytes"),
+                crc32c=file.integer("crc32c"),
+            )
+            for file in fields.objects("files")
+        ),
+        gaps=tuple(
+            Gap(
+                start=gap.integer("start"),
+                end=gap.integer("end"),
+                reason=GapReason(gap.text("reason")),
+            )
+            for gap in fields.objects("gaps")
+        ),
+    )

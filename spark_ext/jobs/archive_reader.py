@@ -1,0 +1,42 @@
+"""An archive as a table: exactly the files that its manifest lists."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_ext.jobs.archive_directory import read_manifest
+from spark_ext.jobs.job_errors import JobInputError
+from storage.files import Files
+from storage.os_files import OsFiles
+
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+
+def read_archive(
+    spark: SparkSession, root: str, topics: Sequence[str] = (), *, files: Files | None = None
+) -> DataFrame:
+    """The archived records of these topics, or of all, as they are at the moment of the call.
+
+    Files that no manifest lists, of a run that goes on or was interrupted, are not read; what is read does not change
+    while further runs add to the archive.
+
+    Raises:
+        JobInputError: not an archive, or a topic that it does not hold.
+        DamagedArchiveError: the manifest cannot be trusted.
+    """
+    manifest = read_manifest(OsFiles() if files is None else files, root)
+    unknown = set(topics) - set(manifest.topics())
+    if unknown:
+        raise JobInputError(f"{root} holds nothing of topic {', '.join(sorted(unknown))}")
+    paths = [
+        f"file://{root}/{file.path}"
+        for partition in manifest.partitions
+        if not topics or partition.key.topic in topics
+        for file in partition.files
+    ]
+    if not paths:
+        return spark.createDataFrame([], SCHEMA)
+    return spark.read.schema(SCHEMA).parquet(*paths)

@@ -1,0 +1,186 @@
+"""One run of the archive job: ask, plan, write, check, commit; what it says afterwards.
+
+The steps are here, what they work on is behind two ports: ``LogSource`` (a cluster and Spark) and ``storage.files``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from milena.fields import Json
+from milena.output import table
+from spark_ext.jobs.archive_directory import ArchiveWriter
+from spark_ext.jobs.archive_manifest import Manifest, PartitionKey
+from spark_ext.jobs.archive_plan import PartitionState, Plan, ReadRange, make_plan
+from spark_ext.jobs.job_errors import JobInputError, LostRecordsError
+from storage.files import Files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """The partitions that were asked for, as the cluster has them at one moment."""
+
+    cluster_id: str
+    partitions: tuple[PartitionState, ...]
+
+
+class LogSource(Protocol):
+    """Where records come from."""
+
+    def state(self) -> LogState:
+        """Ask the cluster for topics, ids and readable offsets."""
+
+    def write(self, ranges: Sequence[ReadRange], folder: str) -> None:
+        """Write the records of these ranges as Parquet below a folder that does not exist yet.
+
+        Each file holds records of one partition with ascending offsets, in the folder
+        ``archive_topic=T/archive_partition=P``.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSummary:
+    """What a run did to a partition; ``behind`` offsets are left for the next one."""
+
+    key: PartitionKey
+    start_offset: int
+    next_offset: int
+    records: int
+    files: int
+    size_bytes: int
+    behind: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """What a run did. ``leftovers`` of an interrupted run were removed; ``losses`` were accepted."""
+
+    commit: int
+    partitions: tuple[PartitionSummary, ...]
+    losses: tuple[str, ...]
+    leftovers: tuple[str, ...]
+
+    @property
+    def records(self) -> int:
+        """Records archived by this run."""
+        return sum(p.records for p in self.partitions)
+
+    @property
+    def behind(self) -> int:
+        """Offsets left for the next run."""
+        return sum(p.behind for p in self.partitions)
+
+
+def run_archive(
+    files: Files,
+    root: str,
+    source: LogSource,
+    *,
+    run_id: str,
+    records_max: int | None = None,
+    is_loss_accepted: bool = False,
+) -> RunSummary:
+    """Archive what is new, once; ``run_id`` is one that no run had before.
+
+    Raises:
+        ArchiveBusyError: another run is at it.
+        LostRecordsError: records are gone, and that is not accepted; or the source did not give what was planned.
+        JobInputError, DamagedArchiveError: the archive, or what was asked for, does not allow it.
+    """
+    with ArchiveWriter(files, root, run_id=run_id) as writer:
+        before = writer.manifest
+        state = source.state()
+        if before.cluster_id not in {None, state.cluster_id}:
+            raise JobInputError(
+                f"{root} holds records of cluster {before.cluster_id}, not of {state.cluster_id}: "
+                "name another directory"
+            )
+        plan = make_plan(
+            before, state.partitions, records_max=records_max, is_loss_accepted=is_loss_accepted
+        )
+        if plan.to_read:
+            source.write(plan.to_read, writer.staging)
+            _require_same_topics(plan, source.state())
+        after = writer.commit(state.cluster_id, plan)
+    return _summary(plan, before, after, writer.leftovers)
+
+
+def _require_same_topics(plan: Plan, state: LogState) -> None:
+    """What was read by name came from the topics that were planned."""
+    present = {p.key for p in state.partitions}
+    for planned in plan.to_read:
+        if planned.key not in present:
+            raise LostRecordsError(
+                f"topic {planned.key.topic} was deleted while it was read; nothing was archived"
+            )
+
+
+def _summary(
+    plan: Plan, before: Manifest, after: Manifest, leftovers: tuple[str, ...]
+) -> RunSummary:
+    known = before.paths()
+    partitions = []
+    for planned in plan.ranges:
+        archived = after.partition(planned.key)
+        new = [f for f in archived.files if f.path not in known] if archived is not None else []
+        partitions.append(
+            PartitionSummary(
+                key=planned.key,
+                start_offset=planned.start,
+                next_offset=planned.end,
+                records=sum(f.records for f in new),
+                files=len(new),
+                size_bytes=sum(f.size_bytes for f in new),
+                behind=planned.behind,
+            )
+        )
+    return RunSummary(
+        commit=after.commits,
+        partitions=tuple(partitions),
+        losses=plan.losses,
+        leftovers=leftovers,
+    )
+
+
+def summary_text(summary: RunSummary) -> str:
+    """A line a partition, and a sentence."""
+    rows = [
+        (p.key.topic, p.key.partition, p.start_offset, p.next_offset, p.records, p.files, p.size_bytes, p.behind)
+        for p in summary.partitions
+    ]  # fmt: skip
+    headings = ("TOPIC", "PARTITION", "FROM", "NEXT", "RECORDS", "FILES", "BYTES", "BEHIND")
+    lines = [table(headings, rows)]
+    lines += [f"accepted: {loss}" for loss in summary.losses]
+    if summary.leftovers:
+        lines.append(f"removed {len(summary.leftovers)} leftovers of an interrupted run")
+    files = sum(p.files for p in summary.partitions)
+    end = f"; {summary.behind:,} left for the next run" if summary.behind else ""
+    lines.append(f"archived {summary.records:,} records in {files} files{end}")
+    return "\n".join(lines)
+
+
+def summary_json(summary: RunSummary) -> Json:
+    """The same for programs."""
+    return {
+        "commit": summary.commit,
+        "records": summary.records,
+        "files": sum(p.files for p in summary.partitions),
+        "bytes": sum(p.size_bytes for p in summary.partitions),
+        "behind": summary.behind,
+        "losses": list(summary.losses),
+        "leftovers": list(summary.leftovers),
+        "partitions": [
+            {
+                "topic": p.key.topic,
+                "topic_id": p.key.topic_id,
+                "partition": p.key.partition,
+                "start_offset": p.start_offset,
+                "next_offset": p.next_offset,
+                "records": p.records,
+                "files": p.files,
+                "bytes": p.size_bytes,
+                "behind": p.behind,
+            }
+            for p in summary.partitions
+        ],
+    }

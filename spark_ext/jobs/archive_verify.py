@@ -1,0 +1,142 @@
+"""``archive --verify``: the files of an archive held against its manifest.
+
+That the manifest accounts for every offset exactly once is checked whenever it is decoded; what is left is that
+each file is there and has the size, the checksum and the offsets that its entry says. Needs no lock: listed files
+never change.
+"""
+
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from milena.fields import Json
+from milena.output import table
+from spark_ext.jobs.archive_directory import read_manifest, unlisted_files
+from spark_ext.jobs.archive_manifest import ArchivedFile, Manifest, PartitionArchive, PartitionKey
+from spark_ext.jobs.parquet_check import checksum, offset_runs
+from storage.errors import MilenaError
+from storage.files import Files
+
+Runs = tuple[tuple[int, int], ...]
+"""Offsets as ranges [start, end)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What ``verify_archive`` found; ``problems`` are sentences, ``unlisted`` files are no fault."""
+
+    manifest: Manifest
+    problems: tuple[str, ...]
+    unlisted: tuple[str, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Every listed file is there and holds what the manifest says."""
+        return not self.problems
+
+
+def verify_archive(
+    files: Files, root: str, *, on_file: Callable[[ArchivedFile], None] = lambda _: None
+) -> Verdict:
+    """Read every file of the archive; ``on_file`` is called after each.
+
+    Raises:
+        JobInputError: not an archive.
+        DamagedArchiveError: the manifest itself is damaged, so that nothing can be held against it.
+    """
+    manifest = read_manifest(files, root)
+    problems: list[str] = []
+    for partition in manifest.partitions:
+        found: list[tuple[int, int]] = []
+        for entry in partition.files:
+            problem, runs = _verify_file(files, root, partition.key, entry)
+            problems += [] if problem is None else [problem]
+            found += runs
+            on_file(entry)
+        problems += _filled_gaps(partition, tuple(found))
+    unlisted = unlisted_files(files, root, manifest)
+    return Verdict(manifest=manifest, problems=tuple(problems), unlisted=unlisted)
+
+
+def _filled_gaps(partition: PartitionArchive, runs: Runs) -> list[str]:
+    """Gaps with a reason are free of records: else a missing record elsewhere could hide behind the right count."""
+    name = f"{partition.key.topic} partition {partition.key.partition}"
+    return [
+        f"{name}: offsets {gap.start} to {gap.end - 1} are explained as missing, but some are there"
+        for gap in partition.gaps
+        if any(start < gap.end and gap.start < end for start, end in runs)
+    ]
+
+
+def _verify_file(
+    files: Files, root: str, key: PartitionKey, entry: ArchivedFile
+) -> tuple[str | None, Runs]:
+    try:
+        file = files.open(posixpath.join(root, entry.path))
+    except FileNotFoundError:
+        return f"{entry.path} is missing", ()
+    try:
+        if file.size() != entry.size_bytes:
+            return f"{entry.path} has {file.size()} bytes, not {entry.size_bytes}", ()
+        if checksum(file) != entry.crc32c:
+            return f"{entry.path} has another checksum than when it was written", ()
+        runs = offset_runs(file, topic=key.topic, partition=key.partition)
+    except MilenaError as error:
+        return error.message, ()
+    finally:
+        file.close()
+    return _content_problem(entry, runs), runs
+
+
+def _content_problem(entry: ArchivedFile, runs: Runs) -> str | None:
+    if not runs or (runs[0][0], runs[-1][1] - 1) != (entry.first_offset, entry.last_offset):
+        return f"{entry.path} holds other offsets than the manifest says"
+    records = sum(end - start for start, end in runs)
+    if records != entry.records:
+        return f"{entry.path} holds {records} records, not {entry.records}"
+    return None
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """A line a partition, the problems, and a sentence."""
+    rows = [
+        (p.key.topic, p.key.partition, p.start_offset, p.next_offset, p.records, len(p.files), p.missing)
+        for p in verdict.manifest.partitions
+    ]  # fmt: skip
+    lines = [table(("TOPIC", "PARTITION", "FROM", "NEXT", "RECORDS", "FILES", "GAPS"), rows)]
+    lines += verdict.problems
+    if verdict.unlisted:
+        lines.append(
+            f"{len(verdict.unlisted)} files that the manifest does not list: a run is under way, or was interrupted"
+        )
+    records = sum(p.records for p in verdict.manifest.partitions)
+    end = "sound" if verdict.is_good else f"{len(verdict.problems)} problems"
+    lines.append(f"{records:,} records in {len(verdict.manifest.paths())} files: {end}")
+    return "\n".join(lines)
+
+
+def verdict_json(verdict: Verdict) -> Json:
+    """The same for programs."""
+    return {
+        "is_sound": verdict.is_good,
+        "problems": list(verdict.problems),
+        "unlisted": list(verdict.unlisted),
+        "commit": verdict.manifest.commits,
+        "records": sum(p.records for p in verdict.manifest.partitions),
+        "files": len(verdict.manifest.paths()),
+        "partitions": [
+            {
+                "topic": p.key.topic,
+                "topic_id": p.key.topic_id,
+                "partition": p.key.partition,
+                "start_offset": p.start_offset,
+                "next_offset": p.next_offset,
+                "records": p.records,
+                "files": len(p.files),
+                "gaps": [
+                    {"start": g.start, "end": g.end, "reason": g.reason.value} for g in p.gaps
+                ],
+            }
+            for p in verdict.manifest.partitions
+        ],
+    }

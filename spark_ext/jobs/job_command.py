@@ -1,0 +1,53 @@
+"""How a job's command line ends: one line on standard error and an exit code, whatever went wrong."""
+
+import re
+import sys
+from collections.abc import Sequence
+
+import click
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
+
+from spark_ext.jobs.job_errors import EXIT_FAILED, JobError
+from storage.errors import MilenaError
+
+EXIT_USAGE = 64
+EXIT_INTERRUPTED = 130
+
+
+def run_command(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
+    """Run one command line; its exit code."""
+    try:
+        result = command.main(
+            args=None if arguments is None else list(arguments),
+            prog_name=name,
+            standalone_mode=False,
+        )
+    except MilenaError as error:
+        # Those that are not a job's own are the client's, and the file system's: a full or failing disk.
+        return _failed(
+            name, error.message, error.exit_code if isinstance(error, JobError) else EXIT_FAILED
+        )
+    except (PySparkException, Py4JError) as error:
+        return _failed(name, spark_message(error), EXIT_FAILED)
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    return result if isinstance(result, int) else 0
+
+
+def spark_message(error: PySparkException | Py4JError) -> str:
+    """What Spark says, in one line without the Java stack: its own sentence, and the cause that ends a traceback."""
+    text = re.split(r"JVM stacktrace:|\n\s+at ", str(error))[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    first, last = lines[0], lines[-1]
+    return first if first == last else f"{first} {last}"
+
+
+def _failed(name: str, message: str, exit_code: int) -> int:
+    print(f"{name}: {message}", file=sys.stderr)
+    return exit_code

@@ -1,0 +1,52 @@
+"""Why a job did not do what it was asked: one sentence for people and an exit code for programs.
+
+    JobError
+    ├── LostRecordsError     1  records are gone, or were not all delivered
+    ├── DamagedArchiveError  1  files and manifest do not agree
+    ├── ArchiveBusyError     3  another run works on the archive
+    └── JobInputError        4  no such topic, not an archive, another cluster's archive
+
+The other codes are those of the command ``milena``: 0 done, 2 the cluster could not be reached or Spark failed, 64 the
+command line is wrong, 130 interrupted.
+"""
+
+from typing import ClassVar
+
+from storage.errors import MilenaError
+
+EXIT_GOOD, EXIT_BAD_DATA, EXIT_FAILED, EXIT_BUSY, EXIT_BAD_INPUT = 0, 1, 2, 3, 4
+
+
+class JobError(MilenaError):
+    """Root of the tree; only its leaves are raised."""
+
+    code = "job"
+    exit_code: ClassVar[int] = EXIT_FAILED
+
+
+class LostRecordsError(JobError):
+    """Records that should have been archived are gone, or the source left some out."""
+
+    code = "data_loss"
+    exit_code = EXIT_BAD_DATA
+
+
+class DamagedArchiveError(JobError):
+    """The manifest cannot be trusted, or a file is not what the manifest says."""
+
+    code = "damaged_archive"
+    exit_code = EXIT_BAD_DATA
+
+
+class JobInputError(JobError):
+    """What was asked for cannot be done; the message says what to change."""
+
+    code = "job_input"
+    exit_code = EXIT_BAD_INPUT
+
+
+class ArchiveBusyError(JobError):
+    """Another run holds the archive's lock."""
+
+    code = "archive_busy"
+    exit_code = EXIT_BUSY

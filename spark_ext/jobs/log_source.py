@@ -1,0 +1,139 @@
+"""Topics as the archive job reads them: offsets from the cluster, records through the data source ``milena``."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from milena.client import Client
+from milena.cluster_view import TopicView
+from milena.errors import TargetNotFoundError, UnexpectedAnswerError
+from spark_ext.cluster import pin
+from spark_ext.jobs.archive_directory import STAGED_PARTITION, STAGED_TOPIC
+from spark_ext.jobs.archive_manifest import PartitionKey
+from spark_ext.jobs.archive_plan import PartitionState, ReadRange
+from spark_ext.jobs.archive_run import LogState
+from spark_ext.jobs.job_errors import JobInputError
+from spark_ext.options import parse_read_options
+from spark_ext.planner import OffsetRange
+
+WRITERS_MAX = 64
+"""Files that a task has open at once: Spark sorts what a task reads by partition when it has more of them."""
+
+CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChoice:
+    """Which topics: these names, and all that a regular expression matches as a whole."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    def choose(self, topics: Sequence[str]) -> tuple[str, ...]:
+        """The names asked for, and those of ``topics`` that match; sorted.
+
+        Raises:
+            JobInputError: nothing is left to read.
+        """
+        matching = {
+            name for name in topics if self.pattern is not None and re.fullmatch(self.pattern, name)
+        }
+        if not self.names and not matching:
+            raise JobInputError(f"no topic matches {self.pattern}")
+        return tuple(sorted({*self.names, *matching}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkLogSource:
+    """A cluster read by Spark; an implementation of ``archive_run.LogSource``.
+
+    ``session`` makes a session of the job's own, whose settings are changed; it is asked for only when there is
+    something to read, because Spark takes seconds to start.
+    """
+
+    session: Callable[[], SparkSession]
+    urls: tuple[str, ...]
+    topics: TopicChoice
+    compression: str
+    records_per_file: int
+
+    def state(self) -> LogState:
+        """Ask the cluster for topics, ids and readable offsets."""
+        return log_state(self.urls, self.topics)
+
+    def write(self, ranges: Sequence[ReadRange], folder: str) -> None:
+        """One file a task and partition, or more where they grow too large."""
+        spark = self.session()
+        settings = spark.conf
+        settings.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        settings.set("spark.sql.maxConcurrentOutputFileWriters", WRITERS_MAX)
+        rows = read_ranges(spark, self.urls, ranges)
+        staged = rows.withColumns(
+            {STAGED_TOPIC: sf.col("topic"), STAGED_PARTITION: sf.col("partition")}
+        )
+        writer = staged.write.mode("error").partitionBy(STAGED_TOPIC, STAGED_PARTITION)
+        writer.option("maxRecordsPerFile", self.records_per_file).parquet(
+            f"file://{folder}", compression=self.compression
+        )
+
+
+def read_ranges(spark: SparkSession, urls: Sequence[str], ranges: Sequence[ReadRange]) -> DataFrame:
+    """The records of exactly these ranges."""
+    assigned: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for r in ranges:
+        name, partition = r.key.topic, r.key.partition
+        assigned.setdefault(name, []).append(partition)
+        starts.setdefault(name, {})[str(partition)] = r.start
+        ends.setdefault(name, {})[str(partition)] = r.end
+    reader = spark.read.format("milena").option("url", ",".join(urls))
+    reader = reader.option("assign", json.dumps(assigned)).option("includeHeaders", "true")
+    reader = reader.option("startingOffsets", json.dumps(starts))
+    return reader.option("endingOffsets", json.dumps(ends)).load()
+
+
+async def _facts(urls: Sequence[str], choice: TopicChoice) -> tuple[str, tuple[TopicView, ...]]:
+    """The cluster's id, and the chosen topics with their configs."""
+    async with Client(urls) as client:
+        cluster_id = await client.admin.cluster_id()
+        names = choice.choose(await client.admin.topic_names())
+        try:
+            # By name: a node that has not heard of a new topic asks the quorum.
+            topics = await asyncio.gather(*(client.admin.topic(name) for name in names))
+        except TargetNotFoundError as error:
+            raise JobInputError(error.message) from error
+    return cluster_id, tuple(topics)
+
+
+def log_state(urls: Sequence[str], choice: TopicChoice) -> LogState:
+    """The chosen topics' partitions and their readable offsets."""
+    cluster_id, topics = asyncio.run(_facts(urls, choice))
+    policies = {topic.name: topic.configs.get("cleanup.policy", "") for topic in topics}
+    names = ",".join(policies)
+    options = parse_read_options({"url": ",".join(urls), "subscribe": names})
+    return LogState(
+        cluster_id=cluster_id,
+        partitions=tuple(
+            PartitionState(
+                key=partition_key(found),
+                log_start_offset=found.start,
+                high_watermark=found.end,
+                is_compacted="compact" in policies[found.partition.topic],
+            )
+            for found in pin(options).ranges
+        ),
+    )
+
+
+def partition_key(found: OffsetRange) -> PartitionKey:
+    """Which partition of which incarnation of its topic."""
+    topic, partition = found.partition
+    if found.topic_id is None:
+        raise UnexpectedAnswerError(f"the node does not give the id of topic {topic}")
+    return PartitionKey(topic=topic, topic_id=found.topic_id, partition=partition)

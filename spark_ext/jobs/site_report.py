@@ -1,0 +1,218 @@
+"""Statistics of a web site by the hour in which requests were made, and of the whole; what is shown of them.
+
+Hours are those of the events in UTC, whatever offset their server wrote: a line that arrives late, or from a server
+in another zone, counts in its own hour. All lines are read before anything is counted, so none is too late.
+
+Spark counts; the rows that come out, one an hour, are few, and are put together here.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from milena.fields import Json
+from milena.output import table
+
+STATUS_CLASSES = (1, 2, 3, 4, 5)
+
+HOURLY_SCHEMA = (
+    "hour timestamp, requests bigint, bytes bigint, clients bigint, status_1xx bigint, status_2xx bigint, "
+    "status_3xx bigint, status_4xx bigint, status_5xx bigint, errors bigint, "
+    "top_paths array<struct<path: string, requests: bigint>>, "
+    "top_error_paths array<struct<path: string, errors: bigint>>"
+)
+
+Ranking = tuple[tuple[str, int], ...]
+"""Paths with a count each, greatest first; equal ones by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """One hour, or the whole where ``hour`` is None. ``by_class`` is answers of status 1xx to 5xx."""
+
+    hour: datetime | None
+    requests: int
+    size_bytes: int
+    clients: int
+    by_class: tuple[int, ...]
+    top_paths: Ranking
+    top_error_paths: Ranking
+
+    @property
+    def errors(self) -> int:
+        """Answers of status 400 and above."""
+        return self.by_class[3] + self.by_class[4]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteReport:
+    """What a run found; ``malformed`` is lines by reason, which are in none of the counts."""
+
+    overall: Counts
+    hours: tuple[Counts, ...]
+    malformed: tuple[tuple[str, int], ...]
+
+    @property
+    def malformed_count(self) -> int:
+        """Lines that could not be read."""
+        return sum(count for _, count in self.malformed)
+
+
+def site_report(lines: DataFrame, *, top: int) -> SiteReport:
+    """Count the lines that ``access_log.parsed`` gave, which should be persisted: they are gone through three times.
+
+    ``top`` is how many paths are named an hour.
+    """
+    reasons = lines.where(sf.col("reason").isNotNull()).groupBy("reason").count().collect()
+    events = lines.where(sf.col("reason").isNull()).withColumn(
+        "hour", sf.date_trunc("hour", "time")
+    )
+    rows = events.rollup(_epoch("hour").alias("epoch")).agg(*_measures()).collect()
+    paths = (
+        events.where(sf.col("path").isNotNull())
+        .groupBy("hour", "path")
+        .agg(sf.count("*").alias("requests"), sf.count_if(_is_error()).alias("errors"))
+    )
+    rankings = _rankings(paths, top)
+    counts = sorted(
+        (
+            Counts(
+                hour=None if row.epoch is None else datetime.fromtimestamp(row.epoch, UTC),
+                requests=row.requests,
+                size_bytes=row.bytes or 0,
+                clients=row.clients,
+                by_class=tuple(row[f"status_{digit}xx"] for digit in STATUS_CLASSES),
+                top_paths=rankings.get((row.epoch, "requests"), ()),
+                top_error_paths=rankings.get((row.epoch, "errors"), ()),
+            )
+            for row in rows
+        ),
+        key=lambda c: (c.hour is not None, c.hour),
+    )
+    overall, *hours = counts or [NOTHING]
+    return SiteReport(
+        overall=overall,
+        hours=tuple(hours),
+        malformed=tuple(sorted((row.reason, row["count"]) for row in reasons)),
+    )
+
+
+NOTHING = Counts(
+    hour=None,
+    requests=0,
+    size_bytes=0,
+    clients=0,
+    by_class=(0, 0, 0, 0, 0),
+    top_paths=(),
+    top_error_paths=(),
+)
+
+
+def _epoch(column: str) -> Column:
+    """Seconds since 1970: collected timestamps would be in the zone of this machine."""
+    return sf.unix_timestamp(column)
+
+
+def _is_error() -> Column:
+    return sf.col("status") >= 400
+
+
+def _measures() -> list[Column]:
+    classes = [
+        sf.count_if(sf.floor(sf.col("status") / 100) == digit).alias(f"status_{digit}xx")
+        for digit in STATUS_CLASSES
+    ]
+    return [
+        sf.count("*").alias("requests"),
+        sf.sum("bytes").alias("bytes"),
+        sf.count_distinct("client").alias("clients"),
+        *classes,
+    ]
+
+
+def _rankings(paths: DataFrame, top: int) -> dict[tuple[int | None, str], Ranking]:
+    """By hour, None for the whole, and measure: the paths with the greatest counts."""
+    measures = [
+        sf.struct(sf.lit(name).alias("measure"), sf.col(name).alias("n"))
+        for name in ("requests", "errors")
+    ]
+    counted = paths.select(
+        _epoch("hour").alias("epoch"), "path", sf.inline(sf.array(*measures))
+    ).where(sf.col("n") > 0)
+    # Of the hours and of the whole at once: one more pass over the events costs more.
+    sums = counted.rollup("measure", "path", "epoch").agg(sf.sum("n").alias("n"))
+    keys = sums.where(sf.col("path").isNotNull())
+    order = Window.partitionBy("measure", "epoch").orderBy(sf.desc("n"), "path")
+    ranked = keys.withColumn("rank", sf.row_number().over(order)).where(sf.col("rank") <= top)
+    found: dict[tuple[int | None, str], Ranking] = {}
+    for row in sorted(ranked.collect(), key=lambda row: row.rank):
+        place = (row.epoch, row.measure)
+        found[place] = (*found.get(place, ()), (row.path, row.n))
+    return found
+
+
+def table_row(counts: Counts) -> tuple[object, ...]:
+    """A row of ``HOURLY_SCHEMA``."""
+    return (
+        counts.hour,
+        counts.requests,
+        counts.size_bytes,
+        counts.clients,
+        *counts.by_class,
+        counts.errors,
+        list(counts.top_paths),
+        list(counts.top_error_paths),
+    )
+
+
+def report_text(report: SiteReport, *, hours_shown: int) -> str:
+    """A line an hour, the newest last, then the whole."""
+    shown = report.hours[-hours_shown:]
+    classes = [f"{digit}XX" for digit in STATUS_CLASSES]
+    headings = ("HOUR (UTC)", "REQUESTS", "BYTES", "CLIENTS", *classes, "ERRORS", "TOP PATH")
+    rows = [
+        (
+            "all" if c.hour is None else f"{c.hour:%Y-%m-%d %H:00}",
+            *(c.requests, c.size_bytes, c.clients, *c.by_class, c.errors),
+            c.top_paths[0][0] if c.top_paths else None,
+        )
+        for c in (*shown, report.overall)
+    ]
+    parts = [table(headings, rows)]
+    if len(shown) < len(report.hours):
+        parts.append(f"{len(report.hours) - len(shown)} earlier hours are not shown")
+    rankings = (
+        ("PATH", report.overall.top_paths),
+        ("PATH OF ERRORS", report.overall.top_error_paths),
+    )
+    parts += [table((heading, "COUNT"), ranking) for heading, ranking in rankings if ranking]
+    parts.append(
+        f"{report.overall.requests:,} requests in {len(report.hours)} hours, "
+        f"{report.malformed_count:,} lines that could not be read"
+    )
+    parts[-1] += "".join(f"\n  {count:,} {reason}" for reason, count in report.malformed)
+    return "\n\n".join(parts)
+
+
+def report_json(report: SiteReport) -> Json:
+    """The same for programs, every hour of it."""
+    return {
+        "overall": _counts_json(report.overall),
+        "hours": [_counts_json(c) for c in report.hours],
+        "malformed": {"lines": report.malformed_count, "by_reason": dict(report.malformed)},
+    }
+
+
+def _counts_json(counts: Counts) -> dict[str, Json]:
+    return {
+        "hour": None if counts.hour is None else f"{counts.hour:%Y-%m-%dT%H:00:00Z}",
+        "requests": counts.requests,
+        "bytes": counts.size_bytes,
+        "clients": counts.clients,
+        "by_class": {f"{d}xx": n for d, n in zip(STATUS_CLASSES, counts.by_class, strict=True)},
+        "errors": counts.errors,
+        "top_paths": [{"path": path, "requests": n} for path, n in counts.top_paths],
+        "top_error_paths": [{"path": path, "errors": n} for path, n in counts.top_error_paths],
+    }

@@ -1,0 +1,148 @@
+"""The job ``site_stats``: hourly statistics of a web site from its access log, read from a topic or from an archive.
+
+    python -m spark_ext.jobs.site_stats --url http://node:8082 --topic access --output DIR
+    spark-submit spark_ext/jobs/site_stats.py --archive ARCHIVE --output DIR --format csv
+
+Each record's value is one line. What is counted, and by which hour, is told in ``site_report``; what is a line in
+``access_log``. Lines that cannot be read are counted and written to ``DIR/quarantine.parquet``, with their place in
+the log and the reason.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from milena.output import as_json
+from spark_ext.jobs.access_log import parsed
+from spark_ext.jobs.archive_manifest import Manifest
+from spark_ext.jobs.archive_plan import make_plan
+from spark_ext.jobs.archive_reader import SCHEMA, read_archive
+from spark_ext.jobs.job_command import run_command
+from spark_ext.jobs.log_source import TopicChoice, log_state, read_ranges
+from spark_ext.jobs.session import job_session
+from spark_ext.jobs.site_report import (
+    HOURLY_SCHEMA,
+    SiteReport,
+    report_json,
+    report_text,
+    site_report,
+    table_row,
+)
+
+DEFAULT_URL = "http://127.0.0.1:8082"
+FORMATS = ("parquet", "csv", "json")
+TOP = 10
+HOURS_SHOWN = 168
+"""A week."""
+
+QUARANTINE = ("topic", "partition", "offset", "timestamp", "reason", "value")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--url", "urls", multiple=True, envvar="MILENA_URL", default=(DEFAULT_URL,),
+              show_default=True, metavar="URL", help="Any node; may be repeated.")  # fmt: skip
+@click.option("--topic", "topics", multiple=True, metavar="NAME",
+              help="A topic, or one of the archive; may be repeated.")  # fmt: skip
+@click.option("--archive", "archive_dir", type=click.Path(file_okay=False), metavar="DIR",
+              help="Read what the job archive wrote instead of the cluster.")  # fmt: skip
+@click.option("--output", type=click.Path(file_okay=False), metavar="DIR",
+              help="Write tables there, in place of those of an earlier run.")  # fmt: skip
+@click.option("--format", "formats", multiple=True, type=click.Choice(FORMATS),
+              default=(FORMATS[0],), show_default=True, help="Of the tables; may be repeated.")  # fmt: skip
+@click.option("--top", default=TOP, show_default=True, type=click.IntRange(min=1), metavar="N",
+              help="How many paths to name.")  # fmt: skip
+@click.option("--hours-shown", default=HOURS_SHOWN, show_default=True, type=click.IntRange(min=1),
+              metavar="N", help="How many hours to print; tables and JSON have all.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+def site_stats(
+    urls: tuple[str, ...],
+    topics: tuple[str, ...],
+    archive_dir: str | None,
+    output: str | None,
+    formats: tuple[str, ...],
+    top: int,
+    hours_shown: int,
+    is_json: bool,
+) -> None:
+    """Count requests, bytes, clients, status classes and paths by hour, from access-log lines.
+
+    Exit codes: 0 done, however many lines could not be read; 1 the archive is damaged, 2 the cluster or Spark failed,
+    4 no such topic or no archive, 64 wrong options.
+    """
+    if archive_dir is None and not topics:
+        raise click.UsageError("say what to read: --topic, or --archive")
+    spark = job_session("milena-site-stats")
+    if archive_dir is None:
+        records = read_topics(spark, urls, topics)
+    else:
+        records = read_archive(spark, os.path.abspath(archive_dir), topics)
+    directory = None if output is None else os.path.abspath(output)
+    report = run_site_stats(spark, records, directory, formats=formats, top=top)
+    text = as_json(report_json(report)) if is_json else report_text(report, hours_shown=hours_shown)
+    click.echo(text)
+
+
+def read_topics(spark: SparkSession, urls: Sequence[str], topics: tuple[str, ...]) -> DataFrame:
+    """All that can be read of these topics now."""
+    state = log_state(urls, TopicChoice(names=topics))
+    ranges = make_plan(Manifest(), state.partitions).to_read
+    return read_ranges(spark, urls, ranges) if ranges else spark.createDataFrame([], SCHEMA)
+
+
+def run_site_stats(
+    spark: SparkSession,
+    records: DataFrame,
+    directory: str | None,
+    *,
+    formats: Sequence[str] = FORMATS[:1],
+    top: int = TOP,
+) -> SiteReport:
+    """Count, and write the tables below ``directory`` if there is one."""
+    lines = parsed(records).select(
+        *("topic", "partition", "offset", "timestamp", "reason"),
+        # Lines that could be read are not needed any more, and are most of the bytes.
+        sf.when(sf.col("reason").isNotNull(), sf.col("value")).alias("value"),
+        *("client", "time", "path", "status", "bytes"),
+    )
+    # The source is read once: a second reading costs more than the disk, and could see more.
+    lines.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        report = site_report(lines, top=top)
+        if directory is not None:
+            _write(spark, report, directory, formats)
+            quarantined = lines.where(sf.col("reason").isNotNull()).select(*QUARANTINE)
+            quarantined.write.mode("overwrite").parquet(f"file://{directory}/quarantine.parquet")
+    finally:
+        lines.unpersist()
+    return report
+
+
+def _write(spark: SparkSession, report: SiteReport, directory: str, formats: Sequence[str]) -> None:
+    overall = spark.createDataFrame([table_row(report.overall)], HOURLY_SCHEMA).drop("hour")
+    hourly = spark.createDataFrame([table_row(c) for c in report.hours], HOURLY_SCHEMA)
+    for name, rows in (("hourly", hourly), ("overall", overall)):
+        for file_format in formats:
+            whole = rows.coalesce(1)
+            if file_format == "csv":
+                # A cell holds no list.
+                whole = whole.withColumns(
+                    {c: sf.to_json(c) for c in ("top_paths", "top_error_paths")}
+                )
+            writer = whole.write.mode("overwrite").format(file_format)
+            if file_format == "csv":
+                writer = writer.option("header", "true").option("escape", '"')
+            writer.save(f"file://{directory}/{name}.{file_format}")
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; its exit code."""
+    return run_command(site_stats, "site_stats", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,128 @@
+"""The rows that a topic is read as, and the columns that one is written from.
+
+The rows are those of Spark's Kafka source. A user's schema takes some of them, in any order: Spark does not tell a
+Python data source which columns a query needs, and what is not asked for is not decoded.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, unique
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_ext.errors import RowSchemaError
+
+HEADERS_TYPE = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+ARROW_HEADERS_ITEM = pa.field(
+    "element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+)
+
+
+@unique
+class Column(Enum):
+    """A column of the rows; the value is its name."""
+
+    KEY = "key"
+    VALUE = "value"
+    TOPIC = "topic"
+    PARTITION = "partition"
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    TIMESTAMP_TYPE = "timestampType"
+    HEADERS = "headers"
+
+
+_SPARK_TYPES: dict[Column, DataType] = {
+    Column.KEY: BinaryType(),
+    Column.VALUE: BinaryType(),
+    Column.TOPIC: StringType(),
+    Column.PARTITION: IntegerType(),
+    Column.OFFSET: LongType(),
+    Column.TIMESTAMP: TimestampType(),
+    Column.TIMESTAMP_TYPE: IntegerType(),
+    Column.HEADERS: HEADERS_TYPE,
+}
+
+_ARROW_TYPES: dict[Column, pa.DataType] = {
+    Column.KEY: pa.binary(),
+    Column.VALUE: pa.binary(),
+    Column.TOPIC: pa.string(),
+    Column.PARTITION: pa.int32(),
+    Column.OFFSET: pa.int64(),
+    Column.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    Column.TIMESTAMP_TYPE: pa.int32(),
+    Column.HEADERS: pa.list_(ARROW_HEADERS_ITEM),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Columns of the rows to make, in order, each under the name and nullability that the user gave it."""
+
+    columns: tuple[Column, ...]
+    names: tuple[str, ...]
+    nullable: tuple[bool, ...]
+
+    def arrow_schema(self) -> pa.Schema:
+        """Spark compares this with its own idea of the schema, to the letter."""
+        return pa.schema(
+            [
+                pa.field(name, _ARROW_TYPES[column], nullable=is_nullable)
+                for column, name, is_nullable in zip(
+                    self.columns, self.names, self.nullable, strict=True
+                )
+            ]
+        )
+
+
+def row_schema(*, include_headers: bool) -> StructType:
+    """All columns."""
+    return StructType(
+        [
+            StructField(column.value, spark_type)
+            for column, spark_type in _SPARK_TYPES.items()
+            if include_headers or column is not Column.HEADERS
+        ]
+    )
+
+
+def project(schema: StructType, *, include_headers: bool) -> Projection:
+    """What of the rows a schema takes; its names in any case.
+
+    Raises:
+        RowSchemaError: a column that the rows do not have, or of another type; headers that were not asked for.
+    """
+    known = {column.value.lower(): column for column in Column}
+    columns: list[Column] = []
+    for field in schema.fields:
+        column = known.get(field.name.lower())
+        if column is None:
+            raise RowSchemaError(
+                f"schema: there is no column {field.name}; there are "
+                f"{', '.join(c.value for c in Column)}"
+            )
+        if field.dataType != _SPARK_TYPES[column]:
+            raise RowSchemaError(
+                f"schema: column {column.value} is {_SPARK_TYPES[column].simpleString()}, "
+                f"not {field.dataType.simpleString()}; cast it in the query"
+            )
+        if column is Column.HEADERS and not include_headers:
+            raise RowSchemaError("schema: column headers needs the option includeHeaders=true")
+        columns.append(column)
+    return Projection(
+        columns=tuple(columns),
+        names=tuple(schema.fieldNames()),
+        nullable=tuple(field.nullable for field in schema.fields),
+    )

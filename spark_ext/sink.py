@@ -1,0 +1,98 @@
+"""The executor's side of a write: rows of a task through the client's producer.
+
+Within one attempt of a task every record is written once, however often a request is repeated: the producer is
+idempotent, and the attempt succeeds only when every in-sync replica has every record. Spark may run a task again, after
+a failure or speculatively, and what the former attempt wrote stays: the write as a whole is at least once.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from milena import sync
+from spark_ext.errors import RecordError
+from spark_ext.options import WriteOptions
+from spark_ext.write_schema import WriteColumns, records_in
+
+BATCHES_UNSETTLED = 2
+"""Arrow batches of which the outcomes are not looked at yet; Spark's have 10,000 rows."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task wrote."""
+
+    record_count: int
+
+
+class MilenaWriter(DataSourceArrowWriter):
+    """Appends the rows of a DataFrame to topics."""
+
+    def __init__(self, options: WriteOptions, columns: WriteColumns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of one task; returns once all are committed.
+
+        Raises:
+            RecordError: a row that cannot be a record.
+            ClientError: a record was not written, or nobody knows.
+        """
+        count = 0
+        unsettled: deque[list[sync.Delivery]] = deque()
+        with (
+            sync.Client(self._options.urls) as client,
+            client.producer(compression=self._options.compression) as producer,
+        ):
+            for rows in iterator:
+                unsettled.append(self._send(producer, rows))
+                count += rows.num_rows
+                if len(unsettled) > BATCHES_UNSETTLED:
+                    _check(unsettled.popleft())
+            producer.flush()
+            for deliveries in unsettled:
+                _check(deliveries)
+        return Written(record_count=count)
+
+    def _send(self, producer: sync.Producer, rows: pa.RecordBatch) -> list[sync.Delivery]:
+        sent = []
+        for topic, key, value, partition, headers, timestamp_ms in records_in(rows, self._columns):
+            name = self._options.topic if topic is None else topic
+            if name is None:
+                raise RecordError(
+                    "a row without a topic; give the option topic, or fill the column"
+                )
+            sent.append(
+                producer.send(
+                    name,
+                    value,
+                    key=key,
+                    partition=partition,
+                    headers=headers or (),
+                    timestamp_ms=timestamp_ms,
+                )
+            )
+        return sent
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All tasks are done."""
+        count = sum(message.record_count for message in messages if isinstance(message, Written))
+        logger.info("%d records written", count)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """A log takes nothing back."""
+        count = sum(message.record_count for message in messages if isinstance(message, Written))
+        logger.warning("the write failed; at least %d records of it are in the log", count)
+
+
+def _check(deliveries: Sequence[sync.Delivery]) -> None:
+    """Wait for the outcomes; raises the first error."""
+    for delivery in deliveries:
+        delivery.result()

@@ -1,0 +1,136 @@
+"""``spark.read.format("milena")`` and ``df.write.format("milena")``: the shell around options, plan and decoding.
+
+Spark makes a ``MilenaDataSource`` on the driver, for each read or write, in a Python process beside the JVM; readers
+and writers go to the executors by pickle. What Arrow and HTTP need is imported where it is used: Spark imports this
+module in every process that merely looks for data sources.
+"""
+
+# ruff: noqa: PLC0415
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_ext.errors import OptionError
+from spark_ext.options import ReadOptions, parse_read_options, parse_write_options
+from storage.errors import MilenaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_ext.row_schema import Projection
+    from spark_ext.sink import MilenaWriter
+
+FORMAT = "milena"
+
+_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+"""PySpark's own switch; its Python workers read it when they report an error."""
+
+_WORKER_MARK = "PYTHON_WORKER_FACTORY_SECRET"
+"""Set by the JVM in the Python processes that it starts, the one where data sources are made among them."""
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("milena")`` known to a session.
+
+    Without it Spark finds the format by itself where the package ``pyspark_milena`` can be imported.
+    """
+    spark.dataSource.register(MilenaDataSource)
+
+
+class MilenaDataSource(DataSource):
+    """Topics as tables, with the options and rows of Spark's Kafka source."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format``."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Asked for at ``load()``, unless the user gives a schema."""
+        from spark_ext.row_schema import row_schema
+
+        with one_line_errors():
+            options = parse_read_options(self.options)
+            return row_schema(include_headers=options.include_headers)
+
+    def reader(self, schema: StructType) -> "MilenaReader":
+        """Asked for when the query is planned."""
+        from spark_ext.row_schema import project
+
+        with one_line_errors():
+            options = parse_read_options(self.options)
+            projection = project(schema, include_headers=options.include_headers)
+            return MilenaReader(options, projection)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "MilenaWriter":
+        """Asked for when a DataFrame is saved; Spark itself refuses modes but append and overwrite."""
+        from spark_ext.cluster import check_can_write
+        from spark_ext.sink import MilenaWriter
+        from spark_ext.write_schema import write_columns
+
+        with one_line_errors():
+            if overwrite:
+                raise OptionError(
+                    "mode overwrite is not possible: a log is only appended to; use append"
+                )
+            options = parse_write_options(self.options)
+            columns = write_columns(schema, options)
+            urls = check_can_write(options)
+            return MilenaWriter(replace(options, urls=urls), columns)
+
+
+class MilenaReader(DataSourceReader):
+    """One batch query. Plans on the driver, reads on the executors."""
+
+    def __init__(self, options: ReadOptions, projection: "Projection") -> None:
+        self._options = options
+        self._projection = projection
+
+    def partitions(self) -> list[InputPartition]:
+        """Pin the ranges and divide them among tasks; called once a query, on the driver."""
+        from spark_ext.cluster import pin
+        from spark_ext.planner import plan_tasks
+        from spark_ext.reading import ReadTask
+
+        options = self._options
+        with one_line_errors():
+            pinned = pin(options)
+        tasks = plan_tasks(
+            pinned.ranges,
+            target_records=options.target_records_per_task,
+            tasks_min=options.partitions_min,
+            records_max=options.records_per_partition_max,
+        )
+        fetching = replace(options.fetching, urls=pinned.urls)
+        return [
+            InputPartition(ReadTask(ranges=task, fetching=fetching, projection=self._projection))
+            for task in tasks
+        ]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """The records of one task. A query that reads nothing has one task without a value."""
+        from spark_ext.reading import read_task
+
+        return iter(()) if partition.value is None else read_task(partition.value)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """What Milena refuses reaches the user as its message alone, without the traceback of Spark's worker.
+
+    A worker process that reports an error ends, so that nobody else misses a traceback.
+    """
+    try:
+        yield
+    except MilenaError as error:
+        if _WORKER_MARK in os.environ:
+            os.environ[_HIDE_TRACEBACK] = "1"
+        # Spark prints causes too.
+        raise error from None

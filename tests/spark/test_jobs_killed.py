@@ -1,0 +1,86 @@
+"""The archive job killed with -9 at every stage of a run, with the Spark that it started."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_ext.jobs.archive_directory import read_manifest
+from spark_ext.jobs.archive_reader import read_archive
+from spark_ext.jobs.archive_verify import verify_archive
+from spark_ext.jobs.session import prepared
+from storage.os_files import OsFiles
+from tests.support.live_cluster import create_topic
+from tests.support.stored_topics import fill
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+DEADLINE_S = 300.0
+POLL_S = 0.001
+TOPIC = "killed"
+
+STAGES: dict[str, Callable[[Path], bool]] = {
+    "while Spark writes": lambda root: any(root.glob("staging/*/_temporary/**/*.parquet")),
+    "when Spark has written": lambda root: any(root.glob("staging/*/_SUCCESS")),
+    "while files are adopted": lambda root: (
+        len(list(root.glob("data/**/*.parquet"))) > listed(root)
+    ),
+    "when the manifest is replaced": lambda root: read_manifest(OsFiles(), str(root)).commits > 0,
+}
+
+
+def listed(root: Path) -> int:
+    return len(read_manifest(OsFiles(), str(root)).paths())
+
+
+@pytest.fixture(scope="module")
+def start(cluster, tmp_path_factory):
+    """``start(root)`` runs the job on a Spark of its own, with many small files."""
+    directory = tmp_path_factory.mktemp("jobs")
+
+    def started(root: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "spark_ext.jobs.archive", "--url", cluster.node(1).url]
+        command += ["--topic", TOPIC, "--output", str(root), "--records-per-file", "50"]
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+        with (directory / "spark.log").open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    return started
+
+
+@pytest.fixture(scope="module")
+def rows(cluster):
+    """What the topic holds."""
+    node = cluster.node(1)
+    return fill(node, create_topic(node, TOPIC, partitions=2), [3000, 500])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_killed_run_leaves_nothing_twice_and_nothing_out(stage, start, rows, spark, tmp_path):
+    root = tmp_path / "archive"
+    reached = STAGES[stage]
+    job = start(root)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not ((root / "manifest.json").exists() and reached(root)):
+        assert job.poll() is None, f"ended before it was {stage}"
+        assert time.monotonic() < deadline_s
+        time.sleep(POLL_S)
+    job.kill()
+    job.wait()
+
+    verdict = verify_archive(OsFiles(), str(root))
+    assert verdict.problems == ()
+    assert sum(p.records for p in verdict.manifest.partitions) in {0, len(rows)}
+
+    last = start(root)
+    assert last.wait(DEADLINE_S) == 0
+    verdict = verify_archive(OsFiles(), str(root))
+    assert verdict.is_good
+    assert verdict.unlisted == ()
+    archived = read_archive(prepared(spark), str(root)).select("partition", "offset", "value")
+    found = sorted((row.partition, row.offset, bytes(row.value)) for row in archived.collect())
+    assert found == sorted(rows)
