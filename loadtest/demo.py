@@ -6,7 +6,6 @@ Exit codes: 0 every record came back exactly once and in order; 1 one did not; 2
 """
 
 import asyncio
-import contextlib
 import shutil
 import signal
 import sys
@@ -21,10 +20,11 @@ import aiohttp
 import click
 from tqdm import tqdm
 
-from loadtest.ledger import Ledger, Verdict
+from loadtest.failover import Failover
 from loadtest.local_cluster import ClusterError, LocalCluster, LocalNode
 from loadtest.reader import Reader, ReadError
 from loadtest.source import JSON_TYPE, Source, SourceError, flights, lines
+from loadtest.tally import Tally, Verdict
 from loadtest.writer import REQUEST_TIMEOUT_S, Progress, WriteError, Writer
 from milena.admin import AdminClient
 from milena.errors import ClientError
@@ -34,9 +34,7 @@ REPLICATION_FACTOR = 3
 WORKERS = 6
 RECORDS_PER_REQUEST = 1000
 KILL_AT = 0.4
-"""The leader dies when this share of the records is acknowledged ..."""
-DOWN_S = 3.0
-"""... and is started again after this, or when writing has ended."""
+"""The leader dies when this share of the records is acknowledged."""
 LOGGED_EVERY_S = 5.0
 """How often the progress bar is drawn where it is not a terminal."""
 EXIT_GOOD, EXIT_BAD_DATA, EXIT_FAILED = 0, 1, 2
@@ -52,34 +50,6 @@ class Settings:
     topic: str
     directory: Path
     is_kept: bool
-
-
-@dataclass(slots=True)
-class Failover:
-    """Kills the leader of partition 0 once enough is written, and starts it again."""
-
-    cluster: LocalCluster
-    topic: str
-    is_due: asyncio.Event
-    is_written: asyncio.Event
-    killed: LocalNode | None = None
-
-    async def run(self) -> None:
-        """Wait, kill, wait, start."""
-        await self.is_due.wait()
-        self.killed = await self._leader()
-        self.killed.process.kill()
-        tqdm.write(f"killed node {self.killed.node_id}, a leader, with -9", file=sys.stderr)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.is_written.wait(), DOWN_S)
-        self.killed.process.start()
-        await self.cluster.wait_ready(self.killed)
-        tqdm.write(f"node {self.killed.node_id} is back and ready", file=sys.stderr)
-
-    async def _leader(self) -> LocalNode:
-        async with AdminClient(self.cluster.nodes[0].url) as admin:
-            topic = await admin.topic(self.topic)
-        return self.cluster.node(topic.partitions[0].leader or 1)
 
 
 async def demonstrate(settings: Settings) -> int:
@@ -99,42 +69,43 @@ async def demonstrate(settings: Settings) -> int:
 
 async def write_and_check(cluster: LocalCluster, settings: Settings) -> Verdict:
     """Write, kill and restart a leader, read back, and print what was found."""
-    source, ledger = settings.source, Ledger()
+    source, tally = settings.source, Tally()
     async with AdminClient(cluster.nodes[0].url) as admin:
         await admin.create_topic(
             settings.topic, partitions=PARTITIONS, replication_factor=REPLICATION_FACTOR
         )
     limits = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=2)
     async with aiohttp.ClientSession(timeout=limits) as session:
-        progress, failover = await write(session, cluster, settings, ledger)
+        progress, failover = await write(session, cluster, settings, tally)
         reader_node = next(n for n in reversed(cluster.nodes) if n is not failover.killed)
         began = time.monotonic()
         with progress_bar("read", source.count) as bar:
 
             def on_record(partition: int, offset: int, key: str | None, value: str) -> None:
-                ledger.read(partition, offset, key, value)
+                tally.read(partition, offset, key, value)
                 bar.update()
 
-            reader = Reader(session, reader_node.url, settings.topic)
+            reader = Reader(session, [reader_node.url], settings.topic)
             await reader.read_all(source.media_type, on_record)
         read_s = time.monotonic() - began
-    verdict = ledger.verdict()
+    verdict = tally.verdict()
     print_report(verdict, progress, read_s, reader_node)
     return verdict
 
 
 async def write(
-    session: aiohttp.ClientSession, cluster: LocalCluster, settings: Settings, ledger: Ledger
+    session: aiohttp.ClientSession, cluster: LocalCluster, settings: Settings, tally: Tally
 ) -> tuple[Progress, Failover]:
     """Write the source while a leader dies; returns once the leader is back."""
     source = settings.source
-    failover = Failover(cluster, settings.topic, asyncio.Event(), asyncio.Event())
+    is_due, is_written = asyncio.Event(), asyncio.Event()
+    failover = Failover(cluster, settings.topic, lambda text: tqdm.write(text, file=sys.stderr))
     with progress_bar("write", source.count) as bar:
 
         def on_acknowledged(records: int) -> None:
             bar.update(records)
             if progress.records >= KILL_AT * source.count:
-                failover.is_due.set()
+                is_due.set()
 
         progress = Progress(time.monotonic, on_acknowledged)
         writer = Writer(
@@ -147,9 +118,9 @@ async def write(
             records_per_request=min(RECORDS_PER_REQUEST, max(1, source.count // (4 * WORKERS))),
         )
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(failover.run())
-            await writer.write(source, lambda record: ledger.wrote(record.key, record.value))
-            failover.is_written.set()
+            tasks.create_task(failover.run(is_due, is_written))
+            await writer.write(source, lambda record: tally.wrote(record.key, record.value))
+            is_written.set()
     return progress, failover
 
 

@@ -1,114 +1,252 @@
-"""Every record that was written, and the judgement of what was read back (pure).
+"""What was written and read during a load, on disk: append-only files of checksummed frames.
 
-Values are remembered as digests of eight bytes: two different values of one key collide once in 10^19.
-A keyed record must come back in the order of its key and from one partition; of a record without a key only the
-number of copies is known.
+A process has one file and appends each event with one ``write`` before it goes on, so a process that is killed leaves
+everything it knew; only its last frame may be torn. What is about to be sent is noted first: a record that nobody
+noted cannot be in the topic.
+
+    offset  size  field
+    0       4     length of the payload, big-endian
+    4       4     CRC-32C of the payload
+    8       ..    payload: msgpack array of the event's tag and fields, in the order of its class
+
+A record costs about 15 bytes: a fingerprint of eight, and where it went.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
-from hashlib import blake2b
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from pathlib import Path
+from struct import Struct
+from types import TracebackType
+from typing import Self, TypeVar
 
-DIGEST_BYTES = 8
+import msgpack  # type: ignore[import-untyped]  # ships no types
+from crc32c import crc32c
+
+from loadtest.receipts import Fate
+
+SUFFIX = ".ledger"
+CLOSED_SUFFIX = ".closed"
+"""An empty file of this name stands beside a ledger that is complete."""
+FRAME_BYTES_MAX = 1 << 28
+"""A length above this is no length."""
+
+_FRAME = Struct(">II")
 
 
-def digest(value: str) -> bytes:
-    """What is remembered of a value."""
-    return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+class LedgerError(Exception):
+    """A ledger is damaged elsewhere than at its end, or says what cannot be; the message names the place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What was wrong with what was read back, in records or keys."""
+class Opened:
+    """The process began. ``starts``: partition → first offset that this run may have written."""
 
-    written: int
-    read: int
-    missing: int
-    doubled: int
-    foreign: int
-    """Records that nobody wrote, damaged ones included."""
-    keys_out_of_order: int
-    keys_in_two_partitions: int
-    offset_gaps: int
-    """Places where offsets within a partition do not follow each other."""
-
-    @property
-    def is_good(self) -> bool:
-        """Exactly what was written came back."""
-        return self.read == self.written and not (
-            self.missing
-            or self.doubled
-            or self.foreign
-            or self.keys_out_of_order
-            or self.keys_in_two_partitions
-            or self.offset_gaps
-        )
-
-    def problems(self) -> Iterator[str]:
-        """A sentence for each."""
-        for count, text in (
-            (self.missing, "records are missing"),
-            (self.doubled, "records came back more often than they were written"),
-            (self.foreign, "records came back that nobody wrote"),
-            (self.keys_out_of_order, "keys came back in another order"),
-            (self.keys_in_two_partitions, "keys are spread over partitions"),
-            (self.offset_gaps, "gaps or repeats in offsets"),
-        ):
-            if count:
-                yield f"{count} {text}"
+    at_s: float
+    topic: str
+    acks: str
+    starts: Mapping[int, int]
 
 
-class Ledger:
-    """What was written and what was read back.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """These records are about to be sent for the first time. A writer's sequences are dense from 0."""
 
-    ``wrote`` is called in the order of each key, ``read`` in the order of each partition's offsets.
+    at_s: float
+    writer: int
+    first: int
+    endpoint: str
+    fingerprints: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """All that will be known of some records of one request; one frame for each run of equal fate.
+
+    ``partitions`` and ``offsets`` have an item for each record that was acknowledged, else they are empty.
     """
 
-    def __init__(self) -> None:
-        self._written: defaultdict[str | None, list[bytes]] = defaultdict(list)
-        self._read: defaultdict[str | None, list[bytes]] = defaultdict(list)
-        self._homes: defaultdict[str, set[int]] = defaultdict(set)
-        self._next_offsets: dict[int, int] = {}
-        self._offset_gaps = 0
+    at_s: float
+    sent_s: float
+    writer: int
+    first: int
+    count: int
+    endpoint: str
+    fate: Fate
+    value_bytes: int
+    partitions: tuple[int, ...]
+    offsets: tuple[int, ...]
 
-    def wrote(self, key: str | None, value: str) -> None:
-        """A record was handed to the writer, after all earlier ones of its key."""
-        self._written[key].append(digest(value))
 
-    def read(self, partition: int, offset: int, key: str | None, value: str) -> None:
-        """A record was read back."""
-        if offset != self._next_offsets.get(partition, 0):
-            self._offset_gaps += 1
-        self._next_offsets[partition] = offset + 1
-        self._read[key].append(digest(value))
-        if key is not None:
-            self._homes[key].add(partition)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """One attempt at a request failed; it may have been repeated."""
 
-    def verdict(self) -> Verdict:
-        """Compare the two."""
-        missing = doubled = foreign = out_of_order = 0
-        for key in self._written.keys() | self._read.keys():
-            written, read = self._written.get(key, []), self._read.get(key, [])
-            if written == read:
-                continue
-            wanted, found = Counter(written), Counter(read)
-            if wanted == found:
-                out_of_order += key is not None
-                continue
-            missing += (wanted - found).total()
-            for value, extra in (found - wanted).items():
-                if value in wanted:
-                    doubled += extra
-                else:
-                    foreign += extra
-        return Verdict(
-            written=sum(map(len, self._written.values())),
-            read=sum(map(len, self._read.values())),
-            missing=missing,
-            doubled=doubled,
-            foreign=foreign,
-            keys_out_of_order=out_of_order,
-            keys_in_two_partitions=sum(len(homes) > 1 for homes in self._homes.values()),
-            offset_gaps=self._offset_gaps,
-        )
+    at_s: float
+    endpoint: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """One page of records. ``is_seek``: the reader chose this place, so it need not follow its last page."""
+
+    at_s: float
+    sent_s: float
+    reader: int
+    endpoint: str
+    partition: int
+    asked: int
+    is_seek: bool
+    value_bytes: int
+    offsets: tuple[int, ...]
+    fingerprints: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """Something was done to the cluster."""
+
+    at_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping:
+    """The process's users were told to end what they are doing, and to begin nothing more."""
+
+    at_s: float
+
+
+Event = Opened | Sent | Settled | Failed | Polled | Incident | Stopping
+_KINDS: tuple[type[Event], ...] = (Opened, Sent, Settled, Failed, Polled, Incident, Stopping)
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Event], tuple[object, ...]]:
+    get = attrgetter(*names)
+    # Of one name, attrgetter gives the value itself.
+    return get if len(names) > 1 else lambda event: (get(event),)
+
+
+_NAMES = {kind: tuple(f.name for f in fields(kind)) for kind in _KINDS}
+_TAGS = {kind: tag for tag, kind in enumerate(_KINDS)}
+_GETTERS: dict[type[Event], Callable[[Event], tuple[object, ...]]] = {
+    kind: _getter(names) for kind, names in _NAMES.items()
+}
+
+T = TypeVar("T")
+
+
+def encode_frame(event: Event) -> bytes:
+    """The event as a frame."""
+    kind = type(event)
+    payload = msgpack.packb((_TAGS[kind], *_GETTERS[kind](event)))
+    return _FRAME.pack(len(payload), crc32c(payload)) + bytes(payload)
+
+
+def decode_payload(payload: bytes) -> Event:
+    """The event of a frame whose checksum holds.
+
+    Raises:
+        LedgerError: it is of another version.
+    """
+    try:
+        tag, *values = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
+        kind: type[Event] = _KINDS[tag]
+        named = dict(zip(_NAMES[kind], values, strict=True))
+        if kind is Settled:
+            named["fate"] = Fate(named["fate"])
+        event: Event = kind(**named)
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        raise LedgerError(f"a frame that this version cannot read: {error}") from error
+    return event
+
+
+class LedgerWriter:
+    """Appends to a new file; one process, one object."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        # Unbuffered: what was added is the kernel's at once and outlives this process.
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._is_open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def add(self, event: Event) -> None:
+        """Append an event; does nothing after ``close``, when what is still under way comes too late.
+
+        Raises:
+            OSError: the disk is full or fails; the file then ends with a torn frame.
+        """
+        if not self._is_open:
+            return
+        frame = encode_frame(event)
+        written = os.write(self._descriptor, frame)
+        while written < len(frame):
+            written += os.write(self._descriptor, frame[written:])
+
+    def close(self) -> None:
+        """Mark the ledger complete."""
+        if self._is_open:
+            self._is_open = False
+            os.close(self._descriptor)
+            self.path.with_suffix(CLOSED_SUFFIX).touch()
+
+
+def read_ledger(path: Path) -> Iterator[Event]:
+    """The events of one file, in order. A torn last frame is left out: its event was not acted upon.
+
+    Raises:
+        LedgerError: a frame is damaged that is not the last.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        while frame := file.read(_FRAME.size):
+            if len(frame) < _FRAME.size:
+                return
+            length, checksum = _FRAME.unpack(frame)
+            at = file.tell()
+            payload = file.read(length) if length <= FRAME_BYTES_MAX else b""
+            if len(payload) == length and crc32c(payload) == checksum:
+                yield decode_payload(payload)
+            elif length <= FRAME_BYTES_MAX and at + length >= size:
+                return
+            else:
+                raise LedgerError(f"{path}: the frame at byte {at - _FRAME.size} is damaged")
+
+
+def ledger_files(directory: Path) -> list[Path]:
+    """The ledgers of a run, one for each process."""
+    return sorted(directory.glob(f"*{SUFFIX}"))
+
+
+def read_all(directory: Path) -> Iterator[Event]:
+    """The events of all ledgers of a run, file after file.
+
+    Raises:
+        LedgerError: one is damaged, or there is none.
+    """
+    files = ledger_files(directory)
+    if not files:
+        raise LedgerError(f"{directory} holds no ledger")
+    for path in files:
+        yield from read_ledger(path)
+
+
+def is_complete(directory: Path) -> bool:
+    """Every process of the run closed its ledger."""
+    files = ledger_files(directory)
+    return bool(files) and all(path.with_suffix(CLOSED_SUFFIX).exists() for path in files)

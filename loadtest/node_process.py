@@ -20,7 +20,8 @@ STOP_TIMEOUT_S = 20.0
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have this process killed when the one that started it ends, on Linux."""
     if _LIBC is not None:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -65,7 +66,7 @@ class NodeProcess:
                 env=self._environment,
                 # A session of its own: Ctrl-C reaches the parent alone, which then stops nodes in its own order.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one prctl call, no lock is taken
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - one prctl call, no lock is taken
             )
         self.is_paused = False
 
@@ -87,6 +88,19 @@ class NodeProcess:
             self.kill()
             return False
         return True
+
+    def interrupt(self) -> None:
+        """SIGINT, as Ctrl-C sends it."""
+        self._signal(signal.SIGINT)
+
+    def kill_all(self) -> None:
+        """Kill -9 the process and the children that it started, and wait until it is gone."""
+        if self._process is not None:
+            # It leads a session and so a group of its own; the group may outlive its leader.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self.is_paused = False
 
     def pause(self) -> None:
         """SIGSTOP."""

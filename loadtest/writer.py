@@ -6,7 +6,6 @@ replicas. So the order of a key is kept, and an answer that got lost costs a ret
 """
 
 import asyncio
-import json
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -15,7 +14,8 @@ from urllib.parse import quote
 
 import aiohttp
 
-from loadtest.source import Record, Source
+from loadtest.receipts import parse_answer
+from loadtest.source import Record, Source, request_body
 
 REQUEST_TIMEOUT_S = 10.0
 """Longer than a failover: whether a write happened is best learnt from its first request."""
@@ -145,7 +145,7 @@ class Writer:
         backoff = BACKOFF_S_MIN
         while True:
             url = self._urls[node % len(self._urls)]
-            partitions, trouble = await self._attempt(url, body, headers)
+            partitions, trouble = await self._attempt(url, body, headers, len(batch))
             if not trouble:
                 size = sum(len(record.value) for record in batch)
                 self._progress.acknowledged(partitions, len(batch), size)
@@ -158,7 +158,7 @@ class Writer:
             backoff = min(2 * backoff, BACKOFF_S_MAX)
 
     async def _attempt(
-        self, url: str, body: bytes, headers: dict[str, str]
+        self, url: str, body: bytes, headers: dict[str, str], count: int
     ) -> tuple[set[int], str]:
         """One request: partitions written to, or what is wrong in a way that a retry may mend."""
         params = {"acks": "all", "timeout_ms": str(int(REQUEST_TIMEOUT_S * 900))}
@@ -169,41 +169,19 @@ class Writer:
                 answer = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return set(), str(error) or type(error).__name__
-        return read_receipts(response.status, answer)
+        return read_receipts(response.status, answer, count)
 
 
-def read_receipts(status: int, answer: bytes) -> tuple[set[int], str]:
+def read_receipts(status: int, answer: bytes, count: int) -> tuple[set[int], str]:
     """Partitions of an acknowledged request, or ``(_, trouble)`` when it should be repeated.
 
     Raises:
         WriteError: the request is wrong, so that a repetition would fail as well.
     """
-    if status != 200:
-        text = f"HTTP {status} {answer[:200].decode(errors='replace')}"
-        if 400 <= status < 500 and status not in (408, 429):
-            raise WriteError(text)
-        return set(), text
-    receipts = json.loads(answer)["offsets"]
-    failed = next((r for r in receipts if r.get("error_code") is not None), None)
-    if failed is None:
-        return {receipt["partition"] for receipt in receipts}, ""
-    text = f"{failed['error_code']} {failed.get('error')}"
-    if str(failed["error_code"]).startswith("4") and not str(failed["error_code"]).startswith(
-        "429"
-    ):
-        raise WriteError(text)
-    return set(), text
-
-
-def request_body(batch: list[Record]) -> bytes:
-    """The v2 body: records are JSON texts, so it is put together, not encoded again."""
-    records = ",".join(
-        f'{{"value":{record.value}}}'
-        if record.key is None
-        else f'{{"key":{record.key},"value":{record.value}}}'
-        for record in batch
-    )
-    return f'{{"records":[{records}]}}'.encode()
+    parsed = parse_answer(status, answer, count)
+    if parsed.is_final:
+        raise WriteError(parsed.trouble)
+    return {receipt.partition for receipt in parsed.receipts}, parsed.trouble
 
 
 class RoundRobin:

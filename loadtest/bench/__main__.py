@@ -1,0 +1,161 @@
+"""Every figure that is promised, beside the programs that it is held against: ``make bench``.
+
+    python -m loadtest.bench [--rows json-all,fetch] [--rounds 5] [--seconds 2] [--out bench-report]
+
+The exit code is 0 when no row is below its floor, 1 when one is, 2 when nothing was measured.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import uvloop
+
+from loadtest.bench.chart import draw
+from loadtest.bench.http_load import LoadError
+from loadtest.bench.plan import Plan
+from loadtest.bench.report import Machine, contender_table, exit_code, figures, table
+from loadtest.bench.samples import Rounds
+from loadtest.bench.stages import STAGES
+from loadtest.bench.targets import TARGETS, Target, judge
+from loadtest.local_cluster import ClusterError
+from milena import output
+from milena.errors import ClientError
+
+_MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
+
+
+def file_system_of(path: Path, mounts: str) -> str:
+    """The kind of file system that a path is on, by the system's list of mounts."""
+    best, kind = "", "unknown"
+    for line in mounts.splitlines():
+        _, place, found, *_ = line.split()
+        is_above = path == Path(place) or Path(place) in path.parents
+        if is_above and len(place) >= len(best):
+            best, kind = place, found
+    return kind
+
+
+def _machine(directory: Path) -> Machine:
+    mounts = Path("/proc/self/mounts")
+    kind = "unknown"
+    if mounts.exists():
+        kind = file_system_of(directory.resolve(), mounts.read_text(encoding="utf-8"))
+    return Machine(
+        cores=os.cpu_count() or 1,
+        python=platform.python_version(),
+        file_system=kind,
+        is_disk_real=kind not in _MEMORY_FILE_SYSTEMS,
+    )
+
+
+def _chosen(rows: str | None) -> list[Target]:
+    if rows is None:
+        return list(TARGETS)
+    names = {name.strip() for name in rows.split(",")}
+    unknown = names - {t.name for t in TARGETS} - set(STAGES)
+    if unknown:
+        raise click.BadParameter(f"no row or stage is called {', '.join(sorted(unknown))}")
+    return [t for t in TARGETS if t.name in names or t.stage in names]
+
+
+async def run(plan: Plan, names: Sequence[str]) -> dict[str, Rounds]:
+    """Stage by stage; what a stage wrote is removed before the next begins."""
+    done = {}
+    for name in names:
+        plan.say(f"{name}:")
+        shutil.rmtree(plan.directory, ignore_errors=True)
+        plan.directory.mkdir(parents=True)
+        try:
+            done[name] = await STAGES[name](plan)
+        except (LoadError, ClientError, ClusterError, OSError) as error:
+            failures = {t.subject: str(error) for t in TARGETS if t.stage == name}
+            done[name] = Rounds(failures=failures)
+        for contender, reason in done[name].failures.items():
+            plan.say(f"  left out: {contender}: {reason}")
+        gc.collect()
+    shutil.rmtree(plan.directory, ignore_errors=True)
+    return done
+
+
+def _list(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if not is_wanted:
+        return
+    lines = [(t.name, t.stage, t.durability.value, t.what) for t in TARGETS]
+    click.echo(output.table(("ROW", "STAGE", "WRITES", "WHAT"), lines))
+    context.exit()
+
+
+@click.command()
+@click.option("--rows", metavar="A,B", help="Rows or stages; absent: all.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(min=1))
+@click.option("--seconds", default=2.0, show_default=True, help="Of one turn of one contender.")
+@click.option("--idle", "idle_s", default=10.0, show_default=True, help="Seconds of an idle round.")
+@click.option("--partitions", default=1000, show_default=True, type=click.IntRange(min=3))
+@click.option("--recovery-gb", default=1.0, show_default=True, type=click.FloatRange(0.001, 10))
+@click.option("--soak-minutes", default=0.0, show_default=True, type=click.FloatRange(0, 20))
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    help="Data goes to a folder in it; absent: build/. It should be on the disk that is to be measured.",
+)
+@click.option("--out", default="bench-report", show_default=True, type=click.Path(path_type=Path))
+@click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list)
+def main(
+    rows: str | None,
+    rounds: int,
+    seconds: float,
+    idle_s: float,
+    partitions: int,
+    recovery_gb: float,
+    soak_minutes: float,
+    directory: Path | None,
+    out: Path,
+) -> None:
+    """Measure Milena beside its peers, in rounds in which all take turns."""
+    chosen = _chosen(rows)
+    base = directory or Path("build")
+    base.mkdir(parents=True, exist_ok=True)
+    machine = _machine(base)
+    names = [name for name in STAGES if name in {target.stage for target in chosen}]
+    # One loop, one process, no collector in between: the client must not be what is measured.
+    gc.disable()
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", dir=base) as where,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        plan = Plan(
+            directory=Path(where).resolve() / "stage",
+            rounds=rounds,
+            seconds=seconds,
+            idle_s=idle_s,
+            partitions=partitions,
+            recovery_bytes=int(recovery_gb * 1e9),
+            soak_s=soak_minutes * 60,
+            say=lambda text: click.echo(text, err=True),
+        )
+        stages = runner.run(run(plan, names))
+    outcomes = [
+        judge(target, stages[target.stage], is_disk_real=machine.is_disk_real) for target in chosen
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    title = f"{rounds} rounds of {seconds:g} s, {machine.cores} cores, {machine.file_system}"
+    draw(outcomes, out / "bench.png", title=title)
+    record = json.dumps(figures(outcomes, stages, machine), indent=2) + "\n"
+    (out / "bench.json").write_text(record, encoding="utf-8")
+    report = f"{title}\n\n{table(outcomes)}\n\n{contender_table(stages)}\n"
+    (out / "bench.txt").write_text(report, encoding="utf-8")
+    click.echo(report)
+    sys.exit(exit_code(outcomes))
+
+
+if __name__ == "__main__":
+    main()

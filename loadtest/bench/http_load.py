@@ -1,0 +1,237 @@
+"""A closed loop of HTTP clients that costs as little as Python can make it cost.
+
+The client shares the machine's cores with the servers that it measures: what it spends, they lack. So a request is a
+string of bytes made beforehand, an answer is read into a buffer that is there already, its head is searched for two
+things (status and length), and the body is looked at by one search in C, if at all. There is no pipelining and no
+chunked coding; a server that answers with either is reported as an error.
+
+All connections live in this process and on its one loop. More processes would not help: they would be taken from the
+same cores, and each sample says how much of a core the client took, so that one sees where it is the limit itself.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import cast
+from urllib.parse import urlsplit
+
+HEAD_BYTES_MAX = 64 << 10
+PIECE_BYTES_MAX = 1 << 20
+_DRAIN_S = 30.0
+"""How long what is under way at the end may take: a server that is stuck is an error, not a pause."""
+
+
+class LoadError(Exception):
+    """A contender did not do what it is measured at; the message says what it did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What to send, one after the other and again from the first, and what tells a good answer.
+
+    ``proof`` must be in the body ``proof_count`` times; empty: the status is enough. ``units`` is what one answer
+    counts for.
+    """
+
+    requests: Sequence[bytes]
+    units: float = 1.0
+    proof: bytes = b""
+    proof_count: int = 1
+
+
+def encode_request(url: str, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
+    """A request as it goes over the wire; ``Content_Type`` and the like become headers."""
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {urlsplit(url).netloc}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    if body or method != "GET":
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+class HttpLoad:
+    """Connections to one server, each with one request under way at a time."""
+
+    def __init__(self, url: str, ask: Ask, *, connections: int) -> None:
+        self.latencies_s: list[float] = []
+        self.answer_bytes = 0
+        """Of the bodies, together."""
+        self._url = urlsplit(url)
+        self._ask = ask
+        self._count = connections
+        self._next = 0
+        self._ends_s = 0.0
+        self._busy = 0
+        self._done: asyncio.Future[None] | None = None
+        self._connections: list[_Connection] = []
+
+    async def open(self) -> None:
+        """Connect them all."""
+        loop = asyncio.get_running_loop()
+        host, port = self._url.hostname, self._url.port
+        assert host is not None, "URLs here name their host"
+        assert port is not None, "and port"
+        for _ in range(self._count):
+            _, connection = await loop.create_connection(lambda: _Connection(self), host, port)
+            self._connections.append(connection)
+
+    def close(self) -> None:
+        """Drop them all."""
+        for connection in self._connections:
+            connection.close()
+
+    async def run(self, seconds: float) -> float:
+        """Send and receive for so long; how long it took until the last answer was there.
+
+        Raises:
+            LoadError: an answer is not what it should be, or does not come.
+        """
+        began_s = perf_counter()
+        self._ends_s = began_s + seconds
+        self._busy = len(self._connections)
+        self._done = asyncio.get_running_loop().create_future()
+        for connection in self._connections:
+            connection.send(self.next_request())
+        try:
+            async with asyncio.timeout(seconds + _DRAIN_S):
+                await self._done
+        except TimeoutError:
+            raise LoadError(f"{self._busy} answers did not come") from None
+        return perf_counter() - began_s
+
+    def next_request(self) -> bytes:
+        """Requests take turns."""
+        requests = self._ask.requests
+        self._next = (self._next + 1) % len(requests)
+        return requests[self._next]
+
+    def on_answer(self, connection: "_Connection", seconds: float, body_bytes: int) -> None:
+        """A good answer is there."""
+        self.latencies_s.append(seconds)
+        self.answer_bytes += body_bytes
+        if perf_counter() < self._ends_s:
+            connection.send(self.next_request())
+            return
+        self._busy -= 1
+        if not self._busy and self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    def on_error(self, message: str) -> None:
+        """A connection cannot go on; the load is over."""
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(LoadError(message))
+
+    def is_good(self, body: bytes | bytearray) -> bool:
+        """What the ask says of an answer."""
+        ask = self._ask
+        return not ask.proof or body.count(ask.proof) == ask.proof_count
+
+    @property
+    def has_proof(self) -> bool:
+        """Whether bodies must be kept until they are whole."""
+        return bool(self._ask.proof)
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One client. A body that need not be looked at is counted and overwritten by the next piece."""
+
+    def __init__(self, load: HttpLoad) -> None:
+        self._load = load
+        self._buffer = bytearray(HEAD_BYTES_MAX)
+        self._view = memoryview(self._buffer)
+        self._transport: asyncio.Transport | None = None
+        self._sent_s = 0.0
+        self._is_closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._filled = 0
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self._left = -1
+        """Bytes of the body that are to come; -1: its head is not there yet."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports act like asyncio's without being any.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if not self._is_closed:
+            self._load.on_error(f"the server closed a connection: {exc or 'no reason given'}")
+
+    def close(self) -> None:
+        """Nothing more is wanted."""
+        self._is_closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def send(self, request: bytes) -> None:
+        """Send the next request."""
+        assert self._transport is not None, "it is connected"
+        self._sent_s = perf_counter()
+        self._transport.write(request)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._left < 0:
+            self._filled += nbytes
+            self._read_head()
+        elif self._load.has_proof:
+            self._filled += nbytes
+            self._left -= nbytes
+        else:
+            self._left -= nbytes
+        if self._left == 0:
+            self._finish()
+        elif self._left < -1:
+            self._fail("it answered more than it announced")
+
+    def _read_head(self) -> None:
+        end = self._buffer.find(b"\r\n\r\n", 0, self._filled)
+        if end < 0:
+            if self._filled == len(self._buffer):
+                self._fail("the head of an answer has no end")
+            return
+        head = bytes(self._view[:end]).lower()
+        at = head.find(b"\r\ncontent-length:")
+        has_status = head[9:12] in {b"200", b"204"}
+        if not has_status or (at < 0 and head[9:12] == b"200"):
+            self._fail(f"it answered {bytes(self._view[: min(self._filled, 600)])!r}")
+            return
+        length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+        self._head_bytes, self._body_bytes = end + 4, length
+        self._left = length - (self._filled - end - 4)
+        if self._left > 0:
+            self._make_room(length)
+
+    def _make_room(self, length: int) -> None:
+        """For the whole body where it is looked at, else for pieces as large as they come."""
+        wanted = self._head_bytes + length
+        if not self._load.has_proof:
+            wanted = min(wanted, PIECE_BYTES_MAX)
+        if wanted > len(self._buffer):
+            larger = bytearray(wanted)
+            larger[: self._filled] = self._view[: self._filled]
+            self._buffer, self._view = larger, memoryview(larger)
+        if not self._load.has_proof:
+            self._filled = 0
+
+    def _finish(self) -> None:
+        load = self._load
+        seconds = perf_counter() - self._sent_s
+        if load.has_proof:
+            body = self._buffer[self._head_bytes : self._filled]
+            if not load.is_good(body):
+                self._fail(f"it answered {bytes(body[:600])!r}")
+                return
+        body_bytes = self._body_bytes
+        # A full buffer with no request to follow would leave the loop nothing to read into.
+        self._reset()
+        load.on_answer(self, seconds, body_bytes)
+
+    def _fail(self, message: str) -> None:
+        self._load.on_error(message)
+        self.close()

@@ -1,0 +1,76 @@
+"""Commits of the metadata quorum, beside etcd: one config of one topic is changed, one key is put."""
+
+import json
+from base64 import b64encode
+from contextlib import AsyncExitStack
+
+from loadtest.bench import targets
+from loadtest.bench.http_load import Ask, encode_request
+from loadtest.bench.peers import PeerMissingError, etcd_cluster
+from loadtest.bench.plan import Plan
+from loadtest.bench.rounds import Contender, alternate
+from loadtest.bench.samples import Rounds
+from loadtest.bench.stages.produce import CLIENTS, http_contender
+from loadtest.bench.subject import Subject
+from milena.admin import AdminClient
+
+_VALUE_BYTES = 100
+_VALUES = 16
+"""The same value again would be no change."""
+_FIRST_MS = 86_400_000
+
+
+async def commits(plan: Plan) -> Rounds:
+    """One client that waits for each, and 64 of them."""
+    rounds = Rounds()
+    async with AsyncExitStack() as stack:
+        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
+        await subject.create_topic("altered", is_durable=True)
+        url = await subject.controller_url()
+        ask = await _config_ask(url)
+        contenders = await _etcd(plan, stack, rounds)
+        for name, connections in ((targets.COMMIT_ONE, 1), (targets.COMMIT_MANY, CLIENTS)):
+            contenders.append(
+                http_contender(name, url, ask, connections=connections, pids=subject.pids)
+            )
+        await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
+    return rounds
+
+
+async def _config_ask(url: str) -> Ask:
+    async with AdminClient(url) as admin:
+        cluster = await admin.cluster_id()
+    path = f"/v3/clusters/{cluster}/topics/altered/configs/delete.retention.ms"
+    return Ask(
+        requests=[
+            encode_request(
+                url,
+                "PUT",
+                path,
+                json.dumps({"value": str(_FIRST_MS + number)}).encode(),
+                Content_Type="application/json",
+            )
+            for number in range(_VALUES)
+        ]
+    )
+
+
+async def _etcd(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+    names = {targets.ETCD_ONE: 1, targets.ETCD_MANY: CLIENTS}
+    try:
+        etcd = stack.enter_context(etcd_cluster(plan.directory / "etcd"))
+    except PeerMissingError as error:
+        for name in names:
+            rounds.failures[name] = str(error)
+        return []
+    url = await etcd.leader_url()
+    body = {
+        "key": b64encode(b"topic/orders/0").decode(),
+        "value": b64encode(b"x" * _VALUE_BYTES).decode(),
+    }
+    request = encode_request(url, "POST", "/v3/kv/put", json.dumps(body).encode())
+    ask = Ask(requests=[request], proof=b'"revision"')
+    return [
+        http_contender(name, url, ask, connections=connections, pids=etcd.pids)
+        for name, connections in names.items()
+    ]

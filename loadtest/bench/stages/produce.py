@@ -1,0 +1,166 @@
+"""Writing: one record a request, many records a request, and one client that waits for each."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from time import perf_counter
+
+from loadtest.bench import one_client, targets
+from loadtest.bench.http_load import Ask, encode_request
+from loadtest.bench.nats_wire import publish_each
+from loadtest.bench.peers import NatsCluster, PeerMissingError, bare_server, listening, nats_cluster
+from loadtest.bench.plan import Plan
+from loadtest.bench.rounds import Contender, Turn, alternate
+from loadtest.bench.samples import Rounds
+from loadtest.bench.subject import Subject, batch_ask, http_turn, json_ask
+
+CLIENTS = 64
+BATCH_CLIENTS = 4
+"""Enough that the leader never waits for a client, few enough that it is not the queue that is measured."""
+SMALL, LARGE = 100, 1024
+BATCH_BYTES = 1 << 20
+
+
+def http_contender(
+    name: str, url: str, ask: Ask, *, connections: int, pids: tuple[int, ...]
+) -> Contender:
+    """A server and what it is asked."""
+
+    async def turn(seconds: float) -> Turn:
+        if connections == 1:
+            return await asyncio.to_thread(one_client.http_turn, url, ask, seconds)
+        return await http_turn(url, ask, connections=connections, seconds=seconds)
+
+    return Contender(name=name, turn=turn, pids=pids)
+
+
+async def requests(plan: Plan) -> Rounds:
+    """One record of 100 B a request, from 64 clients."""
+    rounds = Rounds()
+    async with AsyncExitStack() as stack:
+        bare_url, bare_pids = stack.enter_context(bare_server(plan.directory / "bare"))
+        await listening(int(bare_url.rpartition(":")[2]), "bare aiohttp")
+        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
+        plain = await subject.create_topic("plain", is_durable=False)
+        synced = await subject.create_topic("synced", is_durable=True)
+        bare = Ask(requests=[encode_request(bare_url, "POST", "/", b"x" * SMALL)])
+        contenders = [
+            http_contender(targets.BARE, bare_url, bare, connections=CLIENTS, pids=bare_pids)
+        ]
+        for name, url, topic, acks in (
+            (targets.ONE_LEADER, plain, "plain", "1"),
+            (targets.ONE_ALL, plain, "plain", "all"),
+            (targets.ONE_LEADER_DURABLE, synced, "synced", "1"),
+            (targets.ONE_ALL_DURABLE, synced, "synced", "all"),
+        ):
+            ask = json_ask(url, topic, records=1, size=SMALL, acks=acks)
+            contenders.append(
+                http_contender(name, url, ask, connections=CLIENTS, pids=subject.pids)
+            )
+        await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
+    return rounds
+
+
+async def batches(plan: Plan) -> Rounds:
+    """Many records a request."""
+    rounds = Rounds()
+    async with AsyncExitStack() as stack:
+        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
+        plain = await subject.create_topic("plain", is_durable=False)
+        synced = await subject.create_topic("synced", is_durable=True)
+        contenders = _nats_async(plan, stack, rounds)
+        for name, url, topic, size, is_json in (
+            (targets.JSON_1000, plain, "plain", SMALL, True),
+            (targets.BINARY_100, plain, "plain", SMALL, False),
+            (targets.BINARY_1K, plain, "plain", LARGE, False),
+            (targets.JSON_1000_DURABLE, synced, "synced", SMALL, True),
+            (targets.BINARY_100_DURABLE, synced, "synced", SMALL, False),
+        ):
+            if is_json:
+                ask = json_ask(url, topic, records=1000, size=size, acks="all")
+            else:
+                ask = batch_ask(url, topic, records=BATCH_BYTES // size, size=size, acks="all")
+            contenders.append(
+                http_contender(name, url, ask, connections=BATCH_CLIENTS, pids=subject.pids)
+            )
+        await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
+    return rounds
+
+
+def _nats_async(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+    names = {targets.NATS_100: SMALL, targets.NATS_1K: LARGE}
+    nats = start_nats(plan, stack, rounds, *names, is_synced=False)
+    if nats is None:
+        return []
+
+    def contender(name: str, size: int) -> Contender:
+        async def turn(seconds: float) -> Turn:
+            load = await nats.stream()
+            began_s = perf_counter()
+            try:
+                count = await load.publish_many(size, seconds=seconds, count=None)
+            finally:
+                load.close()
+            took_s = perf_counter() - began_s
+            return Turn(latencies_s=[took_s], units=count, seconds=took_s)
+
+        return Contender(name=name, turn=turn, pids=nats.pids)
+
+    return [contender(name, size) for name, size in names.items()]
+
+
+def start_nats(
+    plan: Plan, stack: AsyncExitStack, rounds: Rounds, *contenders: str, is_synced: bool
+) -> NatsCluster | None:
+    """A cluster, until the stack is left; None, and the reason noted for those contenders, where there is none."""
+    try:
+        return stack.enter_context(nats_cluster(plan.directory / "nats", is_synced=is_synced))
+    except PeerMissingError as error:
+        for name in contenders:
+            rounds.failures[name] = str(error)
+        return None
+
+
+async def latency(plan: Plan) -> Rounds:
+    """One client that waits for each record, in the page cache of those who must have it."""
+    return await _latency(
+        plan,
+        nats_name=targets.NATS_SYNC,
+        names={targets.SINGLE_ALL: "all", targets.SINGLE_LEADER: "1"},
+        is_durable=False,
+    )
+
+
+async def latency_durable(plan: Plan) -> Rounds:
+    """One client that waits for each record, on the disks of those who must have it."""
+    return await _latency(
+        plan,
+        nats_name=targets.NATS_SYNC_SYNCED,
+        names={targets.SINGLE_ALL_DURABLE: "all", targets.SINGLE_LEADER_DURABLE: "1"},
+        is_durable=True,
+    )
+
+
+async def _latency(
+    plan: Plan, *, nats_name: str, names: dict[str, str], is_durable: bool
+) -> Rounds:
+    rounds = Rounds()
+    async with AsyncExitStack() as stack:
+        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
+        url = await subject.create_topic("single", is_durable=is_durable)
+        contenders = []
+        nats = start_nats(plan, stack, rounds, nats_name, is_synced=is_durable)
+        if nats is not None:
+            contenders.append(_nats_each(nats_name, nats))
+        for name, acks in names.items():
+            ask = json_ask(url, "single", records=1, size=SMALL, acks=acks)
+            contenders.append(http_contender(name, url, ask, connections=1, pids=subject.pids))
+        await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
+    return rounds
+
+
+def _nats_each(name: str, nats: NatsCluster) -> Contender:
+    async def turn(seconds: float) -> Turn:
+        (await nats.stream()).close()
+        return await asyncio.to_thread(publish_each, nats.leader_port, SMALL, seconds)
+
+    return Contender(name=name, turn=turn, pids=nats.pids)

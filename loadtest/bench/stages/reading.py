@@ -1,0 +1,144 @@
+"""Reading: stored batches as they are, beside a file by sendfile; and a Python consumer beside NATS."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from time import perf_counter
+
+from loadtest.bench import targets
+from loadtest.bench.http_load import Ask, HttpLoad, encode_request
+from loadtest.bench.peers import NatsCluster, PeerMissingError, listening, nginx
+from loadtest.bench.plan import Plan
+from loadtest.bench.rounds import Contender, Turn, alternate
+from loadtest.bench.samples import Rounds
+from loadtest.bench.stages.produce import SMALL, http_contender, start_nats
+from loadtest.bench.subject import Subject, batch_ask, fetch_ask, http_turn
+from milena.client import Client
+
+FETCH_BYTES = 1 << 20
+FETCH_CLIENTS = 2
+_MB = 1e6
+_BATCH_RECORDS = 640
+"""Of 100 B: batches of 64 KB, sixteen of which are a fetch."""
+_FETCH_OFFSETS = 16
+_STORED_RECORDS = 400_000
+_NATS_MESSAGES = 200_000
+_SETTLE_S = 0.2
+
+
+async def _fill(url: str, topic: str, *, records: int) -> int:
+    """Write batches of 100 B until there are so many; how many there are."""
+    ask = batch_ask(url, topic, records=_BATCH_RECORDS, size=SMALL, acks="all")
+    written = 0.0
+    while written < records:
+        written += (await http_turn(url, ask, connections=1, seconds=0.2)).units
+    return int(written)
+
+
+async def fetch(plan: Plan) -> Rounds:
+    """1 MB of stored batches a request, from two clients, beside a file of the same size."""
+    rounds = Rounds()
+    async with AsyncExitStack() as stack:
+        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
+        url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
+        await _fill(url, "stored", records=4 * _FETCH_OFFSETS * _BATCH_RECORDS)
+        offsets = [number * _BATCH_RECORDS for number in range(_FETCH_OFFSETS)]
+        ask = fetch_ask(url, "stored", offsets, max_bytes=FETCH_BYTES, units=1)
+        size = await _body_bytes(url, ask)
+        rounds.facts["a fetch"] = f"{size:,} bytes"
+        contenders = [
+            http_contender(
+                targets.FETCH,
+                url,
+                replace(ask, units=size / _MB),
+                connections=FETCH_CLIENTS,
+                pids=subject.pids,
+            )
+        ]
+        try:
+            peer, pids = stack.enter_context(nginx(plan.directory / "nginx", b"x" * size))
+        except PeerMissingError as error:
+            rounds.failures[targets.NGINX] = str(error)
+        else:
+            await listening(int(peer.rpartition(":")[2]), "nginx")
+            content = Ask(requests=[encode_request(peer, "GET", "/content")], units=size / _MB)
+            contenders.append(
+                http_contender(targets.NGINX, peer, content, connections=FETCH_CLIENTS, pids=pids)
+            )
+        await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
+    return rounds
+
+
+async def _body_bytes(url: str, ask: Ask) -> int:
+    """Size of the first answer; all are alike."""
+    load = HttpLoad(url, ask, connections=1)
+    await load.open()
+    try:
+        await load.run(0)
+    finally:
+        load.close()
+    return load.answer_bytes
+
+
+async def consumer(plan: Plan) -> Rounds:
+    """Records of 100 B, read from the first to the last by one consumer."""
+    rounds = Rounds()
+    async with AsyncExitStack() as stack:
+        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
+        url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
+        stored = await _fill(url, "stored", records=_STORED_RECORDS)
+        contenders = [
+            _reader(targets.CONSUMER, url, stored, subject.pids, is_each=False),
+            _reader(targets.CONSUMER_EACH, url, stored, subject.pids, is_each=True),
+        ]
+        nats = start_nats(plan, stack, rounds, targets.NATS_PULL, is_synced=False)
+        if nats is not None:
+            contenders.append(await _nats_pull(nats))
+        await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
+    return rounds
+
+
+def _reader(name: str, url: str, stored: int, pids: tuple[int, ...], *, is_each: bool) -> Contender:
+    async def turn(seconds: float) -> Turn:
+        """As often through the log as there is time, and to its end each time."""
+        began_s = perf_counter()
+        count = 0
+        async with Client(url) as client:
+            while perf_counter() - began_s < seconds:
+                async with client.reader("stored", 0, end=stored) as reader:
+                    if is_each:
+                        async for _ in reader:
+                            count += 1
+                    else:
+                        async for records in reader.batches():
+                            count += len(records)
+        took_s = perf_counter() - began_s
+        return Turn(latencies_s=[took_s], units=count, seconds=took_s)
+
+    return Contender(name=name, turn=turn, pids=pids)
+
+
+async def _nats_pull(nats: NatsCluster) -> Contender:
+    load = await nats.stream()
+    try:
+        await load.publish_many(SMALL, seconds=None, count=_NATS_MESSAGES)
+    finally:
+        load.close()
+
+    async def turn(seconds: float) -> Turn:
+        """As often through the stream as there is time; making a consumer is not counted in."""
+        count, took_s = 0, 0.0
+        load = await nats.reconnect()
+        try:
+            while took_s < seconds:
+                name = await load.create_consumer()
+                # Servers tell each other where it is; a request that comes before that is lost.
+                await asyncio.sleep(_SETTLE_S)
+                began_s = perf_counter()
+                count += await load.pull(name, _NATS_MESSAGES)
+                took_s += perf_counter() - began_s
+        finally:
+            load.close()
+        return Turn(latencies_s=[took_s], units=count, seconds=took_s)
+
+    return Contender(name=targets.NATS_PULL, turn=turn, pids=nats.pids)

@@ -1,0 +1,63 @@
+"""A node with a big log is killed while it is written to, and started again.
+
+What counts is the time until it is ready. That it has everything that was acknowledged, to the last record, is checked
+each time.
+"""
+
+from time import perf_counter
+
+from loadtest.bench import targets
+from loadtest.bench.http_load import LoadError
+from loadtest.bench.plan import Plan
+from loadtest.bench.samples import Quantity, Rounds, Sample
+from loadtest.bench.stages.produce import BATCH_BYTES, BATCH_CLIENTS, LARGE
+from loadtest.bench.subject import Subject, batch_ask, http_turn
+from milena.admin import AdminClient
+from milena.client import Client
+
+_TOPIC = "big"
+_WHOLE_BYTES = 10_000_000_000
+_MORE_S = 1.0
+"""Of writing before each further kill."""
+
+
+async def recover(plan: Plan) -> Rounds:
+    """One node and one partition, of so many bytes; killed once a round."""
+    rounds = Rounds()
+    records = BATCH_BYTES // LARGE
+    async with Subject(plan.directory / "milena", node_count=1) as subject:
+        url = await subject.create_topic(_TOPIC, is_durable=True, is_bounded=False)
+        (node,) = subject.nodes
+        ask = batch_ask(url, _TOPIC, records=records, size=LARGE, acks="all")
+        written = 0
+        while written * LARGE < plan.recovery_bytes:
+            turn = await http_turn(url, ask, connections=BATCH_CLIENTS, seconds=_MORE_S)
+            written += int(turn.units)
+        for number in range(plan.rounds):
+            turn = await http_turn(url, ask, connections=BATCH_CLIENTS, seconds=_MORE_S)
+            written += int(turn.units)
+            node.process.kill()
+            began_s = perf_counter()
+            node.process.start()
+            await subject.cluster.wait_ready(node)
+            seconds = perf_counter() - began_s
+            await _check(url, written)
+            rounds.note(targets.RECOVERY, Sample(figures={Quantity.SECONDS: seconds}))
+            plan.say(f"round {number + 1} of {plan.rounds}")
+    if plan.recovery_bytes < _WHOLE_BYTES:
+        size = f"{written * LARGE / 1e9:.1f} GB"
+        rounds.reduced[targets.RECOVERY] = f"with {size}; --recovery-gb 10 judges it"
+    rounds.facts["log"] = f"{written * LARGE / 1e9:.1f} GB in one partition"
+    return rounds
+
+
+async def _check(url: str, written: int) -> None:
+    """All that was acknowledged is there, and nothing else; the last record can be read."""
+    async with AdminClient(url) as admin:
+        (found,) = await admin.offsets(await admin.topic(_TOPIC))
+    if found.high_watermark != written:
+        raise LoadError(f"{written} records were acknowledged, {found.high_watermark} are there")
+    async with Client(url) as client, client.reader(_TOPIC, 0, start=written - 1) as reader:
+        values = [record.value async for record in reader]
+    if [len(value or b"") for value in values] != [LARGE]:
+        raise LoadError("the last record is not what was written")

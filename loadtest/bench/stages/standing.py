@@ -1,0 +1,54 @@
+"""What nodes cost that have nothing to do, and what many partitions cost."""
+
+import asyncio
+
+from loadtest.bench import targets
+from loadtest.bench.many_partitions import Phases, measure
+from loadtest.bench.plan import Plan
+from loadtest.bench.samples import Quantity, Rounds, Sample
+from loadtest.bench.subject import Subject
+from loadtest.local_cluster import LocalCluster
+
+SETTLE_S = 3.0
+_PARTITIONS = 3
+_MANY = 1000
+
+
+async def idle(plan: Plan) -> Rounds:
+    """Three nodes with one topic that nobody writes to; the busiest and the largest count."""
+    rounds = Rounds()
+    async with Subject(plan.directory / "milena") as subject:
+        await subject.create_topic("quiet", is_durable=True, partitions=_PARTITIONS)
+        await asyncio.sleep(SETTLE_S)
+        phases = Phases(subject.cluster)
+        for number in range(plan.rounds):
+            await asyncio.sleep(plan.idle_s)
+            phase = phases.end("idle")
+            figures = {
+                Quantity.CPU: phase.cpu_percent,
+                Quantity.MEMORY: max(phase.rss_mb.values()),
+            }
+            rounds.note(targets.IDLE, Sample(figures=figures))
+            plan.say(f"round {number + 1} of {plan.rounds}")
+    return rounds
+
+
+async def partitions(plan: Plan) -> Rounds:
+    """A topic of many partitions: idle, and when the node that leads a third of them is killed."""
+    rounds = Rounds()
+    async with LocalCluster(plan.directory / "milena", node_count=3) as cluster:
+        phases = await measure(
+            cluster, partitions=plan.partitions, topics=1, replication=3, idle_s=plan.idle_s
+        )
+    if plan.partitions < _MANY:
+        for name in (targets.PARTITIONS_IDLE, targets.FAILOVER):
+            rounds.reduced[name] = (
+                f"with {plan.partitions} partitions; --partitions {_MANY} judges it"
+            )
+    for phase in phases:
+        rounds.facts[phase.phase] = f"{phase.wall_s:.1f} s"
+    (quiet,) = (phase for phase in phases if phase.phase == "idle")
+    failover_s = sum(phase.wall_s for phase in phases if phase.phase.startswith("kill -9"))
+    rounds.note(targets.PARTITIONS_IDLE, Sample(figures={Quantity.CPU: quiet.cpu_percent}))
+    rounds.note(targets.FAILOVER, Sample(figures={Quantity.SECONDS: failover_s}))
+    return rounds

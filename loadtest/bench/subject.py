@@ -1,0 +1,148 @@
+"""Milena as a contender: a cluster of real nodes, its topics, and the requests that are sent to them."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from loadtest.bench.http_load import Ask, HttpLoad, encode_request
+from loadtest.bench.rounds import Turn
+from loadtest.local_cluster import LocalCluster, LocalNode
+from milena.admin import AdminClient
+from storage.batch import encode_batch
+from storage.columns import RecordColumns
+
+JSON_TYPE = "application/vnd.kafka.json.v2+json"
+BATCH_TYPE = "application/vnd.milena.batch"
+_NEVER = str((1 << 63) - 1)
+_ACKNOWLEDGED = b'"error_code":null'
+_APPENDED = b'"base_offset":'
+_KEPT_BYTES = 300 << 20
+"""Of a topic on each node: a run must not fill the disk."""
+_RETENTION_CHECK_MS = 1_000
+
+
+class Subject:
+    """Nodes of this machine; an asynchronous context manager that starts and kills them."""
+
+    def __init__(self, directory: Path, *, node_count: int = 3) -> None:
+        environment = {"MILENA_RETENTION_CHECK_MS": str(_RETENTION_CHECK_MS)}
+        self.cluster = LocalCluster(directory, node_count=node_count, environment=environment)
+
+    async def __aenter__(self) -> Self:
+        await self.cluster.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.cluster.__aexit__(kind, error, trace)
+
+    @property
+    def nodes(self) -> tuple[LocalNode, ...]:
+        """All of them."""
+        return self.cluster.nodes
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the nodes that run."""
+        return tuple(
+            node.process.pid
+            for node in self.nodes
+            if node.process.is_running and node.process.pid is not None
+        )
+
+    async def create_topic(
+        self, name: str, *, is_durable: bool, is_bounded: bool = True, partitions: int = 1
+    ) -> str:
+        """A topic with a replica on every node; the URL of the node that leads its first partition."""
+        configs = {} if is_durable else {"flush.messages": _NEVER}
+        if is_bounded:
+            configs["retention.bytes"] = str(_KEPT_BYTES)
+        async with AdminClient(self.nodes[0].url) as admin:
+            await admin.create_topic(
+                name,
+                partitions=partitions,
+                replication_factor=len(self.nodes),
+                configs=configs,
+            )
+            topic = await admin.topic(name)
+        leader = topic.partitions[0].leader
+        assert leader is not None, "a new topic has leaders"
+        return self.cluster.node(leader).url
+
+    async def controller_url(self) -> str:
+        """The node whose member leads the metadata quorum."""
+        async with AdminClient(self.nodes[0].url) as admin:
+            view = await admin.cluster()
+        assert view.controller_id is not None, "the cluster is ready"
+        return self.cluster.node(view.controller_id).url
+
+
+def json_ask(url: str, topic: str, *, records: int, size: int, acks: str) -> Ask:
+    """Records as JSON strings, each of so many bytes with its quotes."""
+    record = b'{"value":"' + b"x" * (size - 2) + b'"}'
+    body = b'{"records":[' + b",".join([record] * records) + b"]}"
+    request = encode_request(
+        url, "POST", f"/topics/{topic}?acks={acks}", body, Content_Type=JSON_TYPE
+    )
+    return Ask(requests=[request], units=records, proof=_ACKNOWLEDGED, proof_count=records)
+
+
+def batch_of(records: int, size: int) -> bytes:
+    """One encoded batch of equal records."""
+    columns = RecordColumns(
+        offset_deltas=None,
+        timestamp_deltas=None,
+        keys=None,
+        values=[b"x" * size] * records,
+        headers=None,
+    )
+    return encode_batch(columns, base_timestamp_ms=int(time.time() * 1000))
+
+
+def batch_ask(url: str, topic: str, *, records: int, size: int, acks: str) -> Ask:
+    """One encoded batch a request."""
+    path = f"/topics/{topic}/partitions/0/records?acks={acks}"
+    body = batch_of(records, size)
+    request = encode_request(url, "POST", path, body, Content_Type=BATCH_TYPE)
+    return Ask(requests=[request], units=records, proof=_APPENDED)
+
+
+def fetch_ask(url: str, topic: str, offsets: Sequence[int], *, max_bytes: int, units: float) -> Ask:
+    """Stored batches from these offsets on, in turn."""
+    return Ask(
+        requests=[
+            encode_request(
+                url,
+                "GET",
+                f"/topics/{topic}/partitions/0/records?offset={offset}&max_bytes={max_bytes}",
+                Accept=BATCH_TYPE,
+            )
+            for offset in offsets
+        ],
+        units=units,
+    )
+
+
+async def http_turn(url: str, ask: Ask, *, connections: int, seconds: float) -> Turn:
+    """Load a server for so long.
+
+    Raises:
+        LoadError: it did not do what was asked.
+    """
+    load = HttpLoad(url, ask, connections=connections)
+    await load.open()
+    try:
+        took_s = await load.run(seconds)
+    finally:
+        load.close()
+    return Turn(
+        latencies_s=load.latencies_s,
+        units=ask.units * len(load.latencies_s),
+        seconds=took_s,
+    )

@@ -1,0 +1,407 @@
+"""What the figures are held against: every row of the table with its floor and its ambition, and the verdicts (pure).
+
+A row names two contenders of one stage, or one whose figure counts by itself. Where the peer does not sync, Milena's
+topic does not either (``flush.messages`` at its largest): like is compared with like. The same with syncs, which is how
+topics are unless somebody asks for less, stands beside it without a floor of its own; what a sync costs is the disk's
+affair, and two rows judge how well it is shared and hidden.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum, unique
+
+from loadtest.bench.samples import Quantity, Rounds, Spread
+
+
+@unique
+class Durability(StrEnum):
+    """When a write counts as done."""
+
+    DURABLE = "durable"
+    """Synced to disk on whoever must have it before it is acknowledged."""
+    UNSYNCED = "unsynced"
+    """In the page cache of whoever must have it."""
+    NONE = "-"
+    """Nothing is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One row. Without ``reference`` the subject's figure itself is judged; without ``floor`` nothing is."""
+
+    name: str
+    what: str
+    stage: str
+    subject: str
+    reference: str | None = None
+    quantity: Quantity = Quantity.RATE
+    durability: Durability
+    floor: float | None = None
+    ambition: float | None = None
+    is_less_better: bool = False
+
+
+@unique
+class Verdict(StrEnum):
+    """How a row came out."""
+
+    AMBITION = "ambition met"
+    FLOOR = "floor met"
+    BELOW = "BELOW THE FLOOR"
+    SHOWN = "shown"
+    """There is nothing to hold it against, or what it is measured on cannot tell."""
+    ABSENT = "not measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A row with what was measured. ``spread`` is None when nothing was."""
+
+    target: Target
+    verdict: Verdict
+    spread: Spread | None = None
+    ours: Spread | None = None
+    theirs: Spread | None = None
+    note: str = ""
+
+
+def judge(target: Target, rounds: Rounds, *, is_disk_real: bool) -> Outcome:
+    """Hold what was measured against a row.
+
+    ``is_disk_real``: whether syncs reach a disk. Where they cost nothing, durable rows are shown and not judged, and
+    so is what was measured on less than the row says.
+    """
+    ours = rounds.figures(target.subject, target.quantity)
+    if target.reference is None:
+        values, theirs = ours, []
+    else:
+        values = rounds.ratios(target.subject, target.reference, target.quantity)
+        theirs = rounds.figures(target.reference, target.quantity)
+    if not values:
+        return Outcome(target=target, verdict=Verdict.ABSENT, note=_why_absent(target, rounds))
+    spread = Spread.of(values)
+    verdict, note = _verdict(target, spread.median), rounds.reduced.get(target.subject, "")
+    if target.durability is Durability.DURABLE and not is_disk_real and target.floor is not None:
+        note = note or "syncs cost nothing in this directory's file system"
+    if note:
+        verdict = Verdict.SHOWN
+    return Outcome(
+        target=target,
+        verdict=verdict,
+        spread=spread,
+        ours=Spread.of(ours),
+        theirs=Spread.of(theirs) if theirs else None,
+        note=note,
+    )
+
+
+def _why_absent(target: Target, rounds: Rounds) -> str:
+    names = (target.subject, target.reference)
+    return "; ".join(rounds.failures[name] for name in names if name in rounds.failures)
+
+
+def _verdict(target: Target, value: float) -> Verdict:
+    if target.floor is None:
+        return Verdict.SHOWN
+    sign = -1 if target.is_less_better else 1
+    if target.ambition is not None and sign * value >= sign * target.ambition:
+        return Verdict.AMBITION
+    return Verdict.FLOOR if sign * value >= sign * target.floor else Verdict.BELOW
+
+
+BARE = "bare aiohttp, 64 clients"
+ONE_LEADER = "JSON 1 x 100 B, acks=1, 64 clients"
+ONE_ALL = "JSON 1 x 100 B, acks=all, 64 clients"
+ONE_LEADER_DURABLE = f"{ONE_LEADER}, durable"
+ONE_ALL_DURABLE = f"{ONE_ALL}, durable"
+
+NATS_100 = "NATS JetStream R3, async, 100 B"
+NATS_1K = "NATS JetStream R3, async, 1 KB"
+JSON_1000 = "JSON 1000 x 100 B, acks=all"
+BINARY_100 = "binary batches of 100 B, acks=all"
+BINARY_1K = "binary batches of 1 KB, acks=all"
+JSON_1000_DURABLE = f"{JSON_1000}, durable"
+BINARY_100_DURABLE = f"{BINARY_100}, durable"
+
+NATS_SYNC = "NATS JetStream R3, one client"
+SINGLE_ALL = "JSON 1 x 100 B, acks=all, one client"
+SINGLE_LEADER = "JSON 1 x 100 B, acks=1, one client"
+NATS_SYNC_SYNCED = "NATS JetStream R3, synced, one client"
+SINGLE_ALL_DURABLE = f"{SINGLE_ALL}, durable"
+SINGLE_LEADER_DURABLE = f"{SINGLE_LEADER}, durable"
+
+ETCD_ONE, ETCD_MANY = "etcd put, one client", "etcd put, 64 clients"
+COMMIT_ONE, COMMIT_MANY = "metadata commit, one client", "metadata commits, 64 clients"
+
+NGINX = "nginx sendfile, 1 MB"
+FETCH = "binary fetch of 1 MB"
+
+NATS_PULL = "NATS JetStream R3, pull, 100 B"
+CONSUMER = "Python consumer, batches of records, 100 B"
+CONSUMER_EACH = "Python consumer, one record at a time, 100 B"
+
+IDLE = "idle node of three"
+PARTITIONS_IDLE = "1,000 partitions, idle"
+FAILOVER = "1,000 partitions, failover of a third"
+RECOVERY = "recovery after kill -9"
+SOAK = "soak"
+
+_PLAIN, _SYNCED, _NOTHING = Durability.UNSYNCED, Durability.DURABLE, Durability.NONE
+
+TARGETS: tuple[Target, ...] = (
+    Target(
+        name="json-leader",
+        what="JSON 1 x 100 B, acks=1, 64 clients / bare aiohttp",
+        stage="requests",
+        subject=ONE_LEADER,
+        reference=BARE,
+        durability=_PLAIN,
+        floor=0.60,
+        ambition=0.80,
+    ),
+    Target(
+        name="json-all",
+        what="JSON 1 x 100 B, acks=all, 3 replicas, 64 clients / bare aiohttp",
+        stage="requests",
+        subject=ONE_ALL,
+        reference=BARE,
+        durability=_PLAIN,
+        floor=0.45,
+        ambition=0.70,
+    ),
+    Target(
+        name="json-leader-durable",
+        what="the same, acks=1",
+        stage="requests",
+        subject=ONE_LEADER_DURABLE,
+        reference=BARE,
+        durability=_SYNCED,
+    ),
+    Target(
+        name="json-all-durable",
+        what="the same, acks=all, 3 replicas",
+        stage="requests",
+        subject=ONE_ALL_DURABLE,
+        reference=BARE,
+        durability=_SYNCED,
+    ),
+    Target(
+        name="durable",
+        what="acks=all, 64 clients, durable / unsynced",
+        stage="requests",
+        subject=ONE_ALL_DURABLE,
+        reference=ONE_ALL,
+        durability=_SYNCED,
+        floor=0.4,
+        ambition=0.7,
+    ),
+    Target(
+        name="json-1000",
+        what="JSON 1000 x 100 B, acks=all / NATS R3 async 100 B",
+        stage="batches",
+        subject=JSON_1000,
+        reference=NATS_100,
+        durability=_PLAIN,
+        floor=2.5,
+        ambition=4,
+    ),
+    Target(
+        name="binary-100",
+        what="binary batches of 100 B, acks=all / NATS R3 async 100 B",
+        stage="batches",
+        subject=BINARY_100,
+        reference=NATS_100,
+        durability=_PLAIN,
+        floor=6,
+        ambition=10,
+    ),
+    Target(
+        name="binary-1k",
+        what="binary batches of 1 KB, acks=all / NATS R3 async 1 KB",
+        stage="batches",
+        subject=BINARY_1K,
+        reference=NATS_1K,
+        durability=_PLAIN,
+        floor=2.5,
+        ambition=4,
+    ),
+    Target(
+        name="json-1000-durable",
+        what="JSON 1000 x 100 B, acks=all, durable / unsynced",
+        stage="batches",
+        subject=JSON_1000_DURABLE,
+        reference=JSON_1000,
+        durability=_SYNCED,
+    ),
+    Target(
+        name="binary-100-durable",
+        what="binary batches of 100 B, acks=all, durable / unsynced",
+        stage="batches",
+        subject=BINARY_100_DURABLE,
+        reference=BINARY_100,
+        durability=_SYNCED,
+    ),
+    Target(
+        name="latency",
+        what="acks=all, p50 of one client / NATS R3",
+        stage="latency",
+        subject=SINGLE_ALL,
+        reference=NATS_SYNC,
+        quantity=Quantity.P50,
+        durability=_PLAIN,
+        floor=1.0,
+        ambition=0.6,
+        is_less_better=True,
+    ),
+    Target(
+        name="latency-all",
+        what="p50 of one client, acks=all / acks=1",
+        stage="latency",
+        subject=SINGLE_ALL,
+        reference=SINGLE_LEADER,
+        quantity=Quantity.P50,
+        durability=_PLAIN,
+        floor=2.5,
+        ambition=1.6,
+        is_less_better=True,
+    ),
+    Target(
+        name="latency-durable",
+        what="acks=all, p50 of one client / NATS R3",
+        stage="latency-durable",
+        subject=SINGLE_ALL_DURABLE,
+        reference=NATS_SYNC_SYNCED,
+        quantity=Quantity.P50,
+        durability=_SYNCED,
+        floor=1.0,
+        ambition=0.6,
+        is_less_better=True,
+    ),
+    Target(
+        name="latency-all-durable",
+        what="p50 of one client, acks=all / acks=1",
+        stage="latency-durable",
+        subject=SINGLE_ALL_DURABLE,
+        reference=SINGLE_LEADER_DURABLE,
+        quantity=Quantity.P50,
+        durability=_SYNCED,
+        floor=2.5,
+        ambition=1.6,
+        is_less_better=True,
+    ),
+    Target(
+        name="metadata",
+        what="metadata commit, p50 of one client / etcd put",
+        stage="metadata",
+        subject=COMMIT_ONE,
+        reference=ETCD_ONE,
+        quantity=Quantity.P50,
+        durability=_SYNCED,
+        floor=1.5,
+        ambition=1.0,
+        is_less_better=True,
+    ),
+    Target(
+        name="metadata-64",
+        what="metadata commits, 64 clients / etcd put",
+        stage="metadata",
+        subject=COMMIT_MANY,
+        reference=ETCD_MANY,
+        durability=_SYNCED,
+        floor=0.7,
+        ambition=1.2,
+    ),
+    Target(
+        name="fetch",
+        what="binary fetch of 1 MB / nginx sendfile",
+        stage="fetch",
+        subject=FETCH,
+        reference=NGINX,
+        durability=_NOTHING,
+        floor=0.7,
+        ambition=1.0,
+    ),
+    Target(
+        name="consumer",
+        what="Python consumer, records of 100 B / NATS pull",
+        stage="consumer",
+        subject=CONSUMER,
+        reference=NATS_PULL,
+        durability=_NOTHING,
+        floor=2,
+        ambition=5,
+    ),
+    Target(
+        name="consumer-each",
+        what="the same, one record at a time",
+        stage="consumer",
+        subject=CONSUMER_EACH,
+        reference=NATS_PULL,
+        durability=_NOTHING,
+    ),
+    Target(
+        name="idle-cpu",
+        what="idle node, % of a core",
+        stage="idle",
+        subject=IDLE,
+        quantity=Quantity.CPU,
+        durability=_NOTHING,
+        floor=2,
+        ambition=1,
+        is_less_better=True,
+    ),
+    Target(
+        name="idle-memory",
+        what="idle node, MB",
+        stage="idle",
+        subject=IDLE,
+        quantity=Quantity.MEMORY,
+        durability=_NOTHING,
+        floor=120,
+        ambition=80,
+        is_less_better=True,
+    ),
+    Target(
+        name="partitions-idle",
+        what="1,000 partitions on 3 nodes, idle, % of a core",
+        stage="partitions",
+        subject=PARTITIONS_IDLE,
+        quantity=Quantity.CPU,
+        durability=_NOTHING,
+        floor=10,
+        ambition=4,
+        is_less_better=True,
+    ),
+    Target(
+        name="partitions-failover",
+        what="1,000 partitions, each led elsewhere and written to after kill -9, s",
+        stage="partitions",
+        subject=FAILOVER,
+        quantity=Quantity.SECONDS,
+        durability=_NOTHING,
+        floor=5,
+        ambition=3,
+        is_less_better=True,
+    ),
+    Target(
+        name="recovery",
+        what="ready again after kill -9 with a big log (10 GB), s",
+        stage="recovery",
+        subject=RECOVERY,
+        quantity=Quantity.SECONDS,
+        durability=_NOTHING,
+        floor=10,
+        ambition=3,
+        is_less_better=True,
+    ),
+    Target(
+        name="soak",
+        what="memory of a node under load, growth after the first third, %",
+        stage="soak",
+        subject=SOAK,
+        quantity=Quantity.GROWTH,
+        durability=_NOTHING,
+        floor=10,
+        ambition=3,
+        is_less_better=True,
+    ),
+)

@@ -1,0 +1,15 @@
+"""What is remembered of a record: eight bytes of its key and value (pure).
+
+Two different records have the same fingerprint once in 10^19, so a record that is compared with its fingerprint is the
+one that was written.
+"""
+
+from hashlib import blake2b
+
+FINGERPRINT_BYTES = 8
+
+
+def fingerprint(key: bytes | None, value: bytes) -> bytes:
+    """Of a record as it is stored. The key is framed, so that no value can pass for a key with a value."""
+    framed = b"-:" + value if key is None else b"%d:%b%b" % (len(key), key, value)
+    return blake2b(framed, digest_size=FINGERPRINT_BYTES).digest()

@@ -1,0 +1,66 @@
+"""Reads a topic back and has the checker compare it with the ledgers of a run."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiohttp
+from tqdm import tqdm
+
+from loadtest.checker import Checker
+from loadtest.ledger import read_all
+from loadtest.pages import PageError
+from loadtest.plants import Planter
+from loadtest.reader import Reader, ReadError
+from loadtest.verdict import Verdict
+
+READ_TIMEOUT_S = 20.0
+
+
+async def judge(
+    ledgers: Path, urls: Sequence[str], *, planter: Planter, is_quiet: bool = False
+) -> Verdict:
+    """What became of the records that the ledgers of a run name.
+
+    Raises:
+        LedgerError: a ledger cannot be read.
+    """
+    checker = Checker()
+    # The rounds over the ledgers are long loops over bytes; nothing else runs in this process meanwhile.
+    for event in read_all(ledgers):
+        checker.note_write(event)
+    limits = aiohttp.ClientTimeout(total=READ_TIMEOUT_S, sock_connect=2)
+    async with aiohttp.ClientSession(timeout=limits) as session:
+        readers = [Reader(session, [*urls[i:], *urls[:i]], checker.topic) for i in range(len(urls))]
+        with tqdm(desc="reading back", unit=" records", disable=is_quiet, mininterval=0.5) as bar:
+            async with asyncio.TaskGroup() as tasks:
+                for partition in sorted(checker.starts):
+                    # Each partition through another node: any of them must tell the truth.
+                    reader = readers[partition % len(readers)]
+                    tasks.create_task(_read_partition(checker, reader, partition, planter, bar))
+    for event in read_all(ledgers):
+        checker.note_poll(event)
+    return checker.verdict()
+
+
+async def _read_partition(
+    checker: Checker, reader: Reader, partition: int, planter: Planter, bar: "tqdm[None]"
+) -> None:
+    start = checker.starts[partition]
+    try:
+        first, end = await reader.offsets(partition)
+        if first > start:
+            checker.cannot_read(partition, f"offsets {start} to {first - 1} were deleted meanwhile")
+            return
+        async for page in reader.pages(partition, start, end):
+            for record in planter.alter(partition, page.records):
+                checker.read(partition, *record)
+            bar.update(len(page.records))
+    except PageError as error:
+        checker.found_corrupt(partition, str(error))
+    except ReadError as error:
+        checker.cannot_read(partition, str(error))
+    else:
+        for record in planter.at_end(partition, end):
+            checker.read(partition, *record)
+        checker.end_partition(partition)

@@ -1,0 +1,313 @@
+"""Users for locust: they produce and fetch with plain HTTP, check what they read, and note everything in a ledger.
+
+    python -m loadtest                                                     # the whole test, with the judgement
+    locust -f loadtest/locustfile.py --host http://127.0.0.1:8082 --topic t --ledger ledger    # locust alone
+
+Any node answers, so one ``--host`` is enough; with ``--nodes`` users spread over several, and go to the next one when
+theirs fails. A user has one request under way and repeats it with its idempotency key until its fate is known.
+
+Counts and weights of users are locust's own options: name classes on the command line, or ``--config-users``.
+"""
+
+import time
+from collections.abc import Iterator
+from random import Random
+
+import gevent
+from locust import FastHttpUser, between, task
+from locust.exception import StopUser
+
+from loadtest.delivery import Delivery
+from loadtest.ledger import Failed, Polled, Sent, Settled
+from loadtest.locust_run import REQUEST_TIMEOUT_S, Answer, Current
+from loadtest.pages import Page, PageError, PageFormat, parse_page
+from loadtest.receipts import ProduceAnswer, parse_answer, unanswered
+from loadtest.workload import Dialect, RecordMaker, WriteRequest
+
+GIVE_UP_AFTER_S = 30.0
+"""A write whose fate is not known by then is noted as unknown: longer than any failover."""
+SERVER_TIMEOUT_MS = 10_000
+"""Shorter than the client's, so that a slow write is answered and not guessed at."""
+LONG_POLL_MS = 1000
+PAGE_BYTES = 256 << 10
+RETRY_AFTER_S = 0.1
+"""A reader's pause after a failed page."""
+
+
+class MilenaUser(FastHttpUser):
+    """What writers and readers have in common: a node to ask, and another one when it fails."""
+
+    abstract = True
+    network_timeout = REQUEST_TIMEOUT_S
+    connection_timeout = 3.0
+    concurrency = 1
+
+    def on_start(self) -> None:
+        """Find the run."""
+        if Current.run is None:
+            raise StopUser
+        self.run_state = Current.run
+        self.number, self.user_id = self.run_state.new_user()
+        self.node = self.number
+        self.rng = Random(f"{self.run_state.knobs.seed}-{self.number}")
+
+    @property
+    def node_url(self) -> str:
+        """The node to ask next."""
+        nodes = self.run_state.nodes
+        return nodes[self.node % len(nodes)]
+
+    def failed(self, endpoint: str, reason: str) -> None:
+        """An attempt failed: note it, and turn to the next node."""
+        failure = Failed(
+            at_s=time.monotonic(), endpoint=endpoint, node=self.node_url, reason=reason[:200]
+        )
+        self.run_state.ledger.add(failure)
+        self.node += 1
+
+
+class WritingUser(MilenaUser):
+    """Produces one request after the other."""
+
+    abstract = True
+    endpoint = ""
+    dialect = Dialect.JSON
+    is_batch = False
+    is_patient = True
+
+    def on_start(self) -> None:
+        """Prepare records of its own."""
+        super().on_start()
+        options = self.run_state.knobs
+        self.maker = RecordMaker(
+            self.user_id,
+            self.dialect,
+            record_bytes=options.record_bytes,
+            key_count=options.keys,
+            rng=self.rng,
+        )
+        self.record_count = options.batch_records if self.is_batch else 1
+        self.url_path = f"{self.run_state.path}?acks={options.acks}&timeout_ms={SERVER_TIMEOUT_MS}"
+
+    def wait_time(self) -> float:
+        """Locust's hook: the pause between two requests."""
+        return float(self.run_state.knobs.think_ms) / 1000
+
+    @task
+    def produce(self) -> None:
+        """Write one request's records, and note what became of them."""
+        request = self.maker.request(self.record_count)
+        sent_s = time.monotonic()
+        ledger = self.run_state.ledger
+        ledger.add(
+            Sent(
+                at_s=sent_s,
+                writer=self.user_id,
+                first=request.first_sequence,
+                endpoint=self.endpoint,
+                fingerprints=request.fingerprints,
+            )
+        )
+        for settled in self._settle(request, self._deliver(request, sent_s), sent_s):
+            ledger.add(settled)
+
+    def _deliver(self, request: WriteRequest, sent_s: float) -> Delivery:
+        delivery = Delivery(
+            count=request.record_count,
+            deadline_s=sent_s + GIVE_UP_AFTER_S,
+            is_patient=self.is_patient,
+        )
+        headers = {
+            "Content-Type": self.dialect.value,
+            "Accept-Encoding": "identity",
+            "Idempotency-Key": f"{self.user_id:x}-{request.first_sequence}",
+        }
+        while True:
+            answer = self._attempt(request, headers)
+            if answer.trouble:
+                self.failed(self.endpoint, answer.trouble)
+            pause_s = delivery.next_attempt_in(answer, time.monotonic())
+            if pause_s is None:
+                return delivery
+            gevent.sleep(pause_s)
+
+    def _attempt(self, request: WriteRequest, headers: dict[str, str]) -> ProduceAnswer:
+        with self.client.request(
+            "POST",
+            self.node_url + self.url_path,
+            name=self.endpoint,
+            data=request.body,  # type: ignore[arg-type] # bytes are sent as they are
+            headers=headers,
+            catch_response=True,
+        ) as response:
+            got = Answer.of(response)
+            answer = (
+                parse_answer(got.status, got.body, request.record_count)
+                if got.status
+                else unanswered(
+                    request.record_count,
+                    got.trouble,
+                    is_sent=not isinstance(got.error, ConnectionRefusedError),
+                )
+            )
+            if answer.trouble:
+                response.failure(answer.trouble)
+        return answer
+
+    def _settle(
+        self, request: WriteRequest, delivery: Delivery, sent_s: float
+    ) -> Iterator[Settled]:
+        now_s = time.monotonic()
+        for run in delivery.runs():
+            places = [r for r in run.receipts if r.partition >= 0]
+            yield Settled(
+                at_s=now_s,
+                sent_s=sent_s,
+                writer=self.user_id,
+                first=request.first_sequence + run.first,
+                count=len(run.receipts),
+                endpoint=self.endpoint,
+                fate=run.fate,
+                value_bytes=request.value_bytes * len(run.receipts) // request.record_count,
+                partitions=tuple(r.partition for r in places),
+                offsets=tuple(r.offset for r in places),
+            )
+
+
+class JsonOne(WritingUser):
+    """One JSON record a request. It gives a refused record up, so that the judge sees whether it was refused."""
+
+    weight = 6
+    endpoint = "produce one json"
+    is_patient = False
+
+
+class BinaryOne(WritingUser):
+    """One binary record a request."""
+
+    weight = 2
+    endpoint = "produce one binary"
+    dialect = Dialect.BINARY
+
+
+class JsonBatch(WritingUser):
+    """Batches of JSON records."""
+
+    weight = 3
+    endpoint = "produce batch json"
+    is_batch = True
+
+
+class BinaryBatch(WritingUser):
+    """Batches of binary records."""
+
+    weight = 3
+    endpoint = "produce batch binary"
+    dialect = Dialect.BINARY
+    is_batch = True
+
+
+class ReadingUser(MilenaUser):
+    """Fetches pages, holds them to the rules of a log, and notes what it saw."""
+
+    abstract = True
+    endpoint = ""
+    page_format = PageFormat.BATCHES
+    wait_ms = 0
+
+    def on_start(self) -> None:
+        """Choose a partition."""
+        super().on_start()
+        self.partitions = sorted(self.run_state.starts)
+        self.choice = self.rng.randrange(len(self.partitions))
+        self.seek(self.run_state.starts[self.partition])
+
+    @property
+    def partition(self) -> int:
+        """The partition that is read."""
+        return self.partitions[self.choice % len(self.partitions)]
+
+    def seek(self, offset: int) -> None:
+        """Go on elsewhere."""
+        self.offset = offset
+        self.is_seek = True
+
+    def poll(self) -> Page | None:
+        """One page from where the reader is, noted; None when there was none."""
+        sent_s = time.monotonic()
+        path = f"{self.run_state.path}/partitions/{self.partition}/records"
+        query = f"?offset={self.offset}&max_bytes={PAGE_BYTES}&timeout={self.wait_ms}"
+        headers = {"Accept": self.page_format.value, "Accept-Encoding": "identity"}
+        with self.client.request(
+            "GET",
+            self.node_url + path + query,
+            name=self.endpoint,
+            headers=headers,
+            catch_response=True,
+        ) as response:
+            try:
+                page = self._page(Answer.of(response))
+            except PageError as error:
+                response.failure(str(error))
+                self.failed(self.endpoint, str(error))
+                gevent.sleep(RETRY_AFTER_S)
+                return None
+            # Wrong pages go into the ledger like any other: the judge decides.
+            for trouble in page.troubles(self.offset):
+                response.failure(trouble)
+        self._note(page, sent_s)
+        return page
+
+    def _page(self, answer: Answer) -> Page:
+        if answer.status != 200:
+            raise PageError(answer.trouble)
+        return parse_page(self.page_format, answer.body, self.offset)
+
+    def _note(self, page: Page, sent_s: float) -> None:
+        self.run_state.ledger.add(
+            Polled(
+                at_s=time.monotonic(),
+                sent_s=sent_s,
+                reader=self.user_id,
+                endpoint=self.endpoint,
+                partition=self.partition,
+                asked=self.offset,
+                is_seek=self.is_seek,
+                value_bytes=page.value_bytes,
+                offsets=page.offsets,
+                fingerprints=page.fingerprints,
+            )
+        )
+        self.is_seek = False
+        if page.records:
+            self.offset = page.records[-1].offset + 1
+
+
+class TailReader(ReadingUser):
+    """Follows one partition: a long poll for what comes next, again and again, and no state but the offset."""
+
+    weight = 3
+    endpoint = "fetch long poll"
+    page_format = PageFormat.BASE64
+    wait_ms = LONG_POLL_MS
+
+    @task
+    def follow(self) -> None:
+        """One long poll."""
+        self.poll()
+
+
+class PagingReader(ReadingUser):
+    """Pages through one partition after the other, each from its first offset to its end."""
+
+    weight = 1
+    endpoint = "fetch pages"
+    wait_time = between(0.02, 0.1)
+
+    @task
+    def turn_page(self) -> None:
+        """One page; at the end of a partition, on to the next."""
+        page = self.poll()
+        if page is not None and not page.records:
+            self.choice += 1
+            self.seek(self.run_state.starts[self.partition])

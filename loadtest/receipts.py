@@ -1,0 +1,96 @@
+"""What an answer to a produce request says of each of its records (pure).
+
+Three things can be true of a record: it was acknowledged, it was refused, which promises that it was not written, or
+nobody knows. A refusal that may pass is worth another attempt; one that blames the request is not.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import IntEnum, unique
+from typing import NamedTuple
+
+
+@unique
+class Fate(IntEnum):
+    """What the writer of a record knows of it. The numbers are in ledgers."""
+
+    UNKNOWN = 0
+    ACKNOWLEDGED = 1
+    REFUSED = 2
+    """It was not written, says the cluster."""
+
+
+class Receipt(NamedTuple):
+    """One record. ``offset`` is -1 where the answer names none: a fate that is no acknowledgement, or ``acks=0``."""
+
+    fate: Fate
+    partition: int = -1
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceAnswer:
+    """An answer as a whole. ``trouble`` is empty when every record was acknowledged."""
+
+    receipts: tuple[Receipt, ...]
+    trouble: str = ""
+    is_final: bool = False
+    """The request is wrong: a repetition would fail as well."""
+    is_unsent: bool = False
+    """No node was asked."""
+
+
+def unanswered(count: int, reason: str, *, is_sent: bool) -> ProduceAnswer:
+    """No answer came. A request that was not sent wrote nothing."""
+    fate = Fate.UNKNOWN if is_sent else Fate.REFUSED
+    return ProduceAnswer(receipts=(Receipt(fate),) * count, trouble=reason, is_unsent=not is_sent)
+
+
+def parse_answer(status: int, body: bytes, count: int) -> ProduceAnswer:
+    """The answer to a request of ``count`` records."""
+    if status != 200:
+        trouble = f"HTTP {status} {body[:200].decode(errors='replace')}"
+        return ProduceAnswer(
+            receipts=(Receipt(_fate_of(status)),) * count,
+            trouble=trouble,
+            is_final=_is_final(status),
+        )
+    try:
+        items = json.loads(body)["offsets"]
+        receipts = tuple(map(_receipt, items))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return unanswered(count, f"not a list of receipts: {body[:200]!r}", is_sent=True)
+    if len(receipts) != count:
+        return unanswered(count, f"{len(receipts)} receipts for {count} records", is_sent=True)
+    failed = next((i for i in items if i.get("error_code") is not None), None)
+    if failed is None:
+        return ProduceAnswer(receipts=receipts)
+    return ProduceAnswer(
+        receipts=receipts,
+        trouble=f"{failed['error_code']} {failed.get('error')}",
+        is_final=any(_is_final(_status_of(i["error_code"])) for i in items if i.get("error_code")),
+    )
+
+
+def _receipt(item: dict[str, int | None]) -> Receipt:
+    code = item.get("error_code")
+    if code is not None:
+        return Receipt(_fate_of(_status_of(code)))
+    partition, offset = item["partition"], item.get("offset")
+    if partition is None:
+        raise KeyError("partition")
+    return Receipt(Fate.ACKNOWLEDGED, partition, -1 if offset is None else offset)
+
+
+def _status_of(code: int) -> int:
+    """The HTTP status that an error code belongs to: its first three digits."""
+    return int(str(code)[:3])
+
+
+def _fate_of(status: int) -> Fate:
+    """503 and everything that blames the request promise that nothing was written."""
+    return Fate.REFUSED if 400 <= status < 500 or status == 503 else Fate.UNKNOWN
+
+
+def _is_final(status: int) -> bool:
+    return 400 <= status < 500 and status not in (408, 429)
