@@ -1,0 +1,160 @@
+{{/*
+What the schema cannot say: rules between values, and what may not change under a running cluster. The latter is seen
+by looking up the live objects, which helm does on install and upgrade; helm template and helm rollback do not.
+*/}}
+
+{{- define "milena.checks" -}}
+{{- include "milena.checkValues" . -}}
+{{- include "milena.checkTls" . -}}
+{{- include "milena.checkNames" . -}}
+{{- $name := include "milena.fullname" . -}}
+{{- $live := lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
+{{- $claim := lookup "v1" "PersistentVolumeClaim" .Release.Namespace (printf "data-%s-0" $name) -}}
+{{- if $live -}}
+{{- $args := dict "root" . "live" $live "name" $name -}}
+{{- include "milena.checkRecorded" $args -}}
+{{- include "milena.checkClaims" $args -}}
+{{- include "milena.checkScaleDown" $args -}}
+{{- else if $claim -}}
+{{- include "milena.checkVoters" (dict "root" . "before" (dig "metadata" "annotations" "milena/voters" "" $claim)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "milena.checkValues" -}}
+{{- $replicas := int .Values.replicas -}}
+{{- $voters := int .Values.voters -}}
+{{- if lt $replicas $voters -}}
+{{- fail (printf "\nreplicas = %d is below voters = %d: every voter is one of the nodes." $replicas $voters) -}}
+{{- end -}}
+{{- $spare := max 1 (div (sub $voters 1) 2) | int -}}
+{{- if and .Values.podDisruptionBudget.enabled (gt (int .Values.podDisruptionBudget.maxUnavailable) $spare) -}}
+{{- fail (printf "\npodDisruptionBudget.maxUnavailable = %d breaks the quorum: with %d voters at most %d may be away." (int .Values.podDisruptionBudget.maxUnavailable) $voters $spare) -}}
+{{- end -}}
+{{- $drain := add (int .Values.drain.timeoutSeconds) (int .Values.drain.settleSeconds) -}}
+{{- if gt (mul 2 $drain) (int .Values.terminationGracePeriodSeconds) -}}
+{{- fail (printf "\ndrain.timeoutSeconds + drain.settleSeconds = %d is more than half of terminationGracePeriodSeconds = %d: the other half is for syncing and closing the logs; a node that is killed instead recovers them at its next start." $drain (int .Values.terminationGracePeriodSeconds)) -}}
+{{- end -}}
+{{- $factor := int (default 1 .Values.config.default_replication_factor) -}}
+{{- if gt $factor $replicas -}}
+{{- fail (printf "\nconfig.default_replication_factor = %d is more than replicas = %d." $factor $replicas) -}}
+{{- end -}}
+{{- range .Values.topics -}}
+{{- if gt (int .replicationFactor) $replicas -}}
+{{- fail (printf "\ntopics: %s asks for replicationFactor = %d of replicas = %d nodes." .name (int .replicationFactor) $replicas) -}}
+{{- end -}}
+{{- end -}}
+{{- $access := .Values.externalAccess -}}
+{{- if and $access.perPod.enabled (not $access.enabled) -}}
+{{- fail "\nexternalAccess.perPod.enabled needs externalAccess.enabled: clients begin at the one address of all nodes." -}}
+{{- end -}}
+{{- if and $access.perPod.nodePorts (ne (len $access.perPod.nodePorts) $replicas) -}}
+{{- fail (printf "\nexternalAccess.perPod.nodePorts names %d ports for replicas = %d pods." (len $access.perPod.nodePorts) $replicas) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "milena.checkTls" -}}
+{{- range $part := list "api" "peer" -}}
+{{- $tls := index $.Values.tls $part -}}
+{{- if and $tls.enabled (not $tls.existingSecret) (not $.Values.tls.certManager.enabled) -}}
+{{- fail (printf "\ntls.%s.enabled needs certificates: name a secret in tls.%s.existingSecret, or set tls.certManager.enabled." $part $part) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (hasPrefix "http://" .Values.externalAccess.perPod.advertise) .Values.tls.api.enabled -}}
+{{- fail "\nexternalAccess.perPod.advertise begins with http:// and tls.api.enabled makes the API HTTPS." -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Claims are named after the StatefulSet: under another name the nodes would begin empty. */}}
+{{- define "milena.checkNames" -}}
+{{- $name := include "milena.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "\n%s cannot be the name of a service, which begins with a letter and has no dots: set fullnameOverride." $name) -}}
+{{- end -}}
+{{- range (lookup "apps/v1" "StatefulSet" .Release.Namespace "").items -}}
+{{- $labels := default dict .metadata.labels -}}
+{{- $isOurs := and (eq (dig "app.kubernetes.io/instance" "" $labels) $.Release.Name) (eq (dig "helm.sh/chart" "" $labels | regexFind "^[a-z]+") $.Chart.Name) -}}
+{{- if and $isOurs (ne .metadata.name $name) -}}
+{{- fail (printf "\nThe nodes run as StatefulSet %s, these values name it %s: its claims would stay behind and the cluster begin empty.\nKeep the name: --set fullnameOverride=%s" .metadata.name $name .metadata.name) -}}
+{{- end -}}
+{{- if and $isOurs (ne (dig "spec" "selector" "matchLabels" "app.kubernetes.io/name" "" .) (include "milena.name" $)) -}}
+{{- fail (printf "\nnameOverride would change the selector of StatefulSet %s, which is immutable: keep it." $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "milena.fullStop" -}}
+To change it anyway, all nodes must stop at the same time; claims and records stay:
+  helm uninstall {{ .Release.Name }} --namespace {{ .Release.Namespace }} --wait
+  helm install {{ .Release.Name }} ... with the new values
+{{- end -}}
+
+{{- define "milena.checkVoters" -}}
+{{- $voters := .root.Values.voters | int | toString -}}
+{{- if and .before (ne .before $voters) -}}
+{{- fail (printf "\nvoters = %s, but this cluster was made with %s, and the members of a quorum cannot be changed.\nKeep voters: %s and grow with replicas; or make a new release with voters: %s and copy the topics over." $voters .before .before $voters) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What only a stop of all nodes at once may change; recorded in annotations of the StatefulSet. */}}
+{{- define "milena.checkRecorded" -}}
+{{- $recorded := default dict .live.metadata.annotations -}}
+{{- include "milena.checkVoters" (dict "root" .root "before" (dig "milena/voters" "" $recorded)) -}}
+{{- $tls := .root.Values.tls.peer.enabled | toString -}}
+{{- $tlsBefore := dig "milena/peer-tls" "" $recorded -}}
+{{- if and $tlsBefore (ne $tlsBefore $tls) -}}
+{{- fail (printf "\ntls.peer.enabled = %s, but the nodes run with %s: nodes with and without TLS cannot talk to each other, a rolling update would stand still at its first pod.\n%s" $tls $tlsBefore (include "milena.fullStop" .root)) -}}
+{{- end -}}
+{{- $secret := include "milena.clusterSecretRef" .root -}}
+{{- $secretBefore := dig "milena/cluster-secret" "" $recorded -}}
+{{- if and $secretBefore (ne $secretBefore $secret) -}}
+{{- fail (printf "\nclusterSecret names %s, but the nodes run with %s: nodes with different secrets refuse each other, a rolling update would stand still at its first pod.\n%s" $secret $secretBefore (include "milena.fullStop" .root)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A Kubernetes quantity as a plain number, so that 1024Mi is 1Gi. */}}
+{{- define "milena.bytes" -}}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 -}}
+{{- $text := toString . -}}
+{{- printf "%.0f" (mulf (regexFind "^[0-9.]+" $text | float64) (get $units (regexFind "[A-Za-z]*$" $text))) -}}
+{{- end -}}
+
+{{/* Fields of the claims, which Kubernetes lets nobody change in a StatefulSet. */}}
+{{- define "milena.checkClaims" -}}
+{{- $wanted := .root.Values.persistence -}}
+{{- $claims := default list .live.spec.volumeClaimTemplates -}}
+{{- if ne (empty $claims) (not $wanted.enabled) -}}
+{{- fail (printf "\npersistence.enabled = %t, but the nodes run %s claims, and a StatefulSet's claims are immutable: the nodes would begin empty.\nMake a new release and copy the topics over." $wanted.enabled (ternary "without" "with" (empty $claims))) -}}
+{{- end -}}
+{{- if $claims -}}
+{{- $claim := first $claims -}}
+{{- $size := $claim.spec.resources.requests.storage -}}
+{{- if ne (include "milena.bytes" $size) (include "milena.bytes" $wanted.size) -}}
+{{- fail (printf "\npersistence.size = %s, but the claims are of %s, and the size in a StatefulSet is immutable. If the storage class allows expansion:\n  kubectl -n %s patch pvc data-%s-0 -p '{\"spec\":{\"resources\":{\"requests\":{\"storage\":\"%s\"}}}}'    # for each pod; claims never shrink\n  kubectl -n %s delete statefulset %s --cascade=orphan    # the pods run on\nand this upgrade again, which makes the StatefulSet anew." $wanted.size $size .root.Release.Namespace .name $wanted.size .root.Release.Namespace .name) -}}
+{{- end -}}
+{{- $class := default "" $claim.spec.storageClassName -}}
+{{- $sameModes := eq (toJson $claim.spec.accessModes) (toJson $wanted.accessModes) -}}
+{{- $sameNotes := eq (toJson (omit (default dict $claim.metadata.annotations) "milena/voters")) (toJson (default dict $wanted.annotations)) -}}
+{{- if not (and (eq $class (default "" $wanted.storageClass)) $sameModes $sameNotes) -}}
+{{- fail (printf "\npersistence.storageClass, accessModes and annotations are immutable in a StatefulSet; the claims have storageClass %q, accessModes %s, annotations %s.\nTo change them for claims that are made from now on, delete the StatefulSet and leave its pods running:\n  kubectl -n %s delete statefulset %s --cascade=orphan\nand this upgrade again. A node moves to the new kind of claim when its own is deleted, and then restores its replicas from the others: one node at a time, and only while `milena status` is healthy." $class (toJson $claim.spec.accessModes) (toJson (omit (default dict $claim.metadata.annotations) "milena/voters")) .root.Release.Namespace .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A node that is scaled away takes its copies with it: they are moved before. */}}
+{{- define "milena.checkScaleDown" -}}
+{{- $wanted := int .root.Values.replicas -}}
+{{- $running := int .live.spec.replicas -}}
+{{- $emptied := list -}}
+{{- range .root.Values.scaleDown.emptiedNodes }}{{ $emptied = append $emptied (int .) }}{{ end -}}
+{{- $holding := list -}}
+{{- $leaving := list -}}
+{{- range $id := untilStep (add1 $wanted | int) (add1 $running | int) 1 -}}
+{{- $leaving = append $leaving $id -}}
+{{- if not (has $id $emptied) }}{{ $holding = append $holding $id }}{{ end -}}
+{{- end -}}
+{{- if $holding -}}
+{{- $moves := list -}}
+{{- range $holding }}{{ $moves = append $moves (printf "  kubectl -n %s exec %s-0 -- milena rebalance --drain %v --wait" $.root.Release.Namespace $.name .) }}{{ end -}}
+{{- fail (printf "\nreplicas = %d, but %d nodes run: node(s) %s would stop for good, with every replica that they hold.\nMove their replicas to the others first:\n%s\nWhen they hold none any more, say so:\n  --set 'scaleDown.emptiedNodes={%s}'" $wanted $running (join ", " $holding) (join "\n" $moves) (join "," $leaving)) -}}
+{{- end -}}
+{{- end -}}

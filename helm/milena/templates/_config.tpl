@@ -1,0 +1,47 @@
+{{/* The nodes' configuration and the script that starts one. */}}
+
+{{/* A value as TOML. Numbers of a values file arrive as floats, which would be written as 1.34e+08. */}}
+{{- define "milena.toml" -}}
+{{- if kindIs "float64" . -}}
+{{ printf "%d" (int64 .) }}
+{{- else if kindIs "string" . -}}
+{{ toJson . }}
+{{- else -}}
+{{ . }}
+{{- end -}}
+{{- end -}}
+
+{{- define "milena.config" -}}
+data_dir = "/var/lib/milena/data"
+listen = "0.0.0.0:8082"
+peer_listen = "0.0.0.0:7082"
+drain_timeout_ms = {{ mul 1000 (int .Values.drain.timeoutSeconds) }}
+cluster_secret_file = "/etc/milena-secret/cluster-secret"
+{{- if .Values.tls.api.enabled }}
+tls_cert_file = "/etc/milena-tls/api/tls.crt"
+tls_key_file = "/etc/milena-tls/api/tls.key"
+{{- end }}
+{{- if .Values.tls.peer.enabled }}
+peer_tls_cert_file = "/etc/milena-tls/peer/tls.crt"
+peer_tls_key_file = "/etc/milena-tls/peer/tls.key"
+peer_tls_ca_file = "/etc/milena-tls/peer/ca.crt"
+{{- end }}
+{{- range $name, $value := .Values.config }}
+{{ $name }} = {{ include "milena.toml" $value }}
+{{- end }}
+{{- end -}}
+
+{{/* Pod n is node n + 1. The first pods are the voters; the others join them. The node takes the shell's place, so
+that it is process 1 and gets SIGTERM itself. */}}
+{{- define "milena.startScript" -}}
+set -eu
+ordinal="${POD_NAME##*-}"
+export MILENA_NODE_ID="$((ordinal + 1))"
+export MILENA_ADVERTISE="{{ include "milena.advertise" . }}"
+export MILENA_PEER_ADVERTISE="{{ include "milena.podHost" (dict "root" . "pod" "${POD_NAME}") }}:7082"
+if [ -n "${RACK:-}" ]; then export MILENA_RACK="$RACK"; fi
+if [ "$ordinal" -lt {{ int .Values.voters }} ]; then
+  exec milena start --peers "{{ include "milena.voters" . }}"
+fi
+exec milena start --join "{{ include "milena.voterAddresses" . }}"
+{{- end -}}

@@ -1,0 +1,140 @@
+"""Builds the image of the Dockerfile without a container engine's daemon and without network in the build.
+
+The base is a Debian of this machine's own release, which ``mmdebstrap`` makes; the wheels are brought by this
+machine's pip and copied in; ``buildah`` builds in a chroot with a store of its own; ``umoci`` unpacks what came
+out. Needs root.
+"""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from tests.helm.charts import ROOT
+
+BASE = "localhost/python-base:test"
+IMAGE = "localhost/milena:test"
+VERSION = "9.9.9"
+PACKAGES = ("python3", "python3-venv", "ca-certificates")
+LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
+LEFT_BEHIND = {".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", "build"}
+"""Folders of a work tree that are too large to copy; the rest is copied, for .dockerignore to leave out."""
+
+SECRET_FILE = "credentials.env"
+STEP_S_MAX = 600.0
+DATA = "/var/lib/milena"
+
+BASE_RECIPE = f"""FROM scratch
+ADD base.tar /
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+LABEL base="{platform.python_version()}"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltImage:
+    """An image as a layout of the Open Container Initiative, and unpacked."""
+
+    layout: Path
+    bundle: Path
+
+    @property
+    def root(self) -> Path:
+        """The files of the image."""
+        return self.bundle / "rootfs"
+
+    def inspect(self) -> dict[str, Any]:
+        """Its configuration, as skopeo tells it."""
+        out = run("skopeo", "inspect", "--config", f"oci:{self.layout}:milena")
+        return cast("dict[str, Any]", json.loads(out))
+
+
+def run(*command: str, cwd: Path | None = None) -> str:
+    """Run one step of the build; its standard output.
+
+    Raises:
+        RuntimeError: It failed; the message ends with what it said.
+    """
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=STEP_S_MAX, check=False
+    )
+    if done.returncode:
+        said = (done.stdout + done.stderr)[-4000:]
+        raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}\n{said}")
+    return done.stdout
+
+
+def build_image(work: Path) -> BuiltImage:
+    """Base, wheels, image, unpacked; all of it under ``work``, but for what buildah unmounts at its end."""
+    buildah = _buildah(work)
+    build = (*buildah, "bud", "--isolation", "chroot", "--pull-never", "--quiet")
+    run(*build, "--tag", BASE, str(_base_context(work / "base")))
+    context = _context(work / "context")
+    _fetch_wheels(context)
+    run(
+        *(*build, "--build-arg", f"PYTHON_IMAGE={BASE}", "--build-arg", f"VERSION={VERSION}"),
+        *("--tag", IMAGE, str(context)),
+    )
+    layout, bundle = work / "layout", work / "bundle"
+    run(*buildah, "push", "--quiet", IMAGE, f"oci:{layout}:milena")
+    run("umoci", "unpack", "--image", f"{layout}:milena", str(bundle))
+    return BuiltImage(layout=layout, bundle=bundle)
+
+
+def _buildah(work: Path) -> tuple[str, ...]:
+    """Buildah with a store of its own; on overlays where they can be mounted, else on copies, which takes minutes."""
+    store = ("buildah", "--root", str(work / "store"), "--runroot", str(work / "run"))
+    try:
+        run(*store, "--storage-driver", "overlay", "info")
+    except RuntimeError:
+        return (*store, "--storage-driver", "vfs")
+    return (*store, "--storage-driver", "overlay")
+
+
+def _base_context(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    run(
+        *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}"),
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT),
+        *(platform.freedesktop_os_release()["VERSION_CODENAME"], str(folder / "base.tar")),
+    )
+    (folder / "Dockerfile").write_text(BASE_RECIPE, encoding="utf-8")
+    return folder
+
+
+def _context(folder: Path) -> Path:
+    """A copy of the work tree with something in it that must not get into an image."""
+    shutil.copytree(
+        ROOT,
+        folder,
+        symlinks=True,
+        ignore=lambda at, names: LEFT_BEHIND & set(names) if at == str(ROOT) else set(),
+    )
+    (folder / SECRET_FILE).write_text("PASSWORD=hunter2\n", encoding="utf-8")
+    (folder / "node" / SECRET_FILE).write_text("PASSWORD=hunter2\n", encoding="utf-8")
+    return folder
+
+
+def _fetch_wheels(context: Path) -> None:
+    wheels = context / "build" / "wheelhouse"
+    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check")
+    lock = ("--constraint", "requirements.lock", "--wheel-dir", str(wheels))
+    run(*pip, *lock, ".[node]", "setuptools>=77", "wheel", cwd=context)
+    # Only what the image is to build by itself is taken away again.
+    for built in wheels.glob("milena-*.whl"):
+        built.unlink()
+    for leftover in (context / "build" / "lib", *context.glob("build/bdist*")):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def missing_tools() -> list[str]:
+    """What this machine lacks to build the image."""
+    tools = [
+        name for name in ("mmdebstrap", "buildah", "skopeo", "umoci") if not shutil.which(name)
+    ]
+    return tools if os.geteuid() == 0 else ["root", *tools]

@@ -1,0 +1,78 @@
+"""The chart with TLS everywhere, on real nodes: the certificates are those that it asks cert-manager for."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.helm.certificates import issue
+from tests.helm.charts import CHART, helm
+from tests.helm.podlab.manifest import Document
+from tests.helm.podlab.release import NAME, SET, Release, milena_lab, unclean
+from tests.helm.podlab.store import NAMESPACE
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+SETTINGS = (
+    *("--set", "tls.api.enabled=true"),
+    *("--set", "tls.peer.enabled=true"),
+    *("--set", "tls.certManager.enabled=true"),
+)
+INSTALL_S = 240
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    directory = tmp_path_factory.mktemp("tls")
+    with milena_lab(directory) as running:
+        for secret in issued(directory):
+            running.lab.create(secret)
+        running.helm("install", *SETTINGS, timeout_s=INSTALL_S)
+        yield running
+
+
+def issued(directory: Path) -> Iterator[Document]:
+    """The secrets that cert-manager makes of the chart's certificates."""
+    done = helm("template", NAME, str(CHART), "--namespace", NAMESPACE, *SETTINGS)
+    assert done.returncode == 0, done.stderr
+    for document in yaml.safe_load_all(done.stdout):
+        if document and document["kind"] == "Certificate" and "dnsNames" in document["spec"]:
+            name = document["spec"]["secretName"]
+            folder = issue(directory / name / "secret", document)
+            data = {
+                file.name: base64.b64encode(file.read_bytes()).decode() for file in folder.iterdir()
+            }
+            yield {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": name},
+                "type": "kubernetes.io/tls",
+                "data": data,
+            }
+
+
+def test_nodes_find_each_other_and_are_ready_by_https(release: Release) -> None:
+    assert release.lab.get("StatefulSet", SET).number("status.readyReplicas") == 3
+    status = release.lab.execute(f"{SET}-1", "milena", "status")
+    assert status, status.out + status.err
+
+
+def test_records_are_written_and_read_back_by_https(release: Release) -> None:
+    assert "Succeeded" in release.lab.helm("test", NAME)
+
+
+def test_the_api_does_not_speak_plainly(release: Release) -> None:
+    url = f"http://{SET}-0.{SET}-headless:8082"
+    refused = release.lab.execute(f"{SET}-1", "milena", "--url", url, "status")
+    assert not refused
+
+
+def test_nodes_drain_by_https_and_rejoin(release: Release) -> None:
+    mark = release.mark()
+    release.helm("upgrade", *SETTINGS, "--set", "config.log_level=debug", timeout_s=INSTALL_S)
+    stops = release.stops_since(mark)
+    assert [stop.pod for stop in stops] == [f"{SET}-{ordinal}" for ordinal in (2, 1, 0)]
+    assert not unclean(stops)
+    assert release.lab.execute(f"{SET}-0", "milena", "status")
