@@ -8,19 +8,80 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("storage", "raft_meta", "http_api", "node", "milena", "spark_ext", "loadtest")
+PACKAGES = (
+    "storage",
+    "raft_meta",
+    "http_api",
+    "node",
+    "milena",
+    "spark_ext",
+    "pyspark_milena",
+    "loadtest",
+)
 
 CORES = ("storage", "raft_meta/machine", "node/replication")
 """Decide without doing: no loop, no clock, no chance, no sockets."""
 
-CORE_FILES = ("node/sessions.py", "node/record_batches.py", "node/fetch_wire.py")
+CORE_FILES = (
+    "node/sessions.py",
+    "node/record_batches.py",
+    "node/fetch_wire.py",
+    "node/groups/assignors.py",
+    "node/groups/descriptions.py",
+    "node/groups/member_rules.py",
+    "node/groups/names.py",
+    "node/groups/rebalance.py",
+    "node/groups/rest_members.py",
+    "node/groups/sessions.py",
+    "node/groups/subscriptions.py",
+    "node/groups/topic_patterns.py",
+    "node/groups/wire.py",
+    "milena/batching.py",
+    "milena/consumer_hand.py",
+    "milena/consumer_membership.py",
+    "milena/consumer_options.py",
+    "milena/consumer_share.py",
+    "milena/group_views.py",
+    "milena/partitioner.py",
+    "milena/placement.py",
+    "milena/producer_options.py",
+    "milena/record_checks.py",
+    "milena/retry.py",
+    "milena/routing.py",
+    "milena/sequences.py",
+    "milena/serializers.py",
+    "spark_ext/bounds.py",
+    "spark_ext/decode.py",
+    "spark_ext/options.py",
+    "spark_ext/planner.py",
+    "spark_ext/row_schema.py",
+    "spark_ext/selection.py",
+    "spark_ext/write_schema.py",
+)
 FORBIDDEN_IN_CORES = {"asyncio", "socket", "time", "random", "uuid", "secrets", "ssl", "subprocess"}
 ALLOWED = {
     # Placement is handed its random source and names the type.
     ("raft_meta/machine/placement.py", "random"),
+    # So are the waits between a producer's attempts.
+    ("milena/retry.py", "random"),
 }
 OS_FILES = "storage/os_files.py"
-ENTRY_POINTS = {"node.cli", "node.__main__", "milena.__main__", "loadtest.demo", "node.config_docs"}
+ENTRY_POINTS = {
+    "node.cli",
+    "node.__main__",
+    "milena.__main__",
+    "loadtest.demo",
+    "loadtest.__main__",
+    "loadtest.bench.__main__",
+    "loadtest.bench.bare_server",
+    "loadtest.bench.consumers",
+    "loadtest.bench.many_partitions",
+    "loadtest.bench.spark_read",
+    "loadtest.locustfile",
+    "node.config_docs",
+    "spark_ext.jobs.archive",
+    "spark_ext.jobs.site_stats",
+}
 
 
 def sources(*folders: str) -> list[Path]:

@@ -19,5 +19,9 @@ the image mounted again; only what was synced, file and directory entry, is stil
 missing fsync; this does. *Network* (``netns``): a process of ours joins TUN interfaces of one namespace per node,
 and drops, delays or doubles packets per direction. Both need root.
 
-Not covered: consumer groups, transactions, membership changes, clock skew, disks that lie about a sync.
+Consumer groups have a workload and a judge of their own, under the same faults:
+
+    python -m tests.chaos.groups --scenario kill-leader --seconds 60 --seed 7 --work chaos-runs/groups
+
+Not covered: transactions, membership changes, clock skew, disks that lie about a sync.
 """

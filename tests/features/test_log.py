@@ -86,7 +86,10 @@ def test_a_topic_is_split_into_partitions_that_are_spread_over_brokers(cluster):
     """A broker holds partitions of many topics, and a topic is larger than any one of its brokers."""
     topics = [create_topic(cluster.node(1), f"split-{n}", partitions=6, replicas=2) for n in "ab"]
     for topic in topics:
-        found = next(t for t in metadata(cluster.node(2))["topics"] if t["name"] == topic)
+        # What the second node knows without asking: it hears of new topics a moment later.
+        found = eventually(
+            lambda name=topic: [t for t in metadata(cluster.node(2))["topics"] if t["name"] == name]
+        )[0]
         held = {
             n: {p["partition"] for p in found["partitions"] if n in p["replicas"]}
             for n in (1, 2, 3)

@@ -40,18 +40,35 @@ def test_every_image_of_a_random_history_keeps_its_invariants(seed: int) -> None
 @settings(max_examples=60, deadline=None)
 @given(SEEDS)
 def test_epochs_grow_with_every_change(seed: int) -> None:
-    _, results = random_history(seed, 150)
-    for before, after in pairwise(result.image for result in results):
+    log, results = random_history(seed, 150)
+    images = [result.image for result in results]
+    for data, before, after in zip(log[1:], images, images[1:], strict=False):
+        command = codec.decode_envelope(data).command
         assert after.now_ms >= before.now_ms
         for key, new in after.partitions.items():
             old = before.partitions.get(key)
-            if old is not None and old != new:
+            if old is None or old == new:
+                continue
+            if isinstance(command, c.GiveUpReplicas):
+                check_given_up(command.broker_id, old, new)
+            else:
                 check_step(old, new)
+
+
+def check_given_up(broker_id: int, old: Partition, new: Partition) -> None:
+    """Nobody joins, the damaged copy counts for nothing, and what was told of it before ends with the leader epoch."""
+    assert new.partition_epoch == old.partition_epoch + 1
+    assert new.leader_epoch == old.leader_epoch + 1
+    assert new.leader is not None
+    assert broker_id not in {new.leader, *new.isr, *new.eligible}
+    assert {*new.isr} <= {*old.isr, *old.eligible}
+    assert new.unclean_epoch == old.unclean_epoch
 
 
 def check_step(old: Partition, new: Partition) -> None:
     assert new.partition_epoch > old.partition_epoch
-    assert new.leader_epoch - old.leader_epoch == (new.leader != old.leader) or (
+    has_leavers = not {*old.replicas} <= {*new.replicas}
+    assert new.leader_epoch - old.leader_epoch == (has_leavers or new.leader != old.leader) or (
         # A fence may first follow a plan and then find its new leader lost as well.
         new.leader is None and new.leader_epoch > old.leader_epoch
     )

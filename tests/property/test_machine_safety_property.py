@@ -3,7 +3,9 @@
 Around the real state machine and the controller's real plans stands a toy of one partition's replication: logs are
 lists, followers truncate to the common prefix and copy, the high watermark is the least end of the isr and moves only
 with min.insync.replicas. Disks lie (a recovery may cut anything, but says so), directories vanish, processes die at
-any time, sessions end late, and ISR wishes arrive when everything has changed.
+any time, sessions end late, and ISR wishes arrive when everything has changed. Bits rot in copies that others have
+sound; who finds out gives its copy up. The partition moves between brokers, is
+called back half-way, and a broker whose replica was removed deletes its log sooner or later.
 
 Held after every election without loss being allowed: if one of those who could be elected still has every committed
 record, then the leader has.
@@ -17,12 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raft_meta.machine import commands as c
-from raft_meta.machine import elections, invariants
+from raft_meta.machine import configs, elections, invariants, reassignments
 from raft_meta.machine.apply import apply
 from raft_meta.machine.image import Image, Partition
+from storage.errors import NotEnoughReplicasError
 from storage.types import WallMs
 
-BROKERS = (1, 2, 3, 4)
+BROKERS = (1, 2, 3, 4, 5)
 TOPIC = "0" * 32
 KEY = (TOPIC, 0)
 Step = Callable[[], None]
@@ -57,14 +60,14 @@ def common_prefix(left: list[Record], right: list[Record]) -> int:
 
 
 class Replication:
-    """One partition of three replicas, and all that may happen to it; the seed decides."""
+    """One partition of three replicas or so, and all that may happen to it; the seed decides."""
 
     def __init__(self, seed: int, *, is_disk_honest: bool) -> None:
         self.is_disk_honest = is_disk_honest
         self.rng = Random(seed)
         self.image = Image()
         self.nodes = {broker_id: Node(broker_id) for broker_id in BROKERS}
-        self.sequence = self.records = 0
+        self.sequence = self.records = self.given_up = 0
         self.committed: list[Record] = []
         self.heard: dict[int, tuple[int, int, int]] = {}
         """Followers' ends as told to a leader: (leader epoch, broker epoch, end)."""
@@ -83,9 +86,18 @@ class Replication:
         )
         self.image = apply(self.image, self.image.index + 1, envelope).image
         if before is not None and before.leader_epoch != self.partition.leader_epoch:
+            self.check_leavers(before)
             self.check_election(before)
         elif before is not None:
             self.check_joined({*self.partition.isr} - {*before.isr})
+
+    def check_leavers(self, before: Partition) -> None:
+        """A move takes nobody out who holds the records, unless enough in sync are left."""
+        after = self.partition
+        holders = {*before.isr, *before.eligible}
+        if not holders <= {*after.replicas}:
+            min_insync = configs.min_insync(self.image.topics[TOPIC])
+            assert len(after.isr) >= min_insync, (before, after)
 
     def check_election(self, before: Partition) -> None:
         """The leader has every committed record if anybody in sync had.
@@ -118,7 +130,7 @@ class Replication:
         return self.image.partitions[KEY]
 
     def birth(self) -> None:
-        self.propose(c.InitCluster(cluster_id="c", voters=(1, 2, 3), feature_level=1))
+        self.propose(c.InitCluster(cluster_id="c", voters=(1, 2, 3), feature_level=4))
         self.propose(c.ClaimController(broker_id=1))
         for broker_id in BROKERS:
             self.start(self.nodes[broker_id])
@@ -136,7 +148,9 @@ class Replication:
     # --- processes and disks ---
 
     def any_node(self) -> Node:
-        return self.nodes[self.rng.choice(BROKERS[:3])]
+        """Mostly one with a replica, or with a part in the move under way."""
+        named = [broker_id for broker_id in BROKERS if self.partition.names(broker_id)]
+        return self.nodes[self.rng.choice(BROKERS if self.rng.random() < 0.1 else named)]
 
     def start(self, node: Node) -> None:
         node.is_up, node.epoch = True, -1
@@ -167,8 +181,8 @@ class Replication:
     def outage(self) -> None:
         """Everything goes down, and comes back one after the other while the controller elects."""
         self.power_cut()
-        nodes = [self.nodes[broker] for broker in BROKERS[:3]]
-        for node in self.rng.sample(nodes, self.rng.randint(1, 3)):
+        nodes = [node for node in self.nodes.values() if self.partition.names(node.broker_id)]
+        for node in self.rng.sample(nodes, self.rng.randint(1, len(nodes))):
             if self.rng.random() < 0.1:
                 self.lose_directory()
             self.return_soon(self.nodes[node.broker_id])
@@ -215,7 +229,7 @@ class Replication:
                 peer_port=1,
                 rack=None,
                 feature_min=1,
-                feature_max=1,
+                feature_max=4,
                 was_clean_stop=False,
                 reports=(report,) if node.has_cut else (),
             )
@@ -237,6 +251,34 @@ class Replication:
                     controller_epoch=1, broker_id=node.broker_id, broker_epoch=node.epoch
                 )
             )
+
+    def rot(self) -> None:
+        """A copy is found damaged, and ends before the damage once nobody counts on it; or its broker dies before that.
+
+        What was proposed may arrive when everything has changed.
+        """
+        node = self.any_node()
+        if not self.is_in_charge(node) or not node.log:
+            return
+        plan = elections.plan_give_up(self.image, node.broker_id, KEY)
+        if plan is None:
+            return
+        if self.rng.random() < 0.3:
+            for _ in range(self.rng.randint(1, 4)):
+                self.rng.choice([self.elect, self.fence, self.wish, self.commit, self.fetch])()
+        before = self.partition.leader_epoch
+        self.propose(
+            c.GiveUpReplicas(broker_id=node.broker_id, broker_epoch=node.epoch, changes=(plan,))
+        )
+        members = {*self.partition.isr, *self.partition.eligible}
+        if self.partition.leader_epoch == before or node.broker_id in members:
+            return
+        self.given_up += 1
+        if node.log and self.rng.random() < 0.9:
+            del node.log[self.rng.randrange(len(node.log)) :]
+            node.synced_end = min(node.synced_end, len(node.log))
+        else:
+            node.is_up = False
 
     # --- the controller ---
 
@@ -284,6 +326,65 @@ class Replication:
         changes = (("min.insync.replicas", self.rng.choice("123")),)
         self.propose(c.AlterConfigs(topic_id=TOPIC, changes=changes))
 
+    # --- moves ---
+
+    def move(self) -> None:
+        replicas = tuple(self.rng.sample(BROKERS, self.rng.choice([1, 2, 3, 3, 3])))
+        target = c.TargetReplicas(
+            topic_id=TOPIC,
+            partition=0,
+            replicas=replicas,
+            max_concurrent=0,
+            throttle_bytes_per_s=0,
+        )
+        self.propose(c.ReassignPartitions(targets=(target,)))
+
+    def advance(self) -> None:
+        """What the controller does next; a finish may come without the handover before it."""
+        plan = reassignments.plan_steps(self.image)
+        if plan.handovers and self.rng.random() < 0.5:
+            self.propose(c.ElectLeaders(controller_epoch=1, changes=plan.handovers))
+            return
+        finishes = [
+            c.ReassignmentStep(
+                topic_id=TOPIC,
+                partition=0,
+                partition_epoch=change.partition_epoch,
+                kind=reassignments.FINISH,
+                leader=change.leader,
+            )
+            for change in plan.handovers
+        ]
+        self.propose(c.StepReassignments(steps=(*plan.starts, *plan.finishes, *finishes)))
+
+    def hurry(self) -> None:
+        """Everybody comes back, or nearly, and catches up with the leader, so that a move gets somewhere."""
+        self.elect()
+        for node in self.nodes.values():
+            if self.partition.names(node.broker_id) and self.rng.random() < 0.9:
+                if not node.is_up or node.epoch == -1:
+                    self.return_soon(node)
+                self.unfence(node)
+                self.fetch_to(node, 1000)
+        self.commit()
+        self.wish()
+        for _ in range(self.rng.randint(1, 3)):
+            self.advance()
+
+    def cancel(self) -> None:
+        if self.partition.moving is not None:
+            try:
+                step = reassignments.plan_cancel(self.image, KEY)
+            except NotEnoughReplicasError:
+                return
+            self.propose(c.StepReassignments(steps=(step,)))
+
+    def clean_up(self) -> None:
+        """A broker has seen that it holds no replica any more."""
+        for node in self.nodes.values():
+            if node.is_up and node.broker_id not in self.partition.replicas:
+                node.log, node.synced_end, node.has_cut = [], 0, False
+
     # --- the partition ---
 
     def leader(self) -> Node | None:
@@ -304,11 +405,15 @@ class Replication:
 
     def fetch(self) -> None:
         """A follower truncates to the common prefix, copies a few records or all, and acknowledges its end."""
-        leader, node = self.leader(), self.any_node()
+        self.fetch_to(self.any_node(), self.rng.choice([0, 1, 1000]))
+
+    def fetch_to(self, node: Node, count: int) -> None:
+        leader = self.leader()
         if leader is None or node is leader or not node.is_up or node.epoch == -1:
             return
+        if node.broker_id not in self.partition.replicas:
+            return
         common = common_prefix(leader.log, node.log)
-        count = self.rng.choice([0, 1, 1000])
         end = max(len(node.log), common) + count
         node.log[common:] = leader.log[common:end]
         node.synced_end = len(node.log)
@@ -401,6 +506,12 @@ class Replication:
             (2, self.balance),
             (2, self.lose_directory),
             (1, self.configure),
+            (6, self.move),
+            (12, self.advance),
+            (1, self.cancel),
+            (15, self.clean_up),
+            (4, self.hurry),
+            (4, self.rot),
         ]
         weights = [weight for weight, _ in steps]
         self.rng.choices([step for _, step in steps], weights)[0]()

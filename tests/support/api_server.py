@@ -16,6 +16,8 @@ JSON_V2 = "application/vnd.kafka.json.v2+json"
 BINARY_V2 = "application/vnd.kafka.binary.v2+json"
 V2 = "application/vnd.kafka.v2+json"
 BATCH = "application/vnd.milena.batch"
+NDJSON = "application/x-ndjson"
+EVENTS = "text/event-stream"
 V3 = f"/v3/clusters/{CLUSTER_ID}"
 
 

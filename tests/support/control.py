@@ -31,6 +31,7 @@ def registration(
     directory_id: str | None = None,
     last_epoch: int = -1,
     reports: tuple[ReplicaReport, ...] = (),
+    feature_max: int = 1,
 ) -> RegisterBroker:
     return RegisterBroker(
         broker_id=broker_id,
@@ -42,7 +43,7 @@ def registration(
         peer_port=7000 + broker_id,
         rack=None,
         feature_min=1,
-        feature_max=1,
+        feature_max=feature_max,
         was_clean_stop=False,
         reports=reports,
     )
@@ -79,6 +80,7 @@ class Control:
     probes: dict[int, ProbeResult] = field(default_factory=dict)
     dialled: list[int] = field(default_factory=list)
     preferred_interval_ms: int = 10**9
+    feature_level: int = 1
 
     def __post_init__(self) -> None:
         self.nodes = {i: self._node(i) for i in (1, 2, 3)}
@@ -99,7 +101,7 @@ class Control:
                 session_ms=SESSION_MS,
                 preferred_interval_ms=self.preferred_interval_ms,
                 voters=(1, 2, 3),
-                feature_level=1,
+                feature_level=self.feature_level,
                 new_cluster_id=lambda: "cluster",
             ),
             on_failure=failures.append,
@@ -168,12 +170,13 @@ class Control:
         full: bool = False,
         echo: int | None = None,
         epoch: int | None = None,
+        index: int | None = None,
     ) -> dict[str, object] | MilenaError:
         """A heartbeat, and its answer or refusal."""
         header: dict[str, object] = {
             "epoch": self.epochs[broker_id] if epoch is None else epoch,
             "echo": self.echoes.get(broker_id, 0) if echo is None else echo,
-            "index": self.image.index,
+            "index": self.image.index if index is None else index,
             "draining": draining,
             "full": full,
         }
@@ -185,6 +188,10 @@ class Control:
         assert isinstance(number, int)
         self.echoes[broker_id] = number
         return answer
+
+    def hear_majority(self) -> None:
+        """The controller has just heard of the other voters."""
+        self.nodes[1].quorum.contacts.update({2: self.clock.now_ms(), 3: self.clock.now_ms()})
 
     def beat_all(self, *but: int) -> None:
         for broker_id in self.epochs:

@@ -49,6 +49,8 @@ class Network:
     exchanges: dict[_Exchange, None] = field(default_factory=dict)
     links: set[tuple[int, int]] = field(default_factory=set)
     """(caller, target): connections that are up. A cut breaks none, it only loses what is sent."""
+    disconnects: list[tuple[int, int]] = field(default_factory=list)
+    """(caller, target): links that their own caller gave up."""
     arrivals: dict[tuple[int, int, Channel], float] = field(default_factory=dict)
 
     def cut(self, one: int, other: int) -> None:
@@ -199,8 +201,14 @@ class FakePeer:
             raise PeerUnreachableError(f"node {node_id} cannot be reached: no connection in time")
         network.links.add((self._node_id, node_id))
 
+    def is_silent(self, node_id: int, channel: Channel = Channel.RPC) -> bool:
+        return self.is_connected(node_id, channel) and not self._network.is_open(
+            self._node_id, node_id
+        )
+
     def disconnect(self, node_id: int, channel: Channel | None = None) -> None:
         self._network.links.discard((self._node_id, node_id))
+        self._network.disconnects.append((self._node_id, node_id))
         for exchange in list(self._network.exchanges):
             is_ours = (exchange.caller, exchange.target) == (self._node_id, node_id)
             if is_ours and channel in (None, exchange.channel):

@@ -18,15 +18,22 @@ from http_api.ports import (
     IdempotencyKey,
     NewTopic,
     PartitionOffsets,
+    PlannedReassignment,
     Ports,
     ProduceRequest,
     ProducerState,
+    Queued,
     Readiness,
+    ReassignmentRequest,
     Receipt,
     Receipts,
     Records,
+    RunningReassignment,
 )
-from raft_meta.machine import configs
+from node import reassignment_plans
+from raft_meta.machine import configs, reassignments
+from raft_meta.machine.brokers import check_removable
+from raft_meta.machine.commands import ReassignPartitions, StepReassignments
 from raft_meta.machine.image import Broker, Image, Partition, Topic
 from storage.batch import (
     RecordColumns,
@@ -48,6 +55,7 @@ from storage.errors import (
     TopicNotFoundError,
 )
 from storage.types import Codec, WallMs
+from tests.support.fake_rest import FakeConsumers, FakeGroups
 
 NODE_ID = 1
 CLUSTER_ID = "cluster-in-memory"
@@ -87,7 +95,7 @@ class FakeLog:
 
 
 class FakeNode:
-    """Implements all three ports. Tests set ``errors``, ``is_ready`` and ``codec``, or call ``append``."""
+    """Implements all ports. Tests set ``errors``, ``is_ready`` and ``codec``, or call ``append``."""
 
     def __init__(self) -> None:
         self.node_id = NODE_ID
@@ -97,11 +105,20 @@ class FakeNode:
         self.partition_errors: dict[int, MilenaError] = {}
         """By partition: what produce answers for its records."""
         self.produce_requests: list[ProduceRequest] = []
+        self.queue_requests: list[ProduceRequest] = []
+        self.holds_queue = False
+        self.queued: list[tuple[ProduceRequest, asyncio.Future[list[int]]]] = []
         self.batch_requests: list[tuple[str, int, bytes, Acks, int]] = []
         self.fetch_requests: list[FetchRequest] = []
         self.codec = Codec.NONE
         self.is_ready = True
+        self.drains: list[int] = []
+        self.deletions: list[tuple[str, int, int | None, int]] = []
+        self.can_drain = True
         self.has_started = True
+        self.coordinator: int | None = 1
+        self.groups = FakeGroups(self)
+        self.consumers = FakeConsumers(self, self.groups)
         self._producers: dict[str | None, ProducerState] = {}
         self._changed = asyncio.Event()
         self._round_robin = 0
@@ -114,7 +131,15 @@ class FakeNode:
         )
 
     def ports(self, limits: ApiLimits | None = None) -> Ports:
-        return Ports(records=self, metadata=self, health=self, limits=limits or ApiLimits())
+        return Ports(
+            records=self,
+            metadata=self,
+            health=self,
+            reassignments=self,
+            groups=self.groups,
+            consumers=self.consumers,
+            limits=limits or ApiLimits(),
+        )
 
     def add_topic(
         self, name: str, partition_count: int = 1, settings: Mapping[str, str] | None = None
@@ -127,21 +152,28 @@ class FakeNode:
             configs=Map(settings or {}),
             created_ms=WallMs(NOW_MS),
         )
-        partitions = self.image.partitions
         for partition in range(partition_count):
-            partitions = partitions.set(
-                (topic.topic_id, partition),
-                Partition(
-                    replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=9
-                ),
-            )
-            self.logs[name, partition] = FakeLog()
+            self._add_partition(topic, partition)
         self._set_image(
             topics=self.image.topics.set(topic.topic_id, topic),
             topic_ids=self.image.topic_ids.set(name, topic.topic_id),
-            partitions=partitions,
         )
         return topic
+
+    def _add_partition(self, topic: Topic, partition: int) -> None:
+        state = Partition(
+            replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=9
+        )
+        partitions = self.image.partitions.set((topic.topic_id, partition), state)
+        self.image = replace(self.image, partitions=partitions)
+        self.logs[topic.name, partition] = FakeLog()
+
+    def add_broker(self, broker_id: int, *, is_fenced: bool) -> None:
+        added = broker(broker_id, is_fenced=is_fenced)
+        self._set_image(brokers=self.image.brokers.set(broker_id, added))
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        self._set_image(cluster_id=cluster_id)
 
     def set_partition(self, name: str, partition: int, **changes: object) -> None:
         key = (self.image.topic_ids[name], partition)
@@ -180,12 +212,12 @@ class FakeNode:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _fail(self, method: str) -> None:
+    def fail(self, method: str) -> None:
         error = self.errors.get(method)
         if error is not None:
             raise error
 
-    def _log(self, topic: str, partition: int) -> FakeLog:
+    def log(self, topic: str, partition: int) -> FakeLog:
         if topic not in self.image.topic_ids:
             raise TopicNotFoundError(f"Topic '{topic}' not found.")
         log = self.logs.get((topic, partition))
@@ -195,8 +227,26 @@ class FakeNode:
 
     # -- RecordsPort
 
+    def queue(self, request: ProduceRequest) -> Queued | None:
+        topic = self.image.topic(request.topic)
+        if topic is None or (request.partition is None and topic.partition_count > 1):
+            return None
+        partition = request.partition or 0
+        self.log(request.topic, partition)
+        offsets = asyncio.get_running_loop().create_future()
+        error = self.errors.get("queue") or self.partition_errors.get(partition)
+        if error is not None:
+            offsets.set_exception(error)
+        elif self.holds_queue:
+            self.queued.append((request, offsets))
+        else:
+            receipts = self._produce_to(request, partition, request.records)
+            offsets.set_result([receipt.offset for receipt in receipts])
+        self.queue_requests.append(request)
+        return Queued(partition, offsets)
+
     async def produce(self, request: ProduceRequest) -> Sequence[Receipt]:
-        self._fail("produce")
+        self.fail("produce")
         self.produce_requests.append(request)
         if request.partition is not None:
             return self._produce_to(request, request.partition, request.records)
@@ -214,7 +264,7 @@ class FakeNode:
         ]
         rows: dict[int, list[int]] = {}
         for index, partition in enumerate(partitions):
-            self._log(request.topic, partition)
+            self.log(request.topic, partition)
             rows.setdefault(partition, []).append(index)
         receipts: list[Receipt | None] = [None] * len(partitions)
         for partition, indexes in rows.items():
@@ -233,7 +283,7 @@ class FakeNode:
     def _produce_to(
         self, request: ProduceRequest, partition: int, records: Records
     ) -> Sequence[Receipt]:
-        log = self._log(request.topic, partition)
+        log = self.log(request.topic, partition)
         count = len(records.values)
         error = self.partition_errors.get(partition)
         if error is not None:
@@ -278,9 +328,9 @@ class FakeNode:
     async def produce_batch(
         self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
     ) -> BatchReceipt:
-        self._fail("produce_batch")
+        self.fail("produce_batch")
         self.batch_requests.append((topic, partition, batch, acks, timeout_ms))
-        log = self._log(topic, partition)
+        log = self.log(topic, partition)
         header = validate_client_batch(batch, bytes_max=8 << 20, now_ms=NOW_MS)
         base_offset = log.append(batch)
         self._wake()
@@ -291,14 +341,14 @@ class FakeNode:
         )
 
     async def fetch(self, request: FetchRequest) -> FetchResult:
-        self._fail("fetch")
+        self.fail("fetch")
         self.fetch_requests.append(request)
-        log = self._log(request.topic, request.partition)
+        log = self.log(request.topic, request.partition)
         if request.is_local and ("local", request.topic) in self.logs:
             raise ReplicaNotFoundError("This node holds no copy.")
         start = self._start(log, request)
         if start == log.high_watermark and request.timeout_ms:
-            await self._wait(request.timeout_ms)
+            await self.wait(request.timeout_ms)
         return FetchResult(
             start_offset=start,
             high_watermark=log.high_watermark,
@@ -324,7 +374,7 @@ class FakeNode:
             )
         return offset
 
-    async def _wait(self, timeout_ms: int) -> None:
+    async def wait(self, timeout_ms: int) -> None:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._changed.wait()
@@ -332,23 +382,35 @@ class FakeNode:
             return
 
     async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
-        self._fail("offsets")
-        log = self._log(topic, partition)
+        self.fail("offsets")
+        log = self.log(topic, partition)
         return PartitionOffsets(
             log_start_offset=log.log_start_offset, high_watermark=log.high_watermark
         )
 
+    async def delete_records(
+        self, topic: str, partition: int, before: int | None, *, timeout_ms: int
+    ) -> int:
+        self.fail("delete_records")
+        self.deletions.append((topic, partition, before, timeout_ms))
+        log = self.log(topic, partition)
+        offset = log.high_watermark if before is None else before
+        if offset > log.high_watermark:
+            raise OffsetOutOfRangeError(f"Offset {offset} is above {log.high_watermark}.")
+        log.log_start_offset = max(log.log_start_offset, offset)
+        return log.log_start_offset
+
     # -- MetadataPort
 
     async def topic(self, name: str) -> Topic:
-        self._fail("topic")
+        self.fail("topic")
         topic = self.image.topic(name)
         if topic is None:
             raise TopicNotFoundError(f"Topic '{name}' not found.")
         return topic
 
     async def create_topic(self, topic: NewTopic) -> Topic:
-        self._fail("create_topic")
+        self.fail("create_topic")
         if topic.name in self.image.topic_ids:
             raise TopicExistsError(f"Topic '{topic.name}' already exists.")
         if not topic.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
@@ -360,8 +422,22 @@ class FakeNode:
             self.image = before
         return made
 
+    async def add_partitions(self, name: str, partition_count: int) -> Topic:
+        self.fail("add_partitions")
+        topic = await self.topic(name)
+        grown = replace(topic, partition_count=partition_count)
+        for partition in range(topic.partition_count, partition_count):
+            self._add_partition(grown, partition)
+        self._set_image(topics=self.image.topics.set(topic.topic_id, grown))
+        return grown
+
+    async def remove_broker(self, broker_id: int) -> None:
+        self.fail("remove_broker")
+        check_removable(self.image, broker_id)
+        self._set_image(brokers=self.image.brokers.delete(broker_id))
+
     async def delete_topic(self, name: str) -> None:
-        self._fail("delete_topic")
+        self.fail("delete_topic")
         topic = await self.topic(name)
         self._set_image(
             topics=self.image.topics.delete(topic.topic_id),
@@ -371,7 +447,7 @@ class FakeNode:
     async def alter_configs(
         self, name: str, changes: Mapping[str, str | None], *, is_validate_only: bool
     ) -> None:
-        self._fail("alter_configs")
+        self.fail("alter_configs")
         topic = await self.topic(name)
         altered = configs.alter(topic.configs, changes.items(), topic.replication_factor)
         if not is_validate_only:
@@ -379,7 +455,7 @@ class FakeNode:
             self._set_image(topics=self.image.topics.set(topic.topic_id, changed))
 
     async def allocate_producer(self, name: str | None) -> ProducerState:
-        self._fail("allocate_producer")
+        self.fail("allocate_producer")
         known = None if name is None else self._producers.get(name)
         if known is not None:
             state = replace(known, producer_epoch=known.producer_epoch + 1)
@@ -388,13 +464,51 @@ class FakeNode:
         self._producers[name] = state
         return state
 
-    async def image_since(self, index: int, *, timeout_ms: int) -> Image:
-        self._fail("image_since")
-        if self.image.index <= index and timeout_ms:
-            await self._wait(timeout_ms)
+    @property
+    def version(self) -> int:
+        return self.image.index
+
+    async def image_since(self, version: int, *, timeout_ms: int) -> Image:
+        self.fail("image_since")
+        if self.version <= version and timeout_ms:
+            await self.wait(timeout_ms)
         return self.image
 
+    # -- ReassignmentsPort: the plans and the state machine are the real ones, but nothing is carried out.
+
+    async def reassign(self, request: ReassignmentRequest) -> Sequence[PlannedReassignment]:
+        self.fail("reassign")
+        rows = reassignment_plans.plan(self.image, request)
+        if not request.is_dry_run:
+            moves = [row for row in rows if not row.is_cancelled]
+            targets = (reassignment_plans.target_of(row, request) for row in moves)
+            self._move(ReassignPartitions(targets=tuple(targets)))
+        return rows
+
+    async def running(self) -> Sequence[RunningReassignment]:
+        self.fail("running")
+        return [
+            reassignment_plans.running_move(self.image, key, state, {})
+            for key, state in reassignments.running(self.image)
+        ]
+
+    async def cancel(
+        self, topic: str | None, partition: int | None
+    ) -> Sequence[PlannedReassignment]:
+        self.fail("cancel")
+        keys = reassignment_plans.running_keys(self.image, topic, partition)
+        steps, refused = reassignment_plans.cancel_steps(self.image, keys)
+        self._move(StepReassignments(steps=tuple(step for _, step in steps)))
+        return [*(row for row, _ in steps), *refused]
+
+    def _move(self, command: ReassignPartitions | StepReassignments) -> None:
+        self._set_image(partitions=reassignments.apply(self.image, command).image.partitions)
+
     # -- HealthPort
+
+    async def drain(self, *, timeout_ms: int) -> bool:
+        self.drains.append(timeout_ms)
+        return self.can_drain
 
     def is_started(self) -> bool:
         return self.has_started

@@ -13,6 +13,7 @@ from storage.batch import (
     decode_columns,
     decode_header,
     encode_batch,
+    iterate_headers,
     offsets_of,
     stamp_batch,
     timestamps_of,
@@ -82,12 +83,24 @@ def open_log(
     )
 
 
+def split_span(span: bytes) -> list[bytes]:
+    """The batches of a span, one by one."""
+    return [span[at : at + header.batch_bytes] for at, header in iterate_headers(span)]
+
+
+def read_batches(
+    log: PartitionLog, offset: int, *, max_bytes: int, end_offset: int | None = None
+) -> list[bytes]:
+    """``log.read_span``, one by one."""
+    return split_span(log.read_span(offset, max_bytes=max_bytes, end_offset=end_offset))
+
+
 def read_all(log: PartitionLog, *, max_bytes: int = 700) -> list[bytes]:
     """Every batch of the log, read piece by piece."""
     batches: list[bytes] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        found = log.read(offset, max_bytes=max_bytes)
+        found = read_batches(log, offset, max_bytes=max_bytes)
         assert found, offset
         offset = check_batch(found[-1]).next_offset
         batches += found
@@ -332,7 +345,7 @@ class LogModel:
             if wanted and sum(map(len, wanted)) + len(batch) > max_bytes:
                 break
             wanted.append(batch)
-        found = self.log.read(offset, max_bytes=max_bytes, end_offset=end_offset)
+        found = read_batches(self.log, offset, max_bytes=max_bytes, end_offset=end_offset)
         if offset >= end_offset:
             assert found == []
             return
@@ -342,10 +355,8 @@ class LogModel:
             # Only the end of a segment may cut a read short.
             next_offset = decode_header(found[-1]).next_offset
             assert next_offset in self.log._table.bases
-        assert self.log.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset) in (
-            None,
-            found,
-        )
+        cached = self.log.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
+        assert cached in (None, b"".join(found))
 
     def check_search(self, timestamp_ms: int) -> None:
         """A search by time against a walk along the list."""

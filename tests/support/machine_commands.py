@@ -1,14 +1,15 @@
 """Random but mostly sensible commands for the state machine: what a cluster of confused nodes might propose."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
-from raft_meta.machine import codec, elections
+from raft_meta.machine import codec, elections, reassignments
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import Applied, apply
 from raft_meta.machine.image import Image
 from storage.types import WallMs
+from tests.support.machine_group_commands import GroupSource
 
 BROKERS = 5
 NAMES = ("a", "b", "a.b", "a_b", "c-d")
@@ -47,15 +48,31 @@ class CommandSource:
             (8, self._elect),
             (4, self._lead),
             (8, self._isr),
-            (3, self._create),
-            (1, self._delete),
+            (5, self._give_up),
+            (3, self._move),
+            (6, self._steps),
+            (2, self._step),
+            (3, self.create),
+            (1, self.delete),
             (1, self._add),
             (2, self._config),
             (1, self._producer),
             (1, self._cluster),
+            (8, GroupSource(self.rng).next),
         ]
         weights = [weight for weight, _ in makers]
         return self.rng.choices([maker for _, maker in makers], weights)[0](image)
+
+    def repair(self, image: Image) -> c.Command:
+        """What brings one of three brokers back."""
+        broker_id = next(n for n in (1, 2, 3) if n not in image.live_brokers())
+        if broker_id not in image.brokers:
+            return replace(self._register(image), broker_id=broker_id)
+        return c.UnfenceBroker(
+            controller_epoch=image.controller_epoch,
+            broker_id=broker_id,
+            broker_epoch=image.brokers[broker_id].broker_epoch,
+        )
 
     def _broker(self) -> int:
         return self.rng.randint(1, BROKERS)
@@ -67,7 +84,7 @@ class CommandSource:
         broker = image.brokers.get(broker_id)
         return (broker.broker_epoch if broker else 0) - sometimes(self.rng, 0.05)
 
-    def _register(self, image: Image) -> c.Command:
+    def _register(self, image: Image) -> c.RegisterBroker:
         broker_id = self._broker()
         directory, last = self.directories.get(broker_id, (f"d{broker_id}", -1))
         if sometimes(self.rng, 0.1):
@@ -96,7 +113,7 @@ class CommandSource:
             peer_port=1,
             rack=None,
             feature_min=1,
-            feature_max=1,
+            feature_max=4,
             was_clean_stop=False,
             reports=reports,
         )
@@ -137,7 +154,7 @@ class CommandSource:
     def _lead(self, image: Image) -> c.Command:
         """A change that no plan would make."""
         if not image.partitions:
-            return self._create(image)
+            return self.create(image)
         topic_id, partition = self.rng.choice(sorted(image.partitions))
         state = image.partitions[topic_id, partition]
         change = c.LeaderChange(
@@ -171,12 +188,72 @@ class CommandSource:
         epoch = image.brokers[sender].broker_epoch
         return c.AlterIsr(broker_id=sender, broker_epoch=epoch, changes=(change,))
 
+    def _give_up(self, image: Image) -> c.Command:
+        """What a broker with a damaged copy plans, or a confused one."""
+        if not image.partitions:
+            return self.create(image)
+        key = self.rng.choice(sorted(image.partitions))
+        state = image.partitions[key]
+        broker_id = self._broker() if sometimes(self.rng, 0.1) else self.rng.choice(state.replicas)
+        change = elections.plan_give_up(image, broker_id, key)
+        if change is None or sometimes(self.rng, 0.2):
+            change = c.LeaderChange(
+                topic_id=key[0],
+                partition=key[1],
+                partition_epoch=state.partition_epoch - sometimes(self.rng, 0.1),
+                leader=self.rng.choice([None, state.leader, *state.replicas]),
+                isr=self.rng.choice([state.isr, self._subset(state.replicas)]),
+                is_unclean=sometimes(self.rng, 0.1),
+            )
+        return c.GiveUpReplicas(
+            broker_id=broker_id, broker_epoch=self._epoch(image, broker_id), changes=(change,)
+        )
+
+    def _move(self, image: Image) -> c.Command:
+        keys = sorted(image.partitions)
+        known = tuple(sorted(image.brokers)) or (1,)
+        targets = [
+            c.TargetReplicas(
+                topic_id=topic_id,
+                partition=partition,
+                replicas=self._subset((*known, 9) if sometimes(self.rng, 0.05) else known),
+                max_concurrent=self.rng.choice([0, 0, 1]),
+                throttle_bytes_per_s=self.rng.choice([0, 0, 0, 100, -1]),
+            )
+            for topic_id, partition in self.rng.sample(keys, min(2, len(keys)))
+        ]
+        return c.ReassignPartitions(targets=tuple(targets))
+
+    def _steps(self, image: Image) -> c.Command:
+        """What the controller would do, or whoever cancels."""
+        plan = reassignments.plan_steps(image)
+        if plan.handovers and sometimes(self.rng, 0.7):
+            return c.ElectLeaders(controller_epoch=image.controller_epoch, changes=plan.handovers)
+        return c.StepReassignments(steps=(*plan.starts, *plan.finishes))
+
+    def _step(self, image: Image) -> c.Command:
+        """A step that no plan would make."""
+        moving = [key for key, _ in reassignments.running(image)]
+        keys = moving or sorted(image.partitions)
+        if not keys:
+            return self.create(image)
+        topic_id, partition = self.rng.choice(keys)
+        state = image.partitions[topic_id, partition]
+        step = c.ReassignmentStep(
+            topic_id=topic_id,
+            partition=partition,
+            partition_epoch=state.partition_epoch - sometimes(self.rng, 0.1),
+            kind=self.rng.choice(["start", "finish", "cancel", "cancel", "jump"]),
+            leader=self.rng.choice([None, state.leader, *state.replicas]),
+        )
+        return c.StepReassignments(steps=(step,))
+
     def _placement(self, image: Image, count: int) -> tuple[tuple[int, ...], ...]:
         known = tuple(sorted(image.brokers)) or (1,)
         factor = min(len(known), self.rng.randint(1, 3))
         return tuple(tuple(self.rng.sample(known, factor)) for _ in range(count))
 
-    def _create(self, image: Image) -> c.Command:
+    def create(self, image: Image) -> c.Command:
         self.topics_made += 1
         return c.CreateTopic(
             topic_id=f"{self.topics_made:032x}",
@@ -188,7 +265,7 @@ class CommandSource:
     def _topic_id(self, image: Image) -> str:
         return self.rng.choice(sorted(image.topics) or ["0" * 32])
 
-    def _delete(self, image: Image) -> c.Command:
+    def delete(self, image: Image) -> c.Command:
         return c.DeleteTopic(topic_id=self._topic_id(image))
 
     def _add(self, image: Image) -> c.Command:
@@ -214,7 +291,7 @@ class CommandSource:
             [
                 c.ClaimController(broker_id=self._broker()),
                 c.UnregisterBroker(broker_id=self._broker()),
-                c.SetFeatureLevel(feature_level=1),
+                c.SetFeatureLevel(feature_level=self.rng.randint(1, 4)),
                 c.CheckImage(index=image.index, image_hash=codec.image_hash(image)),
             ]
         )
@@ -246,15 +323,48 @@ class Proposals:
 def random_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
     """A log of that many commands after the cluster's birth, and what came of each."""
     rng = Random(seed)
-    source, proposals = CommandSource(rng), Proposals(rng)
+    source = CommandSource(rng)
     first: list[c.Command] = [
-        c.InitCluster(cluster_id="cluster", voters=(1, 2, 3), feature_level=1),
+        c.InitCluster(
+            cluster_id="cluster", voters=(1, 2, 3), feature_level=rng.choice([1, 2, 3, 4, 4, 4])
+        ),
         c.ClaimController(broker_id=1),
     ]
+
+    def command(image: Image) -> c.Command:
+        return first.pop(0) if first else source.next(image)
+
+    return _history(rng, length, command)
+
+
+def random_group_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
+    """Mostly groups, in a cluster of three that is mostly well."""
+    rng = Random(seed)
+    source, groups = CommandSource(rng), GroupSource(rng)
+
+    def command(image: Image) -> c.Command:
+        at = image.index
+        if at < 2:
+            init = c.InitCluster(cluster_id="cluster", voters=(1, 2, 3), feature_level=3)
+            return init if at == 0 else c.ClaimController(broker_id=1)
+        if len(image.live_brokers()) < 3 and (at < 10 or sometimes(rng, 0.5)):
+            return source.repair(image)
+        if len(image.topics) < 2:
+            return source.create(image)
+        if sometimes(rng, 0.02):
+            return source.delete(image)
+        if sometimes(rng, 0.07):
+            return source.next(image)
+        return groups.next(image)
+
+    return _history(rng, length, command)
+
+
+def _history(rng: Random, length: int, command: Maker) -> tuple[list[bytes], list[Applied]]:
+    proposals = Proposals(rng)
     image, log, results = Image(), [], []
     for _ in range(length):
-        command = first.pop(0) if first else source.next(image)
-        envelope = proposals.wrap(command)
+        envelope = proposals.wrap(command(image))
         log.append(codec.encode_envelope(envelope))
         results.append(apply(image, image.index + 1, envelope))
         image = results[-1].image

@@ -2,34 +2,42 @@
 
 After every command the image must keep its invariants and survive a snapshot; every command crosses the codec.
 
-    cluster 1,2,3     all that it takes until these brokers are alive, without output
-    init 1,2,3 | controller 1 | level 2 | check [bad]
+    cluster 1,2,3 [level=2]     all that it takes until these brokers are alive, without output
+    init 1,2,3 [level=2] | controller 1 | level 2 | check [bad]
     register 1 [dir=d1] [rack=r] [last=4] [features=1..1] [suspect=t-0:3:100,..] [damaged=t-0,..] [forgets]
     unfence 1 | start 1 [as register] | fence 1 [bare] | drain 1 | unregister 1
     elect | elect clean | preferred | shrink | lead t-0 2 isr=2,3 [unclean]
     create t 1,2,3/2,3,1 [config=value ..] | delete t | add t 1,2,3 [count=1] | config t name=value name=
+    give-up t-0 2 [leader=1 isr=1,3] [epoch=3] [partition_epoch=0] [unclean]      as planned, or another change
     isr t-0 1,2 [by=1] [leader_epoch=0] [partition_epoch=0] [stale=2] | producer [name]
+    move t-0 3,4,5 [max=1] [throttle=100] | start-move t-0 | finish-move t-0 [leader=3] | cancel-move t-0 [leader=1]
+    steps | handover      what the controller would do next for all moves
     again [incarnation=0] [sequence=1]      the last command once more, or under another number
+
+``machine_group_scripts`` has those of groups, offsets and consumers.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from raft_meta.machine import codec, elections, invariants
+from raft_meta.machine import codec, elections, invariants, reassignments
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import apply
 from raft_meta.machine.events import (
     BrokerChanged,
     ClusterInitialised,
+    ConsumerChanged,
     ControllerChanged,
     Event,
+    GroupChanged,
     PartitionChanged,
     TopicChanged,
     TopicCreated,
     TopicDeleted,
 )
-from raft_meta.machine.image import Image, Partition, PartitionKey
+from raft_meta.machine.image import Image, Partition, PartitionKey, Reassignment
 from storage.types import WallMs
+from tests.support import machine_group_scripts as groups
 
 
 @dataclass(frozen=True)
@@ -62,12 +70,15 @@ class MachineScript:
         self.last: c.Envelope | None = None
         self.sequence = 0
         self.topics_made = 0
+        self.groups = groups.GroupLines()
 
     def execute(self, text: str) -> list[str]:
         verb = text.split(maxsplit=1)[0]
         makers: dict[str, Maker] = {
             "init": lambda line: c.InitCluster(
-                cluster_id="cluster", voters=ids(line.words[0]), feature_level=1
+                cluster_id="cluster",
+                voters=ids(line.words[0]),
+                feature_level=int(line.named.get("level", 1)),
             ),
             "controller": lambda line: c.ClaimController(broker_id=int(line.words[0])),
             "level": lambda line: c.SetFeatureLevel(feature_level=int(line.words[0])),
@@ -88,19 +99,32 @@ class MachineScript:
             "add": self._add,
             "config": self._config,
             "isr": self._isr,
+            "give-up": self._give_up,
+            "move": self._move,
+            "start-move": lambda line: self._step(line, reassignments.START),
+            "finish-move": lambda line: self._step(line, reassignments.FINISH),
+            "cancel-move": lambda line: self._step(line, reassignments.CANCEL),
+            "steps": lambda _: self._steps(),
+            "handover": lambda _: self._elect(reassignments.plan_steps(self.image).handovers),
             "producer": lambda line: c.AllocateProducer(name=next(iter(line.words), None)),
         }
         line = Line.parse(text)
         if verb == "start":
             return [*self.execute(f"register{text[5:]}"), *self.execute(f"unfence {line.words[0]}")]
         if verb == "cluster":
-            for command in (f"init {line.words[0]}", "controller 1"):
+            init = f"init {line.words[0]} level={line.named.get('level', 1)}"
+            for command in (init, "controller 1"):
                 self.execute(command)
             for broker_id in ids(line.words[0]):
                 self.execute(f"start {broker_id}")
             return []
         if verb == "again":
             return self._again(line)
+        if verb == "offsets":
+            return groups.describe_offsets(self.image, line.words[0])
+        if verb in groups.VERBS:
+            command = self.groups.command(self.image, verb, line.words, line.named)
+            return [] if command is None else self.apply(command)
         return self.apply(makers[verb](line), remembers="forgets" not in line.words)
 
     def apply(self, command: c.Command, *, remembers: bool = True) -> list[str]:
@@ -147,7 +171,7 @@ class MachineScript:
         broker_id = int(line.words[0])
         directory, last = self.directories.get(broker_id, (f"d{broker_id}", -1))
         wanted = line.named.get("dir", directory)
-        features = line.named.get("features", "1..1").split("..")
+        features = line.named.get("features", f"1..{self.image.feature_level}").split("..")
         return c.RegisterBroker(
             broker_id=broker_id,
             directory_id=wanted,
@@ -279,6 +303,54 @@ class MachineScript:
         epoch = self.image.brokers[sender].broker_epoch
         return c.AlterIsr(broker_id=sender, broker_epoch=epoch, changes=(change,))
 
+    def _give_up(self, line: Line) -> c.Command:
+        key, broker_id = self._key(line.words[0]), int(line.words[1])
+        partition = self.image.partitions[key]
+        change = elections.plan_give_up(self.image, broker_id, key)
+        if "isr" in line.named or change is None:
+            change = c.LeaderChange(
+                topic_id=key[0],
+                partition=key[1],
+                partition_epoch=partition.partition_epoch,
+                leader=int(line.named["leader"]) if "leader" in line.named else partition.leader,
+                isr=ids(line.named["isr"]) if "isr" in line.named else partition.isr,
+                is_unclean="unclean" in line.words,
+            )
+        epoch = int(line.named.get("partition_epoch", change.partition_epoch))
+        return c.GiveUpReplicas(
+            broker_id=broker_id,
+            broker_epoch=int(line.named.get("epoch", self.image.brokers[broker_id].broker_epoch)),
+            changes=(replace(change, partition_epoch=epoch),),
+        )
+
+    def _move(self, line: Line) -> c.Command:
+        topic_id, number = self._key(line.words[0])
+        target = c.TargetReplicas(
+            topic_id=topic_id,
+            partition=number,
+            replicas=ids(line.words[1]) if len(line.words) > 1 else (),
+            max_concurrent=int(line.named.get("max", 0)),
+            throttle_bytes_per_s=int(line.named.get("throttle", 0)),
+        )
+        return c.ReassignPartitions(targets=(target,))
+
+    def _step(self, line: Line, kind: str) -> c.Command:
+        topic_id, number = self._key(line.words[0])
+        partition = self.image.partitions[topic_id, number]
+        leader = line.named.get("leader", partition.leader or "none")
+        step = c.ReassignmentStep(
+            topic_id=topic_id,
+            partition=number,
+            partition_epoch=int(line.named.get("partition_epoch", partition.partition_epoch)),
+            kind=kind,
+            leader=None if leader == "none" else int(leader),
+        )
+        return c.StepReassignments(steps=(step,))
+
+    def _steps(self) -> c.Command:
+        plan = reassignments.plan_steps(self.image)
+        return c.StepReassignments(steps=(*plan.starts, *plan.finishes))
+
     def _topic_id(self, name: str) -> str:
         return self.image.topic_ids.get(name, "f" * 32)
 
@@ -289,7 +361,13 @@ class MachineScript:
     # --- what changed ---
 
     def _describe(self, before: Image, events: tuple[Event, ...]) -> list[str]:
-        return [self._describe_one(before, event) for event in events]
+        lines: list[str] = []
+        for event in events:
+            if isinstance(event, GroupChanged):
+                lines += groups.describe_group(before, self.image, event.group_id)
+            else:
+                lines.append(self._describe_one(before, event))
+        return lines
 
     def _describe_one(self, before: Image, event: Event) -> str:
         now = self.image
@@ -316,6 +394,8 @@ class MachineScript:
                 return f"topic {name}: deleted"
             case ControllerChanged(controller_id=controller_id, controller_epoch=epoch):
                 return f"controller {controller_id}: epoch {epoch}"
+            case ConsumerChanged(group_id=group_id, instance=instance):
+                return groups.describe_consumer(now, group_id, instance)
             case ClusterInitialised(cluster_id=cluster_id):
                 return f"cluster {cluster_id}: voters {render(now.voters)}"
             case _:
@@ -344,6 +424,12 @@ def render(value: object) -> str:
         return "taken"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Reassignment):
+        state = "started" if value.is_started else "waiting"
+        bounds = [value.max_concurrent, value.throttle_bytes_per_s]
+        return (
+            f"{state}({render(value.former)} to {render(value.target)}; {bounds[0]}, {bounds[1]})"
+        )
     if isinstance(value, tuple):
         return ",".join(render(item) for item in value)
     if hasattr(value, "log_end_offset"):

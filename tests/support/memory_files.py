@@ -10,7 +10,7 @@ import posixpath
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from storage.errors import CorruptLogError, DiskFailedError, DiskFullError, StartupError
 from storage.files import Buffer
@@ -24,6 +24,27 @@ class SimulatedCrashError(BaseException):
     """The machine stopped before this operation. Not an ``Exception``: no handler of ours may swallow it."""
 
 
+class FileChange(NamedTuple):
+    """One unsynced change of a file, from ``start`` to ``end``: bytes written, or None for a new size.
+
+    ``size`` is the file's size after it.
+    """
+
+    start: int
+    end: int
+    size: int
+    content: bytes | None
+
+    def apply(self, content: bytearray) -> None:
+        """Do it to the bytes of a file, whichever earlier changes these have seen."""
+        if self.content is None:
+            _resize(content, self.size)
+            return
+        if len(content) < self.start:
+            _resize(content, self.start)
+        content[self.start : self.end] = self.content
+
+
 class _Inode:
     """A file's or folder's contents: ``live`` as the process sees it, ``durable`` as the disk has it."""
 
@@ -31,40 +52,37 @@ class _Inode:
         self.is_directory = is_directory
         self.live = bytearray()
         self.durable = bytearray()
-        self.dirty: list[tuple[int, int]] = []
+        self.changes: list[FileChange] = []
         self.is_cold = False
         self.has_failed = False
 
-    def write(self, content: Buffer, position: int) -> None:
-        if position > len(self.live):
-            self.resize(position)
+    def write(self, content: bytes, position: int) -> None:
         end = position + len(content)
-        self.live[position:end] = content
-        self.dirty.append((position, end))
+        change = FileChange(position, end, max(end, len(self.live)), content)
+        change.apply(self.live)
+        self.changes.append(change)
 
     def resize(self, size: int) -> None:
         before = len(self.live)
-        if size < before:
-            del self.live[size:]
-        else:
-            self.live.extend(bytes(size - before))
-        self.dirty.append((min(size, before), max(size, before)))
+        change = FileChange(min(size, before), max(size, before), size, None)
+        change.apply(self.live)
+        self.changes.append(change)
 
     def sync(self) -> None:
         _resize(self.durable, len(self.live))
-        for start, end in self.dirty:
-            kept = slice(start, min(end, len(self.live)))
+        for change in self.changes:
+            kept = slice(change.start, min(change.end, len(self.live)))
             if kept.start < kept.stop:
                 self.durable[kept] = self.live[kept]
-        self.dirty.clear()
+        self.changes.clear()
 
     def crash(self, rng: Random, keep: Keep) -> None:
         if keep == "none":
             self.live = bytearray(self.durable)
-        elif keep == "some" and self.dirty:
+        elif keep == "some" and self.changes:
             self._tear(rng)
         self.durable = bytearray(self.live)
-        self.dirty.clear()
+        self.changes.clear()
         self.is_cold = False
         self.has_failed = False
 
@@ -77,8 +95,8 @@ class _Inode:
         sectors = sorted(
             {
                 sector
-                for start, end in self.dirty
-                for sector in range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES))
+                for change in self.changes
+                for sector in range(change.start // SECTOR_BYTES, -(-change.end // SECTOR_BYTES))
             }
         )
         cut = rng.randint(0, len(sectors))
@@ -102,6 +120,25 @@ def _resize(content: bytearray, size: int) -> None:
 
 NameChange = tuple[tuple[str, _Inode | None], ...]
 """Names that change together: one for a create or remove, two and more for a rename."""
+
+
+class FilePhoto(NamedTuple):
+    """One file at one moment: what the disk has, and what it may or may not have on top."""
+
+    durable: bytes
+    changes: tuple[FileChange, ...]
+
+
+class Photograph(NamedTuple):
+    """A whole file system at one moment. Files are known by number; None is a folder.
+
+    ``pending`` are the changes of names, oldest first, that no folder was synced after; in each of them None is a name
+    that goes.
+    """
+
+    inodes: tuple[FilePhoto | None, ...]
+    names: dict[str, int]
+    pending: tuple[tuple[tuple[str, int | None], ...], ...]
 
 
 class MemoryFiles:
@@ -176,6 +213,10 @@ class MemoryFiles:
         """The next read of such a file hits a bad sector."""
         self._failures.append(("read", path_part))
 
+    def forget_failures(self) -> None:
+        """What was to fail next works."""
+        self._failures.clear()
+
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Turn one bit of the byte at ``position`` over, on the disk and in the page cache."""
         inode = self._inode(path)
@@ -188,6 +229,44 @@ class MemoryFiles:
         inode = self._inode(path)
         inode.write(content, position)
         inode.sync()
+
+    def photograph(self) -> Photograph:
+        """Everything that decides what a power cut at this moment may leave."""
+        inodes: dict[int, tuple[int, _Inode]] = {}
+
+        def number(inode: _Inode) -> int:
+            return inodes.setdefault(id(inode), (len(inodes), inode))[0]
+
+        names = {name: number(inode) for name, inode in self._durable.items()}
+        pending = tuple(
+            tuple((name, None if inode is None else number(inode)) for name, inode in change)
+            for change in self._pending
+        )
+        photos = (
+            None if inode.is_directory else FilePhoto(bytes(inode.durable), tuple(inode.changes))
+            for _, inode in inodes.values()
+        )
+        return Photograph(tuple(photos), names, pending)
+
+    @classmethod
+    def developed(cls, photograph: Photograph) -> "MemoryFiles":
+        """The file system of a photograph: nothing that was unsynced then is lost, or synced."""
+        files = cls()
+        inodes = [_Inode(is_directory=photo is None) for photo in photograph.inodes]
+        for inode, photo in zip(inodes, photograph.inodes, strict=True):
+            if photo is not None:
+                inode.durable[:] = photo.durable
+                inode.live[:] = photo.durable
+                inode.changes[:] = photo.changes
+                for change in photo.changes:
+                    change.apply(inode.live)
+        files._durable = {name: inodes[number] for name, number in photograph.names.items()}
+        files._live = dict(files._durable)
+        for change in photograph.pending:
+            files._change_names(
+                *((name, None if number is None else inodes[number]) for name, number in change)
+            )
+        return files
 
     def evict(self, path: str) -> None:
         """Drop the file from the page cache: ``pread_cached`` answers None until the next ``pread``."""
@@ -429,6 +508,13 @@ class MemoryFile:
         if self._inode.is_cold:
             return None
         return bytes(self._inode.live[position : position + length])
+
+    def pread_once(self, length: int, position: int) -> bytes:
+        """``pread`` that warms nothing up."""
+        was_cold = self._inode.is_cold
+        content = self.pread(length, position)
+        self._inode.is_cold = was_cold
+        return content
 
     def pwritev(self, chunks: Sequence[Buffer], position: int) -> int:
         """Write all chunks."""

@@ -12,21 +12,31 @@ from random import Random
 
 from http_api.ports import Acks, FetchRequest, FetchResult, ProduceRequest, Receipt, Records
 from node.admin import AdminService, TopicDefaults
+from node.catch_up import CatchUpThrottle
+from node.consumers.keeper import ConsumerKeeper
+from node.consumers.tails import TAIL
+from node.consumers.wire import RETURNED
 from node.controller import Controller, ControllerSettings
 from node.fetch_server import FetchServer
 from node.fetch_wire import FETCH, FETCH_WAKE
 from node.fetcher import FetcherSettings, LeaderFetcher, ReplicaFetchers
+from node.groups.offset_expiry import MINUTE_MS, ExpirySettings
+from node.groups.parts import Groups
 from node.health import HealthService
+from node.heartbeats import HEARTBEAT
 from node.isr_proposals import IsrProposer
-from node.membership import HEARTBEAT, Identity, Membership
+from node.membership import Identity, Membership
 from node.metadata import MetadataMachine, MetadataStore
 from node.metrics import NodeCounts
 from node.partition_runner import PartitionRunner, RunnerContext
 from node.produce import PRODUCE, ProduceService
 from node.producers import SEQUENCES, ProducerService
 from node.reads import READ, ReadService
+from node.reassignments import MOVES, ReassignmentService
+from node.record_deletion import DELETE_RECORDS, DeletionService
 from node.replicas import LocalReplicas
 from raft_meta.consensus.quorum import QuorumStatus
+from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.commands import CreateTopic
 from raft_meta.machine.image import Image
 from storage.data_directory import DataDirectory
@@ -85,7 +95,12 @@ class SimNode:
             FETCH_WAKE: self.fetch_server.on_wake,
             PRODUCE: self.produce.on_produce,
             READ: self.reads.on_read,
+            MOVES: self.reassignments.on_moves,
+            DELETE_RECORDS: self.deletions.on_delete_records,
             SEQUENCES: self.producers.on_sequences,
+            TAIL: self.consumers.tails.on_tail,
+            RETURNED: self.consumers.service.on_returned,
+            **{kind: self.groups.calls.peer_handler(kind) for kind in self.groups.calls.handlers},
         }
         cluster.network.listeners[node_id] = self.controller.on_disconnected
 
@@ -100,7 +115,7 @@ class SimNode:
                 session_ms=SESSION_MS,
                 preferred_interval_ms=cluster.preferred_interval_ms,
                 voters=cluster.node_ids,
-                feature_level=1,
+                feature_level=FEATURE_LEVEL_MAX,
                 new_cluster_id=lambda: "cluster",
             ),
             on_failure=self.die,
@@ -113,7 +128,7 @@ class SimNode:
                 peer_port=node_id,
                 rack=None,
                 feature_min=1,
-                feature_max=1,
+                feature_max=FEATURE_LEVEL_MAX,
             ),
             metadata=self.metadata,
             peer=self.peer,  # type: ignore[arg-type]
@@ -136,6 +151,7 @@ class SimNode:
                 broker_id=node_id,
                 clock=clock,
                 pool=self.pool,
+                sync_pool=self.pool,
                 lag_ms_max=10_000,
                 on_fatal=self.die,
                 on_proposal=self.isr_proposer.submit,
@@ -147,7 +163,9 @@ class SimNode:
         )
         self.replicas.use_fetchers(ReplicaFetchers(self._fetcher))
         self.fetch_server = FetchServer(
-            find_runner=self.replicas.find, brokers=lambda: self.metadata.image.brokers
+            find_runner=self.replicas.find,
+            brokers=lambda: self.metadata.image.brokers,
+            throttle=CatchUpThrottle(cluster.throttle_bytes_per_s, current_loop().time),
         )
         self._build_services()
         for listener in (
@@ -155,6 +173,8 @@ class SimNode:
             self.replicas.on_image,
             self.membership.on_image,
             self.controller.on_image,
+            self.groups.on_image,
+            self.consumers.on_image,
         ):
             self.metadata.listen(listener)
 
@@ -189,11 +209,56 @@ class SimNode:
             topic_to_read=self.admin.topic,
             has_lease=lambda: self.membership.has_lease,
         )
+        self.deletions = DeletionService(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            peer=self.peer,  # type: ignore[arg-type]
+            clock=self.clock,
+            topic_to_read=self.admin.topic,
+            has_lease=lambda: self.membership.has_lease,
+        )
+        self.reassignments = ReassignmentService(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            peer=self.peer,  # type: ignore[arg-type]
+            pool=self.pool,
+        )
         self.health = HealthService(
             metadata=self.metadata,
             membership=self.membership,
             replicas=self.replicas,
             render_metrics=lambda: b"",
+        )
+
+        self.groups = Groups(
+            metadata=self.metadata,
+            peer=self.peer,  # type: ignore[arg-type]
+            clock=self.clock,
+            pool=self.pool,
+            counts=self.counts.groups,
+            broker_epoch=lambda: self.membership.broker_epoch,
+            has_lease=lambda: self.membership.has_lease,
+            topic=self.admin.topic,
+            fetch=self.reads.fetch,
+            new_member_id=lambda: f"member-{cluster.rng.getrandbits(64):016x}",
+            expiry=ExpirySettings(
+                retention_ms=cluster.offsets_retention_ms,
+                check_ms=cluster.offsets_retention_ms // 6,
+            ),
+            on_failure=self.die,
+        )
+        self.consumers = ConsumerKeeper(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            peer=self.peer,  # type: ignore[arg-type]
+            clock=self.clock,
+            groups=self.groups,
+            fetch=self.reads.fetch,
+            topic=self.admin.topic,
+            current_image=self.admin.current_image,
+            broker_epoch=lambda: self.membership.broker_epoch,
+            new_name=lambda: f"rest-consumer-{cluster.rng.getrandbits(64):016x}",
+            idle_ms=cluster.idle_ms,
         )
 
     def _fetcher(self, leader_id: int) -> LeaderFetcher:
@@ -229,6 +294,9 @@ class SimNode:
             self.replicas.run(),
             self._tick(),
             self._housekeeping(),
+            self.groups.coordinator.run(),
+            self.groups.expiry.run(),
+            self.consumers.run(),
         ):
             task = asyncio.get_running_loop().create_task(work)
             task.add_done_callback(self._on_done)
@@ -271,6 +339,8 @@ class SimNode:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.consumers.close()
+        await self.groups.close()
         await self.replicas.fetchers.stop()
         self.fetch_server.close()
 
@@ -320,6 +390,11 @@ class SimNode:
             )
         )
 
+    async def delete_records(
+        self, topic: str, before: int | None, *, partition: int = 0, timeout_ms: int = 2_000
+    ) -> int:
+        return await self.deletions.delete_records(topic, partition, before, timeout_ms=timeout_ms)
+
     async def read(self, topic: str, partition: int = 0, *, is_local: bool = False) -> list[str]:
         """All committed values."""
         found: list[str] = []
@@ -341,6 +416,10 @@ class Cluster:
     network_ms: Callable[[Random], float] = lambda rng: 0.0
     disk_delay_ms: Callable[[Random], float] = lambda rng: 0.0
     preferred_interval_ms: int = 10**9
+    throttle_bytes_per_s: int = 0
+    offsets_retention_ms: int = 60 * MINUTE_MS
+    idle_ms: int = 300_000
+    """Until a REST consumer that nobody calls is forgotten."""
     network: Network = field(default_factory=Network)
     log: SharedLog = field(default_factory=SharedLog)
     files: dict[int, MemoryFiles] = field(default_factory=dict)

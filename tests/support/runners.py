@@ -114,6 +114,7 @@ class Bench:
                 broker_id=self.broker_id,
                 clock=self.clock,
                 pool=self.pool,
+                sync_pool=self.pool,
                 lag_ms_max=10_000,
                 on_fatal=self.fatal.append,
                 on_proposal=lambda _, proposal: self.proposals.append(proposal),
@@ -173,13 +174,13 @@ class Bench:
 
     def content(self) -> list[str]:
         """All that is in the log."""
-        data = b"".join(self.log.read(offset, max_bytes=1 << 20)[0] for offset in self._bases())
+        data = b"".join(self.log.read_span(offset, max_bytes=1) for offset in self._bases())
         return values_of(data)
 
     def _bases(self) -> list[int]:
         offset, found = self.log.log_start_offset, []
         while offset < self.log.log_end_offset:
             found.append(offset)
-            header = decode_header(self.log.read(offset, max_bytes=1)[0])
+            header = decode_header(self.log.read_span(offset, max_bytes=1))
             offset = header.next_offset
         return found

@@ -9,14 +9,17 @@ from tests.sim.nodes.campaign import run_campaign
 from tests.sim.nodes.history import History, Write
 
 SEEDS = range(5)
+WRITES_MIN = 30
+"""A run in which hardly anything was written shows nothing."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_promises_hold_under_faults(seed: int) -> None:
     campaign = run_campaign(seed, seconds=15)
     assert campaign.history.problems == [], campaign.events
-    writes = campaign.history.writes.values()
-    assert sum(write.offset is not None for write in writes) > len(writes) / 4
+    # Not a share of all writes: a node that is cut off refuses at once, and is asked again at once.
+    acknowledged = [w for w in campaign.history.writes.values() if w.offset is not None]
+    assert len(acknowledged) > WRITES_MIN
 
 
 def test_a_seed_repeats_itself() -> None:

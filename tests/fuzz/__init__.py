@@ -1,0 +1,1 @@
+"""Hostile bytes for every decoder of the project; see ``targets``."""

@@ -1,0 +1,62 @@
+"""Every program of docs/client.md runs, and prints what the page says."""
+
+import contextlib
+import io
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from milena.consumer_options import ConsumerKeywords, ConsumerOptions
+from milena.producer_options import ProducerKeywords, ProducerOptions
+from tests.support.live_cluster import running_cluster
+
+pytestmark = pytest.mark.integration
+
+PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with running_cluster(tmp_path_factory.mktemp("client-docs")) as cluster:
+        yield cluster.node(1).url
+
+
+def test_every_program_says_what_it_prints():
+    assert len(PROGRAMS) == PAGE.count("```python") >= 6
+
+
+@pytest.mark.parametrize(("program", "printed"), PROGRAMS, ids=range(len(PROGRAMS)))
+def test_a_program_of_the_page_prints_what_the_page_says(url, program, printed):
+    assert "http://127.0.0.1:8082" in program
+    code = compile(program.replace("http://127.0.0.1:8082", url), "docs/client.md", "exec")
+    output = io.StringIO()
+    failures = []
+
+    def run():
+        try:
+            exec(code, {"__name__": "__main__"})
+        except BaseException as error:
+            failures.append(error)
+
+    with contextlib.redirect_stdout(output):
+        # On a thread of its own: a program brings its own event loop.
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join(60)
+    assert failures == []
+    assert not thread.is_alive()
+    assert output.getvalue() == printed
+
+
+def test_the_table_of_options_is_whole():
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", PAGE, re.MULTILINE)
+    named = {name for cell, _ in rows for name in re.findall(r"`(\w+)`", cell)}
+    for keywords, options in (
+        (ProducerKeywords, ProducerOptions),
+        (ConsumerKeywords, ConsumerOptions),
+    ):
+        assert set(keywords.__annotations__) <= named
+        assert set(keywords.__annotations__) == set(options.__dataclass_fields__)

@@ -1,0 +1,79 @@
+"""A bit that rots on the disk of a running node is found and restored; who reads elsewhere notices nothing."""
+
+import pytest
+
+from tests.support.live_cluster import (
+    call,
+    create_topic,
+    eventually,
+    leader_of,
+    metric,
+    ok,
+    others,
+    running_cluster,
+    values,
+    wait_in_sync,
+    write,
+)
+
+pytestmark = pytest.mark.integration
+
+VALUES = [f"value-{number:04d}-" + "x" * 1000 for number in range(200)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("scrub")
+    with running_cluster(directory, scrub_bytes_per_s=64 << 20, scrub_interval_ms=1000) as nodes:
+        yield nodes
+
+
+def first_segment(node, topic):
+    topics = ok(call(node, "GET /metadata"))["topics"]
+    topic_id = next(t["topic_id"] for t in topics if t["name"] == topic)
+    return min((node.data_dir / "topics" / topic_id / "0").glob("*.log"))
+
+
+def flip(path, position):
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 1]))
+
+
+def whole_log(node, topic):
+    """Everything, though a fetch ends with a segment."""
+    found = []
+    while part := values(node, topic, offset=len(found)):
+        found += part
+    return found
+
+
+@pytest.mark.parametrize("who", ["follower", "leader"])
+def test_a_flipped_bit_is_found_and_restored(cluster, who):
+    topic = create_topic(cluster.nodes[0], f"rot-{who}", segment_bytes=64 << 10)
+    for value in VALUES:
+        ok(write(cluster.nodes[0], topic, value))
+    wait_in_sync(cluster, topic)
+    leader = leader_of(cluster, topic)
+    node = leader if who == "leader" else others(cluster, leader)[0]
+    path = first_segment(node, topic)
+    whole = path.read_bytes()[:60_000]
+    # Closed segments are checked once a checkpoint has sealed them.
+    eventually(lambda: path.with_suffix(".index").exists())
+    found = metric(node, "scrub_damage_total")
+    flip(path, 20_000)
+
+    def is_restored():
+        assert values(node, topic, offset=190) == VALUES[190:]
+        return (
+            metric(node, "scrub_damage_total") == found + 1 and path.read_bytes()[:60_000] == whole
+        )
+
+    eventually(is_restored)
+    wait_in_sync(cluster, topic)
+    assert (leader_of(cluster, topic) is leader) is (who == "follower")
+    assert f"segment={path}" in node.log_path.read_text()
+    for reader in cluster.nodes:
+        assert whole_log(reader, topic) == VALUES

@@ -1,0 +1,1 @@
+"""Simulation of a whole cluster: production nodes, quorum and sockets included, on virtual time under seeded faults."""

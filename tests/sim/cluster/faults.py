@@ -1,0 +1,377 @@
+"""What goes wrong: seeded faults at seeded moments, never more than the promises allow for.
+
+Each run draws some kinds of faults out of all, so that rare combinations come up (swarm testing). One machine of a
+run, the victim, may lose what its disk had acknowledged: bits flip, or its directory is emptied. Any number may lose
+power, be killed, paused, cut off, filled up, or fail a sync, at the same time, too.
+"""
+
+import asyncio
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from http_api.ports import ReassignmentRequest, ReplicaTarget
+from storage.errors import DiskFailedError, DiskFullError
+from tests.sim.cluster.threads import Process
+from tests.support.memory_files import Keep
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.machine import Machine
+    from tests.sim.cluster.world import World
+
+KINDS = (
+    "kill", "kill", "cut_power", "cut_power", "stop", "cut_all_power", "kill_all", "pause", "stall",
+    "isolate", "split", "cut_one_way", "heal_network", "slow_network", "tamper", "break_connections",
+    "fill_disk", "fail_sync", "crash_at_disk", "set_clock", "slow_disk", "transfer", "compact",
+    "flip_bit", "wipe", "lose_raft_log", "grow", "move", "move", "drain", "cancel_moves",
+)  # fmt: skip
+KEEPS: tuple[Keep, ...] = ("none", "some", "some", "all")
+DOWN_S = (0.05, 0.5, 2.0, 5.0)
+LASTING_S = (0.1, 0.5, 2.0, 4.0)
+WHOLE_BEFORE_LOSS_S = 10.0
+
+
+class Faults:
+    """Strikes until ``heal``."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._rng = rng = world.rng
+        self._kinds = rng.sample(KINDS, rng.randint(4, len(KINDS)))
+        if world.options.kinds:
+            self._kinds = [kind for kind in KINDS if kind in world.options.kinds]
+        self._gap_s = rng.choice((0.2, 0.5, 1.0, 2.0))
+        self._victim = rng.choice(world.node_ids)
+        self._has_lost = False
+        self.struck = 0
+
+    @property
+    def has_lost_any(self) -> bool:
+        """Whether the victim has lost something."""
+        return self._has_lost
+
+    def has_lost(self, node_id: int) -> bool:
+        """Whether acknowledged records of this machine were taken from its disk."""
+        return self._has_lost and node_id == self._victim
+
+    def strikes_any(self, kinds: Collection[str]) -> bool:
+        """Whether one of these is among the faults of this run."""
+        return any(kind in kinds for kind in self._kinds)
+
+    def on_self_stop(self, machine: "Machine", error: BaseException) -> None:
+        """A node stopped itself: only a failing disk is a reason."""
+        self._world.note(f"node {machine.node_id} stops itself: {error!r}")
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if isinstance(error, DiskFailedError):
+            # What the kernel could not write is lost; the machine is started anew.
+            machine.cut_power(self._rng.choice(KEEPS))
+        elif not isinstance(error, DiskFullError) or machine.files.capacity is None:
+            self._world.fail(f"node {machine.node_id} stopped itself: {error!r}")
+        self._restart_later(machine)
+
+    def on_crash(self, machine: "Machine") -> None:
+        """The power went in the middle of something."""
+        self._restart_later(machine)
+
+    async def strike(self, seconds: float) -> None:
+        """Faults for so long."""
+        world, rng = self._world, self._rng
+        end = world.scheduler.now + seconds
+        while world.scheduler.now < end:
+            await asyncio.sleep(self._gap_s * rng.expovariate(1))
+            kind = rng.choice(self._kinds)
+            machine = world.machines[rng.choice(world.node_ids)]
+            self.struck += 1
+            getattr(self, "_" + kind)(machine)
+
+    def heal(self) -> None:
+        """Undo what lasts; start everything that is down."""
+        world = self._world
+        world.wires.heal()
+        world.wires.tamper_chance = world.wires.tail_chance = 0.0
+        world.wires.latency_ms = 1.0
+        world.disk_ms, world.slow_disk_chance = 0.5, 0.0
+        for machine in world.machines.values():
+            machine.files.capacity = None
+            machine.files.forget_failures()
+            machine.crash_chance = 0.0
+            if machine.process is None:
+                machine.start()
+            elif machine.process.is_paused:
+                machine.process.resume()
+        world.wires.flush()
+
+    # Helpers.
+
+    def _note(self, what: str) -> None:
+        self._world.note(what)
+
+    def _later(self, seconds: float, action: object, *args: object) -> None:
+        self._world.director.call_later(seconds, self._if_not_healed, action, args)
+
+    def _if_not_healed(self, action: object, args: tuple[object, ...]) -> None:
+        if not self._world.has_healed:
+            action(*args)  # type: ignore[operator]
+
+    def _lasting(self) -> float:
+        return self._rng.choice(LASTING_S) * self._rng.random()
+
+    def _restart_later(self, machine: "Machine") -> None:
+        if self._world.has_healed:
+            self._world.director.call_later(0.01, self._restart, machine)
+        else:
+            self._later(self._rng.choice(DOWN_S) * self._rng.random(), self._restart, machine)
+
+    def _restart(self, machine: "Machine") -> None:
+        if machine.process is None:
+            self._note(f"start {machine.node_id}")
+            machine.start()
+
+    # Processes and power.
+
+    def _kill(self, machine: "Machine") -> None:
+        if machine.process is not None:
+            self._note(f"kill {machine.node_id}")
+            machine.kill()
+            self._restart_later(machine)
+
+    def _cut_power(self, machine: "Machine") -> None:
+        if machine.process is not None:
+            keep = self._rng.choice(KEEPS)
+            self._note(f"power cut of {machine.node_id}, keeps {keep}")
+            machine.cut_power(keep)
+            self._restart_later(machine)
+
+    def _cut_all_power(self, machine: "Machine") -> None:
+        del machine
+        if self._rng.random() < 0.4:
+            for each in self._world.machines.values():
+                self._cut_power(each)
+
+    def _kill_all(self, machine: "Machine") -> None:
+        del machine
+        if self._rng.random() < 0.4:
+            for each in self._world.machines.values():
+                self._kill(each)
+
+    def _stop(self, machine: "Machine") -> None:
+        if machine.process is not None and not machine.process.is_paused:
+            self._note(f"stop {machine.node_id}")
+            machine.stop()
+
+    def on_clean_stop(self, machine: "Machine") -> None:
+        """A node left in order."""
+        self._note(f"stopped {machine.node_id}")
+        self._restart_later(machine)
+
+    def _pause(self, machine: "Machine") -> None:
+        self._pause_for(machine, self._lasting())
+
+    def _stall(self, machine: "Machine") -> None:
+        self._pause_for(machine, self._rng.uniform(0.01, 0.4))
+
+    def _pause_for(self, machine: "Machine", seconds: float) -> None:
+        process = machine.process
+        if process is not None and not process.is_paused:
+            self._note(f"pause {machine.node_id} for {seconds:.3f} s")
+            process.pause()
+            self._later(seconds, self._resume, process)
+
+    def _resume(self, process: Process) -> None:
+        if not process.is_dead and process.is_paused:
+            process.resume()
+
+    def _crash_at_disk(self, machine: "Machine") -> None:
+        machine.crash_chance = self._rng.choice((0.01, 0.1))
+        self._later(self._lasting(), self._calm, machine)
+
+    def _calm(self, machine: "Machine") -> None:
+        machine.crash_chance = 0.0
+
+    # The network.
+
+    def _isolate(self, machine: "Machine") -> None:
+        self._divide({machine.node_id})
+
+    def _split(self, machine: "Machine") -> None:
+        del machine
+        ids = self._world.node_ids
+        self._divide(set(self._rng.sample(ids, self._rng.randint(1, len(ids) - 1))))
+
+    def _divide(self, side: set[int]) -> None:
+        self._note(f"split {sorted(side)} from the others")
+        ways = set()
+        for inside in sorted(side):
+            for outside in self._world.node_ids:
+                if outside not in side:
+                    ways |= {(inside, outside), (outside, inside)}
+        self._cut(ways)
+
+    def _cut_one_way(self, machine: "Machine") -> None:
+        others = [other for other in self._world.node_ids if other != machine.node_id]
+        chosen = self._rng.sample(others, self._rng.randint(1, len(others)))
+        self._note(f"nothing from {machine.node_id} reaches {chosen}")
+        self._cut({(machine.node_id, other) for other in chosen})
+
+    def _cut(self, ways: set[tuple[int, int]]) -> None:
+        machines = self._world.machines
+        named = {(machines[a].host, machines[b].host) for a, b in ways}
+        self._world.wires.cuts |= named
+        if self._rng.random() < 0.8:
+            self._later(self._lasting(), self._restore, named)
+
+    def _restore(self, named: set[tuple[str, str]]) -> None:
+        self._world.wires.cuts -= named
+        self._world.wires.flush()
+
+    def _heal_network(self, machine: "Machine") -> None:
+        del machine
+        self._note("network healed")
+        self._world.wires.heal()
+        self._world.wires.tamper_chance = 0.0
+
+    def _slow_network(self, machine: "Machine") -> None:
+        del machine
+        wires = self._world.wires
+        wires.latency_ms = self._rng.choice((0.2, 1.0, 5.0, 40.0))
+        wires.tail_chance = self._rng.choice((0.0, 0.01, 0.2))
+        self._note(f"latency {wires.latency_ms} ms")
+
+    def _tamper(self, machine: "Machine") -> None:
+        del machine
+        self._world.wires.tamper_chance = self._rng.choice((0.0, 0.002, 0.05))
+        self._note(f"tampering {self._world.wires.tamper_chance}")
+
+    def _break_connections(self, machine: "Machine") -> None:
+        ends = [end for end in self._world.wires.ends if end.host == machine.host]
+        self._note(f"connections of {machine.node_id} break")
+        for end in ends:
+            if self._rng.random() < 0.5:
+                end.break_off()
+                end.other.break_soon()
+
+    # Disks and clocks.
+
+    def _fill_disk(self, machine: "Machine") -> None:
+        self._note(f"disk of {machine.node_id} full")
+        machine.files.capacity = machine.files.used_bytes() + self._rng.randrange(1, 20_000)
+        self._later(self._lasting(), self._empty_disk, machine)
+
+    def _empty_disk(self, machine: "Machine") -> None:
+        machine.files.capacity = None
+
+    def _fail_sync(self, machine: "Machine") -> None:
+        part = self._rng.choice(("/raft/", "/topics/", ""))
+        self._note(f"next sync of {part!r} on {machine.node_id} fails")
+        machine.files.fail_next_sync(part)
+
+    def _slow_disk(self, machine: "Machine") -> None:
+        del machine
+        self._world.disk_ms = self._rng.choice((0.2, 2.0, 8.0, 50.0))
+        self._world.slow_disk_chance = self._rng.choice((0.0, 0.02))
+
+    def _set_clock(self, machine: "Machine") -> None:
+        machine.skew_ms += self._rng.choice((-60_000, -5_000, -50, 50, 5_000, 60_000))
+        self._note(f"clock of {machine.node_id} off by {machine.skew_ms} ms")
+
+    # What only the victim suffers.
+
+    def _flip_bit(self, machine: "Machine") -> None:
+        """A bit of a log turns over while the machine is down."""
+        machine = self._world.machines[self._victim]
+        if not self._may_lose():
+            return
+        files = machine.files
+        logs = [path for path in files.paths() if "/topics/" in path and path.endswith(".log")]
+        written = [(path, len(files.read_bytes(path).rstrip(b"\0"))) for path in logs]
+        written = [(path, size) for path, size in written if size]
+        if not written:
+            return
+        if machine.process is not None:
+            machine.cut_power(self._rng.choice(KEEPS))
+            self._restart_later(machine)
+        path, size = self._rng.choice(written)
+        position = self._rng.randrange(size)
+        if self._rng.random() < 0.5:
+            position = max(0, size - 1 - self._rng.randrange(200))
+        if position < len(files.read_bytes(path)):
+            files.flip_bit(path, position, self._rng.randrange(8))
+            self._note(f"bit flipped at {position} of {size} in {path} on {machine.node_id}")
+
+    def _may_lose(self) -> bool:
+        """The victim's copies may go while everybody else's are whole."""
+        if self._has_lost or not self._world.is_whole():
+            return False
+        if any(part.is_at_risk for part in self._world.parts):
+            return False
+        self._has_lost = True
+        self._world.checker.on_loss()
+        return True
+
+    def _wipe(self, machine: "Machine") -> None:
+        """The victim comes back with an empty directory."""
+        machine = self._world.machines[self._victim]
+        if self._may_lose():
+            self._note(f"directory of {machine.node_id} emptied")
+            machine.cut_power("none")
+            machine.wipe()
+            self._restart_later(machine)
+
+    def _lose_raft_log(self, machine: "Machine") -> None:
+        """The victim lost what it knew of Raft, and an operator removed what was left."""
+        machine = self._world.machines[self._victim]
+        if self._may_lose():
+            self._note(f"raft folder of {machine.node_id} lost")
+            machine.cut_power("none")
+            machine.files.remove_tree("/data/raft")
+            machine.files.crash(self._rng, "all")
+            self._world.checker.on_raft_loss(machine.node_id)
+            self._restart_later(machine)
+
+    # What operators do.
+
+    def _transfer(self, machine: "Machine") -> None:
+        process = machine.process
+        if process is not None and process.node is not None and process.ports is not None:
+            self._note(f"raft leadership leaves {machine.node_id}")
+            quorum = process.node.quorum
+            thread, driver = quorum._thread, quorum._driver
+            thread.call(lambda: driver.guarded(lambda core: core.transfer_leadership() and None))
+
+    def _compact(self, machine: "Machine") -> None:
+        process = machine.process
+        if process is not None and process.node is not None:
+            quorum = process.node.quorum
+            thread, driver = quorum._thread, quorum._driver
+            thread.call(lambda: driver.guarded(lambda core: core.force_compaction()))
+
+    def _grow(self, machine: "Machine") -> None:
+        """More commands for the quorum, so that its log is compacted."""
+        self._world.clients.make_noise()
+
+    def _move(self, machine: "Machine") -> None:
+        """Some partition shall live elsewhere, or be led by another of its replicas."""
+        del machine
+        image = self._world.checker.newest_image()
+        if not image.partitions:
+            return
+        key, state = self._rng.choice(list(image.partitions.items()))
+        topic = image.topics[key[0]].name
+        count = min(len(state.settled), len(self._world.node_ids))
+        replicas = tuple(self._rng.sample(self._world.node_ids, count))
+        target = ReplicaTarget(topic=topic, partition=key[1], replicas=replicas)
+        limit = self._rng.choice((0, 1))
+        self._reassign(ReassignmentRequest(partitions=(target,), max_concurrent=limit))
+
+    def _drain(self, machine: "Machine") -> None:
+        if len(self._world.node_ids) > len(self._world.voter_ids):
+            self._reassign(ReassignmentRequest(drain=machine.node_id))
+
+    def _reassign(self, request: ReassignmentRequest) -> None:
+        self._note(f"move {request.partitions or request.drain}")
+        self._world.clients.call(lambda ports: ports.reassignments.reassign(request))
+
+    def _cancel_moves(self, machine: "Machine") -> None:
+        del machine
+        self._note("moves cancelled")
+        self._world.clients.call(lambda ports: ports.reassignments.cancel(None, None))

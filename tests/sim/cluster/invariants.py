@@ -1,0 +1,475 @@
+"""What must hold after every event, seen from inside the nodes.
+
+After each callback of a node its replicas and its Raft core are compared with what they were after the one before;
+whatever moved is judged:
+
+- Raft: one leader a term; a vote that was given survives a crash; an entry, once applied anywhere, is the same
+  everywhere; images at one index are byte-identical.
+- Partitions: one leader a leader epoch; a leader's high watermark never falls and lies on records that every member of
+  the committed isr has stored; what a high watermark has passed is recorded, and no replica's may ever pass
+  anything else; nothing recorded ends up below a log's end with other bytes, or is truncated.
+- A copy that is damaged is never read.
+
+``check`` runs after every single event of a node; records are compared when a high watermark moves, and all of them
+at the end.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from node.partition_runner import PartitionRunner
+from raft_meta.machine import codec
+from raft_meta.machine.image import Image, Partition, PartitionKey
+from storage.batch import STAMP_BYTES, decode_columns, iterate_batches, offsets_of
+from storage.errors import CorruptBatchError
+from storage.types import ReplicaHealth
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.machine import NodeProcess
+    from tests.sim.cluster.world import World
+
+READ_BYTES = 1 << 20
+TOMBSTONE = ""
+"""Stands for no value in ledgers; clients write none that is empty."""
+
+
+class ViolationError(Exception):
+    """An invariant is broken."""
+
+
+class Seen(NamedTuple):
+    """A replica after an event."""
+
+    leader_epoch: int
+    is_leader: bool
+    high_watermark: int
+    log_start: int
+    log_end: int
+    stored_end: int
+    is_sound: bool
+
+
+UNSEEN = Seen(-1, False, 0, 0, 0, 0, True)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What is committed in one partition. ``batches``: offset → checksum of the batch that holds it."""
+
+    batches: dict[int, int] = field(default_factory=dict)
+    values: dict[int, str] = field(default_factory=dict)
+    end: int = 0
+    leaders: dict[int, int] = field(default_factory=dict)
+    """Leader epoch → broker."""
+    keys: dict[int, bytes | None] = field(default_factory=dict)
+    """Offset → key."""
+
+
+class Checker:
+    """Watches every node of a run."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.ledgers: dict[PartitionKey, Ledger] = {}
+        self.stored: dict[tuple[int, PartitionKey], int] = {}
+        """What a node last had stored of a partition, alive or dead."""
+        self.leaders: dict[int, tuple[int, int]] = {}
+        """Raft term → (node, incarnation)."""
+        self.votes: dict[tuple[int, int], int] = {}
+        """(node, term) → whom it voted for."""
+        self.commands: dict[int, int] = {}
+        self.images: dict[int, int] = {}
+        self.lost_at = 0
+        """Index of the newest image when the victim lost what it had."""
+        self._newest = Image()
+        """Of all that were ever applied."""
+        self._seen: dict[int, dict[PartitionKey, tuple[object, ...]]] = {}
+        """Incarnation → what showed, after the event before, whether anything moved."""
+        self._replicas: dict[int, dict[PartitionKey, tuple[PartitionRunner, Seen]]] = {}
+
+    # A node's life.
+
+    def on_start(self, process: "NodeProcess") -> None:
+        """A node was built and is about to start."""
+        self._seen[process.incarnation] = {}
+        self._replicas[process.incarnation] = {}
+        node = process.node
+        assert node is not None
+        machine = node._machine
+        apply, restore = machine.apply, machine.restore
+
+        def watched_apply(index: int, command: bytes) -> bytes:
+            response = apply(index, command)
+            self._on_applied(process, index, command, machine.image)
+            return response
+
+        def watched_restore(chunks: object) -> None:
+            restore(chunks)  # type: ignore[arg-type]
+            self._on_image(process, machine.image)
+
+        machine.apply = watched_apply  # type: ignore[method-assign]
+        machine.restore = watched_restore  # type: ignore[method-assign,assignment]
+
+    def on_end(self, process: "NodeProcess") -> None:
+        """A node is gone."""
+        self._seen.pop(process.incarnation, None)
+        self._replicas.pop(process.incarnation, None)
+
+    def on_wipe(self, node_id: int) -> None:
+        """A machine lost its directory."""
+        for key in [key for key in self.stored if key[0] == node_id]:
+            del self.stored[key]
+        self.on_raft_loss(node_id)
+
+    def on_raft_loss(self, node_id: int) -> None:
+        """A machine lost its Raft folder: it spends the vote of the term in which it comes back on itself, unsent."""
+        for key in [key for key in self.votes if key[0] == node_id]:
+            del self.votes[key]
+
+    # The metadata.
+
+    def _on_applied(self, process: "NodeProcess", index: int, command: bytes, image: Image) -> None:
+        digest = zlib.crc32(command)
+        if self.commands.setdefault(index, digest) != digest:
+            self._broken(f"{process.name} applied another command at index {index}")
+        self._on_image(process, image)
+
+    def _on_image(self, process: "NodeProcess", image: Image) -> None:
+        digest = 0
+        for chunk in codec.encode_image(image):
+            digest = zlib.crc32(chunk, digest)
+        if self.images.setdefault(image.index, digest) != digest:
+            self._broken(f"{process.name} has another image at index {image.index}")
+        if image.index > self._newest.index:
+            self._newest = image
+            for key, state in image.partitions.items():
+                self._check_isr(image, key, state)
+
+    def _check_isr(self, image: Image, key: PartitionKey, state: Partition) -> None:
+        """Whoever is in sync holds a replica, and has, when it is above doubt, all that is committed."""
+        if not set(state.isr) <= set(state.replicas) or state.leader not in (None, *state.replicas):
+            self._broken(f"in sync or leader without a replica: partition {key} {state}")
+        committed = self.ledgers.setdefault(key, Ledger()).end
+        doubtful = {suspect.broker_id for suspect in state.suspects}.union(state.damaged)
+        for member in set(state.isr) - doubtful:
+            stored = self.stored.get((member, key), 0)
+            if stored < committed and self._should_have(image, member, key):
+                self._broken(
+                    f"partition {key[1]} epoch {state.leader_epoch}: {member} is in the isr {state.isr} "
+                    f"with {stored} stored, and {committed} is committed"
+                )
+
+    def _should_have(self, image: Image, member: int, key: PartitionKey) -> bool:
+        """Who lost something knows it once it is back: then it must not count before it has everything again."""
+        if any(part.is_rotten(member, key) for part in self._world.parts):
+            return False
+        if not self._world.faults.has_lost(member):
+            return True
+        broker = image.brokers[member]
+        return not broker.is_fenced and broker.broker_epoch > self.lost_at
+
+    def on_loss(self) -> None:
+        """The victim is about to lose what it has."""
+        self.lost_at = self._newest.index
+
+    def _broken(self, what: str) -> None:
+        # Inside production code: an exception would be the node's.
+        self._world.fail(what)
+
+    # After every event.
+
+    def check_replicas(self, process: "NodeProcess") -> None:
+        """Judge what moved in a node's replicas."""
+        node = process.node
+        if node is None:
+            return
+        seen = self._seen[process.incarnation]
+        runners = node.replicas.runners
+        if len(seen) > len(runners):
+            self._forget_removed(process, runners)
+        for key, runner in runners.items():
+            log, leader = runner.log, runner.leader
+            # The attributes behind the properties: most events move nothing, and this runs after each.
+            traces = (
+                runner.leader_epoch,
+                leader,
+                runner._follower_hw if leader is None else leader.high_watermark,
+                log._log_start_offset,
+                log._log_end_offset,
+                log._flushing.synced_end,
+                log._config,
+                log._replica.meta,
+                log._compaction._mark,
+                runner,
+            )
+            if seen.get(key) != traces:
+                self._look(process, key, runner)
+                seen[key] = traces
+
+    def _look(self, process: "NodeProcess", key: PartitionKey, runner: PartitionRunner) -> None:
+        log, leader = runner.log, runner.leader
+        now = Seen(
+            runner.leader_epoch,
+            leader is not None,
+            runner.high_watermark,
+            log.log_start_offset,
+            log.log_end_offset,
+            log.stored_end_offset,
+            log.health is ReplicaHealth.SOUND,
+        )
+        replicas = self._replicas[process.incarnation]
+        former, before = replicas.get(key, (runner, UNSEEN))
+        if former is not runner:
+            # It was removed and made anew between two events.
+            before = UNSEEN
+        if now != before:
+            self._check_replica(process, key, runner, before, now)
+            replicas[key] = runner, now
+        for part in self._world.parts:
+            part.check_replica(process, key, runner)
+
+    def _forget_removed(
+        self, process: "NodeProcess", runners: Mapping[PartitionKey, PartitionRunner]
+    ) -> None:
+        """Replicas that moved away: what they had stored counts for nobody."""
+        seen = self._seen[process.incarnation]
+        for key in [key for key in seen if key not in runners]:
+            del seen[key]
+            self._replicas[process.incarnation].pop(key, None)
+            self.stored.pop((process.machine.node_id, key), None)
+
+    def check_core(self, process: "NodeProcess") -> None:
+        """Judge what moved in a node's Raft core."""
+        node = process.node
+        if node is None:
+            return
+        driver = node.quorum._driver
+        core = driver.core
+        if core is None:
+            return
+        library = core.library
+        me = process.machine.node_id
+        if library.is_leader:
+            leader = (me, process.incarnation)
+            if self.leaders.setdefault(library.term, leader) != leader:
+                raise ViolationError(
+                    f"two Raft leaders in term {library.term}: {leader}, {self.leaders[library.term]}"
+                )
+        vote = core.wal.voted_for
+        # Between two ticks all that was promised has left.
+        if vote is not None and not driver._is_scheduled:
+            given = self.votes.setdefault((me, core.wal.term), vote)
+            if given != vote:
+                raise ViolationError(
+                    f"node {me} voted for {vote} in term {core.wal.term}, and for {given} before"
+                )
+
+    def _check_replica(
+        self,
+        process: "NodeProcess",
+        key: PartitionKey,
+        runner: PartitionRunner,
+        before: Seen,
+        now: Seen,
+    ) -> None:
+        me = process.machine.node_id
+        ledger = self.ledgers.setdefault(key, Ledger())
+        self.stored[me, key] = now.stored_end
+        where = f"node {me} partition {key[1]} epoch {now.leader_epoch}"
+        if now.is_leader:
+            leader = ledger.leaders.setdefault(now.leader_epoch, me)
+            if leader != me:
+                raise ViolationError(f"{where}: node {leader} led in this epoch")
+            is_same = before.is_leader and before.leader_epoch == now.leader_epoch
+            if is_same and now.high_watermark < before.high_watermark:
+                raise ViolationError(
+                    f"{where}: high watermark fell from {before.high_watermark} to {now.high_watermark}"
+                )
+            is_small = len(runner.leader.isr) < runner.settings.min_insync_replicas  # type: ignore[union-attr]
+            if is_same and is_small and now.log_end > before.log_end:
+                raise ViolationError(f"{where}: took a write with too few in sync")
+        if now.high_watermark > now.log_end:
+            raise ViolationError(
+                f"{where}: high watermark {now.high_watermark} above the log end {now.log_end}"
+            )
+        if now.high_watermark > before.high_watermark:
+            if now.is_leader and now.high_watermark > ledger.end:
+                self._check_members(where, key, runner, now)
+            self._record(where, ledger, runner, now)
+        if now.stored_end < before.stored_end:
+            self._check_truncation(where, me, key, before, now)
+
+    def _check_members(
+        self, where: str, key: PartitionKey, runner: PartitionRunner, now: Seen
+    ) -> None:
+        """Everybody who may be elected has what is called committed."""
+        leader = runner.leader
+        assert leader is not None
+        if len(leader.isr) < runner.settings.min_insync_replicas:
+            raise ViolationError(f"{where}: committed with an isr of {sorted(leader.isr)}")
+        state = self.newest_image().partitions.get(key)
+        if state is None or state.leader_epoch != now.leader_epoch:
+            return
+        for member in state.isr:
+            stored = self.stored.get((member, key), 0)
+            if stored < now.high_watermark and not self._world.faults.has_lost(member):
+                raise ViolationError(
+                    f"{where}: high watermark {now.high_watermark}, but isr member {member} has stored {stored}"
+                )
+
+    def _record(self, where: str, ledger: Ledger, runner: PartitionRunner, now: Seen) -> None:
+        """What is below a high watermark is what it was below every other one."""
+        if runner.log.health is ReplicaHealth.DAMAGED:
+            return
+        offset = max(now.log_start, min(ledger.end, now.high_watermark))
+        if not now.is_leader and now.high_watermark > ledger.end:
+            raise ViolationError(
+                f"{where}: a follower's high watermark {now.high_watermark} is above every leader's, {ledger.end}"
+            )
+        while offset < now.high_watermark:
+            data = runner.log.read_span(offset, max_bytes=READ_BYTES, end_offset=now.high_watermark)
+            if not data:
+                raise ViolationError(f"{where}: nothing at {offset} below the high watermark")
+            offset = self._compare(
+                where,
+                ledger,
+                data,
+                now.high_watermark,
+                is_compacted=runner.settings.is_compacted,
+            )
+        ledger.end = max(ledger.end, now.high_watermark)
+
+    def _compare(
+        self, where: str, ledger: Ledger, data: bytes, end: int, *, is_compacted: bool
+    ) -> int:
+        """Hold batches against what is committed; returns the offset behind them."""
+        next_offset = -1
+        for position, header in iterate_batches(data):
+            batch = data[position + STAMP_BYTES : position + header.batch_bytes]
+            digest = zlib.crc32(batch)
+            columns = decode_columns(data, header, position, bytes_max=READ_BYTES)
+            keys = columns.keys or [None] * len(columns.values)
+            for offset, key, value in zip(
+                offsets_of(header, columns), keys, columns.values, strict=True
+            ):
+                if offset >= end:
+                    continue
+                text = TOMBSTONE if value is None else value.decode()
+                is_same = (
+                    ledger.values.setdefault(offset, text) == text
+                    and ledger.keys.setdefault(offset, key) == key
+                )
+                # Compaction takes batches apart.
+                is_whole = is_compacted or ledger.batches.setdefault(offset, digest) == digest
+                if not is_same or not is_whole:
+                    raise ViolationError(
+                        f"{where}: offset {offset} was committed as {ledger.values[offset]}, is {value!r}"
+                    )
+            next_offset = header.next_offset
+        return next_offset
+
+    def _check_truncation(
+        self, where: str, me: int, key: PartitionKey, before: Seen, now: Seen
+    ) -> None:
+        """A sound replica keeps what it knows to be committed, and one that may be elected all that is."""
+        if not (now.is_sound and before.is_sound):
+            return
+        end = self.ledgers[key].end
+        state = self._newest.partitions.get(key)
+        is_counted = (
+            state is not None and me in state.isr and self._should_have(self._newest, me, key)
+        )
+        kept = end if is_counted else min(before.high_watermark, end)
+        if now.stored_end < kept:
+            raise ViolationError(
+                f"{where}: cut from {before.stored_end} to {now.stored_end}, and {kept} is committed"
+            )
+
+    # What the run asks.
+
+    def newest_image(self) -> Image:
+        """The image of the node that has applied most."""
+        images = [
+            m.process.node._machine.image
+            for m in self._world.machines.values()
+            if m.process is not None and m.process.node is not None
+        ]
+        return max(images, key=lambda image: image.index, default=Image())
+
+    def runner(self, node_id: int, key: PartitionKey) -> PartitionRunner | None:
+        """A running node's replica."""
+        process = self._world.machines[node_id].process
+        if process is None or process.node is None:
+            return None
+        return process.node.replicas.runners.get(key)
+
+    def on_read(self, who: str, key: PartitionKey, offset: int, value: str) -> None:
+        """A client read a value."""
+        ledger = self.ledgers.get(key, Ledger())
+        if ledger.values.get(offset) != value:
+            raise ViolationError(
+                f"{who} read {value!r} at {key[1]}/{offset}, where {ledger.values.get(offset)!r} is committed"
+            )
+
+    def check_end(self) -> None:
+        """All replicas hold the same bytes, and these are what was committed."""
+        for key, state in self.newest_image().partitions.items():
+            logs = {}
+            for replica in state.replicas:
+                runner = self.runner(replica, key)
+                assert runner is not None
+                try:
+                    logs[replica] = self._bytes(runner)
+                except CorruptBatchError:
+                    # A flipped bit that nobody has read yet: it is told from what was written.
+                    if not self._world.faults.has_lost(replica):
+                        raise
+            if len(set(logs.values())) > 1:
+                raise ViolationError(f"replicas of partition {key[1]} differ: {logs.keys()}")
+        for part in self._world.parts:
+            part.check_end()
+
+    def _bytes(self, runner: PartitionRunner) -> int:
+        where = f"node {runner.leader_id} partition {runner.partition} at the end"
+        ledger = self.ledgers[runner.topic_id, runner.partition]
+        digest, offset = 0, runner.log.log_start_offset
+        is_compacted = runner.settings.is_compacted
+        while offset < runner.high_watermark:
+            data = runner.log.read_span(offset, max_bytes=READ_BYTES)
+            # Each node compacts for itself: what is left is judged by the part that knows.
+            digest = 0 if is_compacted else zlib.crc32(data, digest)
+            offset = self._compare(
+                where, ledger, data, runner.high_watermark, is_compacted=is_compacted
+            )
+        return digest
+
+    def final_values(self, topic_id: str) -> dict[int, dict[int, str]]:
+        """partition → offset → value of all that is committed in a topic, later deleted or not."""
+        return {
+            key[1]: {at: value for at, value in ledger.values.items() if value != TOMBSTONE}
+            for key, ledger in self.ledgers.items()
+            if key[0] == topic_id
+        }
+
+    def summary(self) -> str:
+        """Where everybody stands."""
+        parts = []
+        for machine in self._world.machines.values():
+            process = machine.process
+            if process is None or process.node is None:
+                parts.append(f"[{machine.node_id} down]")
+                continue
+            status = process.node.quorum.status()
+            replicas = [
+                f"p{key[1]}:{r.role} e{r.leader_epoch} hw{r.high_watermark} end{r.log.log_end_offset} {r.log.health}"
+                for key, r in process.node.replicas.runners.items()
+            ]
+            parts.append(
+                f"[{machine.node_id} {status.role} t{status.term} i{status.applied_index} {replicas}]"
+            )
+        image = self.newest_image()
+        states = [f"p{k[1]} {p}" for k, p in image.partitions.items()]
+        brokers = [f"b{b.broker_id} fenced={b.is_fenced}" for b in image.brokers.values()]
+        return " ".join([*parts, *states, *brokers])

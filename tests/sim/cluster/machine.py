@@ -1,0 +1,244 @@
+"""A machine of the simulated cluster: its disk, its clock, and one production node after another on it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from http_api.ports import Ports
+from node.config import NodeConfig
+from node.discovery import find_voters
+from node.option_kinds import Address
+from node.wiring import Ids, Node
+from raft_meta.machine.image import PartitionKey
+from storage.errors import FateUnknownError
+from tests.sim.cluster.platform import SimClock, net_loop
+from tests.sim.cluster.threads import Process, ProcessExitError, Scheduler
+from tests.sim.cluster.wires import MACHINE_PORT, Wires
+from tests.support.memory_files import Keep, MemoryFiles, SimulatedCrashError
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.world import World
+
+T = TypeVar("T")
+
+log = logging.getLogger("milena.sim")
+
+
+class NodeProcess(Process):
+    """One life of a node."""
+
+    def __init__(self, machine: "Machine") -> None:
+        scheduler = machine.world.scheduler
+        rate = 1.0 + scheduler.rng.choice((-5e-4, 0.0, 5e-4))
+        super().__init__(scheduler, f"node {machine.node_id}", rate=rate)
+        self.machine = machine
+        self.host = machine.host
+        self.files = machine.files
+        self.make_loop = net_loop
+        self.work_ms = machine.world.work_ms
+        self.clock = SimClock(self, lambda: machine.skew_ms)
+        self.ports: Ports | None = None
+        self.node: Node | None = None
+        self.stopping: asyncio.Event | None = None
+        self.has_stopped = False
+        self.failure: BaseException | None = None
+        self.data = self.loop()
+        self.incarnation = machine.world.next_incarnation()
+
+    def start(self) -> None:
+        """Begin to run, as the command line does."""
+        self.data.call_soon(lambda: self.data.create_task(self._main()))
+
+    async def _main(self) -> None:
+        try:
+            await self._serve()
+        except ProcessExitError:
+            raise
+        except BaseException as error:
+            self.exit(error)
+
+    async def _serve(self) -> None:
+        machine, rng = self.machine, self.scheduler.rng
+        ids = Ids(
+            incarnation=self.incarnation,
+            directory_id=f"{rng.getrandbits(128):032x}",
+            session_ids=Random(rng.getrandbits(64)),
+            placement=Random(rng.getrandbits(64)),
+        )
+        self.stopping = asyncio.Event()
+        config = machine.config
+        voters = config.voters
+        if config.join:
+            secret = config.cluster_secret.encode()
+            voters = await find_voters(config, secret=secret, tls=None, clock=self.clock)
+        self.node = Node(config, clock=self.clock, ids=ids, voters=voters)
+        machine.world.checker.on_start(self)
+        await self.node.start()
+        await self.node.serve(self.stopping)
+        self.has_stopped = True
+        self.is_dead = True
+        machine.on_end(self)
+        machine.world.faults.on_clean_stop(machine)
+
+    def ask(self, make: Callable[[Ports], Coroutine[Any, Any, T]]) -> "asyncio.Future[T]":
+        """Call a port from the running client's thread; its connection ends with the process."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        self.machine.callers[answer] = self
+
+        def begin() -> None:
+            if self.ports is None:
+                hang_up("connection refused")
+                return
+            task = self.data.create_task(make(self.ports))
+            task.add_done_callback(finish)
+
+        def finish(task: "asyncio.Task[T]") -> None:
+            if task.cancelled():
+                loop.call_soon_threadsafe(hang_up, "cancelled inside")
+                return
+            error = task.exception()
+            loop.call_soon_threadsafe(settle, error, None if error else task.result())
+
+        def settle(error: BaseException | None, result: T | None) -> None:
+            self.machine.callers.pop(answer, None)
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)  # type: ignore[arg-type]
+
+        def hang_up(why: str) -> None:
+            settle(FateUnknownError(why), None)
+
+        self.data.call_soon_threadsafe(begin)
+        return answer
+
+
+class Machine:
+    """What outlives a process: the disk and the address. ``process``: the node that runs here, if any."""
+
+    def __init__(self, world: "World", node_id: int) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.host = f"host{node_id}"
+        self.files = MemoryFiles()
+        self.process: NodeProcess | None = None
+        self.skew_ms = 0
+        self.callers: dict[asyncio.Future[Any], NodeProcess] = {}
+        self.crash_chance = 0.0
+        self.refusals = 0
+        voters = {number: Address(f"host{number}", MACHINE_PORT) for number in world.voter_ids}
+        is_voter = node_id in voters
+        self.config = NodeConfig(
+            node_id=node_id,
+            data_dir=Path("/data"),
+            listen=Address(self.host, 8082),
+            peer_listen=Address(self.host, MACHINE_PORT),
+            peers=voters if is_voter else {},
+            join=() if is_voter else tuple(voters.values()),
+            cluster_secret="simulated secret",
+            leader_balance_interval_ms=3_000,
+            retention_check_ms=world.housekeeping_ms,
+            replica_lag_time_max_ms=world.lag_ms_max,
+            auto_create_topics=False,
+        )
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The order of all events."""
+        return self.world.scheduler
+
+    @property
+    def wires(self) -> Wires:
+        """The network."""
+        return self.world.wires
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a node runs here."""
+        return self.process is not None
+
+    def start(self) -> None:
+        """Power on, and start the node."""
+        assert self.process is None
+        self.wires.down.discard(self.host)
+        self.files.on_operation = self._before_operation
+        process = self.process = NodeProcess(self)
+        process.on_exit = lambda error: self._on_exit(process, error)
+        process.start()
+
+    def _before_operation(self, kind: str, path: str) -> None:
+        """A power cut may fall before anything that the disk does."""
+        process = self.process
+        if process is None or self.scheduler.current is not process:
+            # A former process in its death throes.
+            raise SimulatedCrashError(f"{kind} of {path} by a dead process")
+        if self.crash_chance and self.scheduler.rng.random() < self.crash_chance:
+            self.world.note(f"power cut of {self.node_id} before {kind} of {path}")
+            process.is_dead = True
+            self.cut_power(self.scheduler.rng.choice(("none", "some", "some", "all")))
+            self.world.faults.on_crash(self)
+            raise SimulatedCrashError(f"before {kind} of {path}")
+
+    def _on_exit(self, process: NodeProcess, error: BaseException) -> None:
+        """The node stopped itself."""
+        process.failure = error
+        self.files.kill()
+        self.on_end(process)
+        self.world.faults.on_self_stop(self, error)
+
+    def on_end(self, process: NodeProcess) -> None:
+        """Whoever waits for an answer gets none."""
+        self.process = None
+        self.files.on_operation = None
+        self.world.buried.append(process)
+        self.world.checker.on_end(process)
+        self.wires.kill(process)
+        for caller in [c for c, asked in self.callers.items() if asked is process]:
+            del self.callers[caller]
+            loop = caller.get_loop()
+            loop.call_soon_threadsafe(_break, caller)
+
+    def kill(self) -> None:
+        """kill -9."""
+        process = self.process
+        if process is not None:
+            process.is_dead = True
+            self.files.kill()
+            self.on_end(process)
+
+    def cut_power(self, keep: Keep) -> None:
+        """Unsynced bytes are lost, torn or kept, and nobody is told."""
+        process = self.process
+        self.wires.down.add(self.host)
+        if process is not None:
+            process.is_dead = True
+            self.on_end(process)
+        self.files.crash(self.scheduler.rng, keep)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        process = self.process
+        if process is not None and process.stopping is not None:
+            process.data.call_soon_threadsafe(process.stopping.set)
+
+    def files_of(self, key: PartitionKey) -> bool:
+        """Whether anything of a replica is on the disk."""
+        folder = f"/data/topics/{key[0]}/{key[1]}/"
+        return any(path.startswith(folder) for path in self.files.paths())
+
+    def wipe(self) -> None:
+        """Everything on the disk is gone."""
+        assert self.process is None
+        self.files = MemoryFiles()
+        self.world.checker.on_wipe(self.node_id)
+
+
+def _break(caller: "asyncio.Future[Any]") -> None:
+    if not caller.done():
+        caller.set_exception(FateUnknownError("the connection to the node broke"))

@@ -1,0 +1,16 @@
+"""Further things that a run does, each with a topic, clients and invariants of its own; a seed draws some of them.
+
+To add one: a module with a subclass of ``Part``, and its name here.
+"""
+
+from tests.sim.cluster.parts.compacted import CompactedTopic
+from tests.sim.cluster.parts.growing import GrowingTopic
+from tests.sim.cluster.parts.part import Part
+from tests.sim.cluster.parts.rotting import RottingTopic
+
+PART_CHANCE = 0.4
+PARTS: dict[str, type[Part]] = {
+    "growing": GrowingTopic,
+    "compacted": CompactedTopic,
+    "rotting": RottingTopic,
+}

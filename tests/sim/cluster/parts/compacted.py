@@ -1,0 +1,192 @@
+"""A compacted topic: few keys, written and deleted again and again, on nodes that compact while everything breaks.
+
+What is promised: a record that is gone was replaced by a later one of its key, or deletes; the last committed record
+of a key is found on every replica, unless it is a deletion that is old enough, and then nothing of its key is found.
+Looked at whenever a replica has compacted, with every answer to a reader, and in the end.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from http_api.ports import FetchResult, NewTopic, Records
+from node.partition_runner import PartitionRunner
+from raft_meta.machine.image import PartitionKey
+from storage.batch import decode_columns, iterate_batches, offsets_of
+from storage.errors import CorruptBatchError, CorruptLogError
+from storage.types import ReplicaHealth
+from tests.sim.cluster.history import Write
+from tests.sim.cluster.invariants import READ_BYTES, TOMBSTONE, Ledger, ViolationError
+from tests.sim.cluster.parts.part import Part, TopicClients
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.machine import NodeProcess
+    from tests.sim.cluster.world import World
+
+TOPIC = "compacted"
+KEYS = 6
+TOMBSTONE_CHANCE = 0.2
+
+
+class CompactedClients(TopicClients):
+    """Writers of keys, and readers who know what may be gone."""
+
+    topic = TOPIC
+    prefix = "c"
+
+    @property
+    def partition_count(self) -> int:
+        return 1
+
+    def all(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        clients: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
+            self._write_plain,
+            self._write_plain,
+            self._write_keyed,
+            lambda: self._read(0, is_local=False),
+            lambda: self._read(0, is_local=True),
+        )
+        return [self._counted(client) for client in clients]
+
+    def _records(self, write: Write) -> Records:
+        # The same each time that a write is tried.
+        number = int(write.value.removeprefix(self.prefix))
+        is_deletion = write.kind == "plain" and number * 7919 % 100 < TOMBSTONE_CHANCE * 100
+        if is_deletion:
+            self.history.writes.pop(write.value, None)
+        return Records(
+            keys=[b"k%d" % (number * 104_729 % KEYS)],
+            values=[None if is_deletion else write.value.encode()],
+        )
+
+    def _take(self, who: str, partition: int, offset: int, result: FetchResult) -> int:
+        """Offsets may be missing, but only for a reason."""
+        ledger = self._world.checker.ledgers[self._key(partition)]
+        for position, header in list(iterate_batches(result.batches)):
+            columns = decode_columns(result.batches, header, position, bytes_max=READ_BYTES)
+            for at, value in zip(offsets_of(header, columns), columns.values, strict=True):
+                if at < max(result.start_offset, offset) or at >= result.high_watermark:
+                    continue
+                require_gone(who, ledger, offset, at)
+                text = TOMBSTONE if value is None else value.decode()
+                self._world.checker.on_read(who, self._key(partition), at, text)
+                self.history.reads += 1
+                offset = at + 1
+            end = min(header.next_offset, result.high_watermark)
+            if end > offset:
+                require_gone(who, ledger, offset, end)
+                offset = end
+        return offset
+
+
+def require_gone(who: str, ledger: Ledger, start: int, end: int) -> None:
+    """Records in [start, end) are not there: each was replaced later, or is a deletion."""
+    for offset in range(start, end):
+        if ledger.values.get(offset, TOMBSTONE) == TOMBSTONE:
+            continue
+        key = ledger.keys[offset]
+        if not any(ledger.keys.get(later) == key for later in range(offset + 1, ledger.end)):
+            raise ViolationError(f"{who}: {TOPIC}/{offset} is gone, the last of key {key!r}")
+
+
+class CompactedTopic(Part):
+    """See the module."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.clients: CompactedClients = CompactedClients(world)
+        self._delete_retention_ms = world.rng.choice((0, 1_000, 60_000))
+        self._clean_ends: dict[PartitionRunner, int] = {}
+        self.runs = 0
+        """Compactions that were seen."""
+
+    def topic(self) -> NewTopic:
+        return NewTopic(
+            name=TOPIC,
+            partition_count=1,
+            replication_factor=min(3, len(self.world.node_ids)),
+            configs={
+                "min.insync.replicas": "2",
+                "cleanup.policy": "compact",
+                "min.cleanable.dirty.ratio": "0.01",
+                "segment.ms": "500",
+                "delete.retention.ms": str(self._delete_retention_ms),
+            },
+        )
+
+    def check_replica(
+        self, process: "NodeProcess", key: PartitionKey, runner: PartitionRunner
+    ) -> None:
+        if key[0] != self.clients.topic_id:
+            return
+        end = runner.log.clean_end_offset
+        if self._clean_ends.get(runner, 0) != end:
+            self._clean_ends[runner] = end
+            self.runs += end > 0
+            self._check_log(process.name, runner)
+
+    def check_end(self) -> None:
+        for node_id in self.world.node_ids:
+            runner = self.world.checker.runner(node_id, (self.clients.topic_id, 0))
+            if runner is not None:
+                self._check_log(f"node {node_id} at the end", runner)
+        self.world.note(f"{self.runs} compactions")
+
+    def _check_log(self, who: str, runner: PartitionRunner) -> None:
+        """What is left of a key is its last committed record, or nothing when that one deletes it."""
+        if runner.log.health is not ReplicaHealth.SOUND:
+            return
+        ledger = self.ledger(0)
+        clean_end = runner.log.clean_end_offset
+        if clean_end > ledger.end:
+            raise ViolationError(
+                f"{who}: {TOPIC} is compacted below {clean_end}, above {ledger.end}"
+            )
+        end = min(runner.high_watermark, ledger.end)
+        try:
+            left = last_records(runner, end)
+        except (CorruptBatchError, CorruptLogError):
+            if self.world.faults.has_lost_any:
+                return
+            raise
+        for key, offset in last_offsets(ledger, runner.log.log_start_offset, end).items():
+            found = left.pop(key, None)
+            if found == offset or (
+                found is None and self._may_be_gone(runner, ledger, key, offset)
+            ):
+                continue
+            raise ViolationError(
+                f"{who}: the last of key {key!r} in {TOPIC} is at {found}, committed at {offset} as "
+                f"{ledger.values[offset]!r}, compacted below {clean_end}"
+            )
+        if left:
+            raise ViolationError(f"{who}: {left} in {TOPIC} is committed nowhere")
+
+    @staticmethod
+    def _may_be_gone(
+        runner: PartitionRunner, ledger: Ledger, key: bytes | None, offset: int
+    ) -> bool:
+        """It deletes, or what replaced it is in the log, above a high watermark that a restart has forgotten."""
+        end = min(runner.log.log_end_offset, ledger.end)
+        later = last_offsets(ledger, offset + 1, end)
+        return ledger.values[offset] == TOMBSTONE or key in later
+
+
+def last_offsets(ledger: Ledger, start: int, end: int) -> dict[bytes | None, int]:
+    """Key → offset of its last committed record in [start, end)."""
+    return {ledger.keys[offset]: offset for offset in range(start, end) if offset in ledger.keys}
+
+
+def last_records(runner: PartitionRunner, end: int) -> dict[bytes | None, int]:
+    """Key → offset of its last record below ``end``, on this replica."""
+    found: dict[bytes | None, int] = {}
+    offset = runner.log.log_start_offset
+    while offset < end:
+        data = runner.log.read_span(offset, max_bytes=READ_BYTES, end_offset=end)
+        for position, header in iterate_batches(data):
+            columns = decode_columns(data, header, position, bytes_max=READ_BYTES)
+            keys = columns.keys or [None] * len(columns.values)
+            for at, key in zip(offsets_of(header, columns), keys, strict=True):
+                if at < end:
+                    found[key] = at
+            offset = header.next_offset
+    return found

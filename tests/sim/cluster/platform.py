@@ -1,0 +1,264 @@
+"""Puts simulated hardware under the production code: what it asks of the machine is answered by the running process.
+
+This is the whole list of what is not real: files, threads, sockets, clocks, chance, the way out of the process, and
+the HTTP server, in whose place clients call the ports that it is built from. Everything else that runs is the object
+that production imports (``PRODUCTION``, which a test checks).
+"""
+
+import asyncio
+import contextlib
+import gc
+import hashlib
+import hmac
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import raft_meta.consensus.core
+import raft_meta.consensus.library
+import raft_meta.consensus.raft_quorum
+import raft_meta.consensus.transport
+import raft_meta.consensus.wal
+import raft_meta.machine.apply
+import storage.partition_log
+import storage.recovery
+from http_api.ports import Ports
+from node import (
+    controller,
+    fetch_server,
+    fetcher,
+    membership,
+    metadata,
+    partition_runner,
+    peer,
+    peer_link,
+    peer_sockets,
+    produce,
+    reads,
+    replicas,
+    wiring,
+)
+from node.replication import follower, leader
+from raft_meta.consensus import driver, frames, raft_quorum, transport, wal
+from storage import data_directory, log_config, segment
+from storage.types import MonotonicMs, WallMs
+from tests.sim.cluster.threads import Process, Scheduler
+from tests.sim.cluster.wires import NetLoop, SimSocket, Wires
+
+PRODUCTION = {
+    "state machine": raft_meta.machine.apply.apply,
+    "metadata machine": metadata.MetadataMachine,
+    "raft core": raft_meta.consensus.core.RaftCore,
+    "library": raft_meta.consensus.library.Library,
+    "raft log": raft_meta.consensus.wal.Wal,
+    "quorum": raft_meta.consensus.raft_quorum.RaftQuorum,
+    "raft transport": raft_meta.consensus.transport.Transport,
+    "driver": driver.Driver,
+    "partition log": storage.partition_log.PartitionLog,
+    "recovery": storage.recovery.recover,
+    "data directory": data_directory.DataDirectory,
+    "leader": leader.PartitionLeader,
+    "follower": follower.plan_truncation,
+    "partition runner": partition_runner.PartitionRunner,
+    "fetcher": fetcher.LeaderFetcher,
+    "fetch server": fetch_server.FetchServer,
+    "replicas": replicas.LocalReplicas,
+    "controller": controller.Controller,
+    "membership": membership.Membership,
+    "produce": produce.ProduceService,
+    "reads": reads.ReadService,
+    "peer client": peer.PeerClient,
+    "peer server": peer.PeerServer,
+    "peer link": peer_link.CallerLink,
+    "node": wiring.Node,
+}
+"""What a simulated node is made of, as production names it."""
+
+SMALL = 1 << 12
+"""Rooms and steps of preallocation: as often as possible something grows, rolls and fills up."""
+
+
+class SimClock:
+    """A ``node.clock.Clock`` on the process's own time; its wall clock may be wrong, and may be set."""
+
+    def __init__(self, process: Process, skew_ms: Callable[[], int]) -> None:
+        self._process = process
+        self._skew_ms = skew_ms
+
+    def now_ms(self) -> MonotonicMs:
+        return MonotonicMs(int(self._process.monotonic() * 1000))
+
+    def wall_ms(self) -> WallMs:
+        scheduler = self._process.scheduler
+        return WallMs(1_700_000_000_000 + int(scheduler.now * 1000) + self._skew_ms())
+
+    async def sleep(self, ms: float) -> None:
+        await asyncio.sleep(max(0.0, ms / 1000))
+
+
+class _Thread:
+    """Stands in for ``threading.Thread``: its loop takes its turns anyway."""
+
+    def __init__(self, **named: object) -> None:
+        del named
+        self._is_alive = False
+
+    def start(self) -> None:
+        self._is_alive = True
+
+    def is_alive(self) -> bool:
+        return self._is_alive
+
+    def join(self) -> None:
+        self._is_alive = False
+
+
+class _Pool:
+    """Stands in for a pool of threads: a simulated loop runs its jobs itself."""
+
+    def __init__(self, *numbers: object, **named: object) -> None:
+        del numbers, named
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Nothing runs in it."""
+
+
+class _Sockets:
+    """Stands in for the module ``socket``."""
+
+    def __init__(self, scheduler: Scheduler, wires: Wires) -> None:
+        self._scheduler = scheduler
+        self._wires = wires
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(socket, name)
+
+    def socket(self, *kinds: object) -> SimSocket:
+        del kinds
+        process = _running(self._scheduler)
+        return SimSocket(self._wires, process, process.host)
+
+    def getaddrinfo(self, host: str, port: int, **named: object) -> list[Any]:
+        del named
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
+
+
+class _ApiSite:
+    """Stands in for the HTTP server."""
+
+    def __init__(self, *parts: object, **named: object) -> None:
+        del parts, named
+
+    async def start(self) -> None:
+        """Clients call the ports."""
+
+
+class _ApiRunner:
+    """Holds the ports, where clients of the simulation find them."""
+
+    async def setup(self) -> None:
+        """Nothing to bind."""
+
+    async def cleanup(self) -> None:
+        """Nothing to close."""
+
+
+def _keyed(key: bytes, message: bytes, name: str) -> bytes:
+    """Stands in for an HMAC of the same length: a fifth of the price, and nothing that is spoiled gets past it."""
+    del name
+    return hashlib.blake2b(message, key=key[:64], digest_size=32).digest()
+
+
+def _running(scheduler: Scheduler) -> Any:
+    assert scheduler.current is not None, "no process runs"
+    return scheduler.current
+
+
+def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, object]]:
+    sockets = _Sockets(scheduler, wires)
+
+    def die(error: BaseException) -> None:
+        _running(scheduler).exit(error)
+
+    def build_runner(ports: Ports, **named: object) -> _ApiRunner:
+        del named
+        _running(scheduler).ports = ports
+        return _ApiRunner()
+
+    def new_id() -> SimpleNamespace:
+        return SimpleNamespace(hex=f"{scheduler.rng.getrandbits(128):032x}")
+
+    return [
+        (asyncio, "new_event_loop", lambda: _running(scheduler).loop()),
+        (driver, "threading", SimpleNamespace(Thread=_Thread)),
+        (wiring, "OsFiles", lambda: _running(scheduler).files),
+        (wiring, "ThreadPoolExecutor", _Pool),
+        (wiring, "die", die),
+        (wiring, "uuid", SimpleNamespace(uuid4=new_id)),
+        (wiring, "socket", sockets),
+        (wiring, "build_runner", build_runner),
+        (wiring, "web", SimpleNamespace(SockSite=_ApiSite, ServerRunner=_ApiRunner)),
+        (frames, "secrets", SimpleNamespace(token_bytes=scheduler.rng.randbytes)),
+        (frames, "hmac", SimpleNamespace(digest=_keyed, compare_digest=hmac.compare_digest)),
+        (peer_sockets, "socket", sockets),
+        (transport, "socket", sockets),
+        (segment, "ALLOCATION_BYTES_MIN", SMALL),
+    ]
+
+
+def _defaults(log_bytes_max: int) -> list[tuple[dict[str, Any], str, object]]:
+    """Sizes that production gives as defaults."""
+    functions: list[tuple[Any, str, object]] = [
+        (wal.Wal.__init__, "room_step_bytes", SMALL),
+        (wal.Wal.__init__, "reserve_bytes", SMALL // 4),
+        (raft_quorum.QuorumConfig.__init__, "log_bytes_max", log_bytes_max),
+        (data_directory.DataDirectory.open.__func__, "reserve_bytes", SMALL),  # type: ignore[attr-defined]
+        (log_config.LogConfig.__init__, "preallocate_bytes", SMALL),
+        (log_config.LogConfig.__init__, "checkpoint_bytes", 4 * SMALL),
+    ]
+    return [(function.__kwdefaults__, name, value) for function, name, value in functions]
+
+
+@contextlib.contextmanager
+def simulated(scheduler: Scheduler, wires: Wires, *, log_bytes_max: int) -> Iterator[None]:
+    """Run production code on simulated hardware meanwhile.
+
+    Garbage of dead processes stays until the end: collecting it would run their ``finally`` blocks, at any moment.
+    """
+    undo: list[Callable[[], None]] = []
+    try:
+        for target, name, value in _patches(scheduler, wires):
+            before = getattr(target, name)
+            undo.append(
+                lambda target=target, name=name, before=before: setattr(target, name, before)
+            )
+            setattr(target, name, value)
+        for defaults, name, value in _defaults(log_bytes_max):
+            undo.append(
+                lambda d=defaults, name=name, before=defaults[name]: d.update({name: before})
+            )
+            defaults[name] = value
+
+        def clock() -> float:
+            current = scheduler.current
+            return 0.0 if current is None else current.monotonic()
+
+        gc.disable()
+        with raft_meta.consensus.library.use_clock(clock):
+            yield
+    finally:
+        for action in reversed(undo):
+            action()
+        gc.enable()
+
+
+def quiet() -> None:
+    """Nodes say nothing."""
+    logging.disable(logging.CRITICAL)
+
+
+def net_loop(process: Process) -> NetLoop:
+    """A thread of a node."""
+    return NetLoop(process)

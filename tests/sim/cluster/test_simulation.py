@@ -1,0 +1,169 @@
+"""A few seeds of the simulation of a whole cluster; ``python -m tests.sim.cluster`` runs any number."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from tests.sim.cluster import platform
+from tests.sim.cluster.parts.compacted import CompactedTopic
+from tests.sim.cluster.parts.growing import GrowingTopic
+from tests.sim.cluster.parts.rotting import RottingTopic
+from tests.sim.cluster.threads import Process, Scheduler, SimLoop
+from tests.sim.cluster.world import Options, World, run_world
+
+FOUND = Path(__file__).parents[1] / "seeds.txt"
+
+
+def _found() -> list[tuple[int, str]]:
+    """Seeds that once failed: number, then a sentence."""
+    lines = FOUND.read_text(encoding="utf-8").splitlines()
+    parts = [line.partition(" ") for line in lines if line and not line.startswith("#")]
+    return [(int(number), why) for number, _, why in parts]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_promises_hold_under_faults(seed: int) -> None:
+    world = run_world(seed)
+    assert world.problems == [], [*world.lines, Options().command(seed)]
+    assert world.history.acknowledged > 5
+
+
+@pytest.mark.parametrize(("seed", "why"), _found())
+def test_what_was_found_once_stays_fixed(seed: int, why: str) -> None:
+    assert run_world(seed).problems == [], why
+
+
+def test_a_seed_repeats_itself() -> None:
+    one, two = (run_world(3, Options(seconds=5)) for _ in range(2))
+    assert one.scheduler.digest == two.scheduler.digest
+    assert one.scheduler.events == two.scheduler.events
+    assert one.lines == two.lines
+    assert one.history == two.history
+
+
+def test_another_seed_is_another_run() -> None:
+    one, two = (run_world(seed, Options(seconds=2)) for seed in (1, 2))
+    assert one.scheduler.digest != two.scheduler.digest
+
+
+def test_a_failure_names_the_command_that_replays_it() -> None:
+    options = Options(nodes=5, seconds=8, observers=1, kinds=("kill", "pause"), parts=())
+    assert options.command(17) == (
+        "python -m tests.sim.cluster --seed 17 --nodes 5 --seconds 8 --observers 1"
+        " --faults kill,pause --parts none"
+    )
+
+
+def test_replicas_move_between_voters_and_observers() -> None:
+    world = run_world(1, Options(observers=2, seconds=6, kinds=("move", "drain", "kill"), parts=()))
+    assert world.problems == [], world.lines
+    placed = [state.replicas for state in world.checker._newest.partitions.values()]
+    assert any({4, 5} & set(replicas) for replicas in placed), placed
+    assert any("move" in line for line in world.lines)
+
+
+def test_partitions_are_added_and_records_deleted() -> None:
+    world = run_world(2, Options(seconds=10, kinds=("kill", "isolate"), parts=("growing",)))
+    assert world.problems == [], world.lines
+    [part] = world.parts
+    assert isinstance(part, GrowingTopic)
+    assert part.clients.history.acknowledged > 5
+    assert len([key for key in world.checker.ledgers if key[0] == part.clients.topic_id]) > 1
+    assert any(part.clients.deleted.values())
+
+
+def test_logs_are_compacted() -> None:
+    world = run_world(3, Options(seconds=8, kinds=("kill", "cut_power"), parts=("compacted",)))
+    assert world.problems == [], world.lines
+    [part] = world.parts
+    assert isinstance(part, CompactedTopic)
+    assert part.clients.history.acknowledged > 5
+    assert part.runs > 0
+
+
+def test_what_rots_is_found_and_restored() -> None:
+    world = run_world(4, Options(seconds=12, kinds=("kill", "stall"), parts=("rotting",)))
+    assert world.problems == [], world.lines
+    [part] = world.parts
+    assert isinstance(part, RottingTopic)
+    assert part.clients.history.acknowledged > 5
+    assert part.found > 0
+    assert part.restored == part.rotted
+
+
+@pytest.mark.parametrize("name", platform.PRODUCTION)
+def test_what_is_simulated_is_the_very_production_object(name: str) -> None:
+    """Nothing is implemented anew: each class is what its own module holds, and lives outside of the tests."""
+    made = platform.PRODUCTION[name]
+    module = importlib.import_module(made.__module__)
+    assert getattr(module, made.__qualname__) is made
+    assert module.__name__.split(".")[0] in {"node", "raft_meta", "storage"}
+
+
+def test_the_running_node_is_made_of_production_objects() -> None:
+    """The objects themselves, in the middle of a run."""
+    world = World(1, Options(seconds=0.5))
+    kinds: set[type] = set()
+    judge = world.scheduler.after_event
+
+    def look(process: Process, loop: SimLoop) -> None:
+        judge(process, loop)
+        node = getattr(process, "node", None)
+        if node is not None and node.quorum._driver.core is not None and node.replicas.runners:
+            core = node.quorum._driver.core
+            runner = next(iter(node.replicas.runners.values()))
+            kinds.update(map(type, (
+                node, node.quorum, node.quorum._driver, node.quorum._transport, core, core.wal,
+                core.library, node._machine, node.directory, node.replicas, runner, runner.log,
+                node.controller, node.membership, node.produce, node.reads, node.fetch_server,
+                node.peer, node.peer_server,
+            )))  # fmt: skip
+
+    world.scheduler.after_event = look
+    assert world.run() == []
+    made = {kind for kind in platform.PRODUCTION.values() if isinstance(kind, type)}
+    assert len(kinds) == 19
+    assert kinds <= made, kinds - made
+
+
+def test_the_patched_platform_is_put_back() -> None:
+    before = {name: getattr(platform.wiring, name) for name in ("OsFiles", "die", "uuid", "socket")}
+    run_world(1, Options(seconds=0.2))
+    assert before == {name: getattr(platform.wiring, name) for name in before}
+
+
+def test_a_killed_process_runs_no_more() -> None:
+    scheduler = Scheduler(1)
+    process = Process(scheduler, "one")
+    other = Process(scheduler, "other").loop()
+    loop = process.loop()
+    ran: list[str] = []
+    loop.call_later(1, ran.append, "killed")
+    process.is_dead = True
+    other.call_later(2, ran.append, "other")
+    other.call_later(3, scheduler.stop)
+    scheduler.run()
+    assert ran == ["other"]
+
+
+def test_a_paused_process_does_later_what_was_due() -> None:
+    scheduler = Scheduler(1)
+    process, other = Process(scheduler, "one"), Process(scheduler, "other").loop()
+    loop = process.loop()
+    ran: list[tuple[str, float]] = []
+    loop.call_later(1, lambda: ran.append(("late", scheduler.now)))
+    process.pause()
+    other.call_later(5, process.resume)
+    other.call_later(6, scheduler.stop)
+    scheduler.run()
+    assert [name for name, _ in ran] == ["late"]
+    assert ran[0][1] >= 5
+
+
+def test_a_run_does_not_depend_on_those_before_it() -> None:
+    """What a failure prints must fail alone as it failed among others."""
+    options = Options(seconds=3)
+    first = run_world(11, options).digest
+    run_world(12, options)
+    assert run_world(11, options).digest == first

@@ -1,0 +1,366 @@
+"""Virtual time, and the threads and processes that share it.
+
+A simulated process has several threads; an asyncio loop is one thread. All threads of all processes take turns under
+one ``Scheduler``, one callback at a time, so a run is a sequence of *events* that one seed decides. What an operating
+system does to processes happens between two events: a process that is stopped (SIGSTOP) keeps what is due for later,
+one that is killed never runs again, not even a ``finally`` of its own.
+
+Nothing here knows what runs on it.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from random import Random
+from typing import Any
+
+INSTANT_EVENTS_MAX = 200_000
+"""Events without any time passing, after which the run is taken for a busy loop."""
+
+SECONDS_MAX = 1_000.0
+"""Virtual seconds that a run may take; every wait within one is bounded by much less."""
+
+CLOSES_MAX = 20
+"""Nested ``finally`` blocks that wait."""
+
+
+class ProcessExitError(BaseException):
+    """The process that runs now is over. Not an ``Exception``: nothing of it may go on."""
+
+
+class LivelockError(AssertionError):
+    """Something spins without time passing."""
+
+
+class SimHandle:
+    """What ``asyncio.Handle`` and ``TimerHandle`` are to their loops, without what only a real loop asks of them."""
+
+    __slots__ = ("_when", "args", "callback", "context", "is_cancelled")
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+        when: float = 0.0,
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = contextvars.copy_context() if context is None else context
+        self.is_cancelled = False
+        self._when = when
+
+    def cancel(self) -> None:
+        """It is skipped when its time comes; what it would have called is let go at once."""
+        self.is_cancelled = True
+        self.callback, self.args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self._when
+
+
+def _nothing() -> None:
+    """In the place of a callback that was cancelled."""
+
+
+class Scheduler:
+    """The order of all events. ``now`` is in seconds."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.now = 0.0
+        self.events = 0
+        self.digest = 0
+        """Hash over the sequence of events: equal in equal runs."""
+        self.current: Process | None = None
+        self.after_event: Callable[[Process, SimLoop], None] = lambda process, loop: None
+        self._ready: deque[tuple[SimLoop, SimHandle]] = deque()
+        self._timers: list[tuple[float, int, SimLoop, SimHandle]] = []
+        self.tasks: weakref.WeakSet[SimTask] = weakref.WeakSet()
+        self.dropped: list[SimHandle] = []
+        self._running: SimLoop | None = None
+        self._serial = 0
+        self._is_over = False
+
+    def serial(self) -> int:
+        """A number that was not given before."""
+        self._serial += 1
+        return self._serial
+
+    def soon(self, loop: "SimLoop", handle: SimHandle) -> None:
+        """Run at this instant, after what is ready."""
+        self._ready.append((loop, handle))
+
+    def at(self, when: float, loop: "SimLoop", handle: SimHandle) -> None:
+        """Run when the time has come."""
+        self._serial += 1
+        heapq.heappush(self._timers, (when, self._serial, loop, handle))
+
+    def stop(self) -> None:
+        """End ``run`` after this event."""
+        self._is_over = True
+
+    def clear(self) -> None:
+        """Forget what would have run, and end what waits. Nothing may run any more."""
+        self._ready.clear()
+        self._timers.clear()
+        for task in list(self.tasks):
+            for _ in range(CLOSES_MAX):
+                # One that waits in its ``finally`` is closed there once more.
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()  # type: ignore[union-attr]
+                    break
+        self.dropped.clear()
+
+    def run(self) -> None:
+        """Event after event, until ``stop``."""
+        try:
+            self._run_all()
+        finally:
+            self.set_running(None)
+
+    def _run_all(self) -> None:
+        instant = 0
+        ready, timers = self._ready, self._timers
+        while not self._is_over:
+            if ready:
+                instant += 1
+                if instant > INSTANT_EVENTS_MAX:
+                    raise LivelockError(f"busy at {self.now:.3f} s: {ready[0]}")
+                loop, handle = ready.popleft()
+            else:
+                instant = 0
+                if not timers:
+                    raise LivelockError("everybody waits for ever")
+                when, _, loop, handle = heapq.heappop(timers)
+                if when > self.now:
+                    self.now = when
+                    if when > SECONDS_MAX:
+                        raise LivelockError(f"not over after {SECONDS_MAX} s")
+            if not handle.is_cancelled:
+                self._run(loop, handle)
+
+    def set_running(self, loop: "SimLoop | None") -> None:
+        """The loop that asyncio takes for the running one; telling it is dear, and mostly it knows."""
+        if loop is not self._running:
+            self._running = loop
+            asyncio._set_running_loop(loop)
+
+    def _run(self, loop: "SimLoop", handle: SimHandle) -> None:
+        process = loop.process
+        if process.is_dead:
+            # Kept to the end: its ``finally`` blocks must not run.
+            self.dropped.append(handle)
+            return
+        if process.is_paused:
+            process.postponed.append((loop, handle))
+            return
+        self.events += 1
+        self.digest = hash((self.digest, int(self.now * 1e6), loop.number))
+        self.current = process
+        if loop is not self._running:
+            self.set_running(loop)
+        try:
+            handle.context.run(handle.callback, *handle.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            loop.on_error(error)
+        finally:
+            self.current = None
+        self.after_event(process, loop)
+
+
+class Process:
+    """Several threads that live and die together.
+
+    ``rate``: how quick its monotonic clock runs. ``on_exit`` hears what it died of, if it died by itself.
+    ``work_ms``: how long a job of a worker thread takes.
+    """
+
+    def __init__(self, scheduler: Scheduler, name: str, *, rate: float = 1.0) -> None:
+        self.scheduler = scheduler
+        self.name = name
+        self.rate = rate
+        self.began = scheduler.now
+        self.boot_s = scheduler.rng.uniform(1_000, 9_000)
+        self.is_dead = False
+        self.is_paused = False
+        self.postponed: deque[tuple[SimLoop, SimHandle]] = deque()
+        self.workers = SimLoop(self)
+        self.make_loop: Callable[[Process], SimLoop] = SimLoop
+        self.work_ms: Callable[[], float] = lambda: 0.0
+        self.on_exit: Callable[[BaseException], None] = lambda error: None
+        self.errors: list[BaseException | str] = []
+
+    def monotonic(self) -> float:
+        """Its clock, in seconds."""
+        return self.boot_s + (self.scheduler.now - self.began) * self.rate
+
+    def exit(self, error: BaseException) -> None:
+        """Die by itself; what runs now ends here."""
+        if not self.is_dead:
+            self.is_dead = True
+            self.on_exit(error)
+        raise ProcessExitError(self.name)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """SIGCONT: what is due runs now, in its order."""
+        self.is_paused = False
+        postponed, self.postponed = self.postponed, deque()
+        for loop, handle in postponed:
+            self.scheduler.soon(loop, handle)
+
+    def loop(self) -> "SimLoop":
+        """Another thread of it."""
+        return self.make_loop(self)
+
+
+class SimTask(asyncio.Task):  # type: ignore[type-arg]
+    """A task whose hash is a serial number: sets of tasks are walked through in the same order in every run."""
+
+    def __init__(self, coro: Any, *, loop: "SimLoop", **named: Any) -> None:
+        self._serial = loop.process.scheduler.serial()
+        super().__init__(coro, loop=loop, **named)
+        self._log_destroy_pending = False
+        loop.scheduler.tasks.add(self)
+
+    def __hash__(self) -> int:
+        return self._serial
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """One thread's event loop on the scheduler's time. ``sockets`` adds what it does with the network."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.scheduler = process.scheduler
+        self.number = process.scheduler.serial()
+        self.is_ended = False
+        self._woken_at = 0.0
+
+    # What asyncio asks of a loop.
+
+    def time(self) -> float:
+        return self.process.monotonic()
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.is_ended
+
+    def is_closed(self) -> bool:
+        return self.is_ended
+
+    def close(self) -> None:
+        self.is_ended = True
+
+    def stop(self) -> None:
+        self.is_ended = True
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Any = None
+    ) -> SimTask:
+        return SimTask(coro, loop=self, name=name, context=context)
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> SimHandle:
+        handle = SimHandle(callback, args, context)
+        if self.process.is_dead:
+            # Kept, so that it does not end as a dropped coroutine.
+            self.scheduler.dropped.append(handle)
+        else:
+            self.scheduler._ready.append((self, handle))
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> SimHandle:
+        if self.is_ended:
+            raise RuntimeError("the loop is closed")
+        handle = SimHandle(callback, args, context)
+        # How long a thread takes to wake up: other threads get their turns in between. First come, first served.
+        scheduler = self.scheduler
+        self._woken_at = max(self._woken_at, scheduler.now + scheduler.rng.expovariate(5_000))
+        scheduler.at(self._woken_at, self, handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> SimHandle:
+        return self.call_at(self.process.monotonic() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> SimHandle:
+        handle = SimHandle(callback, args, context, when)
+        process = self.process
+        due = process.began + (when - process.boot_s) / process.rate
+        # Just after it is due: a clock that was rounded down must not wake anybody too early.
+        self.scheduler.at(max(self.scheduler.now, due + 1e-7), self, handle)
+        return handle
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> "asyncio.Future[Any]":
+        """A worker thread of this process does the job after a while."""
+        del executor
+        future = self.create_future()
+        self.scheduler.at(
+            self.scheduler.now + self.process.work_ms() / 1000,
+            self.process.workers,
+            SimHandle(self._work, (future, func, args), None),
+        )
+        return future
+
+    def _work(self, future: "asyncio.Future[Any]", func: Callable[..., Any], args: Any) -> None:
+        error: BaseException | None = None
+        result: object = None
+        # A worker thread runs no loop.
+        self.scheduler.set_running(None)
+        try:
+            result = func(*args)
+        except ProcessExitError:
+            raise
+        except BaseException as raised:
+            error = raised
+        if not self.is_ended:
+            self.call_soon_threadsafe(_settle, future, result, error)
+
+    def on_error(self, error: BaseException) -> None:
+        """A callback raised."""
+        if not self.process.is_dead:
+            self.process.errors.append(error)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self.process.is_dead:
+            self.process.errors.append(context.get("exception") or str(context["message"]))
+
+
+def _settle(future: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,490 @@
+"""The network between simulated machines: byte streams that are late, stuck, cut, broken and tampered with.
+
+What production code calls (``socket.socket`` and the socket methods of a loop) ends here, so frames, handshakes and
+links are the real ones. A stream keeps the promises of TCP and not one more: bytes arrive in order or not at all; a cut
+is noticed by nobody until the kernel gives up on unanswered bytes; a killed process resets its connections, a machine
+without power says nothing. A tampering box in between drops, doubles, swaps or flips pieces of a stream, which TCP
+would not let through: the frames' own checks must catch it.
+"""
+
+import asyncio
+import errno
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.cluster.threads import Process, Scheduler, SimLoop
+
+if TYPE_CHECKING:
+    from random import Random
+
+Address = tuple[str, int]
+
+GIVE_UP_S = 5.0
+"""The kernel breaks a connection whose bytes stay unanswered for so long (TCP_USER_TIMEOUT)."""
+KEEPALIVE_S = 5.0
+"""A connection that is silent is found to be dead after so long (TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT)."""
+SYN_RETRY_S = 1.0
+RETRANSMIT_S = 0.2
+MACHINE_PORT = 7082
+
+
+class Wires:
+    """Who reaches whom. Machines are named by host; ``down`` ones have no power."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.rng: Random = scheduler.rng
+        self.latency_ms = 1.0
+        self.tail_chance = 0.0
+        self.tail_ms = 50.0
+        self.tamper_chance = 0.0
+        self.tampered = 0
+        self.cuts: set[tuple[str, str]] = set()
+        """(from, to): what is sent that way does not arrive while it lasts."""
+        self.down: set[str] = set()
+        self.listeners: dict[Address, SimSocket] = {}
+        self.ends: dict[End, None] = {}
+        self.ground = Process(scheduler, "network").loop()
+
+    def delay_s(self) -> float:
+        """Of one piece, one way."""
+        rng = self.rng
+        late = rng.random() < self.tail_chance
+        return (rng.expovariate(1 / self.latency_ms) + late * rng.uniform(0, self.tail_ms)) / 1000
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Whether nothing gets through that way."""
+        return (source, target) in self.cuts or source in self.down or target in self.down
+
+    def heal(self) -> None:
+        """Everything gets through again, what is stuck included."""
+        self.cuts.clear()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send again what was stuck and is not any more."""
+        for end in list(self.ends):
+            end.retransmit()
+
+    def clear(self) -> None:
+        """Forget every connection."""
+        self.listeners.clear()
+        self.ends.clear()
+
+    def later(self, delay_s: float, action: Callable[..., None], *args: object) -> None:
+        """Something in the network itself."""
+        self.ground.call_later(delay_s, action, *args)
+
+    def kill(self, process: Process) -> None:
+        """Its sockets are closed by the kernel, if there is power to tell anybody."""
+        for address in [a for a, s in self.listeners.items() if s.process is process]:
+            del self.listeners[address]
+        for end in [end for end in self.ends if end.process is process]:
+            end.die()
+
+    def dial(self, dialler: "SimSocket", address: Address, done: "asyncio.Future[None]") -> None:
+        """A SYN, repeated until it is answered or its sender gives up."""
+        if done.done() or dialler.process.is_dead:
+            return
+        source, target = dialler.host, address[0]
+        if self.is_cut(source, target) or self.is_cut(target, source):
+            self.later(SYN_RETRY_S, self.dial, dialler, address, done)
+            return
+        self.later(self.delay_s() + self.delay_s(), self._answer, dialler, address, done)
+
+    def _answer(self, dialler: "SimSocket", address: Address, done: "asyncio.Future[None]") -> None:
+        if done.done() or dialler.process.is_dead:
+            return
+        source, target = dialler.host, address[0]
+        if self.is_cut(source, target) or self.is_cut(target, source):
+            self.later(SYN_RETRY_S, self.dial, dialler, address, done)
+            return
+        listener = self.listeners.get(address)
+        loop = done.get_loop()
+        if listener is None or listener.process.is_dead:
+            refusal = ConnectionRefusedError(errno.ECONNREFUSED, f"{address} refused")
+            loop.call_soon(_fail, done, refusal)
+            return
+        near, far = End(self, dialler.process, source), End(self, listener.process, target)
+        near.other, far.other = far, near
+        self.ends[near] = self.ends[far] = None
+        dialler.end = near
+        listener.take(far)
+        loop.call_soon(_succeed, done)
+
+
+def _succeed(done: "asyncio.Future[None]") -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _fail(done: "asyncio.Future[Any]", error: BaseException) -> None:
+    if not done.done():
+        done.set_exception(error)
+
+
+class End:
+    """One end of a connection: what arrived and was not read, and what was sent and is stuck."""
+
+    def __init__(self, wires: Wires, process: Process, host: str) -> None:
+        self.wires = wires
+        self.process = process
+        self.host = host
+        self.other: End
+        self.received = bytearray()
+        self.is_finished = False
+        """The other end hung up, and all that it sent before has arrived."""
+        self.is_broken = False
+        self.is_closed = False
+        self.stuck: deque[bytes | None] = deque()
+        self.on_bytes: Callable[[], None] = lambda: None
+        self._last = 0.0
+        self._stuck_at: float | None = None
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What the network has not taken yet."""
+        return sum(len(piece) for piece in self.stuck if piece)
+
+    def send(self, piece: bytes | None) -> None:
+        """Put bytes on the wire; None hangs up behind them."""
+        if self.is_broken or self.is_closed or self.process.is_dead:
+            return
+        if piece is None:
+            self.is_closed = True
+        if self.stuck or self.wires.is_cut(self.host, self.other.host):
+            self._hold(piece)
+        else:
+            self._transmit(piece)
+
+    def _hold(self, piece: bytes | None) -> None:
+        if self.is_closed and self not in self.wires.ends:
+            # It hung up behind a cut, and nobody is left who would say so again: a probe finds nobody.
+            self.wires.later(KEEPALIVE_S, self.other.break_off)
+            return
+        self.stuck.append(piece)
+        if self._stuck_at is None:
+            self._stuck_at = self.wires.scheduler.now
+            self.wires.later(GIVE_UP_S, self._give_up, self._stuck_at)
+
+    def _give_up(self, since: float) -> None:
+        if self._stuck_at == since and self.stuck:
+            self.break_off()
+
+    def retransmit(self) -> None:
+        """The way is free again: soon all goes out that was stuck."""
+        if self.stuck and not self.wires.is_cut(self.host, self.other.host):
+            self.wires.later(self.wires.rng.uniform(0, RETRANSMIT_S), self._resend)
+
+    def _resend(self) -> None:
+        if self.wires.is_cut(self.host, self.other.host):
+            return
+        pieces, self.stuck = self.stuck, deque()
+        self._stuck_at = None
+        for piece in pieces:
+            self._transmit(piece)
+
+    def _transmit(self, piece: bytes | None) -> None:
+        wires = self.wires
+        pieces: list[bytes | None] = [piece]
+        if piece and wires.tamper_chance and wires.rng.random() < wires.tamper_chance:
+            wires.tampered += 1
+            pieces = _tampered(piece, wires.rng)
+        for part in pieces:
+            arrives = max(self._last + 1e-6, wires.scheduler.now + wires.delay_s())
+            self._last = arrives
+            wires.later(arrives - wires.scheduler.now, self._arrive, part)
+
+    def _arrive(self, piece: bytes | None) -> None:
+        """At the other end."""
+        if self.wires.is_cut(self.host, self.other.host):
+            self._hold(piece)
+            return
+        if self.stuck:
+            # What was sent later must not overtake what is stuck.
+            self.stuck.append(piece)
+            return
+        self.other.take(piece)
+
+    def take(self, piece: bytes | None) -> None:
+        """Bytes from the other end, or its hanging up."""
+        if self.process.is_dead or self.is_closed:
+            if piece is not None:
+                self.other.break_soon()
+            return
+        if piece is None:
+            self.is_finished = True
+        else:
+            self.received += piece
+        self.on_bytes()
+
+    def break_soon(self) -> None:
+        """A reset is on its way here."""
+        if not self.is_broken:
+            self.wires.later(self.wires.delay_s(), self._reset)
+
+    def _reset(self) -> None:
+        if self.wires.is_cut(self.other.host, self.host):
+            self.wires.later(KEEPALIVE_S, self.break_off)
+        else:
+            self.break_off()
+
+    def break_off(self) -> None:
+        """The kernel says that the connection is gone."""
+        if not self.is_broken and not self.process.is_dead:
+            self.is_broken = True
+            self.stuck.clear()
+            # If the other end is not told of it, and says nothing itself, a probe tells it.
+            self.wires.later(KEEPALIVE_S, self.other.break_off)
+            self.on_bytes()
+        self.wires.ends.pop(self, None)
+
+    def abort(self) -> None:
+        """Its owner closes it at once; what is stuck is lost."""
+        self.wires.ends.pop(self, None)
+        if not self.is_closed and not self.is_broken:
+            self.stuck.clear()
+            self.send(None)
+        self.is_closed = True
+
+    def die(self) -> None:
+        """The process is gone."""
+        self.stuck.clear()
+        self.wires.ends.pop(self, None)
+        if self.is_closed:
+            return
+        if self.host in self.wires.down:
+            # Nobody is told: who sends nothing learns it from a probe that is not answered, or answered by a stranger.
+            self.wires.later(KEEPALIVE_S, self.other.break_off)
+        else:
+            self.other.break_soon()
+
+
+def _tampered(piece: bytes, rng: "Random") -> list[bytes | None]:
+    kind = rng.choice(("drop", "double", "flip", "swap", "cut"))
+    half = rng.randrange(len(piece))
+    match kind:
+        case "drop":
+            return []
+        case "double":
+            return [piece, piece]
+        case "swap":
+            return [piece[half:], piece[:half]]
+        case "cut":
+            return [piece[:half]]
+    changed = bytearray(piece)
+    changed[half] ^= 1 << rng.randrange(8)
+    return [bytes(changed)]
+
+
+class SimSocket:
+    """Stands in for ``socket.socket``."""
+
+    family = socket.AF_INET
+    type = socket.SOCK_STREAM
+
+    def __init__(self, wires: Wires, process: Process, host: str) -> None:
+        self.wires = wires
+        self.process = process
+        self.host = host
+        self.end: End | None = None
+        self.address: Address = (host, 0)
+        self.backlog: deque[SimSocket] = deque()
+        self.on_readable: Callable[[], None] | None = None
+        self.loop: SimLoop | None = None
+        self.is_closed = False
+
+    def setblocking(self, flag: bool) -> None:
+        """They never block."""
+
+    def setsockopt(self, *options: object) -> None:
+        """The simulated kernel does what the options ask for anyway."""
+
+    def bind(self, address: Address) -> None:
+        self.address = address
+
+    def listen(self, backlog: int = 0) -> None:
+        del backlog
+        self.wires.listeners[self.address] = self
+
+    def getsockname(self) -> Address:
+        return self.address
+
+    def getpeername(self) -> Address:
+        assert self.end is not None
+        return (self.end.other.host, MACHINE_PORT)
+
+    def take(self, end: End) -> None:
+        """Somebody dialled."""
+        accepted = SimSocket(self.wires, self.process, self.host)
+        accepted.end = end
+        self.backlog.append(accepted)
+        self.notify()
+
+    def notify(self) -> None:
+        """Let the owner know that there is somebody to accept."""
+        if self.on_readable is not None and self.loop is not None:
+            self.loop.call_soon(self._call_owner)
+
+    def _call_owner(self) -> None:
+        if self.on_readable is not None and self.backlog:
+            self.on_readable()
+
+    def accept(self) -> "tuple[SimSocket, Address]":
+        if not self.backlog:
+            raise BlockingIOError(errno.EAGAIN, "nobody dialled")
+        accepted = self.backlog.popleft()
+        return accepted, accepted.getpeername()
+
+    def close(self) -> None:
+        if self.wires.listeners.get(self.address) is self:
+            del self.wires.listeners[self.address]
+        if self.end is not None and not self.is_closed:
+            self.end.abort()
+        self.is_closed = True
+
+    def detach(self) -> End:
+        """A transport takes the connection over."""
+        end, self.end = self.end, None
+        assert end is not None, "a socket that is not connected"
+        return end
+
+
+class SimTransport(asyncio.Transport):
+    """A connection under a protocol."""
+
+    def __init__(self, loop: "NetLoop", end: End, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self._loop = loop
+        self._end = end
+        self._protocol = protocol
+        self._high = 1 << 16
+        self._is_reading = True
+        self._is_closing = False
+        self._is_full = False
+        self._is_scheduled = False
+        end.on_bytes = self._wake
+        loop.call_soon(protocol.connection_made, self)
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_scheduled = False
+        end = self._end
+        if self._is_closing:
+            return
+        if end.is_broken:
+            self._lose(ConnectionResetError(errno.ECONNRESET, "connection reset"))
+            return
+        if self._is_full and end.waiting_bytes <= self._high:
+            self._is_full = False
+            self._protocol.resume_writing()
+        if end.received and self._is_reading:
+            data = bytes(end.received)
+            end.received.clear()
+            self._protocol.data_received(data)
+        if end.is_finished and self._is_reading and not self._is_closing:
+            self._lose(None)
+
+    def _lose(self, error: Exception | None) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            self._end.abort()
+            self._loop.call_soon(self._protocol.connection_lost, error)
+
+    def write(self, data: Any) -> None:
+        if not self._is_closing:
+            self._end.send(bytes(data))
+            if not self._is_full and self._end.waiting_bytes > self._high:
+                self._is_full = True
+                self._protocol.pause_writing()
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(list_of_data))
+
+    def get_write_buffer_size(self) -> int:
+        return self._end.waiting_bytes
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        del low
+        self._high = (1 << 16) if high is None else high
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        self._is_reading = True
+        self._wake()
+
+    def abort(self) -> None:
+        self._lose(None)
+
+    def close(self) -> None:
+        """What is stuck may still leave."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._end.send(None)
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+
+class NetLoop(SimLoop):
+    """A thread of a process that has a network."""
+
+    async def getaddrinfo(self, host: str, port: int, **named: Any) -> list[Any]:  # type: ignore[override]
+        del named
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
+
+    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+        fd.loop = self
+        fd.on_readable = lambda: callback(*args)
+        fd.notify()
+
+    def remove_reader(self, fd: Any) -> bool:
+        fd.on_readable = None
+        return True
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        done = self.create_future()
+        sock.wires.dial(sock, tuple(address), done)
+        await done
+
+    async def sock_sendall(self, sock: Any, data: Any) -> None:
+        if sock.end is None or sock.end.is_broken:
+            raise ConnectionResetError(errno.ECONNRESET, "connection reset")
+        sock.end.send(bytes(data))
+
+    async def sock_recv(self, sock: Any, nbytes: int) -> bytes:
+        end = sock.end
+        while not end.received and not end.is_finished:
+            if end.is_broken or sock.is_closed:
+                raise ConnectionResetError(errno.ECONNRESET, "connection reset")
+            waiting = self.create_future()
+            end.on_bytes = lambda waiting=waiting: self.call_soon(_succeed, waiting)
+            await waiting
+        end.on_bytes = lambda: None
+        data = bytes(end.received[:nbytes])
+        del end.received[:nbytes]
+        return data
+
+    async def create_connection(self, protocol_factory: Any, *, sock: Any, **named: Any) -> Any:  # type: ignore[override]
+        del named
+        return self._connected(protocol_factory, sock)
+
+    async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **named: Any) -> Any:  # type: ignore[override]
+        del named
+        return self._connected(protocol_factory, sock)
+
+    def _connected(self, protocol_factory: Any, sock: SimSocket) -> tuple[SimTransport, Any]:
+        if sock.end is None:
+            raise OSError(errno.EBADF, "the socket is closed")
+        protocol = protocol_factory()
+        return SimTransport(self, sock.detach(), protocol), protocol

@@ -1,0 +1,311 @@
+"""One run: machines, network, clients and faults, all drawn from one seed."""
+
+import asyncio
+import gc
+import sys
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from http_api.ports import NewTopic
+from storage.errors import MilenaError
+from tests.sim.cluster.clients import Clients
+from tests.sim.cluster.faults import Faults
+from tests.sim.cluster.history import History
+from tests.sim.cluster.invariants import Checker, ViolationError
+from tests.sim.cluster.machine import Machine, NodeProcess
+from tests.sim.cluster.parts import PART_CHANCE, PARTS
+from tests.sim.cluster.platform import simulated
+from tests.sim.cluster.threads import Process, Scheduler, SimLoop
+from tests.sim.cluster.wires import Wires
+
+TOPIC = "t"
+FIRST_LEADERS_S = 30.0
+WHOLE_S = 60.0
+"""Virtual seconds after the last fault within which everything must be led, writable and in sync."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a run is made of, besides its seed. ``seconds``: virtual, of faults."""
+
+    nodes: int = 3
+    """Voters."""
+    observers: int | None = None
+    """Nodes that joined without a vote; None: drawn from the seed."""
+    seconds: float = 15.0
+    partitions: int = 2
+    kinds: tuple[str, ...] = ()
+    """Of faults; empty: drawn from the seed."""
+    parts: tuple[str, ...] | None = None
+    """Names of ``tests.sim.cluster.parts.PARTS``; None: drawn from the seed."""
+
+    def command(self, seed: int) -> str:
+        """The command that replays a run."""
+        words = [f"python -m tests.sim.cluster --seed {seed}"]
+        default = Options()
+        words += [
+            f"--{name} {getattr(self, name):g}"
+            for name in ("nodes", "seconds", "partitions")
+            if getattr(self, name) != getattr(default, name)
+        ]
+        if self.observers is not None:
+            words.append(f"--observers {self.observers}")
+        if self.kinds:
+            words.append(f"--faults {','.join(self.kinds)}")
+        if self.parts is not None:
+            words.append(f"--parts {','.join(self.parts) or 'none'}")
+        return " ".join(words)
+
+
+class World:
+    """One run. ``problems``: what was broken, the first one first."""
+
+    def __init__(self, seed: int, options: Options) -> None:
+        self.seed = seed
+        self.options = options
+        self.scheduler = Scheduler(seed)
+        self.rng = self.scheduler.rng
+        self.wires = Wires(self.scheduler)
+        drawn = self.rng.choice((0, 0, 1, 2))
+        observers = drawn if options.observers is None else options.observers
+        self.voter_ids = tuple(range(1, options.nodes + 1))
+        self.node_ids = tuple(range(1, options.nodes + observers + 1))
+        self.lag_ms_max = self.rng.choice((2_000, 10_000))
+        self.housekeeping_ms = self.rng.choice((500, 2_000))
+        """Between two looks for segments to close, to compact, to forget."""
+        self.log_bytes_max = self.rng.choice((3_000, 8_000, 64 << 20))
+        self.topic_id = ""
+        self.disk_ms = self.rng.choice((0.2, 2.0, 8.0))
+        self.slow_disk_chance = self.rng.choice((0.0, 0.0, 0.02))
+        self.lines: list[str] = []
+        self.problems: list[str] = []
+        self.buried: list[NodeProcess] = []
+        self._incarnations = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self.has_healed = False
+        self.checker = Checker(self)
+        self.scheduler.after_event = self._after_event
+        self.machines = {node_id: Machine(self, node_id) for node_id in self.node_ids}
+        self.director = Process(self.scheduler, "director").loop()
+        self.client_process = Process(self.scheduler, "clients")
+        self.client_loop = self.client_process.loop()
+        self.clients = Clients(self)
+        chosen = self._draw_parts() if options.parts is None else options.parts
+        self.parts = [PARTS[name](self) for name in chosen]
+        self.faults = Faults(self)
+
+    def _draw_parts(self) -> list[str]:
+        return [name for name in PARTS if self.rng.random() < PART_CHANCE]
+
+    @property
+    def digest(self) -> str:
+        """Hash over the sequence of all events so far."""
+        return f"{self.scheduler.digest & (1 << 64) - 1:016x}"
+
+    @property
+    def history(self) -> History:
+        """What clients of the first topic did."""
+        return self.clients.history
+
+    # What machines and faults ask.
+
+    def next_incarnation(self) -> int:
+        """Larger than any before."""
+        self._incarnations += 1
+        return self._incarnations
+
+    def work_ms(self) -> float:
+        """How long a job on a worker thread takes: it waits for the disk."""
+        slow = self.rng.random() < self.slow_disk_chance
+        return self.rng.expovariate(1 / self.disk_ms) + slow * self.rng.uniform(0, 800)
+
+    def note(self, what: str) -> None:
+        """A line of the run's story."""
+        self.lines.append(f"{self.scheduler.now:9.4f} {what}")
+
+    def fail(self, what: str) -> None:
+        """An invariant is broken."""
+        self.problems.append(f"{self.scheduler.now:.4f} {what}")
+        self.scheduler.stop()
+
+    def _after_event(self, process: Process, loop: SimLoop) -> None:
+        if process.errors:
+            self.fail(f"{process.name}: {process.errors[0]!r}")
+        if type(process) is NodeProcess and not process.is_dead:
+            try:
+                if loop is process.data:
+                    self.checker.check_replicas(process)
+                else:
+                    self.checker.check_core(process)
+            except ViolationError as violation:
+                self.fail(str(violation))
+
+    # The run.
+
+    def run(self) -> list[str]:
+        """To the end, or to the first problem."""
+        report, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+        # What was there before is none of the garbage that is looked for in the end.
+        gc.freeze()
+        try:
+            with simulated(self.scheduler, self.wires, log_bytes_max=self.log_bytes_max):
+                self._spawn(self.director, self._direct)
+                self.scheduler.run()
+        except AssertionError as error:
+            self.problems.append(repr(error))
+        finally:
+            self._bury()
+            gc.unfreeze()
+            sys.unraisablehook = report
+        return self.problems
+
+    def _spawn(self, loop: SimLoop, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def guarded() -> None:
+            try:
+                await make()
+            except ViolationError as violation:
+                self.fail(str(violation))
+            except (asyncio.CancelledError, GeneratorExit):
+                raise
+            except BaseException as error:
+                self.fail(f"{error!r} {traceback.format_exc(limit=-4)}")
+
+        loop.call_soon(lambda: self._tasks.append(loop.create_task(guarded())))
+
+    async def _direct(self) -> None:
+        for machine in self.machines.values():
+            machine.start()
+        await self.until(self._is_up, FIRST_LEADERS_S, "the cluster did not come up")
+        topic = NewTopic(
+            name=TOPIC,
+            partition_count=self.options.partitions,
+            replication_factor=min(3, len(self.node_ids)),
+            # Batches of some clients say that they are of 1970.
+            configs={"min.insync.replicas": "2", "retention.ms": "-1"},
+        )
+        self.topic_id = await self.create(topic)
+        for part in self.parts:
+            await part.prepare()
+        await self.until(self.is_whole, FIRST_LEADERS_S, "the topic is not led everywhere")
+        for client in self.clients.all():
+            self._spawn(self.client_loop, client)
+        for part in self.parts:
+            for client in part.clients.all():
+                self._spawn(self.client_loop, client)
+        await self.faults.strike(self.options.seconds)
+        self.note("healed")
+        self.has_healed = True
+        self.faults.heal()
+        await self.until(self.is_whole, WHOLE_S, "liveness: not whole again")
+        await self.clients.finish()
+        for part in self.parts:
+            await part.clients.finish()
+        await self.until(self._is_settled, WHOLE_S, "liveness: not settled")
+        await self.until(self._is_even, WHOLE_S, "liveness: replicas do not become equal")
+        self.checker.check_end()
+        for clients in (self.clients, *(part.clients for part in self.parts)):
+            clients.history.judge(self.checker.final_values(clients.topic_id))
+            self.problems += clients.history.problems
+        self.scheduler.stop()
+
+    async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        """Wait for it."""
+        deadline = self.scheduler.now + seconds
+        while not condition():
+            if self.scheduler.now > deadline:
+                raise ViolationError(f"{what}: {self.checker.summary()}")
+            await asyncio.sleep(0.02)
+
+    async def create(self, topic: NewTopic) -> str:
+        """A topic, before anything goes wrong; returns its id."""
+        while True:
+            process = self.machines[1].process
+            assert process is not None
+            try:
+                created = await process.ask(lambda ports: ports.metadata.create_topic(topic))
+            except MilenaError as error:
+                self.note(f"create: {error}")
+                await asyncio.sleep(0.1)
+            else:
+                return created.topic_id
+
+    def _is_up(self) -> bool:
+        return all(
+            m.process is not None and m.process.node is not None and m.process.ports is not None
+            and m.process.node.membership.is_unfenced
+            for m in self.machines.values()
+        )  # fmt: skip
+
+    def is_whole(self) -> bool:
+        """Every partition is led by a running node, its isr is everybody, and it stays where it is."""
+        if not self._is_up():
+            return False
+        image = self.checker.newest_image()
+        if image.topic(TOPIC) is None:
+            return False
+        for key, state in image.partitions.items():
+            if set(state.isr) != set(state.replicas) or state.leader is None or state.moving:
+                return False
+            runner = self.checker.runner(state.leader, key)
+            if runner is None or runner.leader is None or not runner.leader.is_established:
+                return False
+        return True
+
+    def _is_settled(self) -> bool:
+        return all(part.is_settled() for part in self.parts) and self.is_whole()
+
+    def _is_even(self) -> bool:
+        """Replicas are equally far, and nobody has anything of one that is not its own."""
+        image = self.checker.newest_image()
+        for key, state in image.partitions.items():
+            runners = [self.checker.runner(replica, key) for replica in state.replicas]
+            ends = {
+                (
+                    runner.log.log_start_offset,
+                    runner.log.log_end_offset,
+                    runner.log.stored_end_offset,
+                    runner.high_watermark,
+                )
+                for runner in runners
+                if runner is not None
+            }
+            if None in runners or len(ends) != 1 or len(set(next(iter(ends))[1:])) != 1:
+                return False
+            if any(
+                machine.files_of(key)
+                for node_id, machine in self.machines.items()
+                if node_id not in state.replicas
+            ):
+                return False
+        return True
+
+    def _bury(self) -> None:
+        """Collect what is left, whose ``finally`` blocks run now and have nothing to run on."""
+        for machine in self.machines.values():
+            if machine.process is not None:
+                machine.process.is_dead = True
+                self.buried.append(machine.process)
+                machine.process = None
+            machine.callers.clear()
+        for process in self.buried:
+            process.node = None
+            process.postponed.clear()
+        for process in (self.client_process, self.director.process, self.wires.ground.process):
+            process.is_dead = True
+        self.scheduler.after_event = lambda process, loop: None
+        self.wires.clear()
+        self.buried.clear()
+        for _ in range(3):
+            # What a first round closes may have held more.
+            self.scheduler.clear()
+            if not gc.collect():
+                break
+
+
+def run_world(seed: int, options: Options | None = None) -> World:
+    """A whole run; see ``problems``."""
+    world = World(seed, options or Options())
+    world.run()
+    return world

@@ -1,0 +1,227 @@
+"""How members reach the simulated cluster: through the ports that the HTTP server is built from, on any node."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from http_api.group_ports import Heartbeat, HeartbeatAnswer, NewConsumer, OffsetToCommit, Seek
+from http_api.ports import FetchRequest, Ports
+from storage.batch import decode_columns, iterate_batches
+from storage.errors import (
+    ConsumerExistsError,
+    ConsumerNotFoundError,
+    CorruptBatchError,
+    FateUnknownError,
+    GroupNotFoundError,
+    MemberNotFoundError,
+    MilenaError,
+    StaleMemberEpochError,
+)
+from tests.sim.cluster.world import TOPIC
+from tests.support.group_members import Assigned, Beat, FencedError, RefusedError, UnknownError
+from tests.support.rest_members import GoneError
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.machine import NodeProcess
+    from tests.sim.cluster.world import World
+
+T = TypeVar("T")
+
+PATIENCE_S = 8.0
+"""A member's connection; longer than any node makes it wait."""
+FETCH_BYTES = 1 << 14
+REST_WAIT_MS = 200
+
+
+class SimCalls:
+    """Calls to any node that runs."""
+
+    def __init__(self, world: "World", group: str) -> None:
+        self._world = world
+        self.group = group
+
+    def _some_node(self) -> "NodeProcess":
+        running = [
+            m.process
+            for m in self._world.machines.values()
+            if m.process is not None and m.process.ports is not None
+        ]
+        if not running:
+            raise RefusedError("no node runs")
+        return self._world.rng.choice(running)
+
+    async def _ask(self, make: Callable[[Ports], Coroutine[Any, Any, T]]) -> T:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._some_node().ask(make)
+        except TimeoutError as error:
+            raise UnknownError("no answer") from error
+        except FateUnknownError as error:
+            raise UnknownError(str(error)) from error
+        except CorruptBatchError as error:
+            # A reader checks what it gets: one machine may have flipped bits, and so may the network.
+            if not self._world.faults.has_lost_any and not self._world.wires.tampered:
+                raise
+            raise UnknownError(str(error)) from error
+        except ConsumerNotFoundError as error:
+            raise GoneError(str(error)) from error
+        except (MemberNotFoundError, StaleMemberEpochError) as error:
+            raise FencedError(str(error)) from error
+        except MilenaError as error:
+            self._world.note(f"    {type(error).__name__}: {error}")
+            raise RefusedError(str(error)) from error
+
+    async def committed(self) -> dict[int, int]:
+        """By partition."""
+
+        async def ask(ports: Ports) -> dict[int, int]:
+            try:
+                found = await ports.groups.committed(self.group)
+            except GroupNotFoundError:
+                return {}
+            return {offset.partition: offset.offset for offset in found}
+
+        return await self._ask(ask)
+
+
+class SimGroupApi(SimCalls):
+    """A ``GroupApi``."""
+
+    def __init__(self, world: "World", group: str, *, assignor: str, session_s: float) -> None:
+        super().__init__(world, group)
+        self._assignor = assignor
+        self._session_ms = int(session_s * 1000)
+
+    async def heartbeat(self, beat: Beat) -> Assigned:
+        """Join, stay, leave."""
+        is_new = beat.epoch == 0
+        sent = Heartbeat(
+            member_id=beat.member,
+            member_epoch=beat.epoch,
+            topics=(TOPIC,) if is_new else None,
+            assignor=self._assignor if is_new else None,
+            session_timeout_ms=self._session_ms if is_new else None,
+            rebalance_timeout_ms=2 * self._session_ms if is_new else None,
+            owned=tuple((TOPIC, partition) for partition in sorted(beat.owned)),
+            wait_ms=beat.wait_ms,
+        )
+        answer: HeartbeatAnswer = await self._ask(
+            lambda ports: ports.groups.heartbeat(self.group, sent)
+        )
+        return Assigned(
+            epoch=answer.member_epoch,
+            generation=answer.generation,
+            interval_ms=answer.heartbeat_interval_ms,
+            assignment=frozenset(partition for _, partition in answer.assignment),
+            pending=frozenset(partition for _, partition in answer.pending),
+        )
+
+    async def commit(self, member: str, epoch: int, offsets: dict[int, int]) -> None:
+        """As a member."""
+        sent = to_commit(offsets)
+        await self._ask(
+            lambda ports: ports.groups.commit(
+                self.group, sent, member_id=member, member_epoch=epoch
+            )
+        )
+
+    async def fetch(self, partition: int, offset: int) -> list[str]:
+        """From any replica."""
+        request = FetchRequest(
+            topic=TOPIC,
+            partition=partition,
+            offset=offset,
+            timestamp_ms=None,
+            max_bytes=FETCH_BYTES,
+            timeout_ms=0,
+            is_local=False,
+        )
+
+        async def ask(ports: Ports) -> list[tuple[int, str]]:
+            result = await ports.records.fetch(request)
+            return records_of(result.batches, result.start_offset, result.high_watermark)
+
+        return [value for _, value in await self._ask(ask)]
+
+
+class SimRestApi(SimCalls):
+    """A ``RestApi``."""
+
+    async def create(self, name: str) -> None:
+        """Once."""
+        new = NewConsumer(
+            instance=name,
+            format="json",
+            auto_offset_reset="earliest",
+            is_auto_commit=False,
+            fetch_min_bytes=1,
+            request_timeout_ms=1_000,
+        )
+
+        async def ask(ports: Ports) -> None:
+            try:
+                await ports.consumers.create(self.group, new)
+            except ConsumerExistsError:
+                return
+
+        await self._ask(ask)
+
+    async def subscribe(self, name: str) -> None:
+        """To the topic."""
+        await self._ask(lambda ports: ports.consumers.subscribe(self.group, name, (TOPIC,), None))
+
+    async def delete(self, name: str) -> None:
+        """It goes."""
+        await self._ask(lambda ports: ports.consumers.delete(self.group, name))
+
+    async def records(self, name: str) -> list[tuple[int, int, str]]:
+        """What comes next."""
+
+        async def ask(ports: Ports) -> list[tuple[int, int, str]]:
+            delivered = await ports.consumers.records(
+                self.group, name, timeout_ms=REST_WAIT_MS, max_bytes=FETCH_BYTES
+            )
+            return [
+                (part.partition, offset, value)
+                for part in delivered.deliveries
+                for offset, value in records_of(part.batches, part.start_offset, part.end_offset)
+            ]
+
+        return await self._ask(ask)
+
+    async def assignments(self, name: str) -> frozenset[int]:
+        """What it reads from."""
+        found = await self._ask(lambda ports: ports.consumers.assignments(self.group, name))
+        return frozenset(partition for _, partition in found)
+
+    async def seek(self, name: str, offsets: dict[int, int]) -> None:
+        """Go on from there."""
+        seeks = [
+            Seek(topic=TOPIC, partition=partition, offset=offset)
+            for partition, offset in sorted(offsets.items())
+        ]
+        await self._ask(lambda ports: ports.consumers.seek(self.group, name, seeks))
+
+    async def commit(self, name: str) -> None:
+        """What was delivered."""
+        await self._ask(lambda ports: ports.consumers.commit(self.group, name, None))
+
+
+def to_commit(offsets: dict[int, int]) -> list[OffsetToCommit]:
+    """As ports take it."""
+    return [
+        OffsetToCommit(topic=TOPIC, partition=partition, offset=offset)
+        for partition, offset in sorted(offsets.items())
+    ]
+
+
+def records_of(batches: bytes, start: int, end: int) -> list[tuple[int, str]]:
+    """(offset, value) of the records in [start, end)."""
+    found = []
+    for position, header in iterate_batches(batches):
+        columns = decode_columns(batches, header, position, bytes_max=1 << 20)
+        for number, value in enumerate(columns.values):
+            offset = header.base_offset + number
+            if start <= offset < end:
+                found.append((offset, (value or b"").decode()))
+    return found

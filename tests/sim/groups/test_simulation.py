@@ -1,0 +1,51 @@
+"""A few seeds of consumer groups in a simulated cluster; ``python -m tests.sim.groups`` runs any number.
+
+Seeds that once found something stand in ``seeds.txt``, a line each: the number, then what it found.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.sim.groups.world import GroupOptions, run_group_world
+from tests.support.group_history import Commit, Fate, Processed
+
+FOUND = Path(__file__).with_name("seeds.txt")
+SHORT = GroupOptions(seconds=8.0)
+
+
+def _found() -> list[tuple[int, str]]:
+    lines = FOUND.read_text(encoding="utf-8").splitlines()
+    parts = [line.partition(" ") for line in lines if line and not line.startswith("#")]
+    return [(int(number), why) for number, _, why in parts]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_groups_keep_their_promises_under_faults(seed: int) -> None:
+    world = run_group_world(seed, SHORT)
+    assert world.problems == [], [*world.lines, SHORT.command(seed)]
+    for troop in world.clients.troops:
+        processed = [e for e in troop.history.of(Processed) if isinstance(e, Processed)]
+        assert sum(len(e.values) for e in processed) >= sum(troop.history.ends.values()) > 0
+        commits = [e for e in troop.history.of(Commit) if isinstance(e, Commit)]
+        assert any(e.fate is Fate.OK for e in commits)
+
+
+@pytest.mark.parametrize(("seed", "why"), _found())
+def test_what_was_found_once_stays_fixed(seed: int, why: str) -> None:
+    assert run_group_world(seed).problems == [], why
+
+
+def test_a_seed_repeats_itself() -> None:
+    options = GroupOptions(seconds=3.0)
+    one, two = (run_group_world(5, options) for _ in range(2))
+    assert one.digest == two.digest
+    assert [t.history for t in one.clients.troops] == [t.history for t in two.clients.troops]
+
+
+def test_a_failure_names_the_command_that_replays_it() -> None:
+    options = GroupOptions(members=6, consumers=0, seconds=4, kinds=("kill",))
+    words = (
+        "python -m tests.sim.groups --seed 7 --seconds 4 --members 6 --consumers 0 --faults kill"
+    )
+    assert options.command(7) == words

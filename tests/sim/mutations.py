@@ -1,0 +1,586 @@
+"""Guards of the production code, taken out one by one: does the simulation notice?
+
+    python -m tests.sim.mutations                    every guard; writes the table to tests/sim/mutations.md
+    python -m tests.sim.mutations --only lease,crc   some of them; prints the rows alone
+    python -m tests.sim.mutations --one lease        this process runs without the guard: for a look at a failure
+
+A mutation is a piece of source text of one module and what stands there instead. It is made while the module is
+imported, in a process of its own; no file is touched. A text that is not there exactly once is an error, so that the
+table cannot outlive the code.
+
+A guard that random faults cannot miss, since another one stands behind it, has a directed test instead: the same
+mutation, and the test must fail.
+"""
+
+import argparse
+import importlib.abc
+import importlib.machinery
+import os
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TABLE = Path(__file__).with_name("mutations.md")
+ROOT = Path(__file__).parents[2]
+SEEDS_MAX = 400
+SECONDS_MAX = 240.0
+SIMULATIONS = frozenset({"cluster", "raft"})
+FOUND = 1
+"""Exit code of a simulation that found something, and of pytest when a test failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """One guard. ``old`` → ``new`` in the source of ``module``.
+
+    ``by``: one of ``SIMULATIONS``, which must notice, or the test that must fail. ``options``: of the simulation, say
+    kinds of faults that make the guard matter, so that fewer seeds do.
+    """
+
+    name: str
+    guard: str
+    module: str
+    old: str
+    new: str
+    by: str = "cluster"
+    options: tuple[str, ...] = ()
+
+
+def _without(guard: str) -> tuple[str, str]:
+    return (
+        "ALL_GUARDS = frozenset(Guard)",
+        f"ALL_GUARDS = frozenset(Guard) - {{Guard.{guard}}}",
+    )
+
+
+def _raft(guard: str, sentence: str, *options: str, by: str = "raft") -> Mutation:
+    old, new = _without(guard)
+    return Mutation(
+        name=f"raft-{guard.lower()}",
+        guard=sentence,
+        module="raft_meta.consensus.guards",
+        old=old,
+        new=new,
+        by=by,
+        options=options,
+    )
+
+
+LEADER = "node.replication.leader"
+PARTITIONS = "raft_meta.machine.partitions"
+RUNNER = "node.partition_runner"
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        name="fetch-leader-epoch",
+        guard="a fetch counts only under the current leader epoch",
+        module=LEADER,
+        old="if leader_epoch != self.leader_epoch:",
+        new="if False:",
+        by="tests/unit/node/replication/test_leader.py",
+    ),
+    Mutation(
+        name="fetch-broker-epoch",
+        guard="a fetch acknowledges only under the follower's live broker epoch",
+        module=LEADER,
+        old="if broker is None or broker.broker_epoch != broker_epoch:\n            return FetchVerdict",
+        new="if broker is None:\n            return FetchVerdict",
+        by="tests/unit/node/replication/test_leader.py",
+    ),
+    Mutation(
+        name="fetch-divergence",
+        guard="a fetch whose (offset, last epoch) is not on the leader's log is told where to cut",
+        module=LEADER,
+        old="if epoch != last_epoch or offset > end:",
+        new="if offset > self.log_end:",
+    ),
+    Mutation(
+        name="sync-before-ack",
+        guard="the log is synced before the stored end moves",
+        module="storage.tickets",
+        old="            file.sync()\n        if self._directory is not None:",
+        new="            pass\n        if self._directory is not None:",
+        options=("--faults", "cut_power,cut_all_power"),
+    ),
+    Mutation(
+        name="stored-end",
+        guard="a strict topic's stored end is the synced end",
+        module="storage.partition_log",
+        old="return self._flushing.synced_end if self._config.is_strict else self._log_end_offset",
+        new="return self._log_end_offset",
+        options=("--faults", "cut_power,cut_all_power,slow_disk"),
+    ),
+    Mutation(
+        name="failed-sync",
+        guard="a failed sync stops the process",
+        module=RUNNER,
+        old="            self._context.on_fatal(error)\n            return\n        self.log.finish_sync(ticket)",
+        new="            pass\n        self.log.finish_sync(ticket)",
+        options=("--faults", "fail_sync,cut_power,cut_all_power"),
+    ),
+    Mutation(
+        name="isr-union",
+        guard="the high watermark counts every outstanding ISR proposal",
+        module=LEADER,
+        old="return self.isr.union(*(p.broker_ids for p in self.outstanding))",
+        new="return self.isr",
+    ),
+    Mutation(
+        name="isr-in-watermark",
+        guard="the high watermark waits for every member of the ISR",
+        module=LEADER,
+        old="reached = min(reached, progress.stored_end)",
+        new="pass",
+    ),
+    Mutation(
+        name="min-insync-commit",
+        guard="nothing is committed while the ISR is below min.insync.replicas",
+        module=LEADER,
+        old="        if not self.has_enough_in_sync:\n            return False",
+        new="",
+        options=("--faults", "kill,cut_power,stop"),
+    ),
+    Mutation(
+        name="min-insync-append",
+        guard="acks=all is refused before the append while the ISR is too small",
+        module=RUNNER,
+        old="if acks is Acks.ALL and not self.leader.has_enough_in_sync:",
+        new="if False:",
+        options=("--faults", "kill,cut_power,stop"),
+    ),
+    Mutation(
+        name="watermark-monotonic",
+        guard="the high watermark never falls within an epoch",
+        module=LEADER,
+        old="if reached <= self.high_watermark:",
+        new="if reached == self.high_watermark:",
+        by="tests/unit/node/replication/test_leader.py",
+    ),
+    Mutation(
+        name="join-caught-up",
+        guard="who joins the ISR has caught up to the high watermark and the epoch's start",
+        module=LEADER,
+        old="and progress.stored_end >= max(self.high_watermark, self.epoch_start_offset)",
+        new="",
+    ),
+    Mutation(
+        name="established",
+        guard="a new leader judges what is out of range only once its high watermark is re-established",
+        module=RUNNER,
+        old="            if not leader.is_established:",
+        new="            if False:",
+        by="tests/unit/node/test_partition_runner.py",
+    ),
+    Mutation(
+        name="dedup-sequences",
+        guard="an idempotent producer's sequence is written once",
+        module="node.append_queue",
+        old="verdict = self._log.producer_check(header, now_ms)",
+        new="return None",
+    ),
+    Mutation(
+        name="dedup-keys",
+        guard="an idempotency key is applied once",
+        module="node.append_queue",
+        old="entry = self._log.idempotency_lookup(key.key_hash, now_ms)",
+        new="entry = None",
+    ),
+    Mutation(
+        name="crc-recovery",
+        guard="recovery checks every batch's checksum",
+        module="storage.segment",
+        old="header = check_batch(chunk, at)",
+        new="header = decode_header(chunk, at)",
+        options=("--faults", "flip_bit,cut_power,cut_all_power"),
+    ),
+    Mutation(
+        name="crc-append",
+        guard="a follower checks what its leader sent",
+        module="storage.partition_log",
+        old="found = list(iterate_batches(data))",
+        new="from storage.batch import iterate_headers\n        found = list(iterate_headers(data))",
+        options=("--faults", "tamper,kill"),
+    ),
+    Mutation(
+        name="frame-check",
+        guard="a frame's authentication code covers its header and its place in the stream",
+        module="raft_meta.consensus.frames",
+        old='if not hmac.compare_digest(hmac.digest(self._key, covered, "sha256")[:MAC_BYTES], mac):',
+        new="if False:",
+        options=("--faults", "tamper"),
+    ),
+    Mutation(
+        name="suspect-report",
+        guard="a replica whose recovery cut something is reported suspect",
+        module="node.replicas",
+        old="if opened.log.health is not ReplicaHealth.SOUND",
+        new="if opened.log.health is ReplicaHealth.DAMAGED",
+        options=("--faults", "flip_bit,cut_all_power,kill_all"),
+    ),
+    Mutation(
+        name="suspect-election",
+        guard="a suspect is not elected while a sound member lives",
+        module="raft_meta.machine.elections",
+        old="sound = (fleet.live & frozenset(members)) - partitions.marked(partition)",
+        new="sound = fleet.live & frozenset(members)",
+        by="tests/scripts",
+    ),
+    Mutation(
+        name="damaged-serves-nothing",
+        guard="a damaged replica serves nothing",
+        module="storage.partition_log",
+        old="        if self.health is ReplicaHealth.DAMAGED:\n            raise ReplicaDamagedError(",
+        new="        if False:\n            raise ReplicaDamagedError(",
+        by="tests/unit/storage/test_recovery.py::"
+        "test_a_damaged_replica_serves_and_takes_nothing_but_what_restores_it",
+    ),
+    Mutation(
+        name="clean-marker",
+        guard="the mark of a clean stop is taken back before anything is written",
+        module="storage.data_directory",
+        old="            self._is_clean = False\n            self._store_identity()",
+        new="            pass",
+        by="tests/unit/storage/test_data_directory.py",
+    ),
+    Mutation(
+        name="directory-id",
+        guard="another directory under the same broker id leaves every ISR",
+        module="raft_meta.machine.brokers",
+        old="return before.directory_id == command.directory_id and is_epoch_known",
+        new="return True",
+        options=("--faults", "wipe,kill,pause"),
+    ),
+    Mutation(
+        name="alter-isr-cas",
+        guard="an ISR change names the partition epoch that it was made from",
+        module=PARTITIONS,
+        old="    if partition.partition_epoch != change.partition_epoch:\n        raise",
+        new="    if False:\n        raise",
+        by="tests/scripts",
+    ),
+    Mutation(
+        name="alter-isr-leader-epoch",
+        guard="an ISR change names its leader epoch",
+        module=PARTITIONS,
+        old="    if partition.leader_epoch != change.leader_epoch:",
+        new="    if False:",
+        by="tests/scripts",
+    ),
+    Mutation(
+        name="elect-cas",
+        guard="an election names the partition epoch that it was planned from",
+        module=PARTITIONS,
+        old="    if partition.partition_epoch != change.partition_epoch:\n        return None",
+        new="    if False:\n        return None",
+        by="tests/scripts",
+    ),
+    Mutation(
+        name="leader-epoch-grows",
+        guard="every change of leader raises the leader epoch",
+        module=PARTITIONS,
+        old="leader_epoch=partition.leader_epoch + (leader != partition.leader),",
+        new="leader_epoch=partition.leader_epoch,",
+    ),
+    Mutation(
+        name="controller-epoch",
+        guard="what a deposed controller decided does nothing",
+        module=PARTITIONS,
+        old="    if controller_epoch != image.controller_epoch:",
+        new="    if False:",
+        by="tests/scripts",
+    ),
+    Mutation(
+        name="lease",
+        guard="a node without a lease does not say where a partition ends",
+        module=RUNNER,
+        old="            if not has_lease:",
+        new="            if False:",
+        by="tests/unit/node/test_partition_runner.py",
+    ),
+    Mutation(
+        name="truncate-by-epoch",
+        guard="a follower cuts where its leader's epochs say, not to its own high watermark",
+        module="node.replication.follower",
+        old="offset = min(own_end, diverging_end) if own_epoch == diverging_epoch else own_end",
+        new="offset = high_watermark",
+        by="tests/unit/node/replication/test_follower.py",
+    ),
+    Mutation(
+        name="truncate-bound",
+        guard="a follower never cuts below its checkpointed high watermark",
+        module="node.replication.follower",
+        old="is_allowed=offset >= min(high_watermark, log_end) or is_unclean",
+        new="is_allowed=True",
+        by="tests/unit/node/replication/test_follower.py",
+    ),
+    Mutation(
+        name="read-below-watermark",
+        guard="readers see nothing above the high watermark",
+        module="node.reads",
+        old='end = runner.high_watermark\n        data = b""',
+        new='end = runner.log.log_end_offset\n        data = b""',
+    ),
+    Mutation(
+        name="command-once",
+        guard="a command that is proposed again is applied once",
+        module="raft_meta.machine.proposers",
+        old="    return proposer.window.get(envelope.sequence)",
+        new="    return None",
+        by="tests/scripts",
+    ),
+    Mutation(
+        name="image-hash",
+        guard="a node whose image differs from the controller's stops",
+        module="raft_meta.machine.cluster",
+        old="if command.index == image.index and command.image_hash != image_hash(image):",
+        new="if False:",
+        by="tests/unit/raft_meta/machine/test_apply.py",
+    ),
+    Mutation(
+        name="vote-on-disk",
+        guard="term and vote are written to the log",
+        module="raft_meta.consensus.wal",
+        old="            self._record(_HARD_STATE, term, voted_for)",
+        new="            pass",
+        by="raft",
+    ),
+    Mutation(
+        name="applied-order",
+        guard="the state machine is deterministic: nothing of a node's own enters it",
+        module="node.metadata",
+        old="applied = apply(self.image, index, codec.decode_envelope(command))",
+        new="applied = apply(self.image, index + (id(self) % 7 == 0), codec.decode_envelope(command))",
+    ),
+    Mutation(
+        name="commit-held",
+        guard="a member commits only what it holds",
+        module="raft_meta.machine.offsets",
+        old="if item.partition not in held.get(item.topic_id, ()):",
+        new="if False:",
+        by="tests/scripts",
+    ),
+    Mutation(
+        name="held-first",
+        guard="a partition is given out once its holder has let go",
+        module="node.groups.rebalance",
+        old="key for key in partition_sets.keys_of(member.target) if key not in holders",
+        new="key for key in partition_sets.keys_of(member.target)",
+        by="tests/unit/node/groups/test_rebalance.py",
+    ),
+    Mutation(
+        name="given-back-by-word",
+        guard="what a member does not say that it has let go stays its own",
+        module="node.groups.sessions",
+        old="return partition_sets.difference(known, owned)",
+        new="return known",
+        by="tests/unit/node/groups/test_sessions.py",
+    ),
+    Mutation(
+        name="committed-barrier",
+        guard="what is committed is told after a barrier",
+        module="node.groups.service",
+        old="        image, _ = await self._current(group)\n        return offsets_of(",
+        new="        image = self._metadata.image\n        return offsets_of(",
+        by="tests/unit/node/groups/test_coordinator.py",
+    ),
+    Mutation(
+        name="seek-ends-calls",
+        guard="a seek ends the records calls that were left behind",
+        module="node.consumers.records_call",
+        old="if session.seeks != self._seeks:",
+        new="if False:",
+        by="tests/unit/node/consumers/test_seeks.py",
+    ),
+    Mutation(
+        name="foreign-commit",
+        guard="a REST consumer that had a partition before goes on where the group is now",
+        module="node.consumers.cursor",
+        old="if is_exclusive and found != place.tried:",
+        new="if False:",
+        by="tests/unit/node/consumers/test_cursor.py",
+    ),
+    _raft("SYNC", "the Raft log is synced before a vote or an acknowledgement leaves"),
+    _raft("TRIM", "a voter truncates on conflict only"),
+    _raft("CAP", "a voter commits no further than a message has verified"),
+    _raft("CHUNKCOMMIT", "pieces of a snapshot commit nothing"),
+    _raft("SNAPSYNC", "a snapshot is synced before it is acknowledged"),
+    _raft("SNAPBACK", "an older snapshot does not take a voter back"),
+    _raft("SUFFIXCAP", "what follows an installed snapshot is not committed by it"),
+    _raft("ORPHANS", "commands that were truncated or skipped are answered"),
+    _raft("LEARNER", "a voter without its directory does not vote before it caught up", "--wipe"),
+    _raft(
+        "PREVOTE",
+        "a node campaigns only after a majority said that it would vote",
+        by="tests/unit/raft_meta/consensus/test_guards.py",
+    ),
+    _raft(
+        "ACKTERM",
+        "acknowledgements carry the term",
+        by="tests/unit/raft_meta/consensus/test_guards.py",
+    ),
+)
+
+
+class _MutatingLoader(importlib.machinery.SourceFileLoader):
+    """Compiles another text than the file's."""
+
+    mutation: Mutation
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        source = Path(path).read_text(encoding="utf-8")
+        return compile(mutated(source, self.mutation), path, "exec", dont_inherit=True)
+
+
+class _MutatingFinder(importlib.abc.MetaPathFinder):
+    def __init__(self, mutation: Mutation) -> None:
+        self._mutation = mutation
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._mutation.module:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        assert spec is not None
+        assert spec.origin is not None
+        loader = _MutatingLoader(fullname, spec.origin)
+        loader.mutation = self._mutation
+        spec.loader = loader
+        return spec
+
+
+def mutated(source: str, mutation: Mutation) -> str:
+    """The source without the guard."""
+    count = source.count(mutation.old)
+    if count != 1:
+        raise LookupError(f"{mutation.name}: found {count} times in {mutation.module}")
+    return source.replace(mutation.old, mutation.new)
+
+
+def run_one(mutation: Mutation, seeds: str) -> int:
+    """In this process, which ends with the simulation's exit code."""
+    sys.meta_path.insert(0, _MutatingFinder(mutation))
+    if mutation.by not in SIMULATIONS:
+        import pytest  # noqa: PLC0415 - only where a test is the judge
+
+        return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", str(ROOT / mutation.by)]))
+    stop = ["--stop"] if mutation.by == "raft" else []
+    sys.argv = [mutation.by, "--seeds", seeds, *stop, *mutation.options]
+    # Imported here: the guard must be gone before anything is loaded.
+    if mutation.by == "raft":
+        from tests.sim.raft.__main__ import main  # noqa: PLC0415
+    else:
+        from tests.sim.cluster.__main__ import main  # noqa: PLC0415
+    return main()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of one guard's absence. ``seeds``: how many it took; None: nobody noticed."""
+
+    mutation: Mutation
+    seeds: int | None
+    symptom: str
+    seconds: float
+
+
+def judge(mutation: Mutation) -> Verdict:
+    """Run it in a process of its own."""
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "tests.sim.mutations", "--one", mutation.name]
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Verdict(mutation=mutation, seeds=None, symptom="", seconds=SECONDS_MAX)
+    seconds = time.perf_counter() - began
+    is_found = done.returncode == FOUND
+    seeds = _seeds(done.stdout) if is_found else None
+    if not is_found and done.returncode:
+        raise RuntimeError(f"{mutation.name}: {done.stdout[-500:]}{done.stderr[-2000:]}")
+    if is_found and "LookupError" in done.stderr:
+        raise RuntimeError(done.stderr[-500:])
+    return Verdict(mutation=mutation, seeds=seeds, symptom=_symptom(done.stdout), seconds=seconds)
+
+
+def _seeds(output: str) -> int:
+    counts = [
+        int(line.split()[0])
+        for line in output.splitlines()
+        if line[:1].isdigit() and " seeds in " in line
+    ]
+    return counts[-1] if counts else 0
+
+
+def _symptom(output: str) -> str:
+    for line in output.splitlines():
+        if line.startswith("seed ") and "FAILED: " in line:
+            return line.partition("FAILED: ")[2].partition(" ")[2]
+        if line.startswith("seed ") and line.count(": ") >= 2 and "virtual s" not in line:
+            return line.partition(": ")[2]
+        if line.startswith("FAILED "):
+            return line.partition("::")[2].partition(" - ")[0]
+    return ""
+
+
+def row(verdict: Verdict) -> str:
+    """One line of the table."""
+    mutation = verdict.mutation
+    is_test = mutation.by.startswith("tests/")
+    by = f"`{mutation.by}`" if is_test else mutation.by
+    found = "fails" if is_test else str(verdict.seeds)
+    if verdict.seeds is None:
+        found = "**not found**"
+    symptom = verdict.symptom.replace("|", "/")[:140]
+    return f"| {mutation.name} | {mutation.guard} | {by} | {found} | {symptom} |"
+
+
+HEADER = """# Guards taken out
+
+Written by `python -m tests.sim.mutations` (`make mutations`). Each guard of the production code below was removed
+alone, and the simulation (or, where another guard stands behind it, a directed test) had to notice. Seeds: how many
+runs it took, the failing one included, beginning at seed 0.
+
+| guard | what it says | noticed by | seeds | first symptom |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def main() -> int:
+    """All of them, or some."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.mutations", description=__doc__)
+    parser.add_argument("--only", default="", help="names, comma separated")
+    parser.add_argument("--one", help="run this one here")
+    parser.add_argument("--seeds", default=f"0:{SEEDS_MAX}")
+    options = parser.parse_args()
+    by_name = {mutation.name: mutation for mutation in MUTATIONS}
+    if options.one:
+        return run_one(by_name[options.one], options.seeds)
+    chosen = [by_name[name] for name in options.only.split(",") if name] or list(MUTATIONS)
+    verdicts = []
+    for mutation in chosen:
+        verdict = judge(mutation)
+        verdicts.append(verdict)
+        print(f"{row(verdict)} {verdict.seconds:.0f} s", flush=True)
+    if not options.only:
+        TABLE.write_text(HEADER + "\n".join(map(row, verdicts)) + "\n", encoding="utf-8")
+    missed = sum(verdict.seeds is None for verdict in verdicts)
+    print(f"{len(verdicts)} guards, {missed} whose absence nobody noticed")
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""The list of guards, held to the code: a guard whose text has changed must be looked at again."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.sim.mutations import MUTATIONS, ROOT, SIMULATIONS, TABLE, Mutation, Verdict, mutated, row
+
+GUARDS_MIN = 20
+
+
+def _names() -> list[str]:
+    return [mutation.name for mutation in MUTATIONS]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=_names())
+def test_each_guard_stands_once_in_the_code(mutation: Mutation) -> None:
+    source = (ROOT / f"{mutation.module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    changed = mutated(source, mutation)
+    assert changed != source
+    compile(changed, mutation.module, "exec")
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=_names())
+def test_each_guard_has_a_judge(mutation: Mutation) -> None:
+    path = Path(mutation.by.partition("::")[0])
+    assert mutation.by in SIMULATIONS or (ROOT / path).exists()
+
+
+def test_there_are_enough_and_none_twice() -> None:
+    assert len(MUTATIONS) >= GUARDS_MIN
+    assert len(set(_names())) == len(MUTATIONS)
+
+
+def test_a_text_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(LookupError, match="found 0 times"):
+        mutated("", MUTATIONS[0])
+
+
+def test_the_table_names_every_guard_and_none_was_missed() -> None:
+    rows = [
+        line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")
+    ]
+    assert [line.split("|")[1].strip() for line in rows[2:]] == _names()
+    assert "not found" not in TABLE.read_text(encoding="utf-8")
+
+
+def test_a_row_says_who_noticed() -> None:
+    mutation = MUTATIONS[0]
+    found = Verdict(mutation=mutation, seeds=3, symptom="a|b", seconds=1.0)
+    assert row(found).endswith("| fails | a/b |")
+    missed = Verdict(mutation=mutation, seeds=None, symptom="", seconds=1.0)
+    assert "**not found**" in row(missed)
