@@ -6,6 +6,8 @@ refused at the spot, since what follows could not be read either.
 
 import re
 
+import orjson
+
 from http_api.schemas import parse_json
 from storage.errors import MalformedRequestError, MilenaError, RequestTooLargeError
 
@@ -39,9 +41,13 @@ class JsonTexts:
 
     def feed(self, data: bytes) -> tuple[list[object], MilenaError | None]:
         """The objects that have ended by now, and what is wrong behind them: then nothing more can be read."""
-        self._kept += data
         found: list[object] = []
         try:
+            if self._kept:
+                data = self._finish_line(data, found)
+            if not self._kept:
+                data = self._take_lines(data, found)
+            self._kept += data
             self._take_apart(found)
             self._check_size(len(self._kept))
         except (MalformedRequestError, RequestTooLargeError) as error:
@@ -60,6 +66,32 @@ class JsonTexts:
     def _check_size(self, size: int) -> None:
         if size > self._bytes_max:
             raise RequestTooLargeError(f"a record has more than {self._bytes_max} bytes")
+
+    def _finish_line(self, data: bytes, found: list[object]) -> bytes:
+        """Take what belongs to the line that is kept; returns what is behind it."""
+        end = data.find(b"\n") + 1 or len(data)
+        self._kept += data[:end]
+        self._take_apart(found)
+        return data[end:]
+
+    def _take_lines(self, data: bytes, found: list[object]) -> bytes:
+        """Take an object a line, which most clients send and no search for brackets is needed for.
+
+        Nothing is kept before ``data``, so a line that is an object by itself is a record. Returns what begins with
+        the first line that is none, or has no end yet.
+        """
+        lines = data.split(b"\n")
+        rest = lines.pop()
+        for place, line in enumerate(lines):
+            try:
+                value = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                value = None
+            if type(value) is dict and len(line) <= self._bytes_max:
+                found.append(value)
+            elif line.strip(_SPACE):
+                return b"\n".join([*lines[place:], rest])
+        return rest
 
     def _take_apart(self, found: list[object]) -> None:
         kept = self._kept

@@ -5,8 +5,8 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import orjson
 
@@ -28,29 +28,27 @@ _SCHEMA_FIELDS = ("subject", "subject_name_strategy", "schema_id", "schema_versi
 TYPES = ("BINARY", "JSON", "STRING")
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
+class Data(NamedTuple):
     """A key or a value. ``type`` None: there is none."""
 
     type: str | None = None
     stored: bytes | None = None
 
-    def receipt(self) -> dict[str, object] | None:
-        """What the answer says of it."""
+    def receipt(self) -> bytes:
+        """What the answer says of it, as JSON."""
         if self.type is None:
-            return None
-        return {"type": self.type, "size": len(self.stored or b"")}
+            return b"null"
+        return b'{"type":"%b","size":%d}' % (self.type.encode(), len(self.stored or b""))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class V3Record:
+class V3Record(NamedTuple):
     """One record as it is stored."""
 
-    partition: int | None
-    key: Data
-    value: Data
-    headers: list[Header] | None
-    timestamp_ms: int | None
+    partition: int | None = None
+    key: Data = Data()
+    value: Data = Data()
+    headers: list[Header] | None = None
+    timestamp_ms: int | None = None
 
 
 def parse_record(value: object) -> V3Record:
@@ -60,6 +58,8 @@ def parse_record(value: object) -> V3Record:
         MalformedRequestError, InvalidFieldError, InvalidRecordError, UnsupportedSchemaError, PartitionNotFoundError:
             the message says why.
     """
+    if type(value) is dict and len(value) == 1 and (data := _plain(value.get("value"))) is not None:
+        return V3Record(value=data)
     fields = Fields(value, "a record", RECORD.fields)
     partition = fields.integer("partition_id", least=-(1 << 63))
     if partition is not None and partition < 0:
@@ -71,6 +71,15 @@ def parse_record(value: object) -> V3Record:
         headers=parse_headers("headers", fields.raw("headers")),
         timestamp_ms=check_timestamp(parse_timestamp("timestamp", fields.raw("timestamp"))),
     )
+
+
+def _plain(value: object) -> Data | None:
+    """Text, which is most of what is sent; None: it is something else, or wrong, and wants a closer look."""
+    if type(value) is not dict or len(value) != 2 or value.get("type") != "STRING":
+        return None
+    text = value.get("data")
+    # What is ASCII has no half characters, and is found without a search.
+    return Data("STRING", text.encode()) if type(text) is str and text.isascii() else None
 
 
 def _data(fields: Fields, name: str) -> Data:
@@ -114,12 +123,13 @@ def columns_of(records: Sequence[V3Record]) -> Records:
     has_keys = any(record.key.stored is not None for record in records)
     has_headers = any(record.headers for record in records)
     has_times = any(record.timestamp_ms is not None for record in records)
+    has_partitions = any(record.partition is not None for record in records)
     return Records(
         keys=[record.key.stored for record in records] if has_keys else None,
         values=[record.value.stored for record in records],
         headers=[record.headers for record in records] if has_headers else None,
         timestamps=[record.timestamp_ms for record in records] if has_times else None,
-        partitions=[record.partition for record in records],
+        partitions=[record.partition for record in records] if has_partitions else None,
     )
 
 

@@ -6,7 +6,7 @@ record is in its receipt. After bytes that are not JSON, of which the last recei
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -19,13 +19,15 @@ from http_api.errors import InvalidFieldError
 from http_api.formats.json_texts import JsonTexts
 from http_api.formats.v3_records import V3Record, columns_of, iso_time, parse_record
 from http_api.media import JSON_TYPE, check_json_type
-from http_api.ports import Acks, ProduceRequest, Receipt
+from http_api.ports import Acks, ProduceRequest, Receipt, Receipts
 from http_api.v2.produce import parse_options
 from http_api.v3.resources import cluster_id
 from storage.errors import MilenaError
 
 _TOPIC_MISSING = 40401
 _LINE_END = b"\r\n"
+_STEP_BYTES = 128 << 10
+"""Of a body that comes in large pieces (a compressed one comes whole), so that it holds nobody up."""
 
 Item = V3Record | MilenaError
 """A record, or why it is none."""
@@ -39,6 +41,11 @@ class _Job:
     topic: str
     acks: Acks
     timeout_ms: int
+
+    def receipt_head(self) -> bytes:
+        """What all receipts of records that were taken begin with."""
+        common = {"error_code": 200, "cluster_id": self.cluster_id, "topic_name": self.topic}
+        return orjson.dumps(common).removesuffix(b"}") + b","
 
 
 async def produce(call: Call) -> web.StreamResponse:
@@ -58,7 +65,8 @@ async def produce(call: Call) -> web.StreamResponse:
     with call.shared.streams.place(), call.outside_of_flight():
         try:
             async for data in call.pieces(lambda: texts.kept_bytes > 0):
-                await _take(call, job, texts, data, answer)
+                for start in range(0, len(data), _STEP_BYTES):
+                    await _take(call, job, texts, data[start : start + _STEP_BYTES], answer)
                 call.account(texts.kept_bytes)
             texts.close()
         except MilenaError as error:
@@ -86,8 +94,8 @@ class _Answer:
         if call.request.version < HttpVersion11:
             self.response.force_close()
 
-    async def write(self, receipts: Sequence[object]) -> None:
-        """Send these."""
+    async def write(self, receipts: Sequence[bytes]) -> None:
+        """Send these, each a JSON text with its line end."""
         if not receipts:
             return
         if not self.has_begun:
@@ -95,7 +103,7 @@ class _Answer:
             self._call.begun = self.response
             self._call.begun_s = asyncio.get_running_loop().time()
             await self.response.prepare(self._call.request)
-        await self.response.write(b"".join(orjson.dumps(item) + _LINE_END for item in receipts))
+        await self.response.write(b"".join(receipts))
 
 
 async def _take(call: Call, job: _Job, texts: JsonTexts, data: bytes, answer: _Answer) -> None:
@@ -113,49 +121,51 @@ def _item(value: object) -> Item:
         return error
 
 
-async def _append(call: Call, job: _Job, items: Sequence[Item]) -> list[dict[str, object]]:
+async def _append(call: Call, job: _Job, items: Sequence[Item]) -> list[bytes]:
     """A receipt for each, in order."""
     records = [item for item in items if isinstance(item, V3Record)]
     receipts = iter(await _produced(call, job, records) if records else ())
+    return [next(receipts) if isinstance(item, V3Record) else _failure(item) for item in items]
+
+
+async def _produced(call: Call, job: _Job, records: Sequence[V3Record]) -> list[bytes]:
+    request = ProduceRequest(
+        topic=job.topic, records=columns_of(records), acks=job.acks, timeout_ms=job.timeout_ms
+    )
+    try:
+        receipts = await call.ports.records.produce(request)
+    except MilenaError as error:
+        return [_failure(error)] * len(records)
+    head = job.receipt_head()
     return [
-        _receipt(job, item, next(receipts)) if isinstance(item, V3Record) else _failure(item)
-        for item in items
+        _receipt(head, record, partition, offset) if error is None else _failure(error)
+        for record, (partition, offset, error) in zip(records, _columns(receipts), strict=True)
     ]
 
 
-async def _produced(
-    call: Call, job: _Job, records: Sequence[V3Record]
-) -> Sequence[Receipt | MilenaError]:
-    try:
-        return await call.ports.records.produce(
-            ProduceRequest(
-                topic=job.topic,
-                records=columns_of(records),
-                acks=job.acks,
-                timeout_ms=job.timeout_ms,
-            )
-        )
-    except MilenaError as error:
-        return [error] * len(records)
+def _columns(
+    receipts: Sequence[Receipt],
+) -> Iterable[tuple[int, int | None, MilenaError | None]]:
+    """Partition, offset and error of each."""
+    if isinstance(receipts, Receipts):
+        errors = map(receipts.errors.get, receipts.partitions)
+        return zip(receipts.partitions, receipts.offsets, errors, strict=True)
+    return ((receipt.partition, receipt.offset, receipt.error) for receipt in receipts)
 
 
-def _receipt(job: _Job, record: V3Record, receipt: Receipt | MilenaError) -> dict[str, object]:
-    if isinstance(receipt, MilenaError):
-        return _failure(receipt)
-    if receipt.error is not None:
-        return _failure(receipt.error)
+def _receipt(head: bytes, record: V3Record, partition: int, offset: int | None) -> bytes:
+    """By hand, for there is one for each record: what JSON could disagree about is in ``head``."""
     time_ms = record.timestamp_ms
-    return {
-        "error_code": 200,
-        "cluster_id": job.cluster_id,
-        "topic_name": job.topic,
-        "partition_id": receipt.partition,
-        "offset": receipt.offset,
-        "timestamp": None if time_ms is None else iso_time(time_ms),
-        "key": record.key.receipt(),
-        "value": record.value.receipt(),
-    }
+    return b'%b"partition_id":%d,"offset":%b,"timestamp":%b,"key":%b,"value":%b}\r\n' % (
+        head,
+        partition,
+        b"null" if offset is None else b"%d" % offset,
+        b"null" if time_ms is None else b'"%b"' % iso_time(time_ms).encode(),
+        record.key.receipt(),
+        record.value.receipt(),
+    )
 
 
-def _failure(error: MilenaError) -> dict[str, object]:
-    return error_envelope(error, topic_missing_code=_TOPIC_MISSING)
+def _failure(error: MilenaError) -> bytes:
+    envelope = error_envelope(error, topic_missing_code=_TOPIC_MISSING)
+    return orjson.dumps(envelope) + _LINE_END

@@ -10,6 +10,8 @@ from loadtest.bench.http_load import Ask, HttpLoad, encode_request
 from loadtest.bench.rounds import Turn
 from loadtest.local_cluster import LocalCluster, LocalNode
 from milena.admin import AdminClient
+from milena.fields import Json
+from milena.http import HttpSession
 from storage.batch import encode_batch
 from storage.columns import RecordColumns
 
@@ -21,6 +23,7 @@ _APPENDED = b'"base_offset":'
 _KEPT_BYTES = 300 << 20
 """Of a topic on each node: a run must not fill the disk."""
 _RETENTION_CHECK_MS = 1_000
+_ADMIN_S = 30.0
 
 
 class Subject:
@@ -74,6 +77,25 @@ class Subject:
         leader = topic.partitions[0].leader
         assert leader is not None, "a new topic has leaders"
         return self.cluster.node(leader).url
+
+    async def cluster_id(self) -> str:
+        """What v3's paths begin with."""
+        async with AdminClient(self.nodes[0].url) as admin:
+            return await admin.cluster_id()
+
+    async def place_topic(self, name: str, *nodes: LocalNode) -> Path:
+        """A topic of one partition with replicas on these nodes, the first of which leads it; its folder in theirs."""
+        placement: list[Json] = [node.node_id for node in nodes]
+        async with HttpSession(self.nodes[0].url, timeout_s=_ADMIN_S) as http:
+            admin = AdminClient.over(http)
+            await http.post(
+                f"/v3/clusters/{await admin.cluster_id()}/topics",
+                {"topic_name": name, "replicas_assignments": {"0": placement}},
+            )
+            view = await admin.cluster()
+        (topic_id,) = (topic.topic_id for topic in view.topics if topic.name == name)
+        assert topic_id is not None, "a node tells the ids of its topics"
+        return Path("topics") / topic_id / "0"
 
     async def controller_url(self) -> str:
         """The node whose member leads the metadata quorum."""

@@ -117,6 +117,7 @@ ONE_ALL_DURABLE = f"{ONE_ALL}, durable"
 NATS_100 = "NATS JetStream R3, async, 100 B"
 NATS_1K = "NATS JetStream R3, async, 1 KB"
 JSON_1000 = "JSON 1000 x 100 B, acks=all"
+STREAM_100 = "v3 streams, a 100 B record an object, acks=all"
 BINARY_100 = "binary batches of 100 B, acks=all"
 BINARY_1K = "binary batches of 1 KB, acks=all"
 JSON_1000_DURABLE = f"{JSON_1000}, durable"
@@ -138,6 +139,12 @@ FETCH = "binary fetch of 1 MB"
 NATS_PULL = "NATS JetStream R3, pull, 100 B"
 CONSUMER = "Python consumer, batches of records, 100 B"
 CONSUMER_EACH = "Python consumer, one record at a time, 100 B"
+
+TAIL_ACK, TAIL_DELIVERY = "tail, acknowledgement", "tail, delivery"
+COLD_ACK = f"{TAIL_ACK}, four read an old log"
+COLD_DELIVERY = f"{TAIL_DELIVERY}, four read an old log"
+BEHIND_ACK = f"{TAIL_ACK}, a follower catches up"
+BEHIND_DELIVERY = f"{TAIL_DELIVERY}, a follower catches up"
 
 IDLE = "idle node of three"
 PARTITIONS_IDLE = "1,000 partitions, idle"
@@ -203,6 +210,16 @@ TARGETS: tuple[Target, ...] = (
         durability=_PLAIN,
         floor=2.5,
         ambition=4,
+    ),
+    Target(
+        name="stream",
+        what="v3 streams, a receipt a record of 100 B, acks=all / NATS R3 async 100 B",
+        stage="batches",
+        subject=STREAM_100,
+        reference=NATS_100,
+        durability=_PLAIN,
+        floor=0.5,
+        ambition=1.5,
     ),
     Target(
         name="binary-100",
@@ -337,6 +354,36 @@ TARGETS: tuple[Target, ...] = (
         subject=CONSUMER_EACH,
         reference=NATS_PULL,
         durability=_NOTHING,
+    ),
+    *(
+        Target(
+            name=f"{name}{suffix}",
+            what=f"{what}, {quantile}, {meanwhile} / without",
+            stage="tail",
+            subject=subject,
+            reference=reference,
+            quantity=quantity,
+            durability=_SYNCED,
+            floor=floor,
+            ambition=ambition,
+            is_less_better=True,
+        )
+        for name, what, meanwhile, subject, reference in (
+            ("cold-ack", "acks=all", "four read a cold log", COLD_ACK, TAIL_ACK),
+            ("cold-delivery", "delivery", "four read a cold log", COLD_DELIVERY, TAIL_DELIVERY),
+            ("catch-up-ack", "acks=all", "a follower catches up", BEHIND_ACK, TAIL_ACK),
+            (
+                "catch-up-delivery",
+                "delivery",
+                "a follower catches up",
+                BEHIND_DELIVERY,
+                TAIL_DELIVERY,
+            ),
+        )
+        for suffix, quantile, quantity, floor, ambition in (
+            ("", "p50", Quantity.P50, 2.0, 1.3),
+            ("-p99", "p99", Quantity.P99, 5.0, 2.0),
+        )
     ),
     Target(
         name="idle-cpu",

@@ -9,6 +9,7 @@ from loadtest.bench.http_load import Ask, encode_request
 from loadtest.bench.nats_wire import publish_each
 from loadtest.bench.peers import NatsCluster, PeerMissingError, bare_server, listening, nats_cluster
 from loadtest.bench.plan import Plan
+from loadtest.bench.record_stream import RecordStream
 from loadtest.bench.rounds import Contender, Turn, alternate
 from loadtest.bench.samples import Rounds
 from loadtest.bench.subject import Subject, batch_ask, http_turn, json_ask
@@ -82,8 +83,26 @@ async def batches(plan: Plan) -> Rounds:
             contenders.append(
                 http_contender(name, url, ask, connections=BATCH_CLIENTS, pids=subject.pids)
             )
+        contenders.append(await _v3_streams(subject, plain, "plain"))
         await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
     return rounds
+
+
+async def _v3_streams(subject: Subject, url: str, topic: str) -> Contender:
+    path = f"/v3/clusters/{await subject.cluster_id()}/topics/{topic}/records?acks=all"
+
+    async def turn(seconds: float) -> Turn:
+        streams = [await RecordStream.connect(url, path) for _ in range(BATCH_CLIENTS)]
+        began_s = perf_counter()
+        try:
+            counts = await asyncio.gather(*(stream.send_for(seconds, SMALL) for stream in streams))
+        finally:
+            for stream in streams:
+                stream.close()
+        took_s = perf_counter() - began_s
+        return Turn(latencies_s=[took_s], units=sum(counts), seconds=took_s)
+
+    return Contender(name=targets.STREAM_100, turn=turn, pids=subject.pids)
 
 
 def _nats_async(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:

@@ -190,6 +190,15 @@ class Sender:
         self.queue.put_nowait(data)
 
 
+async def test_a_body_that_comes_as_one_large_piece_is_taken_in_steps(api):
+    body = gzip.compress(b'{"value":{"type":"STRING","data":"%b"}}\n' % (b"x" * 900) * 1000)
+    answer = await api.post(PATH, body, JSON, headers={"Content-Encoding": "gzip"})
+    assert [receipt["error_code"] for receipt in receipts(answer)] == [200] * 1000
+    sizes = [len(batch) for log in api.node.logs.values() for batch in log.batches]
+    assert sum(sizes) > 900_000
+    assert max(sizes) < 200_000
+
+
 async def test_receipts_come_while_the_request_is_open(api):
     sender = Sender()
     sender.send(orjson.dumps(record(0)))
@@ -239,7 +248,7 @@ VALUES = st.recursive(
 
 @given(
     st.lists(st.dictionaries(st.text(max_size=3), VALUES, max_size=3), max_size=6),
-    st.sampled_from([b"", b" ", b"\r\n\t"]),
+    st.sampled_from([b"", b" ", b"\n", b"\r\n\t", b"\n\n"]),
     st.lists(st.integers(0, 400), max_size=12),
 )
 def test_texts_are_the_same_however_they_are_cut(values, space, cuts):
@@ -266,6 +275,27 @@ def test_hostile_bytes_are_refused_or_kept_and_never_anything_else(body, step):
             assert isinstance(broken, MalformedRequestError | RequestTooLargeError)
             return
         assert texts.kept_bytes <= 40
+
+
+@pytest.mark.parametrize("body", [b'{"a":1\n"b":2}\n{}\n', b'{}\n{"a":1\n"b":2},{}\n'])
+def test_lines_that_are_none_by_themselves_are_not_put_together(body):
+    _, broken = JsonTexts(100).feed(body)
+    assert isinstance(broken, MalformedRequestError)
+
+
+def test_an_object_may_have_many_lines_between_those_that_have_one():
+    texts = JsonTexts(100)
+    assert texts.feed(b'{"a":1}\n\n{\n"b":\n2}\n{"c":3}\n{"d"') == (
+        [{"a": 1}, {"b": 2}, {"c": 3}],
+        None,
+    )
+    assert texts.feed(b':4}\n{"e":5}\n') == ([{"d": 4}, {"e": 5}], None)
+
+
+def test_a_line_too_long_is_refused_behind_those_that_are_not():
+    found, broken = JsonTexts(10).feed(b'{"a":1}\n{"a":"aaaaaaaaaa"}\n{}\n')
+    assert found == [{"a": 1}]
+    assert isinstance(broken, RequestTooLargeError)
 
 
 def test_an_end_that_does_not_come():
