@@ -6,7 +6,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 import aiohttp
@@ -169,20 +168,36 @@ async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nothing listens on, all held at once while they are looked for."""
-    with ExitStack() as stack:
-        found = []
-        for port in _candidates():
-            try:
-                listener = stack.enter_context(socket.socket())
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+    """Ports on loopback that nothing listens on, and that nobody else is given until this process ends.
+
+    Each is held by a socket that is bound and never listens. A node may listen beside it, as often as it starts; who
+    looks for ports, here or in another process, takes none that has a holder.
+    """
+    found: list[int] = []
+    for port in _candidates():
+        if len(found) == count:
+            break
+        if _hold(port):
             found.append(port)
-            if len(found) == count:
-                return found
-    raise ClusterError(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT}")
+    if len(found) < count:
+        raise ClusterError(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT}")
+    return found
+
+
+def _hold(port: int) -> bool:
+    """Bind the port until the process ends; False when somebody has it."""
+    with socket.socket() as holder:
+        try:
+            holder.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        if sys.platform == "linux":
+            # Set after the bind, which so met everybody. Sockets that say this may share a port of which one listens;
+            # elsewhere they may not, and the port is only free by now.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # A bare descriptor, which the kernel closes with the process.
+            holder.detach()
+    return True
 
 
 def _candidates() -> Iterator[int]:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+import subprocess
 import sys
 
 import pytest
@@ -33,6 +35,34 @@ def test_ports_are_distinct_and_below_those_of_outgoing_connections():
     ports = free_ports(8)
     assert len(set(ports)) == 8
     assert all(FIRST_PORT <= port < LAST_PORT for port in ports)
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere a port cannot be held for another process"
+)
+def test_a_port_is_given_to_nobody_else_whether_its_node_is_up_or_down():
+    (port,) = free_ports(1)
+    program = f"""
+from loadtest import local_cluster
+local_cluster._candidates = lambda: iter([{port}, {port}, {port + 1}])
+try:
+    print(local_cluster.free_ports(2))
+except local_cluster.ClusterError:
+    print("one at most")
+"""
+
+    def others_are_given():
+        words = [sys.executable, "-c", program]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert others_are_given() == "one at most"
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", port)):
+            assert others_are_given() == "one at most"
+            assert port not in free_ports(1)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        assert port not in free_ports(1)
 
 
 def test_a_node_is_started_with_its_place_in_the_cluster(tmp_path, monkeypatch):
