@@ -69,27 +69,27 @@ async def test_a_failed_sync_stops_the_node_and_leaves_the_command_unknown() -> 
     files = MemoryFiles()
     alone = Alone(files)
     quorum = await alone.lead()
-    await quorum.propose(b"kept", timeout_ms=2000)
+    await quorum.propose(b"kept", timeout_ms=20_000)
     files.fail_next_sync("wal")
     with pytest.raises(FateUnknownError):
-        await quorum.propose(b"lost", timeout_ms=2000)
+        await quorum.propose(b"lost", timeout_ms=20_000)
     await until(lambda: bool(alone.fatal))
     assert isinstance(alone.fatal[0], DiskFailedError)
     assert quorum.status().role is not Role.LEADER
     with pytest.raises(NoQuorumError, match="stopped"):
-        await quorum.propose(b"more", timeout_ms=2000)
+        await quorum.propose(b"more", timeout_ms=20_000)
     await quorum.stop()
     files.crash()
     again = Alone(files)
     await again.lead()
-    await again.quorum.barrier(timeout_ms=2000)
+    await again.quorum.barrier(timeout_ms=20_000)
     assert (b"kept") in [command for _, command in again.machine.commands]
     await again.quorum.stop()
 
 
 async def propose_for_ever(quorum: RaftQuorum) -> None:
     while True:
-        await quorum.propose(bytes(500_000), timeout_ms=2000)
+        await quorum.propose(bytes(500_000), timeout_ms=20_000)
 
 
 async def test_a_full_disk_refuses_commands_keeps_the_leader_and_recovers() -> None:
@@ -100,9 +100,9 @@ async def test_a_full_disk_refuses_commands_keeps_the_leader_and_recovers() -> N
     with pytest.raises(NoQuorumError, match="disk is full"):
         await propose_for_ever(quorum)
     assert quorum.status().role is Role.LEADER
-    assert await quorum.barrier(timeout_ms=2000) > 0
+    assert await quorum.barrier(timeout_ms=20_000) > 0
     files.capacity = None
-    await quorum.propose(bytes(500_000), timeout_ms=2000)
+    await quorum.propose(bytes(500_000), timeout_ms=20_000)
     assert alone.fatal == []
     await quorum.stop()
 
@@ -112,13 +112,13 @@ async def test_the_log_is_compacted_and_loaded_again() -> None:
     alone = Alone(files, log_bytes_max=20_000)
     quorum = await alone.lead()
     for number in range(200):
-        await quorum.propose(b"%d" % number + bytes(200), timeout_ms=2000)
+        await quorum.propose(b"%d" % number + bytes(200), timeout_ms=20_000)
     await until(lambda: files.exists("/raft/snapshot"))
     before = list(alone.machine.commands)
     await quorum.stop()
     again = Alone(files)
     await again.lead()
-    await again.quorum.barrier(timeout_ms=2000)
+    await again.quorum.barrier(timeout_ms=20_000)
     assert again.machine.commands == before
     await again.quorum.stop()
 
@@ -137,7 +137,7 @@ async def test_a_damaged_snapshot_refuses_to_start() -> None:
     alone = Alone(files, log_bytes_max=5_000)
     quorum = await alone.lead()
     for number in range(100):
-        await quorum.propose(b"%d" % number + bytes(100), timeout_ms=2000)
+        await quorum.propose(b"%d" % number + bytes(100), timeout_ms=20_000)
     await until(lambda: files.exists("/raft/snapshot"))
     await quorum.stop()
     files.flip_bit("/raft/snapshot", len(files.read_bytes("/raft/snapshot")) // 2)
@@ -150,7 +150,7 @@ async def test_a_lost_snapshot_below_a_shortened_log_refuses_to_start() -> None:
     alone = Alone(files, log_bytes_max=5_000)
     quorum = await alone.lead()
     for number in range(100):
-        await quorum.propose(b"%d" % number + bytes(100), timeout_ms=2000)
+        await quorum.propose(b"%d" % number + bytes(100), timeout_ms=20_000)
     await until(lambda: files.exists("/raft/snapshot"))
     await quorum.stop()
     files.remove("/raft/snapshot")
@@ -181,7 +181,7 @@ async def test_a_first_start_that_is_cut_off_anywhere_is_repeated(number: int) -
     files.crash()
     again = Alone(files)
     quorum = await again.lead()
-    await quorum.propose(b"x", timeout_ms=2000)
+    await quorum.propose(b"x", timeout_ms=20_000)
     assert again.fatal == []
     await quorum.stop()
 
@@ -234,7 +234,7 @@ async def test_a_single_voter_has_nobody_to_hand_leadership_to() -> None:
 async def test_a_role_change_is_told_once_for_each_change() -> None:
     alone = Alone(MemoryFiles())
     quorum = await alone.lead()
-    await quorum.propose(b"x", timeout_ms=2000)
+    await quorum.propose(b"x", timeout_ms=20_000)
     seen = [(status.role, status.leader_id, status.term) for status in alone.statuses]
     assert len(seen) == len(set(seen))
     assert seen[-1] == (Role.LEADER, 1, 1)
@@ -250,7 +250,7 @@ async def test_what_a_state_machine_raises_stops_the_node() -> None:
 
     alone.machine.apply = broken  # type: ignore[method-assign]  # a fault on purpose
     with pytest.raises(FateUnknownError):
-        await quorum.propose(b"x", timeout_ms=2000)
+        await quorum.propose(b"x", timeout_ms=20_000)
     await until(lambda: bool(alone.fatal))
     assert isinstance(alone.fatal[0], AssertionError)
     await quorum.stop()

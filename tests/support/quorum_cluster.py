@@ -53,35 +53,43 @@ class PeerListener:
         self.socket.setblocking(False)
         self.address: tuple[str, int] = self.socket.getsockname()
         self.quorum: RaftQuorum | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._admitting: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begin to accept."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        asyncio.get_running_loop().add_reader(self.socket, self._accept)
 
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            connection, _ = await loop.sock_accept(self.socket)
-            connection.setblocking(False)
-            try:
-                preface = await _read_preface(connection)
-            except BaseException:
-                connection.close()
-                raise
-            if len(preface) < PREFACE_BYTES or self.quorum is None:
-                connection.close()
-                continue
-            decode_preface(preface)
-            self.quorum.accept(connection)
+    def _accept(self) -> None:
+        """Not by ``loop.sock_accept``: cancelled at the moment at which somebody comes, it loses the socket."""
+        try:
+            connection, _ = self.socket.accept()
+        except BlockingIOError:
+            return
+        connection.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._admit(connection))
+        self._admitting.add(task)
+        task.add_done_callback(lambda done: self._on_admitted(done, connection))
+
+    async def _admit(self, connection: socket.socket) -> None:
+        preface = await _read_preface(connection)
+        if len(preface) < PREFACE_BYTES or self.quorum is None:
+            connection.close()
+            return
+        decode_preface(preface)
+        self.quorum.accept(connection)
+
+    def _on_admitted(self, task: asyncio.Task[None], connection: socket.socket) -> None:
+        self._admitting.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            connection.close()
 
     async def close(self) -> None:
         """Accept no more."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        asyncio.get_running_loop().remove_reader(self.socket)
         self.socket.close()
+        for task in self._admitting:
+            task.cancel()
+        await asyncio.gather(*self._admitting, return_exceptions=True)
 
 
 class Member:
