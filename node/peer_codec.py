@@ -206,6 +206,22 @@ def int_list_field(fields: Fields, name: str) -> list[int]:
     return cast("list[int]", values)
 
 
+def str_list_field(fields: Fields, name: str) -> list[str]:
+    """A list of texts."""
+    values = list_field(fields, name)
+    if any(type(value) is not str for value in values):
+        raise MalformedRequestError(f"field {name!r} of a peer's message must hold texts only")
+    return cast("list[str]", values)
+
+
+def map_list_field(fields: Fields, name: str) -> list[Fields]:
+    """A list of maps."""
+    values = list_field(fields, name)
+    if any(type(value) is not dict for value in values):
+        raise MalformedRequestError(f"field {name!r} of a peer's message must hold maps only")
+    return cast("list[Fields]", values)
+
+
 def map_field(fields: Fields, name: str) -> Fields:
     """A map with text keys."""
     value = fields.get(name)

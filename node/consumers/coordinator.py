@@ -21,7 +21,15 @@ from node.consumers.tails import Tails
 from node.groups.coordinator_calls import CoordinatorCalls, Reply
 from node.metadata import MetadataStore
 from node.peer import PeerClient
-from node.peer_codec import Fields, bool_field, int_field, optional_int_field, str_field
+from node.peer_codec import (
+    Fields,
+    bool_field,
+    int_field,
+    map_list_field,
+    optional_int_field,
+    str_field,
+)
+from node.topic_partitions import partitions_field
 from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsumer, Topic
 from storage.errors import ConsumerExistsError, ConsumerNotFoundError
 
@@ -183,7 +191,7 @@ class ConsumerCoordinator:
 
     async def _on_seek(self, fields: Fields, body: bytes) -> Reply:
         del body
-        seeks = [wire.unpack_seek(row) for row in wire.rows(fields, "seeks")]
+        seeks = [wire.unpack_seek(row) for row in map_list_field(fields, "seeks")]
         keys = await lookup.partition_keys([(s.topic, s.partition) for s in seeks], self._topic)
         async with self._sessions.call(wire.consumer_key(fields)) as session, session.turn:
             session.check_assigned(keys)
@@ -198,7 +206,7 @@ class ConsumerCoordinator:
         del body
         wanted = None
         if fields.get("offsets") is not None:
-            offsets = [wire.unpack_offset(row) for row in wire.rows(fields, "offsets")]
+            offsets = [wire.unpack_offset(row) for row in map_list_field(fields, "offsets")]
             wanted = await lookup.offset_commits(offsets, self._topic)
         async with self._sessions.call(wire.consumer_key(fields)) as session, session.turn:
             session.take_assignment()
@@ -214,6 +222,6 @@ class ConsumerCoordinator:
     async def _on_committed(self, fields: Fields, body: bytes) -> Reply:
         del body
         async with self._sessions.call(wire.consumer_key(fields)) as session:
-            names = wire.unpack_partitions(fields, "partitions")
+            names = partitions_field(fields, "partitions")
             found = lookup.committed(session.view.image, session.key[0], names)
             return {"offsets": [wire.pack_committed(row) for row in found]}, ()

@@ -18,7 +18,15 @@ from node.clock import Clock
 from node.consumers import lookup, wire
 from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, CoordinatorCalls, Repeat
 from node.metadata import MetadataStore
-from node.peer_codec import Buffer, Fields, optional_str_field, str_field
+from node.peer_codec import (
+    Buffer,
+    Fields,
+    map_list_field,
+    optional_str_field,
+    str_field,
+    str_list_field,
+)
+from node.topic_partitions import pack_partitions, partitions_field
 from raft_meta.machine import group_rules
 from raft_meta.machine.image import ConsumerKey, Image
 from storage.errors import (
@@ -114,17 +122,15 @@ class ConsumersService:
         """What it is subscribed to."""
         answer = await self._ask(wire.VIEW, group, instance)
         return ConsumerSubscription(
-            topics=wire.str_list(answer, "topics"),
+            topics=str_list_field(answer, "topics"),
             pattern=optional_str_field(answer, "pattern"),
-            partitions=wire.unpack_partitions(answer, "partitions"),
+            partitions=partitions_field(answer, "partitions"),
         )
 
     async def assign(self, group: str, instance: str, partitions: Sequence[TopicPartition]) -> None:
         """Assign these by hand."""
         _check_count(partitions)
-        await self._ask(
-            wire.ASSIGN, group, instance, {"partitions": wire.pack_partitions(partitions)}
-        )
+        await self._ask(wire.ASSIGN, group, instance, {"partitions": pack_partitions(partitions)})
 
     async def assignments(self, group: str, instance: str) -> Sequence[TopicPartition]:
         """What it reads from now."""
@@ -243,9 +249,9 @@ class ConsumersService:
         """What the group has committed; partitions without a commit are left out."""
         _check_count(partitions)
         answer = await self._ask(
-            wire.COMMITTED, group, instance, {"partitions": wire.pack_partitions(partitions)}
+            wire.COMMITTED, group, instance, {"partitions": pack_partitions(partitions)}
         )
-        return [wire.unpack_committed(row) for row in wire.rows(answer, "offsets")]
+        return [wire.unpack_committed(row) for row in map_list_field(answer, "offsets")]
 
     async def _ask(
         self,

@@ -12,7 +12,8 @@ from node.consumers.store import ConsumerStore
 from node.groups.coordinator_calls import Reply
 from node.groups.rest_members import member_of
 from node.metadata import MetadataStore
-from node.peer_codec import Fields, int_field, optional_str_field
+from node.peer_codec import Fields, int_field, optional_str_field, str_list_field
+from node.topic_partitions import pack_partitions, partitions_field
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Image, RestConsumer, Topic
 from storage.errors import InvalidRequestError, LimitReachedError, SubscriptionConflictError
@@ -44,7 +45,7 @@ class SubscriptionCalls:
     async def on_subscribe(self, fields: Fields, body: bytes) -> Reply:
         """Subscribe; without topics and pattern, give up subscription or assignment."""
         del body
-        topics = tuple(sorted(set(wire.str_list(fields, "topics"))))
+        topics = tuple(sorted(set(str_list_field(fields, "topics"))))
         pattern = optional_str_field(fields, "pattern")
         async with self._sessions.call(wire.consumer_key(fields)) as session, session.turn:
             consumer = session.view.consumer
@@ -86,7 +87,7 @@ class SubscriptionCalls:
     async def on_assign(self, fields: Fields, body: bytes) -> Reply:
         """Read these partitions, as no member of the group."""
         del body
-        names = wire.unpack_partitions(fields, "partitions")
+        names = partitions_field(fields, "partitions")
         keys = await lookup.partition_keys(names, self._topic)
         async with self._sessions.call(wire.consumer_key(fields)) as session, session.turn:
             consumer = session.view.consumer
@@ -111,7 +112,10 @@ class SubscriptionCalls:
             return {
                 "topics": list(consumer.topics),
                 "pattern": consumer.pattern,
-                "partitions": [
-                    [topics[topic_id].name, number] for topic_id, number in session.view.assigned()
-                ],
+                "partitions": pack_partitions(
+                    [
+                        (topics[topic_id].name, number)
+                        for topic_id, number in session.view.assigned()
+                    ]
+                ),
             }, ()

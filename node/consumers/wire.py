@@ -1,7 +1,5 @@
 """REST consumers' calls on their way to the coordinator: fields of requests and answers."""
 
-from collections.abc import Sequence
-
 from http_api.group_ports import (
     Delivered,
     Delivery,
@@ -10,7 +8,6 @@ from http_api.group_ports import (
     OffsetToCommit,
     Reset,
     Seek,
-    TopicPartition,
 )
 from node.peer_codec import (
     Buffer,
@@ -57,39 +54,6 @@ def node_of(call_id: str) -> int | None:
 def consumer_key(fields: Fields) -> ConsumerKey:
     """The consumer whose call it is."""
     return str_field(fields, "group"), str_field(fields, "instance")
-
-
-def str_list(fields: Fields, name: str) -> list[str]:
-    """Strings of a field."""
-    found = list_field(fields, name)
-    return [value for value in found if isinstance(value, str)]
-
-
-def rows(fields: Fields, name: str) -> list[Fields]:
-    """Maps of a field."""
-    found: list[Fields] = []
-    for row in list_field(fields, name):
-        if not isinstance(row, dict):
-            raise _wrong(name)
-        found.append(row)
-    return found
-
-
-def pack_partitions(partitions: Sequence[TopicPartition]) -> list[list[object]]:
-    """Topics' names and partitions."""
-    return [[topic, number] for topic, number in partitions]
-
-
-def unpack_partitions(fields: Fields, name: str) -> list[TopicPartition]:
-    """The reverse."""
-    found: list[TopicPartition] = []
-    for row in list_field(fields, name):
-        match row:
-            case [str(topic), int(number)]:
-                found.append((topic, number))
-            case _:
-                raise _wrong(name)
-    return found
 
 
 def pack_new(consumer: NewConsumer) -> Fields:

@@ -3,9 +3,9 @@
 Fields that a peer of another release does not know are passed over, those that it does not send have their defaults.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from http_api.group_ports import Heartbeat, HeartbeatAnswer, TopicPartition
+from http_api.group_ports import Heartbeat, HeartbeatAnswer
 from node.peer_codec import (
     Fields,
     int_field,
@@ -13,7 +13,9 @@ from node.peer_codec import (
     optional_int_field,
     optional_str_field,
     str_field,
+    str_list_field,
 )
+from node.topic_partitions import pack_partitions, partitions_field
 from raft_meta.machine.commands import OffsetCommit
 from storage.errors import FateUnknownError, MalformedRequestError
 
@@ -35,7 +37,7 @@ def pack_heartbeat(heartbeat: Heartbeat) -> Fields:
         "assignor": heartbeat.assignor,
         "session_ms": heartbeat.session_timeout_ms,
         "rebalance_ms": heartbeat.rebalance_timeout_ms,
-        "owned": None if heartbeat.owned is None else _pack_partitions(heartbeat.owned),
+        "owned": None if heartbeat.owned is None else pack_partitions(heartbeat.owned),
     }
 
 
@@ -47,12 +49,12 @@ def parse_heartbeat(fields: Fields) -> Heartbeat:
         instance_id=optional_str_field(fields, "instance"),
         client_id=str_field(fields, "client"),
         host=str_field(fields, "host"),
-        topics=_optional_names(fields, "topics"),
+        topics=None if fields.get("topics") is None else str_list_field(fields, "topics"),
         pattern=optional_str_field(fields, "pattern"),
         assignor=optional_str_field(fields, "assignor"),
         session_timeout_ms=optional_int_field(fields, "session_ms"),
         rebalance_timeout_ms=optional_int_field(fields, "rebalance_ms"),
-        owned=None if fields.get("owned") is None else _partitions(list_field(fields, "owned")),
+        owned=None if fields.get("owned") is None else partitions_field(fields, "owned"),
         wait_ms=int_field(fields, "wait_ms"),
     )
 
@@ -64,8 +66,8 @@ def pack_answer(answer: HeartbeatAnswer) -> Fields:
         "epoch": answer.member_epoch,
         "generation": answer.generation,
         "interval_ms": answer.heartbeat_interval_ms,
-        "assignment": _pack_partitions(answer.assignment),
-        "pending": _pack_partitions(answer.pending),
+        "assignment": pack_partitions(answer.assignment),
+        "pending": pack_partitions(answer.pending),
     }
 
 
@@ -81,8 +83,8 @@ def parse_answer(fields: Fields) -> HeartbeatAnswer:
             member_epoch=int_field(fields, "epoch"),
             generation=int_field(fields, "generation"),
             heartbeat_interval_ms=int_field(fields, "interval_ms"),
-            assignment=_partitions(list_field(fields, "assignment")),
-            pending=_partitions(list_field(fields, "pending")),
+            assignment=partitions_field(fields, "assignment"),
+            pending=partitions_field(fields, "pending"),
         )
     except MalformedRequestError as error:
         raise FateUnknownError(f"the coordinator's answer: {error.message}") from error
@@ -120,35 +122,3 @@ def parse_offsets(fields: Fields) -> tuple[OffsetCommit, ...]:
             case _:
                 raise MalformedRequestError("group_commit: an offset has the wrong shape")
     return tuple(found)
-
-
-def _pack_partitions(partitions: Sequence[TopicPartition]) -> list[object]:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        by_topic.setdefault(topic, []).append(partition)
-    return [[topic, numbers] for topic, numbers in by_topic.items()]
-
-
-def _partitions(rows: list[object]) -> list[TopicPartition]:
-    found: list[TopicPartition] = []
-    for row in rows:
-        match row:
-            case [str(topic), list(numbers)]:
-                for number in numbers:
-                    if type(number) is not int:
-                        raise MalformedRequestError("a partition's number must be an integer")
-                    found.append((topic, number))
-            case _:
-                raise MalformedRequestError("a list of partitions has the wrong shape")
-    return found
-
-
-def _optional_names(fields: Fields, name: str) -> list[str] | None:
-    if fields.get(name) is None:
-        return None
-    names: list[str] = []
-    for item in list_field(fields, name):
-        if not isinstance(item, str):
-            raise MalformedRequestError(f"field {name!r} of a peer's message must hold texts only")
-        names.append(item)
-    return names
