@@ -10,7 +10,6 @@ from loadtest.bench.http_load import Ask, HttpLoad, encode_request
 from loadtest.bench.rounds import Turn
 from loadtest.local_cluster import LocalCluster, LocalNode
 from milena.admin import AdminClient
-from milena.fields import Json
 from milena.http import HttpSession
 from storage.batch import encode_batch
 from storage.columns import RecordColumns
@@ -85,12 +84,14 @@ class Subject:
 
     async def place_topic(self, name: str, *nodes: LocalNode) -> Path:
         """A topic of one partition with replicas on these nodes, the first of which leads it; its folder in theirs."""
-        placement: list[Json] = [node.node_id for node in nodes]
         async with HttpSession(self.nodes[0].url, timeout_s=_ADMIN_S) as http:
             admin = AdminClient.over(http)
             await http.post(
                 f"/v3/clusters/{await admin.cluster_id()}/topics",
-                {"topic_name": name, "replicas_assignments": {"0": placement}},
+                {
+                    "topic_name": name,
+                    "replicas_assignments": {"0": [node.node_id for node in nodes]},
+                },
             )
             view = await admin.cluster()
         (topic_id,) = (topic.topic_id for topic in view.topics if topic.name == name)

@@ -1,7 +1,7 @@
 """The stages of a run; each starts what it measures, lets it take turns, and kills it."""
 
 from loadtest.bench.plan import Stage
-from loadtest.bench.stages import metadata, produce, reading, recovery, soak, standing
+from loadtest.bench.stages import metadata, produce, reading, recovery, soak, standing, tail
 
 STAGES: dict[str, Stage] = {
     "requests": produce.requests,
@@ -11,6 +11,7 @@ STAGES: dict[str, Stage] = {
     "metadata": metadata.commits,
     "fetch": reading.fetch,
     "consumer": reading.consumer,
+    "tail": tail.tail,
     "idle": standing.idle,
     "partitions": standing.partitions,
     "recovery": recovery.recover,

@@ -1,0 +1,259 @@
+"""The end of a log while others read what is old: clients of a log that is not in memory, a follower that was away.
+
+Producers write small records with acks=all at a fixed rate, well below what the nodes can do, and a reader waits for
+them. In turns: they alone; with clients that fetch an old log of the same leader from its beginning; and while a
+follower, one of those whose word acks=all waits for, catches up with a log of the same leader.
+"""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from loadtest.bench import targets
+from loadtest.bench.cold_readers import FETCH_BYTES, make_cold, segments_in
+from loadtest.bench.http_load import LoadError
+from loadtest.bench.paced_load import PacedLoad
+from loadtest.bench.plan import Plan
+from loadtest.bench.rounds import WARM_UP_S, Watch
+from loadtest.bench.samples import Rounds, sample_of
+from loadtest.bench.stages.produce import LARGE, SMALL
+from loadtest.bench.subject import Subject, batch_ask, http_turn
+from loadtest.local_cluster import LocalNode
+from milena.admin import AdminClient
+from milena.errors import ClientError
+
+OLD_BYTES = 192 << 20
+"""Of the log that is read, on one node; and of the one that is caught up with, on two. With what the turns write it
+stays below 1 GB on the disk."""
+READERS = 4
+_PRODUCERS = 32
+_RATE = 300.0
+"""Records a second of all producers: a tenth of what three nodes on two cores take. Each of the producers has one
+record under way: that they keep up until an acknowledgement takes a tenth of a second."""
+_RECORDS = FETCH_BYTES // 16 // LARGE
+"""Of 1 KB, in batches of 64 KB: sixteen are a fetch."""
+_FILL_S = 0.2
+_FILL_CLIENTS = 4
+_POLL_S = 0.02
+_PATIENCE_S = 60.0
+_SETTLE_S = 0.5
+_BEGUN_BYTES = 8 << 20
+"""More than an empty log's file may have: the follower is catching up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What goes on beside the tail. ``turn`` is given seconds, and notes what was measured."""
+
+    acknowledged: str
+    delivered: str
+    turn: Callable[[float], Awaitable[None]]
+
+
+class _Stage:
+    """The cluster, who is who in it, and the load at the tail."""
+
+    def __init__(self, plan: Plan, subject: Subject, rounds: Rounds) -> None:
+        self._plan = plan
+        self._subject = subject
+        self._rounds = rounds
+        self._leader = self._follower = subject.nodes[0]
+        self._old = Path()
+        self._old_records = 0
+        self._behind = 0
+        self._load: PacedLoad | None = None
+        self.is_counted = False
+
+    async def prepare(self) -> None:
+        """Place the topics, and fill the old log."""
+        controller = await self._subject.controller_url()
+        # The tail's leader and the follower that is to go away: neither takes the quorum's leader along.
+        others = [node for node in self._subject.nodes if node.url != controller]
+        self._leader, self._follower = others
+        (third,) = (node for node in self._subject.nodes if node not in others)
+        await self._subject.place_topic("tail", self._leader, self._follower, third)
+        self._old = self._leader.data_dir / await self._subject.place_topic("old", self._leader)
+        self._old_records = await self._fill("old")
+        make_cold(self._old)
+
+    async def _fill(self, topic: str) -> int:
+        """Write so many bytes; how many records that are."""
+        ask = batch_ask(self._leader.url, topic, records=_RECORDS, size=LARGE, acks="1")
+        written = 0
+        while written * LARGE < OLD_BYTES:
+            turn = await http_turn(
+                self._leader.url, ask, connections=_FILL_CLIENTS, seconds=_FILL_S
+            )
+            written += int(turn.units)
+        return written
+
+    async def load(self, stack: AsyncExitStack) -> None:
+        """Begin to write and to read at the tail."""
+        self._load = await stack.enter_async_context(
+            PacedLoad(self._leader.url, "tail", 0, connections=_PRODUCERS, rate=_RATE, size=SMALL)
+        )
+
+    def scenes(self) -> list[Scene]:
+        """In the order of the first round."""
+        return [
+            Scene(acknowledged=targets.TAIL_ACK, delivered=targets.TAIL_DELIVERY, turn=self._alone),
+            Scene(acknowledged=targets.COLD_ACK, delivered=targets.COLD_DELIVERY, turn=self._cold),
+            Scene(
+                acknowledged=targets.BEHIND_ACK,
+                delivered=targets.BEHIND_DELIVERY,
+                turn=self._catch_up,
+            ),
+        ]
+
+    async def _alone(self, seconds: float) -> None:
+        async with self._measured(targets.TAIL_ACK, targets.TAIL_DELIVERY):
+            await asyncio.sleep(seconds)
+
+    async def _cold(self, seconds: float) -> None:
+        make_cold(self._old)
+        readers = await self._start_readers()
+        try:
+            before = disk_bytes(self._leader)
+            began_s = perf_counter()
+            async with self._measured(targets.COLD_ACK, targets.COLD_DELIVERY):
+                await asyncio.sleep(seconds)
+            output, _ = await readers.communicate(b"")
+            took_s = perf_counter() - began_s
+            read = int(output)
+            cold = disk_bytes(self._leader) - before
+            self._fact(
+                "cold readers",
+                f"{read / took_s / 1e6:,.0f} MB/s",
+                f"{cold / read:.0%} from the disk",
+            )
+        finally:
+            if readers.returncode is None:
+                readers.kill()
+                await readers.wait()
+
+    async def _start_readers(self) -> Process:
+        arguments = (self._leader.url, "old", str(self._old))
+        numbers = map(str, (self._old_records, _RECORDS * 16, READERS))
+        module = "loadtest.bench.cold_readers"
+        # A session of its own: where the system shares processors by sessions, it takes none of our share.
+        readers = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, *arguments, *numbers),
+            stdin=PIPE,
+            stdout=PIPE,
+            start_new_session=True,
+        )
+        assert readers.stdout is not None, "it is a pipe"
+        if await readers.stdout.readline() != b"ready\n":
+            raise LoadError("the readers of the old log could not begin")
+        return readers
+
+    async def _catch_up(self, seconds: float) -> None:
+        """As long as it takes, however many seconds a turn has."""
+        del seconds
+        if not self.is_counted:
+            return
+        self._behind += 1
+        topic = f"behind-{self._behind}"
+        folder = await self._subject.place_topic(topic, self._leader, self._follower)
+        theirs = self._follower.data_dir / folder
+        await self._wait(theirs.exists, "the follower does not follow")
+        await self._follower.stop()
+        total = await self._fill(topic) * LARGE
+        make_cold(self._leader.data_dir / folder)
+        self._follower.process.start()
+        await self._wait(lambda: stored_bytes(theirs) > _BEGUN_BYTES, "the follower does not begin")
+        began_s, begun = perf_counter(), stored_bytes(theirs)
+        async with self._measured(targets.BEHIND_ACK, targets.BEHIND_DELIVERY):
+            await self._wait(lambda: stored_bytes(theirs) >= total, "the follower does not end")
+        rate = (total - begun) / (perf_counter() - began_s)
+        self._fact("follower", f"{rate / 1e6:,.0f} MB/s of {total / 1e6:,.0f} MB")
+        await self._subject.cluster.wait_ready(self._follower)
+        async with AdminClient(self._leader.url) as admin:
+            await admin.delete_topic(topic)
+        await self._wait(lambda: not theirs.exists(), "the follower keeps a deleted topic")
+
+    async def _wait(self, is_so: Callable[[], bool], otherwise: str) -> None:
+        """Look again and again."""
+        ends_s = perf_counter() + _PATIENCE_S
+        while not is_so():
+            if perf_counter() > ends_s:
+                raise LoadError(otherwise)
+            await asyncio.sleep(_POLL_S)
+
+    @asynccontextmanager
+    async def _measured(self, acknowledged: str, delivered: str) -> AsyncIterator[None]:
+        """Note what happens at the tail meanwhile."""
+        assert self._load is not None, "the load has begun"
+        self._load.forget()
+        watch = Watch(self._subject.pids)
+        began_s = perf_counter()
+        yield
+        seconds = perf_counter() - began_s
+        client_cpu_s, servers_cpu_s = watch.client_cpu_s, watch.servers_cpu_s
+        latencies = {acknowledged: self._load.acknowledged_s, delivered: self._load.delivered_s}
+        self._load.check()
+        if not self.is_counted:
+            return
+        for name, latencies_s in latencies.items():
+            if not latencies_s:
+                raise LoadError(f"{name}: none in {seconds:.1f} s")
+            sample = sample_of(
+                latencies_s,
+                units=len(latencies_s),
+                seconds=seconds,
+                client_cpu_s=client_cpu_s,
+                servers_cpu_s=servers_cpu_s,
+            )
+            self._rounds.note(name, sample)
+        self._rounds.foreign_cpu = max(self._rounds.foreign_cpu, watch.foreign_cpu)
+
+    def _fact(self, name: str, *figures: str) -> None:
+        if self.is_counted:
+            known = self._rounds.facts.get(name)
+            self._rounds.facts[name] = "; ".join(filter(None, (known, ", ".join(figures))))
+
+
+async def tail(plan: Plan) -> Rounds:
+    """So many rounds of the three."""
+    rounds = Rounds()
+    async with AsyncExitStack() as stack:
+        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
+        stage = _Stage(plan, subject, rounds)
+        await stage.prepare()
+        await stage.load(stack)
+        for number in range(-1, plan.rounds):
+            stage.is_counted = number >= 0
+            scenes = stage.scenes()
+            for scene in scenes if number % 2 == 0 else reversed(scenes):
+                await _take(scene, plan.seconds if number >= 0 else WARM_UP_S, rounds)
+                await asyncio.sleep(_SETTLE_S)
+            if number >= 0:
+                plan.say(f"round {number + 1} of {plan.rounds}")
+    return rounds
+
+
+async def _take(scene: Scene, seconds: float, rounds: Rounds) -> None:
+    if scene.acknowledged in rounds.failures:
+        return
+    try:
+        await scene.turn(seconds)
+    except (LoadError, ClientError, OSError) as error:
+        for name in (scene.acknowledged, scene.delivered):
+            rounds.failures[name] = f"{name}: {error}"
+
+
+def stored_bytes(folder: Path) -> int:
+    """Of a partition's segments, what is allocated ahead included."""
+    return sum(path.stat().st_size for path in segments_in(folder))
+
+
+def disk_bytes(node: LocalNode) -> int:
+    """What a node has had read from the disk so far."""
+    text = Path(f"/proc/{node.process.pid}/io").read_text(encoding="ascii")
+    fields = dict(line.split(": ") for line in text.splitlines())
+    return int(fields["read_bytes"])
