@@ -8,6 +8,6 @@ from tests.support.live_cluster import running_cluster
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
     directory = tmp_path_factory.mktemp("features")
-    # Long sessions: a node whose peers are paused goes on for longer than a busy machine needs to look at it.
-    with running_cluster(directory, retention_check_ms=200, broker_session_ms=5000) as nodes:
+    # Longer sessions still: a node whose peers are paused goes on for longer than a busy machine needs to look at it.
+    with running_cluster(directory, retention_check_ms=200, broker_session_ms=15_000) as nodes:
         yield nodes

@@ -45,7 +45,7 @@ def test_a_program_of_the_page_prints_what_the_page_says(url, program, printed):
         # On a thread of its own: a program brings its own event loop.
         thread = threading.Thread(target=run)
         thread.start()
-        thread.join(60)
+        thread.join(240)
     assert failures == []
     assert not thread.is_alive()
     assert output.getvalue() == printed

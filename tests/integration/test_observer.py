@@ -8,6 +8,7 @@ import pytest
 from loadtest.local_cluster import free_ports
 from loadtest.node_process import NodeProcess
 from tests.support.live_cluster import (
+    SESSION_MS,
     call,
     cluster_id,
     create_topic,
@@ -51,6 +52,7 @@ def joined(cluster, directory):
         # One address that answers is enough: nobody listens at the first.
         *("--join", f"127.0.0.1:1,127.0.0.1:{cluster.node(2).peer_port}"),
         log_path=directory / "observer.log",
+        broker_session_ms=SESSION_MS,
     )
     observer = Observer(f"http://127.0.0.1:{api_port}", process)
     process.start()
@@ -122,7 +124,7 @@ def test_its_death_is_noticed_and_it_comes_back_in_sync(cluster, observer):
 
 def refusal_of_a_topic(node):
     body = {"topic_name": f"refused-by-{node.node_id}", "replication_factor": 1}
-    return call(node, "POST /admin/topics", body).status
+    return call(node, "POST /admin/topics", body, is_patient=False).status
 
 
 def test_it_has_no_vote(cluster, observer):
@@ -138,6 +140,7 @@ def test_it_has_no_vote(cluster, observer):
             assert {first.result(), second.result()} <= {503, 504}
     finally:
         restart(cluster, *dead)
+    wait_until_in(cluster, observer)
     eventually(lambda: metadata(observer)["controller_id"] in (1, 2, 3))
     create_topic(observer, "accepted", replicas=1)
     eventually(lambda: partition_state(survivor, "accepted")["leader"])

@@ -13,6 +13,7 @@ from loadtest.local_cluster import free_ports
 from tests.support.api_server import Answer
 from tests.support.contract import GONE_BROKER, Ask, asks, check_all, declared_successes
 from tests.support.live_cluster import (
+    SESSION_MS,
     cluster_id,
     create_topic,
     encoded,
@@ -104,6 +105,7 @@ def came_and_went(cluster, directory):
         *("--listen", f"127.0.0.1:{api_port}", "--peer-listen", f"127.0.0.1:{peer_port}"),
         *("--join", f"127.0.0.1:{node.peer_port}"),
         log_path=directory / "gone.log",
+        broker_session_ms=SESSION_MS,
     )
     process.start()
     try:

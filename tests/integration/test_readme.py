@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from node.config import load_config
-from tests.support.console import Place, Step, blocks, started, steps
+from tests.support.console import RUN_S_MAX, Place, Step, blocks, started, steps
 
 pytestmark = pytest.mark.integration
 
@@ -55,7 +55,7 @@ def test_lines_go_in_and_come_out_and_a_program_reads_them_as_the_readme_says(pl
         [sys.executable, "-c", place.adapt(program)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=RUN_S_MAX,
         check=False,
     )
     assert printed.stdout.splitlines() == said, printed.stderr

@@ -18,13 +18,30 @@ import pytest
 
 from loadtest.local_cluster import free_ports
 from loadtest.node_process import NodeProcess
-from tests.support.live_cluster import call, eventually, ok
+from tests.support.live_cluster import SESSION_MS, call, eventually, ok
 
 FIRST_PORT, NODES = 8082, 3
 PEER_PORTS_FROM = 10
 """How far above the API's ports: further than the most nodes that ``milena dev`` starts."""
 _MILENA = re.compile(r"^milena\b|\.venv/bin/milena\b")
+RUN_S_MAX = 600
+"""For all of a document's commands: dozens of processes that start one after the other."""
 STEP_END = "=== end of step ==="
+PATIENT = f"""
+from milena.cli import main
+from node import dev
+
+plan = dev.plan_nodes
+patience = {{
+    "broker_session_ms": "{SESSION_MS}",
+    "election_timeout_ms_min": "2500",
+    "election_timeout_ms_max": "3500",
+}}
+dev.plan_nodes = lambda *, options, **rest: plan(options={{**options, **patience}}, **rest)
+main()
+"""
+"""``milena`` whose local cluster does not mind a machine that stalls for a second or two: curl does not repeat what is
+refused for a moment."""
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -73,8 +90,11 @@ def steps(text: str) -> list[Step]:
 
 def free_run(length: int) -> int:
     """The first of so many free ports in a row."""
-    ports = free_ports(20 * length)
-    return next(p for p in ports if {*range(p, p + length)} <= {*ports})
+    run = free_ports(1)
+    while len(run) < length:
+        (port,) = free_ports(1)
+        run = [*run, port] if port == run[-1] + 1 else [port]
+    return run[0]
 
 
 @dataclass
@@ -105,7 +125,7 @@ class Place:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=RUN_S_MAX,
             check=False,
             cwd=self.directory,
             env={
@@ -137,6 +157,8 @@ def started(command: str, directory: Path) -> Iterator[Place]:
     first_port = free_run(PEER_PORTS_FROM + NODES)
     place = Place(first_port, directory)
     words = place.adapt(command).replace(" dev-data", f" {directory / 'dev-data'}").split()
+    assert words[1:3] == ["-m", "milena"], words
+    words[1:3] = ["-c", PATIENT]
     words += ["--base-peer-port", str(first_port + PEER_PORTS_FROM)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MILENA_")}
     process = NodeProcess(words, environment=environment, log_path=directory / "dev.log")

@@ -26,7 +26,14 @@ from storage.types import Codec
 DEADLINE_S = 60.0
 POLL_S = 0.05
 ANSWER_S = 60.0
+SESSION_MS = 8_000
+"""Of brokers. A machine that stalls for a second or two must not end them: writes would be refused until the next
+heartbeat, and leaders replaced. A node that is killed is noticed at once all the same; one that is paused, only after
+this."""
 JSON = "application/json"
+NO_QUORUM = b'"error_code":50305'
+"""In a refusal: there is no Raft leader, or no majority; nothing was done."""
+ELECTION_S_MAX = 20.0
 SECRET = "local-cluster"
 BATCH = "application/vnd.milena.batch"
 BASE_TIMESTAMP_MS = (int(time.time()) - 3600) * 1000
@@ -65,19 +72,36 @@ def call(
     *,
     content_type: str = JSON,
     headers: Mapping[str, str] | None = None,
+    is_patient: bool = True,
     **query: object,
 ) -> Answer:
-    """``call(node, "GET /topics/t", offset=3)``; a body that is not bytes is sent as JSON."""
+    """``call(node, "GET /topics/t", offset=3)``; a body that is not bytes is sent as JSON.
+
+    What is refused because there is no Raft leader is asked again for a while, unless a test wants to see that: a
+    machine that stalls may cost an election, and a node waits three seconds for its end.
+    """
     method, path = line.split(" ")
     if query:
         path += "?" + urlencode(query)
     if body is not None and not isinstance(body, bytes):
         body = json.dumps(body).encode()
     sent = {**({} if body is None else {"Content-Type": content_type}), **(headers or {})}
+    end = time.monotonic() + ELECTION_S_MAX
+    while True:
+        answer = _ask(node, method, path, body, sent)
+        is_leaderless = answer.status == 503 and NO_QUORUM in answer.body
+        if not (is_patient and is_leaderless) or time.monotonic() > end:
+            return answer
+        time.sleep(POLL_S)
+
+
+def _ask(
+    node: LocalNode, method: str, path: str, body: bytes | None, sent: Mapping[str, str]
+) -> Answer:
     where = urlsplit(node.url)
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=ANSWER_S)
     try:
-        connection.request(method, path, body=body, headers=sent)
+        connection.request(method, path, body=body, headers=dict(sent))
         response = connection.getresponse()
         return Answer(response.status, dict(response.headers), response.read())
     except OSError as error:
@@ -121,6 +145,7 @@ def running_cluster(
     """Nodes that are ready; ``options`` are settings of every node."""
     environment = {f"MILENA_{name.upper()}": str(value) for name, value in options.items()}
     environment.setdefault("MILENA_CLUSTER_SECRET", SECRET)
+    environment.setdefault("MILENA_BROKER_SESSION_MS", str(SESSION_MS))
     # A test that looks for a leader and then does something to it must not be overtaken.
     environment.setdefault("MILENA_LEADER_BALANCE_INTERVAL_MS", "0")
     cluster = LocalCluster(directory, node_count=node_count, environment=environment)

@@ -10,6 +10,9 @@ from loadtest.local_cluster import LocalCluster, LocalNode
 from tests.support.live_cluster import DEADLINE_S, Answer, call, eventually, ok
 
 NUMBERS = itertools.count(1)
+READ_MS = 20_000
+SHORT_SESSION_MS = 5_000
+"""Of members that a test lets die: a machine that stalls for a second or two must not let the others die as well."""
 
 
 def parts(found: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
@@ -173,17 +176,21 @@ class RestConsumer:
         return self
 
     def read(self, **query: object) -> list[dict[str, Any]]:
-        """The next records."""
-        return list(ok(self.ask("GET /records", **{"timeout": 500, **query})))
+        """The next records, as soon as there are some; who expects none gives a shorter ``timeout``."""
+        return list(ok(self.ask("GET /records", **{"timeout": READ_MS, **query})))
+
+    def read_records(self, count: int, **query: object) -> list[dict[str, Any]]:
+        """So many records, by as many calls as it takes."""
+        found: list[dict[str, Any]] = []
+        deadline_s = time.monotonic() + DEADLINE_S
+        while len(found) < count:
+            found += self.read(**query)
+            assert time.monotonic() < deadline_s, found
+        return found
 
     def read_values(self, count: int, **query: object) -> list[Any]:
         """The values of so many records, by as many calls as it takes."""
-        found: list[Any] = []
-        deadline_s = time.monotonic() + DEADLINE_S
-        while len(found) < count:
-            found += [record["value"] for record in self.read(**query)]
-            assert time.monotonic() < deadline_s, found
-        return found
+        return [record["value"] for record in self.read_records(count, **query)]
 
     def commit(self) -> None:
         """What was delivered."""
