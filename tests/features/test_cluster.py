@@ -35,10 +35,12 @@ def test_the_registry_of_brokers_knows_addresses_and_partitions_and_tells_of_cha
     node = cluster.node(1)
     topic = create_topic(node, "registry", partitions=3)
     for at in cluster.nodes:
-        listed = eventually(lambda n=at: [b for b in metadata(n)["brokers"] if not b["is_fenced"]])
-        assert {b["broker_id"]: b["url"] for b in listed} == {
-            n.node_id: n.url for n in cluster.nodes
-        }
+        eventually(
+            lambda n=at: (
+                {b["broker_id"]: b["url"] for b in metadata(n)["brokers"] if not b["is_fenced"]}
+                == {n.node_id: n.url for n in cluster.nodes}
+            )
+        )
         assert sorted(ok(call(at, "GET /brokers"))["brokers"]) == [1, 2, 3]
     path = f"/v3/clusters/{cluster_id(node)}/brokers/2/partition-replicas"
     held = ok(call(node, f"GET {path}"))["data"]

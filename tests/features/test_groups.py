@@ -15,6 +15,7 @@ from tests.support.live_cluster import (
     write,
 )
 from tests.support.live_groups import (
+    SHORT_SESSION_MS,
     committed,
     consumer_of,
     coordinator_of,
@@ -72,7 +73,7 @@ def test_each_record_goes_to_one_member_of_each_group(cluster, topic):
 def test_members_that_come_and_die_are_noticed_and_work_goes_on_at_the_commit(cluster, topic):
     """Who stays silent for its session is out; its partitions go on where the group committed."""
     group = new_group("noticed")
-    quick = {"session_timeout_ms": 1500}
+    quick = {"session_timeout_ms": SHORT_SESSION_MS}
     one, two = (member_of(cluster, group, topic, **quick) for _ in range(2))
     settle(one)
     settle(one, two)
@@ -125,7 +126,7 @@ def test_a_group_is_set_back_and_reads_again(cluster, topic):
 def test_registries_of_members_and_owners_vanish_with_them_and_offsets_stay(cluster, topic):
     """Brokers, members, who owns what, and offsets: everybody may look; the first three end with their owner."""
     group = new_group("registry")
-    member = member_of(cluster, group, topic, session_timeout_ms=1500)
+    member = member_of(cluster, group, topic, session_timeout_ms=SHORT_SESSION_MS)
     settle(member)
     assert member.commit((topic, 2, 4)).status == 204
     coordinator = coordinator_of(cluster, group)
@@ -148,7 +149,7 @@ def test_a_worker_that_dies_repeats_or_skips_as_it_chose(cluster, topic):
     """Commit after the work: at least once. Commit before it: at most once."""
     for is_careful in (True, False):
         group = new_group("choice")
-        worker = member_of(cluster, group, topic, session_timeout_ms=1500)
+        worker = member_of(cluster, group, topic, session_timeout_ms=SHORT_SESSION_MS)
         settle(worker)
         records = values(cluster.node(1), topic, 0)
         done = []
@@ -178,7 +179,7 @@ def test_work_whose_results_and_position_are_written_together_counts_once(cluste
     results = create_topic(cluster.node(1), new_group("results"))
     group = new_group("once")
     for life in range(3):
-        worker = member_of(cluster, group, topic, session_timeout_ms=1500)
+        worker = member_of(cluster, group, topic, session_timeout_ms=SHORT_SESSION_MS)
         eventually(lambda w=worker: (topic, 0) in w.beat())
         start = committed(cluster.node(1), group, topic).get(0, 0)
         for record in ok(read(cluster.node(2), topic, 0, offset=start)):

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with running_cluster(tmp_path_factory.mktemp("producer"), broker_session_ms=3000) as nodes:
+    with running_cluster(tmp_path_factory.mktemp("producer")) as nodes:
         yield nodes
 
 

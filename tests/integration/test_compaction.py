@@ -166,6 +166,10 @@ def test_a_policy_that_is_no_policy_is_refused(cluster):
     assert "must be one of delete, compact, compact,delete" in answer.body.decode()
 
 
+def leftovers(node):
+    return [*node.data_dir.rglob("*.cleaned"), *node.data_dir.rglob("*.swap")]
+
+
 def test_nothing_is_lost_when_nodes_are_killed_while_they_compact(cluster):
     topic = create_topic(cluster.node(1), "hurried", **COMPACTED)
     numbers = count()
@@ -176,11 +180,10 @@ def test_nothing_is_lost_when_nodes_are_killed_while_they_compact(cluster):
             last = next(numbers)
             update(victim, topic, last)
         before = metric(victim, "compaction_worked_bytes_total")
-        eventually(
-            lambda victim=victim, before=before: (
-                metric(victim, "compaction_worked_bytes_total") > before
-            )
-        )
+        while metric(victim, "compaction_worked_bytes_total") <= before:
+            # More to do each time: it may be through with what there was.
+            last = next(numbers)
+            update(victim, topic, last)
         victim.process.kill()
         survivor = others(cluster, victim)[0]
         for _ in range(10):
@@ -192,5 +195,5 @@ def test_nothing_is_lost_when_nodes_are_killed_while_they_compact(cluster):
         assert values_of(survivors(node, topic)) == expected(last)
         eventually(lambda node=node: len(survivors(node, topic)) == KEYS)
         assert values_of(survivors(node, topic)) == expected(last)
-        leftovers = [*node.data_dir.rglob("*.cleaned"), *node.data_dir.rglob("*.swap")]
-        assert not [path for path in leftovers if path.exists()]
+        # What a killed run left behind; one that is under way has such files as well, for a moment.
+        eventually(lambda node=node: not leftovers(node))

@@ -100,6 +100,7 @@ def test_keys_and_sequences_survive_a_kill_of_every_node(cluster):
     assert receipt(write_batch(cluster.node(1), topic, batch)) == (1, 1, False)
     cluster.kill()
     restart(cluster, *cluster.nodes)
+    wait_in_sync(cluster, topic)
     for node in cluster.nodes:
         assert offsets_of(write(node, topic, "a", key="order-3")) == keyed
         assert receipt(write_batch(node, topic, batch)) == (1, 1, True)

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.integration
 
 REFUSED = 78
 PATIENCE_S = 60
+LOG_BYTES = 1 << 20
+"""Of a log in which a line is looked for: it is said once in a while, and others come behind it."""
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +136,7 @@ def test_a_directory_in_use_is_refused_and_its_owner_goes_on(cluster, tmp_path):
     line = refusal(tmp_path, *options(1, owner.data_dir, peers=peers_of(cluster)))
     assert str(owner.data_dir) in line
     assert "another process" in line
-    assert call(owner, "GET /readyz").status == 200
+    assert eventually(lambda: call(owner, "GET /readyz").status == 200)
 
 
 def test_the_directory_of_another_node_is_refused(cluster, stopped, tmp_path):
@@ -228,10 +230,12 @@ def test_another_secret_is_named_at_both_ends_and_the_node_stays_out(cluster, st
     )
     process.start()
     try:
-        eventually(lambda: "hung up on the proof of the cluster secret" in process.log_tail())
+        eventually(
+            lambda: "hung up on the proof of the cluster secret" in process.log_tail(LOG_BYTES)
+        )
         complaint = "the peer that calls itself node 3 has another cluster secret"
         for node in cluster.nodes[:2]:
-            eventually(lambda at=node: complaint in at.process.log_tail(20_000))
+            eventually(lambda at=node: complaint in at.process.log_tail(LOG_BYTES))
         assert eventually(lambda: call(stopped, "GET /readyz").status == 503)
         assert process.is_running
     finally:
@@ -249,9 +253,11 @@ def test_an_observer_with_another_secret_says_so(cluster, tmp_path):
     )
     process.start()
     try:
-        eventually(lambda: "hung up on the proof of the cluster secret" in process.log_tail())
+        eventually(
+            lambda: "hung up on the proof of the cluster secret" in process.log_tail(LOG_BYTES)
+        )
         refused = "the peer that calls itself node 9 has another cluster secret"
-        eventually(lambda: refused in cluster.node(1).process.log_tail(20_000))
+        eventually(lambda: refused in cluster.node(1).process.log_tail(LOG_BYTES))
         assert process.is_running, "it goes on trying for a while"
     finally:
         process.kill()

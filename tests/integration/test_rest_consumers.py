@@ -34,7 +34,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with running_cluster(tmp_path_factory.mktemp("rest"), broker_session_ms=3000) as nodes:
+    with running_cluster(tmp_path_factory.mktemp("rest")) as nodes:
         yield nodes
 
 
@@ -49,7 +49,7 @@ def topic_with(cluster, *records, partitions=1):
 def test_made_on_one_node_subscribed_on_another_read_on_a_third(cluster):
     topic = topic_with(cluster, "a", "b", "c")
     consumer = consumer_of(cluster, new_group("three")).subscribe(topic)
-    [first, second, third] = consumer.read()
+    [first, second, third] = consumer.read_records(3)
     assert [record["offset"] for record in (first, second, third)] == [0, 1, 2]
     assert (first["topic"], first["partition"], first["key"], first["value"]) == (
         topic,
@@ -130,7 +130,7 @@ def test_both_meanings_of_a_committed_offset_are_understood(cluster, key, stored
     topic = topic_with(cluster, *range(4))
     group = new_group("meaning")
     consumer = consumer_of(cluster, group).subscribe(topic)
-    consumer.read()
+    consumer.read_records(4)
     body = {key: [{"topic": topic, "partition": 0, "offset": 2}]}
     assert consumer.ask("POST /offsets", body).status == 204
     assert committed(cluster.node(1), group, topic) == {0: stored}
@@ -212,9 +212,7 @@ def test_a_record_that_is_no_json_is_an_error_in_its_place(cluster):
     ok(write_batch(cluster.node(1), topic, encoded(b"\xff\x00")))
     offsets_of(write(cluster.node(1), topic, "after"))
     consumer = consumer_of(cluster, new_group("undecodable")).subscribe(topic)
-    found = []
-    while len(found) < 3:
-        found += consumer.read()
+    found = consumer.read_records(3)
     assert [record["offset"] for record in found] == [0, 1, 2]
     assert [found[0]["value"], found[2]["value"]] == ["before", "after"]
     assert "error" in str(found[1])

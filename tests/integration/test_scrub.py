@@ -74,6 +74,6 @@ def test_a_flipped_bit_is_found_and_restored(cluster, who):
     eventually(is_restored)
     wait_in_sync(cluster, topic)
     assert (leader_of(cluster, topic) is leader) is (who == "follower")
-    assert f"segment={path}" in node.log_path.read_text()
+    eventually(lambda: f"segment={path}" in node.log_path.read_text())
     for reader in cluster.nodes:
         assert whole_log(reader, topic) == VALUES

@@ -189,7 +189,7 @@ async def test_a_lost_answer_to_a_change_is_not_known(api, capsys):
 
     api._delete = never
     async with serving(api.app()) as url:
-        words = ["--url", url, "--timeout", "0.3"]
+        words = ["--url", url, "--timeout", "3"]
         words += ["topics", "delete", "flights", "--yes"]
         assert await asyncio.to_thread(cli.run, words) == EXIT_UNKNOWN
     assert "no answer" in capsys.readouterr().err

@@ -56,7 +56,7 @@ async def run_once(node: Node, until_ready: bool = True) -> None:
     stop = asyncio.Event()
     await node.start()
     serving = asyncio.create_task(node.serve(stop))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while until_ready and not node.health.readiness().is_ready:
             await node.metadata.changed(50)
         stop.set()
