@@ -18,7 +18,7 @@ from tests.chaos.fake import BUGS
 from tests.chaos.report import NOTES, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN_TIMEOUT_S = 150
+RUN_TIMEOUT_S = 300
 OWN = "own"
 """Expect what ``BUGS`` says."""
 

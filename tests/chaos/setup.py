@@ -67,7 +67,7 @@ class Setup:
     disk_mb: int = 512
     network: NetworkKind = NetworkKind.NONE
     workload: Workload = Workload()
-    start_timeout_s: float = 30.0
+    start_timeout_s: float = 90.0
     final_timeout_s: float = 60.0
     goals: Goals = NO_GOALS
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.chaos
 
 SCENARIOS = ("kill-leader", "stop-leader", "torn-tail", "pause-leader")
 SECONDS = 10
-RUN_TIMEOUT_S = 180
+RUN_TIMEOUT_S = 300
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -21,7 +21,7 @@ MONITORING = (
     "monitoring.coreos.com/v1/ServiceMonitor",
     "monitoring.coreos.com/v1/PrometheusRule",
 )
-RUN_S_MAX = 30.0
+RUN_S_MAX = 120.0
 
 Document = dict[str, Any]
 

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.integration
 
 CHART = str(Path(__file__).parent / "podlab" / "charts" / "pebble")
 SET = "r-pebble"
+WAIT_S = 60
 
 
 class Stage:
@@ -86,7 +87,7 @@ def test_install_says_so_when_pods_do_not_become_ready(stage: Stage) -> None:
     stage.host.may_be_ready = needs_three
     with pytest.raises(HelmError, match="context deadline exceeded"):
         stage.helm(
-            *("install", "r", CHART, "--wait", "--timeout", "4s"),
+            *("install", "r", CHART, "--wait", "--timeout", "12s"),
             *("--set", "podManagementPolicy=OrderedReady"),
         )
     assert stage.names("Pod") == [f"{SET}-0"], "one pod waits for others that wait for it"
@@ -98,12 +99,12 @@ def test_a_budget_refuses_the_second_eviction(stage: Stage) -> None:
     stage.host.may_be_ready = lambda pod: pod.name not in away
     assert stage.cluster.evict(f"{SET}-0")
     stage.cluster.wait_until(
-        lambda store: _is_back_unready(store, f"{SET}-0"), 10, "the evicted pod comes back"
+        lambda store: _is_back_unready(store, f"{SET}-0"), WAIT_S, "the evicted pod comes back"
     )
     assert not stage.cluster.evict(f"{SET}-1")
     away.clear()
     stage.cluster.wait_until(
-        lambda store: pods.is_ready(store.get("Pod", f"{SET}-0")), 10, "the pod is ready again"
+        lambda store: pods.is_ready(store.get("Pod", f"{SET}-0")), WAIT_S, "the pod is ready again"
     )
     assert stage.cluster.evict(f"{SET}-1")
 

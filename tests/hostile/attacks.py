@@ -41,6 +41,8 @@ class Scale:
     json_bodies: int = 4
     escaped_mb: int = 2
     patience_s: float = 20.0
+    latency_s_max: float = 5.0
+    """How long a decent client may wait for one write meanwhile."""
 
 
 LONG = Scale(

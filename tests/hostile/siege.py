@@ -15,7 +15,6 @@ RSS_GROWTH_MAX = 640 << 20
 """While an attack runs: the bodies that may be under way (512 MiB), and what is made of a few of them."""
 RSS_REST_MAX = 200 << 20
 """What may be left of it once all is over, above what a node takes that has seen no attack."""
-LATENCY_S_MAX = 5.0
 DESCRIPTORS_REST_MAX = 16
 WATCH_S = 0.05
 
@@ -62,7 +61,7 @@ async def besiege(
         assault = await _assault(cluster, client, attack, scale)
         report(assault)
         assaults.append(assault)
-    await _judge(cluster, client, before, assaults)
+    await _judge(cluster, client, before, assaults, scale)
     return assaults
 
 
@@ -120,7 +119,11 @@ async def _watch(cluster: LocalCluster, stop: asyncio.Event, peaks: list[int]) -
 
 
 async def _judge(
-    cluster: LocalCluster, client: DecentClient, before: Footprint, assaults: list[Assault]
+    cluster: LocalCluster,
+    client: DecentClient,
+    before: Footprint,
+    assaults: list[Assault],
+    scale: Scale,
 ) -> None:
     assert all(node.process.is_running for node in cluster.nodes), "a node died"
     found = await client.read_back()
@@ -143,7 +146,7 @@ async def _judge(
         growth = assault.rss_peak - assault.rss_before
         assert growth < RSS_GROWTH_MAX, f"memory grew by {growth >> 20} MB: {assault}"
         assert assault.tally.acknowledged, f"no write came through: {assault}"
-        assert assault.tally.slowest < LATENCY_S_MAX, f"others waited: {assault}"
+        assert assault.tally.slowest < scale.latency_s_max, f"others waited: {assault}"
 
 
 async def _settled(cluster: LocalCluster, before: Footprint) -> Footprint:
