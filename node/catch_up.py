@@ -1,4 +1,4 @@
-"""Bounds what this node sends to replicas that are being added: catching up must not take the room of being in sync."""
+"""Bounds what this node sends to replicas that are not in sync: catching up must not take the room of being in sync."""
 
 from collections.abc import Callable
 
@@ -6,12 +6,16 @@ from node.replication.throttle import ByteBudget
 from raft_meta.machine.image import Partition
 
 CATCH_UP_BYTES_MAX = 1 << 20
-"""Of one such replica in one answer. The same answer carries what in-sync replicas wait for, and the follower syncs it
-all before it acknowledges anything."""
+"""Of one such replica in one answer. The same answer carries what writers wait for, and the follower syncs it all
+before it acknowledges anything: with eight times as much, acknowledgements were seen to take more than twice as long,
+and catching up was a quarter faster."""
 
 
 class CatchUpThrottle:
     """The budgets of one node: one for all moves that have no rate of their own, one for each rate that some have.
+
+    Replicas that were in sync before and come back have no budget, only the bound of an answer: until they are in sync
+    again, a record lies on fewer disks than it should.
 
     ``now_s``: seconds of a clock that does not jump.
     """
@@ -26,12 +30,12 @@ class CatchUpThrottle:
         if not is_catching_up(state, follower):
             return room
         room = min(room, CATCH_UP_BYTES_MAX)
-        budget = self._budget(state)
+        budget = self._budget(state) if is_being_added(state, follower) else None
         return room if budget is None else min(room, budget.left(self._now_s()))
 
     def on_sent(self, state: Partition | None, follower: int, sent_bytes: int) -> None:
         """The follower was sent so much."""
-        if sent_bytes and is_catching_up(state, follower):
+        if sent_bytes and is_being_added(state, follower):
             budget = self._budget(state)
             if budget is not None:
                 budget.take(sent_bytes)
@@ -53,10 +57,15 @@ class CatchUpThrottle:
 
 
 def is_catching_up(state: Partition | None, follower: int) -> bool:
+    """Whether the follower is not in sync: no acknowledgement waits for it."""
+    return state is not None and follower not in state.isr
+
+
+def is_being_added(state: Partition | None, follower: int) -> bool:
     """Whether the follower is a replica that a move adds, and not in sync yet."""
     return (
         state is not None
-        and state.moving is not None
         and follower not in state.isr
+        and state.moving is not None
         and follower not in state.moving.former
     )

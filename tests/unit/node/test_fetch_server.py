@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from http_api.pending import Pending
 from http_api.ports import Acks
 from node.fetch_server import SNAPSHOT_BYTES_MAX, FetchServer
 from node.fetch_wire import FetchCode, Row, parse_rows
@@ -388,6 +389,8 @@ class TestVerdicts:
         for partition in range(2):
             served.write("a", partition=partition)
         await settle()
+        served.write("b")  # what was appended last is in memory
+        await settle()
         path = next(p for p in served.bench.files.paths() if p.endswith(".log"))
         served.bench.files.evict(path)
         served.bench.files.fail_next_read(path)
@@ -407,9 +410,41 @@ class TestVerdicts:
             "s": 1, "full": True, "be": 20, "p": [[0, TOPIC_ID, 0, 5, 0, -1]], "f": [], "w": 500,
             "m": 1 << 20,
         }  # fmt: skip
+        tasks = asyncio.all_tasks()
         reply = served.server.on_fetch(FOLLOWER, header, b"")
-        assert isinstance(reply, tuple)
-        assert values_of(b"".join(reply[1])) == ["a"]
+        assert isinstance(reply, Pending)
+        await asyncio.sleep(0)
+        assert reply.done(), "in the next turn"
+        assert asyncio.all_tasks() == tasks
+        assert values_of(b"".join(reply.result()[1])) == ["a"]
+
+    @virtual
+    async def test_an_acknowledgement_counts_before_anything_else_is_done_for_its_fetch(
+        self,
+    ) -> None:
+        served = Served()
+        await served.ask((0, 0, -1), full=True)
+        served.write("a")
+        await settle()
+        await served.ask()
+        header: dict[str, object] = {
+            "s": 1, "full": False, "be": 20, "p": [[0, TOPIC_ID, 0, 5, 1, 5]], "f": [], "w": 500,
+            "m": 1 << 20,
+        }  # fmt: skip
+        reply = served.server.on_fetch(FOLLOWER, header, b"")
+        assert served.bench.runner.high_watermark == 1
+        assert isinstance(reply, Pending)
+        assert not reply.done()
+
+    @virtual
+    async def test_a_wake_that_comes_right_behind_its_fetch_is_not_lost(self) -> None:
+        served = Served()
+        await served.ask((0, 0, -1), full=True)
+        fetch = served.request(wait_ms=60_000)
+        await asyncio.sleep(0)
+        served.server.on_wake(FOLLOWER, {}, b"")
+        await settle()
+        assert fetch.done()
 
     @virtual
     async def test_what_is_on_the_disk_alone_comes_behind_the_rest(self) -> None:
@@ -417,11 +452,13 @@ class TestVerdicts:
         for partition, value in enumerate("ab"):
             served.write(value, partition=partition)
         await settle()
+        served.write("c")  # what was appended last is in memory
+        await settle()
         files = served.bench.files
         files.evict(next(p for p in files.paths() if p.endswith(".log")))
         rows, body = await served.request((0, 0, -1), (1, 0, -1), full=True, wait_ms=500)
         assert [(row.index, row.code) for row in rows] == [(1, FetchCode.OK), (0, FetchCode.OK)]
-        assert values_of(body) == ["b", "a"]
+        assert values_of(body) == ["b", "a", "c"]
         assert all(row.size for row in rows)
 
     @virtual
@@ -454,3 +491,22 @@ class TestVerdicts:
         await served.ask((0, 0, -1), (1, 0, -1), full=True)
         served.server.close()
         assert not any(bench.runner.watchers for bench in served.benches)
+
+
+class TestCatchingUp:
+    @virtual
+    async def test_what_writers_wait_for_goes_first_and_the_rest_takes_little_room(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("node.catch_up.CATCH_UP_BYTES_MAX", 2000)
+        served = Served(count=2)
+        served.benches[0].lead((1,))
+        for value in ("a", "b", "c", "d"):
+            served.write(value * 900, partition=0)
+        served.write("new", partition=1)
+        await settle()
+        rows, body = await served.request((0, 0, -1), (1, 0, -1), full=True)
+        assert [row.index for row in rows] == [1, 0]
+        late = rows[1]
+        assert 0 < late.size <= 2000 < served.benches[0].runner.log.size_bytes
+        assert len(body) == rows[0].size + late.size
