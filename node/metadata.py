@@ -6,11 +6,13 @@ import logging
 from collections.abc import Callable, Iterable
 
 from node.clock import Clock
+from node.image_checks import ImageChecks
 from raft_meta.consensus.quorum import Quorum
 from raft_meta.machine import codec
 from raft_meta.machine.apply import apply
-from raft_meta.machine.commands import Command, Envelope
+from raft_meta.machine.commands import CheckImage, Command, Envelope
 from raft_meta.machine.image import Image
+from raft_meta.machine.marks import Comparison, ImageMarks
 from raft_meta.machine.proposers import WINDOW
 from storage.errors import FateUnknownError, FeatureLevelError, NoQuorumError
 
@@ -29,16 +31,28 @@ class MetadataMachine:
 
     def __init__(self) -> None:
         self.image = Image()
+        self.marks = ImageMarks()
         self._publish: Callable[[], None] = lambda: None
+        self._compare: Callable[[Comparison], None] = lambda comparison: None
 
     def on_change(self, publish: Callable[[], None]) -> None:
         """Call ``publish`` (on the quorum's thread) after every change of the image."""
         self._publish = publish
 
+    def on_check(self, compare: Callable[[Comparison], None]) -> None:
+        """Call ``compare`` (on the quorum's thread) after every check whose mark this node has kept."""
+        self._compare = compare
+
     def apply(self, index: int, command: bytes) -> bytes:
         """Apply one committed command."""
-        applied = apply(self.image, index, codec.decode_envelope(command))
+        envelope = codec.decode_envelope(command)
+        applied = apply(self.image, index, envelope)
         self.image = applied.image
+        if isinstance(envelope.command, CheckImage):
+            # Whatever became of the command: marks are where the log says, not where this image would have them.
+            comparison = self.marks.take(envelope.command, applied.image)
+            if comparison is not None:
+                self._compare(comparison)
         self._publish()
         return applied.response
 
@@ -50,6 +64,7 @@ class MetadataMachine:
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Replace the image."""
         self.image = codec.decode_image(chunks)
+        self.marks.forget()
         self._publish()
 
 
@@ -81,7 +96,9 @@ class MetadataStore:
         self._is_scheduled = False
         self._barrier: asyncio.Task[Image] | None = None
         self._loop = asyncio.get_running_loop()
+        self.checks = ImageChecks(marks=machine.marks, clock=clock, on_failure=on_failure)
         machine.on_change(self._on_applied)
+        machine.on_check(self.checks.on_check)
 
     @property
     def image(self) -> Image:

@@ -551,6 +551,7 @@ class Node:
         epoch = await self.membership.register(
             self.replicas.reports(), was_clean_stop=self._was_clean
         )
+        self.metadata.checks.begin()
         self.replicas.broker_epoch = epoch
         self.replicas.on_image(self.metadata.image)
         await self.membership.run()

@@ -102,7 +102,7 @@ def apply(image: Image, index: int, envelope: Envelope) -> Applied:
     """The image after the command at ``index``, which must be above the image's.
 
     Raises:
-        CorruptLogError: a CheckImage found that this node's image differs; the node must stop.
+        CorruptLogError: the cluster has outgrown this release; the node must stop.
     """
     assert index > image.index, f"index {index} is not above {image.index}, the last applied"
     now_ms = WallMs(max(image.now_ms, envelope.now_ms))

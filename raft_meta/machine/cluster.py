@@ -1,8 +1,8 @@
-"""The cluster itself: its id and voters, who is controller, its feature level, and the check that all images agree."""
+"""The cluster itself: its id and voters, who is controller, and its feature level."""
 
 from dataclasses import replace
 
-from raft_meta.machine.codec import FEATURE_LEVEL_MAX, image_hash
+from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.commands import CheckImage, ClaimController, InitCluster, SetFeatureLevel
 from raft_meta.machine.events import ClusterInitialised, ControllerChanged
 from raft_meta.machine.image import Image
@@ -17,7 +17,7 @@ def apply(image: Image, command: ClusterCommand) -> Outcome:
 
     Raises:
         InvalidRequestError, FeatureLevelError: refused.
-        CorruptLogError: this node's image is not the controller's, or its release is too old; it must stop.
+        CorruptLogError: this node's release is too old; it must stop.
     """
     match command:
         case InitCluster():
@@ -25,7 +25,7 @@ def apply(image: Image, command: ClusterCommand) -> Outcome:
         case ClaimController():
             return _claim_controller(image, command)
         case CheckImage():
-            return _check_image(image, command)
+            return Outcome(image)  # a mark in the log: see ``marks``
         case SetFeatureLevel():
             return _set_feature_level(image, command)
 
@@ -53,15 +53,6 @@ def _claim_controller(image: Image, command: ClaimController) -> Outcome:
     after = replace(image, controller_id=command.broker_id, controller_epoch=epoch)
     event = ControllerChanged(controller_id=command.broker_id, controller_epoch=epoch)
     return Outcome(after, (event,), epoch)
-
-
-def _check_image(image: Image, command: CheckImage) -> Outcome:
-    if command.index == image.index and command.image_hash != image_hash(image):
-        raise CorruptLogError(
-            f"This node's metadata at index {image.index} is not the controller's. Stop the node, empty its"
-            " metadata folder and let it load the state from the others."
-        )
-    return Outcome(image)
 
 
 def _set_feature_level(image: Image, command: SetFeatureLevel) -> Outcome:

@@ -224,7 +224,8 @@ def encode_image(image: Image) -> Iterator[bytes]:
 def image_hash(image: Image) -> bytes:
     """The digest of the image's canonical bytes: equal on two nodes exactly if their images are.
 
-    Takes about as long as a snapshot (3 s per million partitions), so not after every command.
+    Takes about as long as a snapshot (3 s per million partitions), so it belongs on a worker thread. Releases compare
+    it with each other: an image's bytes, and this digest over them, are as fixed as a snapshot's format.
     """
     digest = hashlib.blake2b(digest_size=HASH_BYTES)
     for chunk in encode_image(image):

@@ -265,9 +265,9 @@ class AllocateProducer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckImage:
-    """The hash of the controller's image at ``index``; a node that has another one at that index stops.
+    """A mark in the log, with the hash of the controller's image at the mark before, which is at ``index``.
 
-    Judged only when no other command came in between; otherwise it does nothing.
+    It changes nothing. A node that kept that mark and has another image there stops (``marks``). Index 0: no mark.
     """
 
     index: int

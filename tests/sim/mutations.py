@@ -335,10 +335,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="image-hash",
         guard="a node whose image differs from the controller's stops",
-        module="raft_meta.machine.cluster",
-        old="if command.index == image.index and command.image_hash != image_hash(image):",
+        module="raft_meta.machine.marks",
+        old="if own != self.expected:",
         new="if False:",
-        by="tests/unit/raft_meta/machine/test_apply.py",
+        by="tests/sim/cluster/test_simulation.py::test_a_node_whose_image_diverged_is_found_under_load",
     ),
     Mutation(
         name="vote-on-disk",
@@ -352,8 +352,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="applied-order",
         guard="the state machine is deterministic: nothing of a node's own enters it",
         module="node.metadata",
-        old="applied = apply(self.image, index, codec.decode_envelope(command))",
-        new="applied = apply(self.image, index + (id(self) % 7 == 0), codec.decode_envelope(command))",
+        old="applied = apply(self.image, index, envelope)",
+        new="applied = apply(self.image, index + (id(self) % 7 == 0), envelope)",
     ),
     Mutation(
         name="commit-held",

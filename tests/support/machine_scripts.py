@@ -3,7 +3,7 @@
 After every command the image must keep its invariants and survive a snapshot; every command crosses the codec.
 
     cluster 1,2,3 [level=2]     all that it takes until these brokers are alive, without output
-    init 1,2,3 [level=2] | controller 1 | level 2 | check [bad]
+    init 1,2,3 [level=2] | controller 1 | level 2 | check [bad] [late]      says what it compares, if anything
     register 1 [dir=d1] [rack=r] [last=4] [features=1..1] [suspect=t-0:3:100,..] [damaged=t-0,..] [forgets]
     unfence 1 | start 1 [as register] | fence 1 [bare] | drain 1 | unregister 1
     elect | elect clean | preferred | shrink | lead t-0 2 isr=2,3 [unclean]
@@ -36,6 +36,7 @@ from raft_meta.machine.events import (
     TopicDeleted,
 )
 from raft_meta.machine.image import Image, Partition, PartitionKey, Reassignment
+from raft_meta.machine.marks import ImageMarks
 from storage.types import WallMs
 from tests.support import machine_group_scripts as groups
 
@@ -66,6 +67,7 @@ class MachineScript:
 
     def __init__(self) -> None:
         self.image = Image()
+        self.marks = ImageMarks()
         self.directories: dict[int, tuple[str, int]] = {}
         self.last: c.Envelope | None = None
         self.sequence = 0
@@ -153,7 +155,17 @@ class MachineScript:
         assert codec.decode_image(codec.encode_image(self.image)) == self.image
         response = codec.decode_response(applied.response)
         answer = [] if response in {None, ()} else [f"-> {render(response)}"]
-        return [*answer, *self._describe(before, applied.events)]
+        return [*answer, *self._compare(received.command), *self._describe(before, applied.events)]
+
+    def _compare(self, command: c.Command) -> list[str]:
+        """What a node does at a check, on the spot."""
+        if not isinstance(command, c.CheckImage):
+            return []
+        comparison = self.marks.take(command, self.image)
+        if comparison is None:
+            return ["compares nothing"]
+        comparison.judge(codec.image_hash(comparison.image))
+        return [f"compares index {comparison.image.index}"]
 
     def _again(self, line: Line) -> list[str]:
         assert self.last is not None
@@ -163,9 +175,11 @@ class MachineScript:
     # --- commands ---
 
     def _check(self, line: Line) -> c.Command:
-        image_hash = b"bad" if "bad" in line.words else codec.image_hash(self.image)
-        late = "late" in line.words
-        return c.CheckImage(index=self.image.index - late, image_hash=image_hash)
+        mark = self.marks.last
+        if mark is None:
+            return c.CheckImage(index=0, image_hash=b"")
+        image_hash = b"bad" if "bad" in line.words else codec.image_hash(mark)
+        return c.CheckImage(index=mark.index - ("late" in line.words), image_hash=image_hash)
 
     def _register(self, line: Line) -> c.Command:
         broker_id = int(line.words[0])

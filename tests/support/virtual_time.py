@@ -90,7 +90,7 @@ class LoopExecutor(Executor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         future: Future[T] = Future()
-        job = functools.partial(_run, future, functools.partial(fn, *args, **kwargs))
+        job = functools.partial(run_job, future, functools.partial(fn, *args, **kwargs))
         if self.is_holding:
             self._held.append(job)
         elif self._delay_ms is None:
@@ -116,11 +116,28 @@ class InlineThreads(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         future: Future[T] = Future()
-        _run(future, functools.partial(fn, *args, **kwargs))
+        run_job(future, functools.partial(fn, *args, **kwargs))
         return future
 
 
-def _run(future: "Future[T]", job: Callable[[], T]) -> None:
+class LateThreads(InlineThreads):
+    """Each job takes so long; ``jobs``: how many there were."""
+
+    def __init__(self, *, ms: float) -> None:
+        super().__init__()
+        self.jobs = 0
+        self._ms = ms
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        self.jobs += 1
+        future: Future[T] = Future()
+        job = functools.partial(run_job, future, functools.partial(fn, *args, **kwargs))
+        asyncio.get_running_loop().call_later(self._ms / 1000, job)
+        return future
+
+
+def run_job(future: "Future[T]", job: Callable[[], T]) -> None:
+    """Run it here and now, as a worker thread would."""
     if not future.set_running_or_notify_cancel():
         return
     try:

@@ -80,6 +80,10 @@ SMALL = 1 << 12
 """Rooms and steps of preallocation: as often as possible something grows, rolls and fills up."""
 
 
+CHECK_IMAGE_MS = 500
+"""Between two comparisons of all nodes' images: many in each run."""
+
+
 class SimClock:
     """A ``node.clock.Clock`` on the process's own time; its wall clock may be wrong, and may be set."""
 
@@ -205,6 +209,7 @@ def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, obje
         (peer_sockets, "socket", sockets),
         (transport, "socket", sockets),
         (segment, "ALLOCATION_BYTES_MIN", SMALL),
+        (controller, "CHECK_IMAGE_MS", CHECK_IMAGE_MS),
     ]
 
 

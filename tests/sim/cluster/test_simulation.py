@@ -1,17 +1,25 @@
 """A few seeds of the simulation of a whole cluster; ``python -m tests.sim.cluster`` runs any number."""
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from raft_meta.machine.commands import CheckImage
+from raft_meta.machine.image import Image
+from raft_meta.machine.marks import Comparison, ImageMarks
 from tests.sim.cluster import platform
+from tests.sim.cluster.machine import NodeProcess
 from tests.sim.cluster.parts.compacted import CompactedTopic
 from tests.sim.cluster.parts.growing import GrowingTopic
 from tests.sim.cluster.parts.rotting import RottingTopic
 from tests.sim.cluster.threads import Process, Scheduler, SimLoop
 from tests.sim.cluster.world import Options, World, run_world
 
+DIVERGES_AT = 80
+LOAD = 5
+"""Commands between two checks, at least."""
 FOUND = Path(__file__).parents[1] / "seeds.txt"
 
 
@@ -53,6 +61,63 @@ def test_a_failure_names_the_command_that_replays_it() -> None:
         "python -m tests.sim.cluster --seed 17 --nodes 5 --seconds 8 --observers 1"
         " --faults kill,pause --parts none"
     )
+
+
+def _diverge(world: World) -> list[int]:
+    """From some command on, the image of a node that does not lead is not what the log says; returns it, once it is.
+
+    The run's own judge of images looks away.
+    """
+    checker = world.checker
+    on_start, on_image = checker.on_start, checker._on_image
+    odd: list[int] = []
+
+    def watched(process: NodeProcess) -> None:
+        on_start(process)
+        node = process.node
+        assert node is not None
+        machine, apply = node._machine, node._machine.apply
+
+        def apply_and_diverge(index: int, command: bytes) -> bytes:
+            response = apply(index, command)
+            if index >= DIVERGES_AT and not odd and not node.controller.is_active:
+                odd.append(process.machine.node_id)
+                image = machine.image
+                machine.image = replace(image, next_producer_id=image.next_producer_id + 1)
+            return response
+
+        machine.apply = apply_and_diverge  # type: ignore[method-assign]
+
+    def look_at_others(process: NodeProcess, image: Image) -> None:
+        if process.machine.node_id not in odd:
+            on_image(process, image)
+
+    checker.on_start = watched  # type: ignore[method-assign]
+    checker._on_image = look_at_others  # type: ignore[method-assign]
+    return odd
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_node_whose_image_diverged_is_found_under_load(seed: int) -> None:
+    """No check comes right after the mark that it is of: other commands came in between."""
+    world = World(seed, Options(seconds=5, kinds=("grow",), observers=0, parts=()))
+    odd = _diverge(world)
+    checks: list[tuple[int, int]] = []
+    take = ImageMarks.take
+
+    def watch(self: ImageMarks, check: CheckImage, after: Image) -> Comparison | None:
+        checks.append((check.index, after.index))
+        return take(self, check, after)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ImageMarks, "take", watch)
+        problems = world.run()
+    assert problems, "nobody noticed"
+    assert f"node {odd[0]} stopped itself: CorruptLogError(" in problems[0]
+    # Found by the check of the first mark behind it, under load.
+    index, after = next(pair for pair in checks if pair[0] >= DIVERGES_AT)
+    assert f"at index {index} has the hash" in problems[0]
+    assert after - index > LOAD
 
 
 def test_replicas_move_between_voters_and_observers() -> None:

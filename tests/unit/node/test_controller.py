@@ -1,14 +1,13 @@
 """Rules of the controller: who is let in, who is fenced and when, who leads, and that only one decides."""
 
-import asyncio
-
 import pytest
 
-from node.controller import PROBES_MAX
+from node.controller import CHECK_IMAGE_MS, CHECK_IMAGE_SHARE, PROBES_MAX
 from node.peer import ProbeResult
 from raft_meta.machine import codec
 from raft_meta.machine.commands import (
     AlterIsr,
+    CheckImage,
     ClaimController,
     CommitOffsets,
     ElectLeaders,
@@ -25,7 +24,7 @@ from storage.errors import (
     StaleControllerEpochError,
 )
 from tests.support.control import SESSION_MS, TOPIC_ID, Control
-from tests.support.virtual_time import after, current_loop, settle, virtual
+from tests.support.virtual_time import LateThreads, after, current_loop, settle, virtual
 
 
 def fenced_ever(control: Control) -> set[int]:
@@ -460,10 +459,38 @@ class TestLeadership:
     async def test_now_and_then_every_node_compares_its_image(self) -> None:
         control = await Control().start(1)
         before = len(control.log.commands)
-        await control.live(61_000)
+        for minute in range(1, 4):
+            await control.live(CHECK_IMAGE_MS + 1_000)
+            assert len(control.log.commands) == before + minute
+        checks = [codec.decode_envelope(data).command for data in control.log.commands[before:]]
+        marks = [command.index for command in checks if isinstance(command, CheckImage)]
+        assert marks == [0, before + 1, before + 2]
+        assert all(node.failures == [] for node in control.nodes.values())
+        control.stop()
+
+    @virtual
+    async def test_no_session_waits_for_a_hash(self) -> None:
+        control = await Control().start(1, 2)
+        threads = LateThreads(ms=5_000)
+        current_loop().set_default_executor(threads)
+        await control.live(2 * CHECK_IMAGE_MS)
+        assert threads.jobs > 0
+        await control.live(SESSION_MS + 500, 2)
+        assert control.broker(2).is_fenced
+        control.stop()
+
+    @virtual
+    async def test_a_hash_takes_a_hundredth_of_the_time_at_most(self) -> None:
+        control = await Control().start(1)
+        await control.live(CHECK_IMAGE_MS + 1_000)
+        before = len(control.log.commands)
+        current_loop().set_default_executor(LateThreads(ms=5_000))
+        await control.live(CHECK_IMAGE_MS + 5_000)
         assert len(control.log.commands) == before + 1
-        assert isinstance(control.log.commands, list)
-        await asyncio.sleep(0)
+        await control.live(CHECK_IMAGE_SHARE * 5_000 - CHECK_IMAGE_MS)
+        assert len(control.log.commands) == before + 1
+        await control.live(CHECK_IMAGE_MS + 6_000)
+        assert len(control.log.commands) == before + 2
         control.stop()
 
 
