@@ -395,7 +395,7 @@ class FetchServer:
             # No high watermark: it means nothing to a log that is not a prefix of ours.
             session.rows.append(Row(position.index, FetchCode.DIVERGING, a=epoch, b=end))
         elif verdict is FetchVerdict.BELOW_LOG_START:
-            snapshot = runner.log.producer_snapshot()
+            snapshot = runner.log.producer_snapshot(runner.high_watermark)
             if (
                 session.bodies
                 and sum(map(len, session.bodies)) + len(snapshot) > SNAPSHOT_BYTES_MAX

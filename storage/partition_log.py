@@ -550,11 +550,19 @@ class PartitionLog:
 
     def idempotency_lookup(self, key_hash: bytes, now_ms: int) -> IdempotencyEntry | None:
         """What was appended under an idempotency key within its window."""
+        self._forget_foreign_state()
         return self._writers.idempotency.lookup(key_hash, now_ms)
 
-    def producer_snapshot(self) -> bytes:
-        """The writers' state, for a follower that starts above offset 0."""
-        return encode_snapshot(self._writers.freeze(self._log_end_offset))
+    def producer_snapshot(self, high_watermark: int) -> bytes:
+        """The writers' state of what is committed, for a follower that starts above offset 0.
+
+        What lies above the high watermark may yet be cut here. The follower has no batch to cut then, and would answer
+        a retry by what its new log never had.
+        """
+        writers = WriterState()
+        writers.install(self._writers.freeze(self._log_end_offset))
+        writers.forget_from(high_watermark)
+        return encode_snapshot(writers.freeze(high_watermark))
 
     def install_producer_snapshot(self, content: bytes) -> None:
         """Take over the leader's writers' state; batches that it covers may still follow.

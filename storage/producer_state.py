@@ -246,8 +246,8 @@ class QueuedProducers:
 class WriterSnapshot(NamedTuple):
     """Producers and idempotency keys of one partition after all batches below ``offset``.
 
-    ``covers_offset`` is where the log ended that it was taken from: above ``offset`` when it came from a leader, whose
-    later batches it knows already.
+    ``covers_offset`` is up to where it was taken: above ``offset`` when it came from a leader, whose later committed
+    batches it knows already.
     """
 
     offset: int

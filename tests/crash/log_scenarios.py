@@ -395,7 +395,7 @@ def _retain(model: Announcing, **bounds: int) -> None:
 def restart(model: Announcing) -> None:
     """Drop everything and begin elsewhere, with another leader's writers."""
     model.fill(2)
-    snapshot = model.log.producer_snapshot()
+    snapshot = model.log.producer_snapshot(model.log.log_end_offset)
     model.high_watermark = 40
     planned = Expected(log_start=40, log_end=40, durable_end=40)
     model.change(planned, lambda: model.log.restart_at(40, snapshot))
@@ -442,7 +442,7 @@ def _leaders_snapshot() -> bytes:
     leader = LogModel()
     for producer_id in (7, 8):
         leader.append([make_batch(3, producer=ProducerStamp(producer_id, 0, 0))])
-    return leader.log.producer_snapshot()
+    return leader.log.producer_snapshot(leader.log.log_end_offset)
 
 
 def relaxed(model: Announcing) -> None:

@@ -419,7 +419,9 @@ class TestFollowing:
         bench = self.follower("a", hw=1)
         leader = leading()
         bench.runner.restart_as_follower(
-            leader_epoch=6, log_start=40, producers=leader.log.producer_snapshot()
+            leader_epoch=6,
+            log_start=40,
+            producers=leader.log.producer_snapshot(leader.log.log_end_offset),
         )
         assert bench.log.log_start_offset == bench.log.log_end_offset == 40
         assert bench.runner.high_watermark == 40

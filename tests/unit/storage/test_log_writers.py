@@ -136,7 +136,7 @@ def test_a_follower_that_starts_above_takes_over_the_leaders_writers(files):
     for sequence in range(0, 20, 2):
         append(leader, producer_batch(sequence), make_batch(key=key(sequence)))
     follower = open_log(files, is_listed=False)
-    follower.restart_at(15, leader.producer_snapshot())
+    follower.restart_at(15, leader.producer_snapshot(leader.log_end_offset))
     for batch in read_all(leader):
         if decode_header(batch).next_offset > 15:
             follower.append_as_follower(batch)
@@ -156,11 +156,36 @@ def test_a_follower_that_becomes_leader_before_it_has_everything_forgets_the_res
     for sequence in range(0, 20, 2):
         append(leader, producer_batch(sequence))
     follower = open_log(files, is_listed=False)
-    follower.restart_at(10, leader.producer_snapshot())
+    follower.restart_at(10, leader.producer_snapshot(leader.log_end_offset))
     follower.append_as_follower(leader.read_span(10, max_bytes=1 << 20, end_offset=14))
     assert follower.log_end_offset == 14
     with pytest.raises(InvalidProducerError, match="expected sequence 14, got 18"):
         follower.producer_check(decode_header(producer_batch(18)), NOW_MS)
+
+
+def test_a_follower_is_told_of_no_batch_that_may_yet_be_cut(files):
+    deposed = open_log(files, is_listed=False, directory="/deposed/0")
+    for sequence in range(0, 10, 2):
+        append(deposed, producer_batch(sequence), make_batch(key=key(sequence)))
+    follower = open_log(files, is_listed=False)
+    follower.restart_at(6, deposed.producer_snapshot(high_watermark=9))
+    # Another leader, which never had what lay above, and whose batches take the follower's log beyond it.
+    elected = open_log(files, is_listed=False, directory="/elected/0")
+    elected.append_as_follower(deposed.read_span(0, max_bytes=1 << 20, end_offset=9))
+    append(elected, *(make_batch() for _ in range(10)))
+    follower.append_as_follower(elected.read_span(6, max_bytes=1 << 20, end_offset=19))
+    assert follower.idempotency_lookup(key(4).key_hash, NOW_MS) is not None
+    assert follower.idempotency_lookup(key(6).key_hash, NOW_MS) is None
+    assert follower.last_sequence(7) == 5
+
+
+def test_a_leader_answers_no_retry_by_what_it_never_got(files):
+    deposed = open_log(files, is_listed=False, directory="/deposed/0")
+    append(deposed, make_batch(key=key(1)), make_batch(key=key(2)))
+    follower = open_log(files, is_listed=False)
+    follower.restart_at(1, deposed.producer_snapshot(high_watermark=2))
+    assert follower.idempotency_lookup(key(1).key_hash, NOW_MS) is not None
+    assert follower.idempotency_lookup(key(2).key_hash, NOW_MS) is None
 
 
 def test_a_snapshot_may_be_installed_into_a_log_that_has_batches(files, log):
@@ -168,7 +193,7 @@ def test_a_snapshot_may_be_installed_into_a_log_that_has_batches(files, log):
     append(leader, producer_batch(0), make_batch(4, value_bytes=150))
     append(log, make_batch(6))
     log.sync()
-    log.install_producer_snapshot(leader.producer_snapshot())
+    log.install_producer_snapshot(leader.producer_snapshot(leader.log_end_offset))
     files.crash()
     log = open_log(files)
     assert log.producer_check(decode_header(producer_batch(0)), NOW_MS) == Duplicate(0, 1)
@@ -183,7 +208,7 @@ def test_a_snapshot_that_does_not_fit_on_the_disk_changes_nothing(files, log):
     files.capacity = files.used_bytes()
     for install in (log.install_producer_snapshot, lambda content: log.restart_at(50, content)):
         with pytest.raises(DiskFullError):
-            install(leader.producer_snapshot())
+            install(leader.producer_snapshot(leader.log_end_offset))
         assert log.last_sequence(7) is None
         assert log.log_end_offset == 6
         assert len(read_all(log)) == 1
@@ -191,7 +216,7 @@ def test_a_snapshot_that_does_not_fit_on_the_disk_changes_nothing(files, log):
 
 def test_a_damaged_snapshot_changes_nothing(log):
     append(log, producer_batch(0))
-    content = bytearray(log.producer_snapshot())
+    content = bytearray(log.producer_snapshot(log.log_end_offset))
     content[-1] ^= 1
     for install in (log.install_producer_snapshot, lambda content: log.restart_at(50, content)):
         with pytest.raises(CorruptLogError):

@@ -234,7 +234,7 @@ def test_a_power_cut_while_it_begins_there(keep, seed):
         leader = open_log(files, is_listed=False, directory="/leader/0")
         append(leader, producer_batch(0))
         log = open_log(files, is_listed=False)
-        log.restart_at(101, leader.producer_snapshot())
+        log.restart_at(101, leader.producer_snapshot(leader.log_end_offset))
         files.crash_before(number)
         try:
             log.append_as_follower(b"".join(leaders_batches(5, base_offset=100)))
