@@ -381,7 +381,7 @@ TARGETS: tuple[Target, ...] = (
             ),
         )
         for suffix, quantile, quantity, floor, ambition in (
-            ("", "p50", Quantity.P50, 2.0, 1.3),
+            ("", "p50", Quantity.P50, 3.0, 1.5),
             ("-p99", "p99", Quantity.P99, 5.0, 2.0),
         )
     ),

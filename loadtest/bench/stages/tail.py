@@ -124,7 +124,9 @@ class _Stage:
                 await asyncio.sleep(seconds)
             output, _ = await readers.communicate(b"")
             took_s = perf_counter() - began_s
-            read = int(output)
+            read = int(output or 0)
+            if not read:
+                raise LoadError("the readers of the old log were given nothing")
             cold = disk_bytes(self._leader) - before
             self._fact(
                 "cold readers",
