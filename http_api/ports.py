@@ -4,13 +4,13 @@ Handlers call one port each. Every method may raise any ``MilenaError``; ``http_
 Any node serves any call: forwarding is the implementation's business.
 """
 
-from asyncio import Future
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum, unique
 from typing import NamedTuple, Protocol, overload
 
 from http_api.group_ports import ConsumersPort, GroupsPort
+from http_api.pending import Pending
 from raft_meta.machine.image import Image, Topic
 from storage.errors import MilenaError
 
@@ -203,7 +203,7 @@ class Queued(NamedTuple):
     """Records that wait for others to share a batch with."""
 
     partition: int
-    offsets: Future[Sequence[int | None]]
+    offsets: Pending[Sequence[int | None]]
     """In order, or the error of them all."""
 
 

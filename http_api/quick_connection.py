@@ -50,8 +50,9 @@ class QuickConnection(web.RequestHandler):
             return
         waiter = self._waiter
         if waiter is not None and not waiter.done() and self._is_at_rest():
-            self._quick = self._lane.begin(self, data)
-            if self._quick is not None:
+            quick = self._lane.begin(self, data)
+            if quick is not None:
+                self._quick = None if quick.is_over else quick
                 return
         self._parse(data)
 
@@ -102,11 +103,12 @@ class QuickConnection(web.RequestHandler):
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's
         """What is under way is answered first, as far as time allows."""
         if self._quick is not None:
-            await asyncio.wait([self._quick.result], timeout=timeout)
+            await asyncio.wait([self._quick.over()], timeout=timeout)
         await super().shutdown(timeout)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client is gone; nobody waits for what is under way."""
-        if self._quick is not None:
-            self._quick.cancel()
+        quick = self._quick
         super().connection_lost(exc)
+        if quick is not None:
+            quick.cancel()

@@ -23,6 +23,7 @@ from http_api.answers import SERVER
 from http_api.connections import Closable
 from http_api.dispatch import Dispatcher
 from http_api.endpoint import QuickHandler, Route
+from http_api.pending import Pending
 from http_api.plain_answer import encode_answer
 from http_api.ports import Queued
 from storage.errors import MilenaError
@@ -74,7 +75,16 @@ class Resting(Closable, Protocol):
 class QuickRequest:
     """One request in the lane, from its bytes to its answer."""
 
-    __slots__ = ("_connection", "_dispatcher", "_head", "_queued", "_request_id", "_started_s")
+    __slots__ = (
+        "_connection",
+        "_dispatcher",
+        "_head",
+        "_over",
+        "_queued",
+        "_request_id",
+        "_started_s",
+        "is_over",
+    )
 
     def __init__(
         self,
@@ -94,18 +104,24 @@ class QuickRequest:
         self._queued = queued
         self._started_s = started_s
         self._request_id = dispatcher.next_request_id()
+        self._over: asyncio.Future[None] | None = None
+        self.is_over = False
+        """It has its answer, or needs none."""
         queued.offsets.add_done_callback(self._on_done)
 
     def cancel(self) -> None:
         """Nobody waits for it any more."""
         self._queued.offsets.cancel()
 
-    @property
-    def result(self) -> "asyncio.Future[Sequence[int | None]]":
-        """What the node makes of it."""
-        return self._queued.offsets
+    def over(self) -> "asyncio.Future[None]":
+        """Done once the request is over, for one who waits for that; it is not over yet."""
+        self._over = asyncio.get_running_loop().create_future()
+        return self._over
 
-    def _on_done(self, done: "asyncio.Future[Sequence[int | None]]") -> None:
+    def _on_done(self, done: Pending[Sequence[int | None]]) -> None:
+        self.is_over = True
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
         head, dispatcher = self._head, self._dispatcher
         shared = dispatcher.shared
         shared.in_flight.request_count -= 1
@@ -131,7 +147,7 @@ class QuickRequest:
             # As a handler's end by cancellation: nothing is known to say.
             self._connection.force_close()
 
-    def _answer(self, done: "asyncio.Future[Sequence[int | None]]") -> tuple[int, bytes]:
+    def _answer(self, done: Pending[Sequence[int | None]]) -> tuple[int, bytes]:
         error = done.exception()
         own = {"X-Request-Id": self._request_id, "Server": SERVER}
         if error is None:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from http_api.pending import Pending, Taker
 from http_api.ports import Acks, BatchReceipt
 from node.clock import Clock
 from storage.batch import BatchHeader, IdempotencyExtension
@@ -24,7 +25,7 @@ class PendingAppend:
     batch: bytes
     header: BatchHeader
     acks: Acks
-    done: asyncio.Future[BatchReceipt]
+    done: Taker[BatchReceipt]
 
 
 class AppendQueue:
@@ -59,11 +60,25 @@ class AppendQueue:
     ) -> "asyncio.Future[BatchReceipt]":
         """Queue a batch; the future holds its receipt once it is written, or was written before."""
         loop = asyncio.get_running_loop()
-        pending = PendingAppend(batch, header, acks, loop.create_future())
+        done: asyncio.Future[BatchReceipt] = loop.create_future()
         if not self._pending:
             loop.call_soon(self._flush)
-        self._pending.append(pending)
-        return pending.done
+        self._pending.append(PendingAppend(batch, header, acks, done))
+        return done
+
+    def submit_now(self, batch: bytes, header: BatchHeader, acks: Acks) -> BatchReceipt:
+        """Append a batch at once, behind those that wait.
+
+        Raises:
+            MilenaError: nothing was appended.
+        """
+        if self._pending:
+            self._flush()
+        done = Pending[BatchReceipt]()
+        pending = PendingAppend(batch, header, acks, done)
+        if self._admit(pending):
+            self._append([pending])
+        return done.result()
 
     def refuse_all(self, error: MilenaError) -> None:
         """Nothing of what waits will be written."""

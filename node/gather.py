@@ -11,7 +11,9 @@ must not overtake it.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from http_api.pending import Pending
 from http_api.ports import Acks
 from node.record_batches import PartitionBatch, merge
 from raft_meta.machine.configs import TopicSettings
@@ -29,6 +31,14 @@ HOLD_MS = 5
 Offsets = Sequence[int | None]
 Append = Callable[[Topic, TopicSettings, PartitionBatch, int, Acks, int], Awaitable[Offsets]]
 """Encodes and appends records of so many bytes; returns their offsets, in order."""
+OnDone = Callable[[Offsets | BaseException], None]
+Begin = Callable[[Topic, TopicSettings, PartitionBatch, int, Acks, int, OnDone], bool]
+"""The same without a task, and calls back with the outcome, maybe before it returns; False: nothing was done, and it
+takes ``Append``."""
+
+
+def _never(*_: object) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +61,20 @@ class _Group:
 
     where: _Where
     parts: list[PartitionBatch] = field(default_factory=list)
-    waiting: "list[asyncio.Future[Offsets]]" = field(default_factory=list)
+    waiting: list[Pending[Offsets]] = field(default_factory=list)
     size: int = 0
     timer: asyncio.Handle | None = None
 
 
 class WriteGatherer:
-    """Gathers writes and appends them through ``append``. Belongs to the data loop."""
+    """Gathers writes and appends them, by ``begin`` where that will do, else through ``append``.
 
-    def __init__(self, append: Append) -> None:
+    Belongs to the data loop.
+    """
+
+    def __init__(self, append: Append, begin: Begin = _never) -> None:
         self._append = append
+        self._begin = begin
         self._groups: dict[_Key, _Group] = {}
         self._under_way: dict[_Key, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,8 +100,11 @@ class WriteGatherer:
         size: int,
         acks: Acks,
         timeout_ms: int,
-    ) -> "asyncio.Future[Offsets]":
-        """Queue records; the future holds their offsets, or the error of the batch that they went in."""
+    ) -> Pending[Offsets]:
+        """Queue records; what is returned holds their offsets, or the error of the batch that they went in.
+
+        It is done in a later turn.
+        """
         key = (topic.topic_id, part.partition, acks.value, timeout_ms)
         group = self._groups.get(key)
         if group is not None and group.size + size > min(
@@ -95,19 +112,19 @@ class WriteGatherer:
         ):
             self._send(key)
             group = None
-        loop = asyncio.get_running_loop()
         if group is None:
+            loop = asyncio.get_running_loop()
             group = _Group(_Where(topic, settings, part.partition, acks, timeout_ms))
             self._groups[key] = group
             if self._under_way.get(key, 0) < UNDER_WAY_MAX:
                 group.timer = loop.call_soon(self._send, key)
             else:
                 group.timer = loop.call_later(HOLD_MS / 1000, self._send, key)
-        future: asyncio.Future[Offsets] = loop.create_future()
+        pending = Pending[Offsets]()
         group.parts.append(part)
-        group.waiting.append(future)
+        group.waiting.append(pending)
         group.size += size
-        return future
+        return pending
 
     def _send(self, key: _Key) -> None:
         group = self._groups.pop(key, None)
@@ -116,41 +133,67 @@ class WriteGatherer:
         if group.timer is not None:
             group.timer.cancel()
         self._under_way[key] = self._under_way.get(key, 0) + 1
-        task = asyncio.get_running_loop().create_task(self._run(key, group))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(self, key: _Key, group: _Group) -> None:
-        where = group.where
+        where, batch = group.where, merge(group.parts)
+        on_done = partial(self._on_done, key, group)
+        has_begun = False
         try:
-            offsets = await self._append(
+            has_begun = self._begin(
                 where.topic,
                 where.settings,
-                merge(group.parts),
+                batch,
                 group.size,
                 where.acks,
                 where.timeout_ms,
+                on_done,
             )
-        except asyncio.CancelledError:
-            for future in group.waiting:
-                future.cancel()
+        except Exception as error:  # noqa: BLE001 - goes on through the requests that wait for it
+            on_done(error)
+            return
+        if not has_begun:
+            task = asyncio.get_running_loop().create_task(self._run(where, batch, group, on_done))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(
+        self, where: _Where, batch: PartitionBatch, group: _Group, on_done: OnDone
+    ) -> None:
+        try:
+            offsets = await self._append(
+                where.topic, where.settings, batch, group.size, where.acks, where.timeout_ms
+            )
+        except asyncio.CancelledError as error:
+            on_done(error)
             raise
         except Exception as error:
-            waiting = [future for future in group.waiting if not future.done()]
-            for future in waiting:
-                future.set_exception(error)
+            is_awaited = any(not pending.done() for pending in group.waiting)
+            on_done(error)
             # A broken invariant goes on through the request that waits for it.
-            if not waiting and not isinstance(error, MilenaError):
+            if not is_awaited and not isinstance(error, MilenaError):
                 raise
         else:
-            place = 0
-            for part, future in zip(group.parts, group.waiting, strict=True):
-                count = len(part.columns.values)
-                if not future.done():
-                    future.set_result(offsets[place : place + count])
-                place += count
-        finally:
-            self._under_way[key] -= 1
-            if not self._under_way[key]:
-                del self._under_way[key]
-            self._send(key)
+            on_done(offsets)
+
+    def _on_done(self, key: _Key, group: _Group, outcome: Offsets | BaseException) -> None:
+        """Answer everybody, and let those go who arrived meanwhile.
+
+        In the next turn: this may be called from deep within what the next batch would change.
+        """
+        self._under_way[key] -= 1
+        if not self._under_way[key]:
+            del self._under_way[key]
+        later = self._groups.get(key)
+        if later is not None:
+            if later.timer is not None:
+                later.timer.cancel()
+            later.timer = asyncio.get_running_loop().call_soon(self._send, key)
+        place = 0
+        for part, pending in zip(group.parts, group.waiting, strict=True):
+            count = len(part.columns.values)
+            if not pending.done():
+                if not isinstance(outcome, BaseException):
+                    pending.set_result(outcome[place : place + count])
+                elif isinstance(outcome, asyncio.CancelledError):
+                    pending.cancel()
+                else:
+                    pending.set_exception(outcome)
+            place += count

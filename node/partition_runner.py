@@ -90,6 +90,53 @@ class RunnerContext:
     counts: NodeCounts
 
 
+class _Acknowledgement:
+    """One who waits for an appended batch to be stored or committed, and is called back (``Taker``)."""
+
+    __slots__ = ("_acks", "_began_ms", "_is_done", "_on_done", "_receipt", "_runner", "_timer")
+
+    def __init__(
+        self,
+        runner: "PartitionRunner",
+        receipt: BatchReceipt,
+        acks: Acks,
+        on_done: Callable[[BatchReceipt | MilenaError], None],
+    ) -> None:
+        self._runner = runner
+        self._receipt = receipt
+        self._acks = acks
+        self._on_done = on_done
+        self._began_ms = runner.now_ms()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_done = False
+
+    def limit(self, timeout_ms: int) -> None:
+        """Wait no longer than this."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(timeout_ms / 1000, self._expire, timeout_ms)
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, _: None) -> None:
+        self._runner.on_acknowledged(self._acks, self._began_ms)
+        self._finish(self._receipt)
+
+    def set_exception(self, error: BaseException) -> None:
+        assert isinstance(error, MilenaError), error
+        self._finish(error)
+
+    def _expire(self, timeout_ms: int) -> None:
+        self._is_done = True
+        self._finish(self._runner.on_overdue(self._receipt, timeout_ms))
+
+    def _finish(self, outcome: BatchReceipt | MilenaError) -> None:
+        self._is_done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._on_done(outcome)
+
+
 class PartitionRunner:
     """One local replica.
 
@@ -347,16 +394,65 @@ class PartitionRunner:
                 elif self.log.stored_end_offset < end:
                     await self._stored.wait_for(end)
         except TimeoutError as error:
-            self._prune_waiters()
-            self._context.counts.fate_unknown += 1
-            raise FateUnknownError(
-                f"{self.name} offset {receipt.base_offset} was appended but not acknowledged by every "
-                f"in-sync replica within {timeout_ms} ms; it may still be"
-            ) from error
+            raise self.on_overdue(receipt, timeout_ms) from error
         except asyncio.CancelledError:
             self._prune_waiters()
             raise
         return receipt
+
+    def may_append(self, acks: Acks) -> bool:
+        """Whether nothing is known by now that would refuse a batch."""
+        try:
+            self._check_can_append(acks)
+        except MilenaError:
+            return False
+        return True
+
+    def begin_append(
+        self,
+        batch: bytes,
+        header: BatchHeader,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+        on_done: Callable[[BatchReceipt | MilenaError], None],
+    ) -> None:
+        """As ``append`` in this turn and without a task; calls back with what that would return or raise.
+
+        Not for acks=0. The callback may come before this returns, and must not append.
+        """
+        try:
+            receipt = self._queue.submit_now(batch, header, acks)
+        except MilenaError as error:
+            on_done(error)
+            return
+        acknowledgement = _Acknowledgement(self, receipt, acks, on_done)
+        assert receipt.last_offset is not None
+        end = receipt.last_offset + 1
+        is_all = acks is Acks.ALL
+        if (self.high_watermark if is_all else self.log.stored_end_offset) >= end:
+            acknowledgement.set_result(None)
+            return
+        acknowledgement.limit(timeout_ms)
+        (self._committed if is_all else self._stored).add(end, acknowledgement)
+
+    def on_acknowledged(self, acks: Acks, began_ms: MonotonicMs) -> None:
+        """A batch that ``begin_append`` took is where its writer wants it."""
+        if acks is Acks.ALL:
+            self._context.counts.commit_ms.observe(self._context.clock.now_ms() - began_ms)
+
+    def on_overdue(self, receipt: BatchReceipt, timeout_ms: int) -> FateUnknownError:
+        """It is not, and its time is up."""
+        self._prune_waiters()
+        self._context.counts.fate_unknown += 1
+        return FateUnknownError(
+            f"{self.name} offset {receipt.base_offset} was appended but not acknowledged by every "
+            f"in-sync replica within {timeout_ms} ms; it may still be"
+        )
+
+    def now_ms(self) -> MonotonicMs:
+        """By the clock of this node."""
+        return self._context.clock.now_ms()
 
     def _prune_waiters(self) -> None:
         """Somebody gave up waiting: on a partition that commits nothing, nobody else would clear it away."""

@@ -19,9 +19,9 @@ from http_api.ports import (
     Queued,
     Receipt,
 )
-from http_api.turns import Steps, Turns
+from http_api.turns import LARGE_BYTES, Steps, Turns
 from node.clock import Clock
-from node.gather import WriteGatherer
+from node.gather import OnDone, WriteGatherer
 from node.membership import Membership
 from node.metadata import MetadataStore
 from node.metrics import NodeCounts
@@ -126,7 +126,7 @@ class ProduceService:
         self._counts = counts
         self._producers = producers
         self._topic_to_write = topic_to_write
-        self._gatherer = WriteGatherer(self._append_columns)
+        self._gatherer = WriteGatherer(self._append_columns, self._begin_append)
         self._turns = Turns()
         self._sticky = 0
         self._unacked: set[asyncio.Task[None]] = set()
@@ -266,6 +266,47 @@ class ProduceService:
                     f"were written, the others not: {error.message}"
                 ) from error
         return offsets
+
+    def _begin_append(
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        size: int,
+        acks: Acks,
+        timeout_ms: int,
+        on_done: OnDone,
+    ) -> bool:
+        """As ``_append_columns`` for a small batch that this node may append at once; False: nothing was done.
+
+        Turns of the loop, and a task, are most of what a lone writer would wait for.
+        """
+        if size >= LARGE_BYTES:
+            return False
+        state = self._metadata.image.partition(topic.topic_id, part.partition)
+        if state is None or state.leader != self._node_id or not self._membership.has_lease:
+            return False
+        runner = self._replicas.find(topic.topic_id, part.partition)
+        if runner is None or runner.leader_epoch != state.leader_epoch:
+            return False
+        if not runner.may_append(acks):
+            return False
+        batch = self._encode_whole(topic, settings, part, None)
+        if len(batch) > settings.max_message_bytes:
+            return False
+        count = len(part.columns.values)
+
+        def on_appended(outcome: BatchReceipt | MilenaError) -> None:
+            if isinstance(outcome, MilenaError):
+                on_done(outcome)
+                return
+            assert outcome.base_offset is not None, "somebody waits for it"
+            on_done(range(outcome.base_offset, outcome.base_offset + count))
+
+        runner.begin_append(
+            batch, decode_header(batch), acks=acks, timeout_ms=timeout_ms, on_done=on_appended
+        )
+        return True
 
     async def _append_piece(
         self, topic: Topic, partition: int, batch: bytes, count: int, acks: Acks, timeout_ms: int

@@ -1,9 +1,10 @@
-"""Waiting for an offset: futures that complete when a watermark passes them."""
+"""Waiting for an offset: futures, and others like them, that complete when a watermark passes them."""
 
 import asyncio
 import heapq
 from itertools import count
 
+from http_api.pending import Taker
 from storage.errors import MilenaError
 
 
@@ -17,7 +18,7 @@ class OffsetWaiters:
     __slots__ = ("_heap", "_order")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._heap: list[tuple[int, int, Taker[None]]] = []
         self._order = count()
 
     def __len__(self) -> int:
@@ -26,27 +27,30 @@ class OffsetWaiters:
     def wait_for(self, offset: int) -> asyncio.Future[None]:
         """A future that completes once the watermark is at or above ``offset``."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._heap, (offset, next(self._order), future))
+        self.add(offset, future)
         return future
+
+    def add(self, offset: int, taker: Taker[None]) -> None:
+        """Complete ``taker`` once the watermark is at or above ``offset``. It may add nobody from within that."""
+        heapq.heappush(self._heap, (offset, next(self._order), taker))
 
     def advance(self, watermark: int) -> None:
         """Complete what is at or below ``watermark``."""
         heap = self._heap
         while heap and heap[0][0] <= watermark:
-            future = heapq.heappop(heap)[2]
-            if not future.done():
-                future.set_result(None)
+            taker = heapq.heappop(heap)[2]
+            if not taker.done():
+                taker.set_result(None)
 
     def fail_above(self, offset: int, error: MilenaError) -> None:
         """Fail everything that waits for more than ``offset``: those records were cut off."""
-        kept = []
-        for entry in self._heap:
-            if entry[0] <= offset:
-                kept.append(entry)
-            elif not entry[2].done():
-                entry[2].set_exception(error)
+        lost = [entry for entry in self._heap if entry[0] > offset]
+        kept = [entry for entry in self._heap if entry[0] <= offset]
         heapq.heapify(kept)
         self._heap = kept
+        for entry in lost:
+            if not entry[2].done():
+                entry[2].set_exception(error)
 
     def prune(self) -> None:
         """Forget futures whose owners gave up, once they are the majority."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
+from http_api.pending import Pending
 from http_api.ports import (
     Acks,
     ApiLimits,
@@ -107,7 +108,7 @@ class FakeNode:
         self.produce_requests: list[ProduceRequest] = []
         self.queue_requests: list[ProduceRequest] = []
         self.holds_queue = False
-        self.queued: list[tuple[ProduceRequest, asyncio.Future[list[int]]]] = []
+        self.queued: list[tuple[ProduceRequest, Pending[Sequence[int | None]]]] = []
         self.batch_requests: list[tuple[str, int, bytes, Acks, int]] = []
         self.fetch_requests: list[FetchRequest] = []
         self.codec = Codec.NONE
@@ -233,7 +234,7 @@ class FakeNode:
             return None
         partition = request.partition or 0
         self.log(request.topic, partition)
-        offsets = asyncio.get_running_loop().create_future()
+        offsets = Pending[Sequence[int | None]]()
         error = self.errors.get("queue") or self.partition_errors.get(partition)
         if error is not None:
             offsets.set_exception(error)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
+from http_api.pending import Pending
 from http_api.ports import Acks
-from node.gather import HOLD_MS, MEMBER_BYTES_MAX, WriteGatherer
+from node.gather import HOLD_MS, MEMBER_BYTES_MAX, OnDone, WriteGatherer
 from node.record_batches import PartitionBatch, size_of_columns
 from node.topic_settings import topic_settings
 from raft_meta.machine.configs import TopicSettings
@@ -72,7 +73,7 @@ class Appends:
 
     def submit(
         self, part: PartitionBatch, acks: Acks = Acks.ALL, timeout_ms: int = 1_000
-    ) -> "asyncio.Future[Sequence[int | None]]":
+    ) -> Pending[Sequence[int | None]]:
         return self.gatherer.submit(
             TOPIC,
             SETTINGS,
@@ -186,3 +187,73 @@ def test_only_what_cannot_be_refused_for_its_content_shares_a_batch() -> None:
     timed = part(b"a", b"b")
     timed.columns.timestamp_deltas = [0, 5]
     assert not WriteGatherer.takes(timed, 2, SETTINGS, Acks.ALL)
+
+
+class AtOnce(Appends):
+    """Stands for a leader that takes what it is given in the same turn; ``refuses`` leaves it to ``append``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses = False
+        self.under_way: list[OnDone] = []
+        self.begun: list[PartitionBatch] = []
+        self.gatherer = WriteGatherer(self.append, self.begin)
+
+    def begin(
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        size: int,
+        acks: Acks,
+        timeout_ms: int,
+        on_done: OnDone,
+    ) -> bool:
+        if self.error is not None:
+            raise self.error
+        if self.refuses:
+            return False
+        self.begun.append(part)
+        self.under_way.append(on_done)
+        return True
+
+    def complete(self) -> None:
+        count = len(self.begun[-1].columns.values)
+        self.under_way.pop()(range(10, 10 + count))
+
+
+@virtual
+async def test_a_batch_that_can_be_begun_at_once_takes_no_task() -> None:
+    leader = AtOnce()
+    tasks = asyncio.all_tasks()
+    first, second = leader.submit(part(b"a")), leader.submit(part(b"b"))
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == tasks
+    leader.complete()
+    assert (first.result(), second.result()) == (range(10, 11), range(11, 12))
+    assert not leader.batches
+
+
+@virtual
+async def test_what_waits_behind_a_batch_is_not_begun_from_within_its_end() -> None:
+    leader = AtOnce()
+    leader.submit(part(b"a"))
+    await asyncio.sleep(0)
+    leader.submit(part(b"b"))
+    await settle()
+    leader.complete()
+    assert len(leader.begun) == 1
+    await asyncio.sleep(0)
+    assert len(leader.begun) == 2
+
+
+@virtual
+async def test_what_cannot_be_begun_at_once_is_appended_the_other_way() -> None:
+    leader = AtOnce()
+    leader.refuses = True
+    assert await leader.submit(part(b"a")) == range(10, 11)
+    leader.error = AssertionError("a bug")
+    with pytest.raises(AssertionError):
+        await leader.submit(part(b"b"))
+    leader.error = None
+    assert await leader.submit(part(b"c")) == range(11, 12)
