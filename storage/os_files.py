@@ -76,6 +76,8 @@ class OsFile:
         self._descriptor = descriptor
         self._has_failed = False
         self._is_read_once = False
+        self._known_size = -1
+        """As this object has left it; -1: not known. Nobody else changes a file that is written here."""
 
     @property
     def path(self) -> str:
@@ -172,17 +174,22 @@ class OsFile:
             DiskFullError: nothing of this call counts as written; the file has its old size.
             DiskFailedError: any other failure.
         """
-        size_before = self.size()
+        size_before = self._known_size
+        if size_before < 0:
+            # Asked once and not for every write: the end of what is kept should this one fail.
+            size_before = self._known_size = self.size()
         total = sum(map(len, chunks))
         try:
             written = os.pwritev(self._descriptor, chunks[:_IOV_MAX], position)
             if written != total:
                 self._write_rest(chunks, position, written)
         except OSError as error:
+            self._known_size = -1
             failure = _typed("write to", self._path, error)
             if isinstance(failure, DiskFullError):
                 self._take_back(size_before)
             raise failure from error
+        self._known_size = max(size_before, position + total)
         return total
 
     def _write_rest(self, chunks: Sequence[Buffer], position: int, written: int) -> None:
@@ -210,6 +217,7 @@ class OsFile:
         size_before = self.size()
         if size <= size_before:
             return
+        self._known_size = -1
         try:
             os.posix_fallocate(self._descriptor, size_before, size - size_before)
         except OSError as error:
@@ -228,6 +236,7 @@ class OsFile:
 
     def truncate(self, size: int) -> None:
         """Cut the file to ``size`` bytes; durable only after ``sync``."""
+        self._known_size = -1
         with _typed_errors("cut", self._path):
             os.ftruncate(self._descriptor, size)
 

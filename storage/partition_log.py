@@ -63,6 +63,7 @@ from storage.scrub import Damage, SegmentScrub
 from storage.segment import SNAPSHOT_SUFFIX, Segment, offset_name
 from storage.segment_table import SegmentTable
 from storage.succession import check_succession, fit_filler, is_straddling
+from storage.tail import NO_TAIL, tail_of
 from storage.tickets import CheckpointPlan, CheckpointTicket, Generations, SyncTicket
 from storage.truncation import remove_above, writers_at
 from storage.types import NO_OFFSET, ReplicaHealth
@@ -102,6 +103,7 @@ class PartitionLog:
         )
         self._bytes_since_checkpoint = recovered.report.scanned_bytes
         self._age = SegmentAge()
+        self._tail = NO_TAIL
         # Where the log ended when its index files and snapshot were written last; -1 when they do not fit any more.
         self._hinted_end_offset = NO_OFFSET if recovered.report.scanned_bytes else end_offset
 
@@ -305,6 +307,7 @@ class PartitionLog:
             offsets.append(offset)
             offset = stamped.next_offset
         self._append(plan)
+        self._tail = tail_of(plan.runs[-1])
         return tuple(offsets)
 
     def append_as_follower(self, data: Buffer) -> int:
@@ -391,6 +394,7 @@ class PartitionLog:
 
     def _append(self, plan: AppendPlan) -> None:
         """Write all of an append, and let it count then."""
+        self._tail = NO_TAIL
         plan.write()
         for run in plan.runs:
             self._commit(run)
@@ -418,6 +422,7 @@ class PartitionLog:
 
     def _push(self, segment: Segment) -> None:
         """A new segment takes over; the last one is sealed by the next checkpoint."""
+        self._tail = NO_TAIL
         self._table.push(segment, self._writers.freeze(self._log_end_offset))
         self._flushing.note_name()
 
@@ -494,6 +499,15 @@ class PartitionLog:
         self, offset: int, max_bytes: int, end_offset: int | None, *, is_cached: bool
     ) -> bytes | None:
         self._require_undamaged()
+        tail = self._tail
+        if (
+            is_cached
+            and self._log_start_offset <= offset == tail.base_offset
+            and len(tail.span) <= max_bytes
+            and (end_offset is None or end_offset >= tail.next_offset)
+        ):
+            # What all followers ask for right after an append.
+            return tail.span
         return read_span(
             self._table,
             self._bounds(),
@@ -630,6 +644,7 @@ class PartitionLog:
         if self._epochs.truncate_to(end_offset):
             write_truncated_epochs(replica, self._epochs)
         self._hinted_end_offset = NO_OFFSET
+        self._tail = NO_TAIL
         self._table.drop_last(kept)
         self._log_end_offset = end_offset
         remove_above(replica, end_offset=end_offset, last_base_offset=kept[-1].base_offset)
@@ -675,6 +690,7 @@ class PartitionLog:
             change = Change(ChangeKind.RESTART, offset)
             replica.store_meta(replace(replica.meta, change=change))
             self._table.replace_all(replica.restart_at(offset))
+        self._tail = NO_TAIL
         self._epochs.clear()
         self._writers = writers
         self._has_remains = False
@@ -859,6 +875,7 @@ class PartitionLog:
             self._writers.forget_from(offset)
             self._flushing.note_truncation(offset)
             self._has_remains = True
+        self._tail = NO_TAIL
         self._log_end_offset = offset
         self._hinted_end_offset = NO_OFFSET
         reason = (

@@ -1,0 +1,33 @@
+"""The bytes of a log's last append, kept for the followers who are about to ask for them.
+
+Every follower reads what was appended last, and mostly nothing else. It is kept from the moment in which it counts as
+written until the next append, a new segment or a cut: what is served from here is what lies in the active segment's
+file. Only small appends are kept, since a node has thousands of logs; large ones come from the page cache, where a
+read costs little beside their size.
+"""
+
+from typing import NamedTuple
+
+from storage.append_plan import AppendRun
+from storage.types import NO_OFFSET
+
+TAIL_BYTES_MAX = 16 << 10
+"""16 MB with a thousand partitions that are all written to."""
+
+
+class Tail(NamedTuple):
+    """Whole batches from ``base_offset`` (NO_OFFSET: none) up to ``next_offset``, exclusive."""
+
+    base_offset: int
+    next_offset: int
+    span: bytes
+
+
+NO_TAIL = Tail(NO_OFFSET, NO_OFFSET, b"")
+
+
+def tail_of(run: AppendRun) -> Tail:
+    """What is kept of an append that was written."""
+    if not run.headers or run.total_bytes > TAIL_BYTES_MAX:
+        return NO_TAIL
+    return Tail(run.headers[0].base_offset, run.headers[-1].next_offset, b"".join(run.chunks))
