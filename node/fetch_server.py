@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from http_api.pending import Pending
 from node.catch_up import CatchUpThrottle, is_catching_up
 from node.fetch_wire import FetchCode, Position, Row, parse_log_starts, parse_positions
 from node.partition_runner import PartitionRunner
@@ -70,7 +71,7 @@ class _Parked:
     __slots__ = ("_collect", "answer", "timer")
 
     def __init__(
-        self, answer: "asyncio.Future[Reply]", collect: Collect, timer: asyncio.TimerHandle
+        self, answer: Pending[Reply], collect: Collect, timer: asyncio.TimerHandle
     ) -> None:
         self.answer = answer
         self.timer = timer
@@ -85,22 +86,28 @@ class _Parked:
         except Exception as error:  # noqa: BLE001 - passed on to whoever answers
             self.answer.set_exception(error)
             return
-        if isinstance(found, tuple):
-            self.answer.set_result(found)
-            return
-        task = asyncio.get_running_loop().create_task(found)
-        task.add_done_callback(self._pass_on)
-        self.answer.add_done_callback(lambda _: task.cancel())
+        _answer_with(self.answer, found)
 
-    def _pass_on(self, task: "asyncio.Task[Reply]") -> None:
-        if self.answer.done():
-            return
-        if task.cancelled():
-            self.answer.cancel()
-        elif (error := task.exception()) is not None:
-            self.answer.set_exception(error)
-        else:
-            self.answer.set_result(task.result())
+
+def _answer_with(answer: Pending[Reply], found: Reply | Coroutine[None, None, Reply]) -> None:
+    """Pass on what is there, or what a task will find."""
+    if isinstance(found, tuple):
+        answer.set_result(found)
+        return
+    task = asyncio.get_running_loop().create_task(found)
+    task.add_done_callback(partial(_pass_on, answer))
+    answer.add_done_callback(lambda _: task.cancel())
+
+
+def _pass_on(answer: Pending[Reply], task: "asyncio.Task[Reply]") -> None:
+    if answer.done():
+        return
+    if task.cancelled():
+        answer.cancel()
+    elif (error := task.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(task.result())
 
 
 class FollowerSession:
@@ -125,6 +132,10 @@ class FollowerSession:
         """Throttled: their news waits for ``_resume``."""
         self._resume: asyncio.TimerHandle | None = None
         self._parked: _Parked | None = None
+        self._is_arriving = False
+        """A fetch has come, and will be answered or parked in the loop's next turn."""
+        self._is_woken = False
+        """It must not be parked."""
         self._delayed: asyncio.TimerHandle | None = None
 
     def on_news(self, runner: PartitionRunner) -> None:
@@ -183,15 +194,25 @@ class FollowerSession:
             self._parked = None
             parked.timer.cancel()
             asyncio.get_running_loop().call_soon(parked.complete)
+        elif self._is_arriving:
+            self._is_woken = True
 
-    def park(self, timeout_ms: int, collect: Collect) -> "asyncio.Future[Reply]":
+    def arrive(self) -> None:
+        """A fetch has come."""
+        self._is_arriving, self._is_woken = True, False
+
+    def may_park(self) -> bool:
+        """Whether nobody called ``wake`` since the fetch came. It has arrived."""
+        self._is_arriving = False
+        return not self._is_woken
+
+    def park(self, timeout_ms: int, collect: Collect, answer: Pending[Reply]) -> None:
         """Leave a fetch until ``wake`` or until the time is up; one that waits already gets its answer."""
         self.wake()
         loop = asyncio.get_running_loop()
         # A timer of our own: a timeout's context costs several times as much, for every record of a lone writer.
         timer = loop.call_later(timeout_ms / 1000, self.wake)
-        self._parked = _Parked(loop.create_future(), collect, timer)
-        return self._parked.answer
+        self._parked = _Parked(answer, collect, timer)
 
     def take(self, runner: PartitionRunner, position: Position) -> Followed:
         """Put a partition at a position."""
@@ -282,11 +303,11 @@ class FetchServer:
 
     def on_fetch(
         self, peer_id: int, header: dict[str, object], body: Buffer
-    ) -> Reply | Awaitable[Reply]:
+    ) -> Reply | Pending[Reply] | Awaitable[Reply]:
         """Take positions as acknowledgements, then answer with news, waiting for some.
 
         No coroutine: a task for each fetch would cost as much as the fetch, and a turn of the loop before positions
-        count.
+        count. Who waits for the positions is answered before anything else is done for a fetch that may wait.
         """
         del body
         match header:
@@ -312,18 +333,37 @@ class FetchServer:
         starts = parse_log_starts(header.get("ls"))
         for position in positions:
             self._take_position(session, position, broker_epoch, starts.get(position.index))
+        if wait_ms > 0:
+            answer = Pending[Reply]()
+            session.arrive()
+            asyncio.get_running_loop().call_soon(self._go_on, session, answer, wait_ms, max_bytes)
+            return answer
         found = self._collect(session, max_bytes)
         if found.cold:
-            return self._answer_with_cold(session, found, wait_ms, max_bytes)
-        return self._answer_or_park(session, found, wait_ms, max_bytes)
-
-    def _answer_or_park(
-        self, session: FollowerSession, found: "_Found", wait_ms: int, max_bytes: int
-    ) -> "Reply | asyncio.Future[Reply]":
-        if wait_ms > 0 and _may_wait(session, found.rows):
-            session.put_back(found.rows)
-            return session.park(wait_ms, partial(self._answer, session, max_bytes))
+            return self._answer_with_cold(session, found, 0, max_bytes)
         return _reply(session, found)
+
+    def _go_on(
+        self, session: FollowerSession, answer: Pending[Reply], wait_ms: int, max_bytes: int
+    ) -> None:
+        """Answer a fetch that may wait, or park it."""
+        may_park = session.may_park()
+        if answer.done():
+            return
+        try:
+            found = self._collect(session, max_bytes)
+            if found.cold:
+                _answer_with(
+                    answer,
+                    self._answer_with_cold(session, found, wait_ms if may_park else 0, max_bytes),
+                )
+            elif may_park and _may_wait(session, found.rows):
+                session.put_back(found.rows)
+                session.park(wait_ms, partial(self._answer, session, max_bytes), answer)
+            else:
+                answer.set_result(_reply(session, found))
+        except Exception as error:  # noqa: BLE001 - passed on to whoever answers
+            answer.set_exception(error)
 
     def _answer(
         self, session: FollowerSession, max_bytes: int
@@ -339,8 +379,12 @@ class FetchServer:
         for index in found.cold:
             await self._read_cold(session, index, found)
         found.cold.clear()
-        answer = self._answer_or_park(session, found, wait_ms, max_bytes)
-        return answer if isinstance(answer, tuple) else await answer
+        if wait_ms > 0 and _may_wait(session, found.rows):
+            session.put_back(found.rows)
+            answer = Pending[Reply]()
+            session.park(wait_ms, partial(self._answer, session, max_bytes), answer)
+            return await answer
+        return _reply(session, found)
 
     def _session(self, peer_id: int, session_id: int, *, is_full: bool) -> FollowerSession | None:
         session = self._sessions.get(peer_id)

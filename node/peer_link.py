@@ -14,8 +14,10 @@ A link belongs to one loop and is driven by its transport alone. Protocol of a l
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias, cast
 
+from http_api.pending import Pending
 from node import peer_codec
 from node.peer_codec import ANSWER, HELLO, PING, PONG, REFUSAL, REQUEST, Buffer, Channel, Fields
 from node.peer_watch import RHYTHMS, PeerWatch
@@ -42,11 +44,12 @@ log = logging.getLogger("milena.peer")
 Reply: TypeAlias = tuple[Fields, Sequence[Buffer]]
 """Fields and body of an answer. The chunks of the body are sent as they are, never joined."""
 
-Handler: TypeAlias = Callable[[int, Fields, bytes], Reply | Awaitable[Reply]]
+Handler: TypeAlias = Callable[[int, Fields, bytes], Reply | Pending[Reply] | Awaitable[Reply]]
 """(peer's node id, fields, body) -> reply.
 
-A plain function answers at once, without a task. One that returns a future is cheaper than a coroutine. Futures and
-coroutines are cancelled when the link is lost: nobody is there to be answered.
+A plain function answers at once, without a task. One that returns a ``Pending`` is answered for in the turn in which
+that is done; a future takes a turn more, a coroutine a task. All three are cancelled when the link is lost: nobody is
+there to be answered.
 """
 
 IdentitySource: TypeAlias = Callable[[], PeerIdentity]
@@ -402,7 +405,7 @@ class ServerLink(Link):
         self.channel: Channel | None = None
         self._handlers = handlers
         self._owner = owner
-        self._running: dict[int, asyncio.Future[Reply]] = {}
+        self._running: dict[int, asyncio.Future[Reply] | Pending[Reply]] = {}
         self._held_bytes = 0
         self._is_reading = True
 
@@ -444,16 +447,22 @@ class ServerLink(Link):
         if isinstance(result, tuple):
             self._answer(request_id, result)
             return
-        task = asyncio.ensure_future(result, loop=self._loop)
+        running = (
+            result
+            if isinstance(result, Pending)
+            else asyncio.ensure_future(result, loop=self._loop)
+        )
         if request_id in self._running:
-            task.cancel()
+            running.cancel()
             raise MalformedRequestError(f"request id {request_id} is in use")
-        self._running[request_id] = task
+        self._running[request_id] = running
         self._held_bytes += len(body)
-        task.add_done_callback(lambda done: self._on_done(request_id, len(body), done))
+        running.add_done_callback(partial(self._on_done, request_id, len(body)))
         self._steer_reading()
 
-    def _on_done(self, request_id: int, body_bytes: int, done: "asyncio.Future[Reply]") -> None:
+    def _on_done(
+        self, request_id: int, body_bytes: int, done: asyncio.Future[Reply] | Pending[Reply]
+    ) -> None:
         self._running.pop(request_id, None)
         self._held_bytes -= body_bytes
         if done.cancelled():
@@ -485,8 +494,8 @@ class ServerLink(Link):
             self.send(peer_codec.encode_refusal(request_id, error))
 
     def _on_lost(self, was_open: bool) -> None:
-        for task in list(self._running.values()):
-            task.cancel()
+        for running in list(self._running.values()):
+            running.cancel()
         self._owner.link_lost(self)
 
     def _steer_reading(self) -> None:

@@ -225,6 +225,7 @@ class TestOffsets:
             with pytest.raises(OffsetOutOfRangeError):
                 runner.check_offset(3, has_lease=True)
             assert (await cluster.nodes[asked].fetch("t", 3)).start_offset == 3
+            await after(20)  # as a follower it has what it has copied
             assert values_of((await cluster.nodes[asked].fetch("t", 2)).batches) == ["c"]
             with pytest.raises(OffsetOutOfRangeError):
                 await cluster.nodes[asked].fetch("t", 4)
