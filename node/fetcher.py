@@ -199,16 +199,14 @@ class LeaderFetcher:
 
     async def _settle(self) -> None:
         """Wait until what was written is stored: telling a position acknowledges everything below it."""
-        await asyncio.gather(
-            *(
-                runner.stored(runner.log.log_end_offset)
-                for index in self._changed
-                if (runner := self._runners[index]).log.stored_end_offset
-                < runner.log.log_end_offset
-            ),
-            return_exceptions=True,
-        )
-        self._changed &= self._runners.keys()
+        syncing = [
+            runner.stored(runner.log.log_end_offset)
+            for index in self._changed
+            if (runner := self._runners[index]).log.stored_end_offset < runner.log.log_end_offset
+        ]
+        if syncing:
+            await asyncio.gather(*syncing, return_exceptions=True)
+            self._changed &= self._runners.keys()
 
     def _is_stored(self, index: int) -> bool:
         log = self._runners[index].log
@@ -238,15 +236,14 @@ class LeaderFetcher:
 
     def _take(self, rows: Iterable[Row], body: bytes) -> None:
         position = 0
-        view = memoryview(body)
         for row in rows:
-            part = view[position : position + row.size]
+            part = body[position : position + row.size]
             position += row.size
             runner = self._runners.get(row.index)
             if runner is None:
                 continue
             try:
-                if self._take_row(row, runner, bytes(part) if row.size else b""):
+                if self._take_row(row, runner, part):
                     self._changed.add(row.index)
             except NotLeaderError:
                 continue  # our role changed meanwhile; the image tells what to do

@@ -63,6 +63,8 @@ HEADER_BYTES_MAX: Final = 16 << 20
 BODY_BYTES_MAX: Final = 64 << 20
 """Default bound of a frame's body."""
 
+_BLOCK_BYTES: Final = 64
+"""Of SHA-256."""
 _HELLO_BYTES_MAX: Final = 4096
 _NONCE_BYTES: Final = 16
 _PROOF_BYTES: Final = 32
@@ -155,13 +157,32 @@ def decode_preface(preface: bytes) -> Channel:
         raise PeerProtocolError(f"unknown channel {preface[5:6]!r}") from None
 
 
+class _FrameMac:
+    """HMAC-SHA256 of one key, cut to ``MAC_BYTES``; the key is hashed once and not for every frame (RFC 2104)."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes) -> None:
+        assert len(key) <= _BLOCK_BYTES, "a longer key would have to be hashed first"
+        block = key.ljust(_BLOCK_BYTES, b"\0")
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+
+    def digest(self, covered: bytes) -> bytes:
+        inner = self._inner.copy()
+        inner.update(covered)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return outer.digest()[:MAC_BYTES]
+
+
 class FrameEncoder:
     """Frames of one direction of one connection."""
 
-    __slots__ = ("_key", "_sequence")
+    __slots__ = ("_mac", "_sequence")
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._mac = _FrameMac(key)
         self._sequence = 0
 
     def encode(
@@ -172,14 +193,14 @@ class FrameEncoder:
         body_bytes = sum(map(len, chunks))
         covered = _COVERED.pack(self._sequence, len(header), body_bytes) + header
         self._sequence += 1
-        mac = hmac.digest(self._key, covered, "sha256")[:MAC_BYTES]
+        mac = self._mac.digest(covered)
         return [_PREFIX.pack(len(header), body_bytes, mac) + header, *chunks]
 
 
 class FrameDecoder:
     """Takes one direction's bytes in any cut and gives whole, checked frames."""
 
-    __slots__ = ("_body_max", "_buffer", "_header_max", "_key", "_need", "_sequence")
+    __slots__ = ("_body_max", "_buffer", "_header_max", "_mac", "_need", "_sequence")
 
     def __init__(
         self,
@@ -188,7 +209,7 @@ class FrameDecoder:
         header_bytes_max: int = HEADER_BYTES_MAX,
         body_bytes_max: int = BODY_BYTES_MAX,
     ) -> None:
-        self._key = key
+        self._mac = _FrameMac(key)
         self._header_max = header_bytes_max
         self._body_max = body_bytes_max
         self._sequence = 0
@@ -206,6 +227,15 @@ class FrameDecoder:
         Raises:
             PeerProtocolError: a length above its bound or a wrong check; the connection must be closed.
         """
+        if not self._buffer and type(data) is bytes and len(data) >= FRAME_PREFIX_BYTES:
+            header_bytes, body_bytes, mac = _PREFIX.unpack_from(data)
+            self._check_sizes(header_bytes, body_bytes)
+            body_at = FRAME_PREFIX_BYTES + header_bytes
+            if body_at + body_bytes == len(data):
+                # One whole frame, as nearly always where nobody sends much.
+                header = data[FRAME_PREFIX_BYTES:body_at]
+                self._check(header, body_bytes, mac)
+                return [(header, data[body_at:])]
         self._buffer += data
         frames: list[tuple[bytes, bytes]] = []
         while len(self._buffer) >= self._need:
@@ -217,8 +247,7 @@ class FrameDecoder:
 
     def _next(self) -> tuple[bytes, bytes] | None:
         header_bytes, body_bytes, mac = _PREFIX.unpack_from(self._buffer)
-        if header_bytes > self._header_max or body_bytes > self._body_max:
-            raise PeerProtocolError(f"frame of {header_bytes} + {body_bytes} bytes is too large")
+        self._check_sizes(header_bytes, body_bytes)
         body_at = FRAME_PREFIX_BYTES + header_bytes
         end = body_at + body_bytes
         if len(self._buffer) < end:
@@ -227,13 +256,20 @@ class FrameDecoder:
         with memoryview(self._buffer) as view:
             header = bytes(view[FRAME_PREFIX_BYTES:body_at])
             body = bytes(view[body_at:end])
-        covered = _COVERED.pack(self._sequence, header_bytes, body_bytes) + header
-        if not hmac.compare_digest(hmac.digest(self._key, covered, "sha256")[:MAC_BYTES], mac):
-            raise PeerProtocolError("a frame failed its check")
-        self._sequence += 1
+        self._check(header, body_bytes, mac)
         del self._buffer[:end]
         self._need = FRAME_PREFIX_BYTES
         return header, body
+
+    def _check_sizes(self, header_bytes: int, body_bytes: int) -> None:
+        if header_bytes > self._header_max or body_bytes > self._body_max:
+            raise PeerProtocolError(f"frame of {header_bytes} + {body_bytes} bytes is too large")
+
+    def _check(self, header: bytes, body_bytes: int, mac: bytes) -> None:
+        covered = _COVERED.pack(self._sequence, len(header), body_bytes) + header
+        if not hmac.compare_digest(self._mac.digest(covered), mac):
+            raise PeerProtocolError("a frame failed its check")
+        self._sequence += 1
 
 
 @dataclass(frozen=True, slots=True)
