@@ -4,9 +4,14 @@ Inputs: ``connected``, ``disconnected``, ``receive``, ``propose``, ``barrier`` a
 a ``Link``, the log through a ``Wal``, calls of a ``StateMachine``. Time and chance are injected, so production and the
 simulation run this same class.
 
-Order of a tick, which is the contract: sync what must not be counted before it is on disk → commit → apply and
-answer → send appends → take new commands; and again while that moved anything; then flush: sync before whatever
-promises to be on disk, send, sync the rest.
+Order of a tick, which is the contract. ``advance``: flush what came in has left behind (sync before whatever promises
+to be on disk, send) → sync what must not be counted before it is on disk → commit → apply and answer → send appends →
+take new commands; and again while the log grows; flush. ``sync``: the rest. Between the two the driver hands over the
+answers: nobody who has one waits for the disk of the next.
+
+A follower so acknowledges before it applies, and its leader waits for its disk alone. Where the commit index moved and
+nothing else is to be sent, the next append tells it, or an append without entries a moment later (``NEWS_SECONDS``):
+a busy cluster sends half as many messages. Who forwarded a command to this leader is told at once.
 
 What is left out: changes of membership, read leases, log entries above the append batch size.
 """
@@ -37,6 +42,9 @@ _REQUEST_BITS: Final = 32
 
 _FROM_ANYONE: Final = frozenset({"next_node_idx", "apply_command"})
 """What an observer may send; everything else only voters may."""
+
+NEWS_SECONDS: Final = 0.002
+"""How long the news that the commit index moved may wait for entries to travel with: about one commit."""
 
 _TO_VOTERS: Final = frozenset(
     {"request_vote", "response_vote", "pre_vote", "pre_vote_reply", "timeout_now"}
@@ -101,6 +109,9 @@ class RaftCore:
         self._observers: set[int] = set()
         self._previous_index: int | None = None
         self._term_seen = 0
+        self._has_forwarded = False
+        self._awaited_index = 0
+        """Somebody on another node waits until it knows that all up to here is committed."""
         self._is_learner = is_learner and self._is_voter and Guard.LEARNER in self._guards
         # A candidacy that our former self voted for must be over before this one may vote.
         self._proof_due = clock() + config.election_timeout_s[1]
@@ -158,6 +169,7 @@ class RaftCore:
             "response_vote": self._on_vote,
             "next_node_idx": self._on_acknowledgement,
             "append_entries": self._on_append,
+            "apply_command": self._on_command,
             "apply_command_response": self._on_command_response,
         }
         if snapshots.meta is not None:
@@ -296,26 +308,60 @@ class RaftCore:
 
     def tick(self) -> None:
         """Do all that is due."""
+        self.advance()
+        self.sync()
+
+    def advance(self) -> None:
+        """Do all that is due but the sync that nobody waits for. ``sync`` must follow, soon."""
         self._maybe_ask()
+        self._outbox.flush()
+        self._sync_before_counting()
         library = self._library
-        mark = None
-        while mark != (library.commit_index, self._wal.entries[-1][1]):
-            mark = (library.commit_index, self._wal.entries[-1][1])
-            self._sync_before_counting()
+        is_done = False
+        while not is_done:
+            commit_index, last_index = library.commit_index, self._wal.entries[-1][1]
             library.tick()
-            if library.is_leader and mark != (library.commit_index, self._wal.entries[-1][1]):
-                library.send_soon()
+            is_done = self._has_settled(commit_index, last_index)
         if self._term_seen != library.term:
             self._on_new_term()
         if self._is_learner:
             self._maybe_prove()
         self._outbox.flush()
+
+    def _has_settled(self, commit_index: int, last_index: int) -> bool:
+        """Whether a tick that began with these indexes has left nothing to do; sees to it that news are sent."""
+        library = self._library
+        end = self._wal.entries[-1][1]
+        has_grown = end != last_index
+        if library.is_leader and self._has_forwarded:
+            self._awaited_index, self._has_forwarded = end, False
+        if not library.is_leader:
+            return not has_grown
+        if not has_grown and library.commit_index == commit_index:
+            return True
+        if self._majority == 1:
+            self._sync_before_counting()
+            library.send_soon()
+            return False
+        if has_grown or commit_index < self._awaited_index:
+            library.send_now()
+            return not library.queue
+        library.send_by(self._clock() + NEWS_SECONDS)
+        return True
+
+    @property
+    def needs_sync(self) -> bool:
+        """Something was recorded that is not on disk."""
+        return self._wal.is_dirty
+
+    def sync(self) -> None:
+        """Sync what was recorded and promised to nobody: a leader's own entries, while the others sync theirs."""
         if self._guards >= {Guard.SYNC, Guard.OWNSYNC}:
             self._wal.sync()
 
     def _sync_before_counting(self) -> None:
-        """A tick ends with a sync, so only a voter without others could count what is not on disk."""
-        if self._majority == 1 and Guard.OWNSYNC in self._guards:
+        """This node counts its own copy of every entry."""
+        if self._library.is_leader and Guard.OWNSYNC in self._guards:
             self._wal.sync()
 
     def _on_new_term(self) -> None:
@@ -515,6 +561,12 @@ class RaftCore:
             library.set_next_index(node_id, max(next_before, library.next_index(node_id)))
         is_progress = not answer["success"] and not answer["reset"]
         self._replicator.on_answer(node_id, _int(answer, "next_node_idx") - 1 if is_progress else 0)
+
+    # -- commands of other nodes
+
+    def _on_command(self, node_id: int, message: Message) -> None:
+        self._has_forwarded = True
+        self._library.receive(node_id, message)
 
     # -- commands that will never be answered
 

@@ -78,7 +78,9 @@ class Driver:
         self._on_fatal = on_fatal
         self._core: RaftCore | None = None
         self._is_scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_due = 0.0
+        """Kept here: what uvloop gives for a moment that is almost over does not know when it is."""
         self._executor = concurrent.futures.ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="quorum-snapshot"
         )
@@ -140,23 +142,43 @@ class Driver:
         if core is None:
             return
         try:
-            core.tick()
+            core.advance()
             self._on_tick()
             self._arm(core)
+        except BaseException as error:  # noqa: BLE001  # whatever it is, this core must not go on
+            self._fail(error)
+        else:
+            # In the next turn: a loop may write to its sockets no sooner than at the end of this one.
+            if core.needs_sync:
+                self._loop.call_soon(self._sync, core)
+
+    def _sync(self, core: RaftCore) -> None:
+        if core is not self._core:
+            return
+        try:
+            core.sync()
         except BaseException as error:  # noqa: BLE001  # whatever it is, this core must not go on
             self._fail(error)
 
     def _arm(self, core: RaftCore) -> None:
         due = max(core.next_due(), self._loop.time() + _TICK_SECONDS_MIN)
         if self._timer is not None:
-            if self._timer.when() <= due:
+            if self._timer_due <= due:
                 return
             self._timer.cancel()
+        self._timer_due = due
         self._timer = self._loop.call_at(due, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.kick()
+        core = self._core
+        if core is None:
+            return
+        if core.next_due() > self._loop.time():
+            # What it was armed for has been done on the way.
+            self._arm(core)
+        else:
+            self.kick()
 
     def _fail(self, error: BaseException) -> None:
         core = self.stop()

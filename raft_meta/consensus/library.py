@@ -131,6 +131,11 @@ def use_clock(clock: Callable[[], float]) -> Iterator[None]:
         _syncobj.monotonicTime = previous
 
 
+def library_clock() -> float:
+    """The clock that the library reads now: that of event loops, which some of them read once a turn."""
+    return cast("float", _syncobj.monotonicTime())
+
+
 class _NoPoller:
     def poll(self, _timeout: float) -> None:
         """Nothing to poll: the sockets are the transport's."""
@@ -408,6 +413,15 @@ class Library:
     def send_soon(self) -> None:
         """Let the next tick send instead of waiting for the heartbeat: batching without added latency."""
         self._core._SyncObj__newAppendEntriesTime = 0
+
+    def send_now(self) -> None:
+        """Send every connected node what it lacks, outside of a tick."""
+        self._core._SyncObj__sendAppendEntries()
+
+    def send_by(self, moment: float) -> None:
+        """Let a tick at this moment send, if none does earlier; on the library's clock."""
+        core = self._core
+        core._SyncObj__newAppendEntriesTime = min(core._SyncObj__newAppendEntriesTime, moment)
 
     def set_term(self, term: int, voted_for: int | None) -> None:
         """Write term and vote."""

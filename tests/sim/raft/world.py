@@ -184,10 +184,17 @@ class Peer:
             return
         self._has_tick = False
         core = self.core
-        self._guarded(core.tick)
+        self._guarded(core.advance)
         if self.core is core:
+            # Right away, or with other events in between, another tick among them.
+            world.at(world.rng.choice((0.0, 0.004)) * world.rng.random(), self._sync, incarnation)
             world.checker.check_peer(self, core)
             self._arm(core)
+
+    def _sync(self, incarnation: int) -> None:
+        core = self.core
+        if core is not None and self.incarnation == incarnation:
+            self._guarded(core.sync)
 
     def _arm(self, core: RaftCore) -> None:
         world = self.world

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from raft_meta.consensus.core import NEWS_SECONDS
 from raft_meta.consensus.library import NO_OP, Failure, use_clock
 from raft_meta.consensus.quorum import Role
 from storage.errors import CorruptLogError, DiskFailedError, DiskFullError
@@ -191,6 +192,75 @@ def test_an_append_leaves_before_the_leaders_own_sync() -> None:
     made.core.tick()
     assert dirty == [True, True]
     assert not made.wal.is_dirty
+
+
+def test_a_leader_commits_nothing_before_its_own_sync() -> None:
+    made = leader()
+    dirty: list[bool] = []
+    made.machine.on_apply = lambda: dirty.append(made.wal.is_dirty)
+    propose(made)
+    made.core.advance()
+    assert made.wal.is_dirty
+    for node_id in (1, 2):
+        made.acknowledge(node_id, 13, term=4)
+    made.core.advance()
+    assert made.core.library.applied_index == 12
+    assert dirty
+    assert not any(dirty)
+
+
+def test_a_follower_acknowledges_before_it_applies() -> None:
+    made = follower()
+    at: list[int] = []
+    made.on_send = lambda _message: at.append(made.core.library.applied_index)
+    applied = made.core.library.applied_index
+    made.append(previous=entry(10), new=entries(11, 12), commit=10)
+    made.core.tick()
+    assert at == [applied]
+    assert made.core.library.applied_index == 10
+
+
+def commit_one(made: Bench) -> None:
+    propose(made)
+    made.core.tick()
+    made.sent.clear()
+    made.acknowledge(1, made.last_index + 1, term=4)
+    made.core.tick()
+    assert made.core.library.commit_index == made.last_index
+
+
+def test_the_next_entries_tell_that_the_commit_index_moved() -> None:
+    made = leader()
+    commit_one(made)
+    assert not made.sent
+    propose(made)
+    appends = made.take("append_entries")
+    assert len(appends) == 2
+    assert {message["commit_index"] for message in appends} == {made.last_index - 1}
+
+
+def test_without_entries_an_empty_append_tells_it_a_moment_later() -> None:
+    made = leader()
+    commit_one(made)
+    due = made.core.next_due()
+    assert due == pytest.approx(made.now + NEWS_SECONDS)
+    made.now = _Clock.now = due + 0.0001
+    appends = made.take("append_entries")
+    assert [message["entries"] for message in appends] == [[], []]
+    assert {message["commit_index"] for message in appends} == {made.last_index}
+    assert made.core.next_due() > due + NEWS_SECONDS
+
+
+def test_who_forwarded_a_command_is_told_at_once_that_it_is_committed() -> None:
+    made = leader()
+    made.core.receive(1, {"type": "apply_command", "command": b"\0x", "request_id": 7})
+    made.core.tick()
+    made.sent.clear()
+    made.acknowledge(2, made.last_index + 1, term=4)
+    appends = made.take("append_entries")
+    assert {message["commit_index"] for message in appends} == {made.last_index}
+    commit_one(made)
+    assert not made.sent
 
 
 def test_a_barrier_gives_the_index_that_was_applied_here() -> None:

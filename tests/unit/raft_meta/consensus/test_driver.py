@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+import uvloop
 
 from raft_meta.consensus.driver import Driver, LoopThread
 
@@ -17,6 +18,9 @@ class FakeCore:
         self.error: Exception | None = None
         self.ticked = asyncio.Event()
         self.is_abandoned = False
+        self.steps: list[str] = []
+        self.needs_sync = False
+        self.sync_error: Exception | None = None
 
     @property
     def wal(self) -> "FakeCore":
@@ -25,11 +29,17 @@ class FakeCore:
     def abandon(self) -> None:
         self.is_abandoned = True
 
-    def tick(self) -> None:
+    def advance(self) -> None:
         self.ticks += 1
+        self.steps.append("advance")
         self.ticked.set()
         if self.error is not None:
             raise self.error
+
+    def sync(self) -> None:
+        self.steps.append("sync")
+        if self.sync_error is not None:
+            raise self.sync_error
 
     def next_due(self) -> float:
         return asyncio.get_running_loop().time() + self.due_in
@@ -42,10 +52,14 @@ class Bench:
         self.fatal: list[BaseException] = []
         self.driver = Driver(
             asyncio.get_running_loop(),
-            on_tick=lambda: self.after.append(self.core.ticks),
+            on_tick=self._on_tick,
             on_fatal=self.fatal.append,
         )
         self.driver.start(self.core)  # type: ignore[arg-type]  # a fake
+
+    def _on_tick(self) -> None:
+        self.after.append(self.core.ticks)
+        self.core.steps.append("answer")
 
     async def ticked(self) -> None:
         self.core.ticked.clear()
@@ -56,6 +70,42 @@ async def test_starting_ticks_once() -> None:
     bench = Bench()
     await bench.ticked()
     assert bench.after == [1]
+
+
+async def test_messages_and_answers_leave_before_the_sync_of_what_is_next() -> None:
+    bench = Bench()
+    bench.core.needs_sync = True
+    asyncio.get_running_loop().call_soon(bench.core.steps.append, "sent")
+    await bench.ticked()
+    await asyncio.sleep(0)
+    assert bench.core.steps == ["advance", "answer", "sent", "sync"]
+
+
+async def test_nothing_is_synced_when_nothing_was_recorded() -> None:
+    bench = Bench()
+    await bench.ticked()
+    await asyncio.sleep(0)
+    assert bench.core.steps == ["advance", "answer"]
+
+
+async def test_a_failed_sync_is_fatal() -> None:
+    bench = Bench()
+    bench.core.needs_sync = True
+    bench.core.sync_error = OSError("bad disk")
+    await bench.ticked()
+    await asyncio.sleep(0)
+    assert bench.fatal == [bench.core.sync_error]
+    assert bench.core.is_abandoned
+    assert bench.driver.core is None
+
+
+async def test_a_stopped_driver_leaves_the_sync_to_whoever_closes_the_core() -> None:
+    bench = Bench()
+    bench.core.needs_sync = True
+    await bench.ticked()
+    bench.driver.stop()
+    await asyncio.sleep(0)
+    assert bench.core.steps == ["advance", "answer"]
 
 
 async def test_many_kicks_are_one_tick() -> None:
@@ -74,6 +124,20 @@ async def test_a_core_that_is_due_is_ticked_without_a_kick() -> None:
     await bench.ticked()
     assert bench.core.ticks == 2
     bench.driver.stop()
+
+
+def test_a_timer_of_uvloop_that_is_due_at_once_is_looked_at_again() -> None:
+    async def run() -> list[BaseException]:
+        bench = Bench()
+        bench.core.due_in = -1.0
+        for _ in range(20):
+            bench.driver.kick()
+            await bench.ticked()
+        bench.driver.stop()
+        return bench.fatal
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(run()) == []
 
 
 async def test_an_earlier_due_moves_the_timer() -> None:
