@@ -8,6 +8,7 @@ Entries travel as ``[command, index, term]`` and must be consecutive.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgpack  # type: ignore[import-untyped]  # ships no type hints
@@ -148,15 +149,20 @@ def encode_message(message: Message) -> bytes:
 
     A shape that the table does not know is a fault of this program: it fails an assertion.
     """
-    name = message["type"]
-    shape = (name, frozenset(message) - {"type"})
-    assert shape in _BY_SHAPE, f"no message of shape {shape}"
-    code, fields = _BY_SHAPE[shape]
+    code, fields = _shape(message["type"], tuple(message))
     values = [message[field] for field in fields]
     if code == 5 and values[2] is not None:
         values[2] = _flatten(values[2])
     encoded: bytes = msgpack.packb([code, *values])
     return encoded
+
+
+@lru_cache(maxsize=64)
+def _shape(name: object, keys: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    """Code and fields in wire order of a message with these keys; this program makes few orders of keys."""
+    shape = (name, frozenset(keys) - {"type"})
+    assert shape in _BY_SHAPE, f"no message of shape {shape}"
+    return _BY_SHAPE[shape]
 
 
 def _flatten(chunk: object) -> Sequence[object]:
