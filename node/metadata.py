@@ -206,6 +206,17 @@ class MetadataStore:
         """
         self._check_level(command)
         deadline = self._clock.now_ms() + timeout_ms
+        await self._take_slot(timeout_ms)
+        try:
+            return await self._propose(command, max(1, int(deadline - self._clock.now_ms())))
+        finally:
+            self._slots.release()
+
+    async def _take_slot(self, timeout_ms: int) -> None:
+        if not self._slots.locked():
+            # Does not wait, and so needs no timer: a tenth of what a proposal costs this loop.
+            await self._slots.acquire()
+            return
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._slots.acquire()
@@ -213,10 +224,6 @@ class MetadataStore:
             raise NoQuorumError(
                 f"{UNDER_WAY_MAX} changes of the metadata wait for an answer; this one was not sent"
             ) from None
-        try:
-            return await self._propose(command, max(1, int(deadline - self._clock.now_ms())))
-        finally:
-            self._slots.release()
 
     def _check_level(self, command: Command) -> None:
         level, present = codec.LEVELS[type(command)], self.image.feature_level
