@@ -74,7 +74,7 @@ class AppendQueue:
         """
         if self._pending:
             self._flush()
-        done = Pending[BatchReceipt]()
+        done: Pending[BatchReceipt] = Pending()
         pending = PendingAppend(batch, header, acks, done)
         if self._admit(pending):
             self._append([pending])

@@ -334,7 +334,7 @@ class FetchServer:
         for position in positions:
             self._take_position(session, position, broker_epoch, starts.get(position.index))
         if wait_ms > 0:
-            answer = Pending[Reply]()
+            answer: Pending[Reply] = Pending()
             session.arrive()
             asyncio.get_running_loop().call_soon(self._go_on, session, answer, wait_ms, max_bytes)
             return answer
@@ -381,7 +381,7 @@ class FetchServer:
         found.cold.clear()
         if wait_ms > 0 and _may_wait(session, found.rows):
             session.put_back(found.rows)
-            answer = Pending[Reply]()
+            answer: Pending[Reply] = Pending()
             session.park(wait_ms, partial(self._answer, session, max_bytes), answer)
             return await answer
         return _reply(session, found)
@@ -564,6 +564,8 @@ class FetchServer:
     def _in_order(session: FollowerSession) -> list[int]:
         """What has news; replicas that are only being added come last, after those that writers wait for."""
         found = list(session.news)
+        if len(found) < 2:
+            return found
         late = [
             index
             for index in found

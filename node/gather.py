@@ -120,7 +120,7 @@ class WriteGatherer:
                 group.timer = loop.call_soon(self._send, key)
             else:
                 group.timer = loop.call_later(HOLD_MS / 1000, self._send, key)
-        pending = Pending[Offsets]()
+        pending: Pending[Offsets] = Pending()
         group.parts.append(part)
         group.waiting.append(pending)
         group.size += size

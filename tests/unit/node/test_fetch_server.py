@@ -357,7 +357,7 @@ class TestVerdicts:
             await settle()
             bench.log.advance_log_start(2)
         big = b"s" * (SNAPSHOT_BYTES_MAX - 1)
-        monkeypatch.setattr(type(served.bench.log), "producer_snapshot", lambda _: big)
+        monkeypatch.setattr(type(served.bench.log), "producer_snapshot", lambda *_: big)
         rows, body = await served.request((0, 1, 5), (1, 1, 5), (2, 1, 5), full=True)
         assert len(body) == len(big)
         retried = [FetchCode.NOT_LEADER] * 2
