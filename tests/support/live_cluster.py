@@ -24,6 +24,7 @@ from storage.batch import ProducerStamp, RecordColumns, encode_batch
 from storage.types import Codec
 
 DEADLINE_S = 60.0
+READY_S = 180.0
 POLL_S = 0.05
 ANSWER_S = 60.0
 SESSION_MS = 8_000
@@ -170,7 +171,7 @@ def start_command(*options: str, log_path: Path, **settings: object) -> NodeProc
 
 def wait_ready(cluster: LocalCluster, *nodes: LocalNode) -> None:
     """Wait until these nodes (default: all) are ready."""
-    asyncio.run(cluster.wait_ready(*nodes))
+    asyncio.run(cluster.wait_ready(*nodes, timeout_s=READY_S))
 
 
 def restart(cluster: LocalCluster, *nodes: LocalNode) -> None:
