@@ -680,8 +680,10 @@ class PartitionRunner:
         """
         self._check_follows(leader_epoch)
         try:
-            with self._failing_disk_is_fatal():
-                self.log.append_as_follower(batches)
+            self.log.append_as_follower(batches)
+        except DiskFailedError as error:
+            self._context.on_fatal(error)
+            raise
         except DiskFullError:
             # The leader's writers wait for us until the controller takes us out of the ISR.
             self.is_disk_full = True

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from http_api.ports import Acks
+from http_api.ports import Acks, BatchReceipt
 from node.partition_runner import ReplicaRole
 from node.replication.leader import IsrProposal
-from storage.batch import ProducerStamp
+from storage.batch import ProducerStamp, decode_header
 from storage.errors import (
     CorruptLogError,
     DiskFailedError,
@@ -15,6 +15,7 @@ from storage.errors import (
     FateUnknownError,
     IdempotencyKeyReusedError,
     InvalidProducerError,
+    MilenaError,
     NotEnoughReplicasError,
     NotLeaderError,
     NotReadyError,
@@ -754,3 +755,88 @@ class TestRestart:
         await closing
         with pytest.raises(NotLeaderError):
             await bench.send(batch("b"))
+
+
+class TestAppendAtOnce:
+    """``begin_append``: the same promises without a task."""
+
+    @staticmethod
+    def begin(
+        bench: Bench, value: str, acks: Acks = Acks.ALL, timeout_ms: int = 500
+    ) -> list[BatchReceipt | MilenaError]:
+        outcomes: list[BatchReceipt | MilenaError] = []
+        data = batch(value)
+        bench.runner.begin_append(
+            data, decode_header(data), acks=acks, timeout_ms=timeout_ms, on_done=outcomes.append
+        )
+        return outcomes
+
+    @virtual
+    async def test_all_in_sync_replicas_have_it_before_the_call_back(self) -> None:
+        bench = leading((1, 2, 3))
+        outcomes = self.begin(bench, "a")
+        assert bench.content() == ["a"]
+        await settle()
+        bench.ack(2)
+        assert outcomes == []
+        bench.ack(3)
+        assert [outcome.base_offset for outcome in outcomes] == [0]  # type: ignore[union-attr]
+        await after(501)
+        assert len(outcomes) == 1
+        assert bench.counts.fate_unknown == 0
+
+    @virtual
+    async def test_our_own_sync_comes_before_it_too(self) -> None:
+        bench = leading((1,))
+        for acks in (Acks.ALL, Acks.LEADER):
+            outcomes = self.begin(bench, "a", acks)
+            assert outcomes == [], "not synced yet"
+            await settle()
+            assert len(outcomes) == 1
+
+    @virtual
+    async def test_it_goes_behind_what_was_queued_before(self) -> None:
+        bench = leading((1,))
+        queued = asyncio.ensure_future(
+            bench.runner.append(batch("a"), decode_header(batch("a")), acks=Acks.NONE, timeout_ms=1)
+        )
+        await asyncio.sleep(0)
+        self.begin(bench, "b")
+        assert bench.content() == ["a", "b"]
+        await queued
+
+    @virtual
+    async def test_no_commit_in_time_is_reported_as_unknown(self) -> None:
+        bench = leading((1, 2))
+        outcomes = self.begin(bench, "a")
+        await after(501)
+        assert [type(outcome) for outcome in outcomes] == [FateUnknownError]
+        assert bench.counts.fate_unknown == 1
+        bench.ack(2)
+        assert len(outcomes) == 1
+
+    @virtual
+    async def test_a_cut_and_a_lost_lease_are_reported_as_unknown(self) -> None:
+        bench = leading((1, 2))
+        outcomes = self.begin(bench, "a")
+        await settle()
+        bench.runner.on_lease_lost()
+        assert [type(outcome) for outcome in outcomes] == [FateUnknownError]
+
+    @virtual
+    async def test_what_is_known_to_be_refused_is_not_begun(self) -> None:
+        bench = leading((1,), min_insync_replicas="2")
+        assert not bench.runner.may_append(Acks.ALL)
+        assert bench.runner.may_append(Acks.LEADER)
+        assert [type(o) for o in self.begin(bench, "a")] == [NotEnoughReplicasError]
+        bench.follow(2)
+        assert not bench.runner.may_append(Acks.LEADER)
+        assert [type(o) for o in self.begin(bench, "a")] == [NotLeaderError]
+        assert bench.content() == []
+
+    @virtual
+    async def test_a_full_disk_refuses_it_and_keeps_nothing(self) -> None:
+        bench = leading((1,))
+        bench.files.capacity = bench.files.used_bytes()
+        assert [type(o) for o in self.begin(bench, "a")] == [DiskFullError]
+        assert bench.runner.is_disk_full
