@@ -109,6 +109,7 @@ class RaftCore:
         self._observers: set[int] = set()
         self._previous_index: int | None = None
         self._term_seen = 0
+        self._advanced_at = clock()
         self._has_forwarded = False
         self._awaited_index = 0
         """Somebody on another node waits until it knows that all up to here is committed."""
@@ -225,7 +226,7 @@ class RaftCore:
 
     def next_due(self) -> float:
         """When ``tick`` is needed if nothing else happens, on the clock."""
-        latest = self._clock() + self._config.heartbeat_s
+        latest = self._advanced_at + self._config.heartbeat_s
         if self._library.is_leader:
             return min(self._library.heartbeat_due, latest)
         if self._is_voter and not self._is_learner:
@@ -313,6 +314,7 @@ class RaftCore:
 
     def advance(self) -> None:
         """Do all that is due but the sync that nobody waits for. ``sync`` must follow, soon."""
+        self._advanced_at = self._clock()
         self._maybe_ask()
         self._outbox.flush()
         self._sync_before_counting()

@@ -263,6 +263,16 @@ def test_who_forwarded_a_command_is_told_at_once_that_it_is_committed() -> None:
     assert not made.sent
 
 
+def test_an_observer_is_due_a_heartbeat_after_its_last_tick_whenever_it_is_asked() -> None:
+    made = bench(node_id=7)
+    made.core.tick()
+    due = made.core.next_due()
+    made.now = _Clock.now = due
+    assert made.core.next_due() == due
+    made.core.tick()
+    assert made.core.next_due() > due
+
+
 def test_a_barrier_gives_the_index_that_was_applied_here() -> None:
     made = leader()
     got: list[tuple[int, Failure | None]] = []
