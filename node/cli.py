@@ -91,6 +91,8 @@ def run_node(config: NodeConfig) -> int:
     for warning in warnings_of(config):
         log.warning(warning)
     raise_malloc_thresholds()
+    # The quorum's loop, on a thread of its own, is made by the policy.
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     try:
         uvloop.run(_run(config))
     except KeyboardInterrupt:

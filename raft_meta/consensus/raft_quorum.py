@@ -28,7 +28,7 @@ from raft_meta.consensus.bootstrap import (
 from raft_meta.consensus.core import CoreConfig, RaftCore
 from raft_meta.consensus.driver import Driver, LoopThread
 from raft_meta.consensus.frames import BootstrapState, PeerIdentity, PeerRefusedError
-from raft_meta.consensus.library import COMMAND_BYTES_MAX, check_version
+from raft_meta.consensus.library import COMMAND_BYTES_MAX, check_version, library_clock
 from raft_meta.consensus.messages import Message
 from raft_meta.consensus.quorum import QuorumStatus, Role, StateMachine
 from raft_meta.consensus.requests import Request, Requests
@@ -212,7 +212,7 @@ class RaftQuorum:
             machine=self._machine,
             link=self._transport,
             background=self._driver.in_background,
-            clock=self._thread.loop.time,
+            clock=library_clock,
             rng=self._rng,
             is_learner=self._bootstrap is BootstrapState.LEARNER,
             on_member=lambda: self._enter(BootstrapState.MEMBER),

@@ -17,7 +17,7 @@ import ssl
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from raft_meta.consensus.frames import (
     Channel,
@@ -340,9 +340,9 @@ class _Connection(asyncio.Protocol):
             self.closed.set_result(None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "a stream socket"
-        self._transport = transport
-        transport.set_write_buffer_limits(high=CONGESTED_BYTES)
+        # Other loops' transports act like asyncio's without being any.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=CONGESTED_BYTES)
         self._write_handshake()
 
     def data_received(self, data: bytes) -> None:

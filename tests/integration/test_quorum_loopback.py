@@ -5,6 +5,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from raft_meta.consensus.library import COMMAND_BYTES_MAX
 from raft_meta.consensus.quorum import Role
@@ -12,6 +13,12 @@ from storage.errors import FateUnknownError, NoQuorumError, RequestTooLargeError
 from tests.support.quorum_cluster import QuorumCluster
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True, params=[asyncio.new_event_loop, uvloop.new_event_loop])
+def _loop_of_the_quorum(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node's quorum runs on uvloop, whose transports and timers are not asyncio's; both must do."""
+    monkeypatch.setattr(asyncio, "new_event_loop", request.param)
 
 
 async def test_a_command_is_applied_everywhere_and_answered_on_any_node(tmp_path: Path) -> None:
