@@ -115,6 +115,8 @@ class FollowerSession:
 
     def __init__(self, follower: int, session_id: int) -> None:
         self.follower = follower
+        self._loop = asyncio.get_running_loop()
+        """Kept: to ask for it is a system call, and several are made for each record."""
         self.session_id = session_id
         self.has_room = True
         """Whether the follower's disk takes more."""
@@ -159,7 +161,7 @@ class FollowerSession:
 
     def _delay(self) -> None:
         """The news may wait for a while; the timer is left alone when it goes out before, which it mostly does."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         if self._late_since_s is None:
             self._late_since_s = loop.time()
         if self._delayed is None:
@@ -169,7 +171,7 @@ class FollowerSession:
         self._delayed = None
         if self._late_since_s is None:
             return
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         left_s = self._late_since_s + HIGH_WATERMARK_DELAY_S - loop.time()
         if left_s > 0:
             self._delayed = loop.call_later(left_s, self._end_delay)
@@ -193,13 +195,14 @@ class FollowerSession:
         if parked is not None:
             self._parked = None
             parked.timer.cancel()
-            asyncio.get_running_loop().call_soon(parked.complete)
+            self._loop.call_soon(parked.complete)
         elif self._is_arriving:
             self._is_woken = True
 
-    def arrive(self) -> None:
-        """A fetch has come."""
+    def arrive(self, go_on: Callable[[], None]) -> None:
+        """A fetch has come; ``go_on`` is called in the loop's next turn."""
         self._is_arriving, self._is_woken = True, False
+        self._loop.call_soon(go_on)
 
     def may_park(self) -> bool:
         """Whether nobody called ``wake`` since the fetch came. It has arrived."""
@@ -209,9 +212,8 @@ class FollowerSession:
     def park(self, timeout_ms: int, collect: Collect, answer: Pending[Reply]) -> None:
         """Leave a fetch until ``wake`` or until the time is up; one that waits already gets its answer."""
         self.wake()
-        loop = asyncio.get_running_loop()
         # A timer of our own: a timeout's context costs several times as much, for every record of a lone writer.
-        timer = loop.call_later(timeout_ms / 1000, self.wake)
+        timer = self._loop.call_later(timeout_ms / 1000, self.wake)
         self._parked = _Parked(answer, collect, timer)
 
     def take(self, runner: PartitionRunner, position: Position) -> Followed:
@@ -236,8 +238,9 @@ class FollowerSession:
         """Look at the partition again when its throttle lets more through."""
         self._postponed.add(index)
         if self._resume is None:
-            loop = asyncio.get_running_loop()
-            self._resume = loop.call_later(min(delay_s, POSTPONE_S_MAX), self._resume_postponed)
+            self._resume = self._loop.call_later(
+                min(delay_s, POSTPONE_S_MAX), self._resume_postponed
+            )
 
     def _resume_postponed(self) -> None:
         self._resume = None
@@ -335,8 +338,7 @@ class FetchServer:
             self._take_position(session, position, broker_epoch, starts.get(position.index))
         if wait_ms > 0:
             answer: Pending[Reply] = Pending()
-            session.arrive()
-            asyncio.get_running_loop().call_soon(self._go_on, session, answer, wait_ms, max_bytes)
+            session.arrive(partial(self._go_on, session, answer, wait_ms, max_bytes))
             return answer
         found = self._collect(session, max_bytes)
         if found.cold:
