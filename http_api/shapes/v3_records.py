@@ -1,6 +1,7 @@
 """v3: records of a request, and their receipts."""
 
 from http_api.shapes.blocks import (
+    Json,
     Shape,
     anything,
     base64,
@@ -33,37 +34,61 @@ _HEADER = Shape(
     "V3HeaderIn",
     fields({"name": text()}, {"value": nullable(base64("the header's bytes"))}, is_closed=True),
 )
-RECORD = Shape(
-    "V3RecordIn",
+_RECORD_FIELDS = {
+    "partition_id": nullable(count("absent: by the key's hash, or in turn")),
+    "key": nullable(DATA),
+    "value": nullable(DATA),
+    "headers": nullable(listing(_HEADER)),
+    "timestamp": nullable(text(format="date-time")),
+}
+_RECORD_EXAMPLE: dict[str, Json] = {
+    "key": {"type": "STRING", "data": "u1"},
+    "value": {"type": "JSON", "data": {"item": "tea"}},
+}
+RECORD = Shape("V3RecordIn", fields({}, _RECORD_FIELDS, is_closed=True), _RECORD_EXAMPLE)
+_ENTRY = Shape(
+    "V3EntryIn",
     fields(
-        {},
-        {
-            "partition_id": nullable(count("absent: by the key's hash, or in turn")),
-            "key": nullable(DATA),
-            "value": nullable(DATA),
-            "headers": nullable(listing(_HEADER)),
-            "timestamp": nullable(text(format="date-time")),
-        },
+        {"id": text("names the record in the answer: 1 to 80 letters, digits, `-` or `_`")},
+        _RECORD_FIELDS,
         is_closed=True,
     ),
-    {"key": {"type": "STRING", "data": "u1"}, "value": {"type": "JSON", "data": {"item": "tea"}}},
+)
+BATCH = Shape(
+    "V3BatchIn",
+    fields({"entries": listing(_ENTRY)}, {}, is_closed=True),
+    {"entries": [{"id": "1", **_RECORD_EXAMPLE}]},
 )
 _SIZED = nullable(
     Shape("RecordDataReceipt", fields({"type": text(), "size": count("bytes as stored")}))
 )
+_PLACE = {
+    "cluster_id": text(),
+    "topic_name": text(),
+    "partition_id": count(),
+    "offset": nullable(count("null: acks=0")),
+    "timestamp": nullable(text("the record's own, if it was given", format="date-time")),
+    "key": _SIZED,
+    "value": _SIZED,
+}
 RECEIPT = Shape(
     "V3Receipt",
     fields(
         {"error_code": integer("200: the record was taken")},
+        {"message": text("when it was not"), **_PLACE},
+    ),
+)
+BATCH_RECEIPTS = Shape(
+    "V3BatchReceipts",
+    fields(
         {
-            "message": text("when it was not"),
-            "cluster_id": text(),
-            "topic_name": text(),
-            "partition_id": count(),
-            "offset": nullable(count("null: acks=0")),
-            "timestamp": nullable(text("the record's own, if it was given", format="date-time")),
-            "key": _SIZED,
-            "value": _SIZED,
-        },
+            "successes": listing(Shape("V3EntryReceipt", fields({"id": text(), **_PLACE}))),
+            "failures": listing(
+                Shape(
+                    "V3EntryFailure",
+                    fields({"id": text(), "error_code": integer(), "message": text()}),
+                )
+            ),
+        }
     ),
 )

@@ -11,7 +11,7 @@ from http_api.error_sets import (
 from http_api.errors import InvalidFieldError, ResourceNotFoundError
 from http_api.shapes import requests, v3, v3_records
 from http_api.v2.produce import ACKS, TIMEOUT_MS
-from http_api.v3 import clusters, configs, partitions, records, topics
+from http_api.v3 import clusters, configs, partitions, record_batch, records, topics
 from http_api.v3.group_endpoints import GROUP_ROUTES
 from http_api.v3.rows import CLUSTER, DONE, v3_route
 from storage import errors as e
@@ -170,6 +170,25 @@ _RECORD_ROUTES = (
         ),
         body=Body(content=json_content(v3_records.RECORD)),
         errors=(InvalidFieldError,),
+    ),
+    v3_route(
+        f"POST {_TOPIC}/records:batch",
+        "v3ProduceBatch",
+        record_batch.produce_batch,
+        "Append some records, each named by an id",
+        (
+            Answer(
+                status=207,
+                description="What was taken and what was not, each in the order of the request",
+                content=json_content(v3_records.BATCH_RECEIPTS),
+            ),
+        ),
+        ACKS.param,
+        TIMEOUT_MS.param,
+        tag=Tag.RECORDS,
+        description=f"1 to {record_batch.ENTRIES_MAX} records. What is wrong with one does not stop the others.",
+        body=Body(content=json_content(v3_records.BATCH)),
+        errors=(InvalidFieldError, e.InvalidRecordError),
     ),
 )
 

@@ -158,6 +158,17 @@ def asks(batch: bytes) -> list[Ask]:
             "$C/topics/pages/records",
             {"key": {"type": "STRING", "data": "u1"}, "value": {"type": "JSON", "data": [1]}},
         ),
+        post(
+            "v3ProduceBatch",
+            "$C/topics/pages/records:batch",
+            {
+                "entries": [
+                    {"id": "1", "value": {"type": "JSON", "data": [1]}},
+                    {"id": "2", "value": {"type": "BINARY", "data": "no base64"}},
+                ]
+            },
+            status=207,
+        ),
         Ask(
             operation="v3SetTopicConfig",
             method="PUT",

@@ -111,6 +111,8 @@ def provoked(kind, ask):
     if kind is e.UnsupportedSchemaError:
         yield {"data": b'{"records":[{"value":1}],"value_schema_id":1}'}
         yield {"data": b'{"format":"avro"}'}
+    if kind is e.InvalidRecordError:
+        yield {"data": b'{"entries":[]}'}
     if kind is e.ClusterNotFoundError:
         yield {"path": path.replace(CLUSTER_ID, "another")}
     if kind is e.BrokerNotFoundError:

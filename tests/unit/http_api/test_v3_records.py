@@ -237,6 +237,57 @@ async def test_streams_of_records_have_their_bound():
         assert (await produce(api, record(1))).error == (429, 42901)
 
 
+# -- records:batch ---------------------------------------------------------------------------------
+
+BATCH = f"{PATH}:batch"
+
+
+async def test_a_batch_says_of_each_record_what_became_of_it(api):
+    entries = [
+        {"id": "a", **record(1), "partition_id": 0},
+        {"id": "b-2_", "value": {"type": "BINARY", "data": "no base64"}},
+        {"id": "c", "key": {"type": "STRING", "data": "k"}, "partition_id": 0},
+        {"id": "d", **record(2), "colour": "blue"},
+    ]
+    answer = await api.post(BATCH, {"entries": entries})
+    assert answer.status == 207
+    taken = {"cluster_id": CLUSTER_ID, "topic_name": "t", "partition_id": 0, "timestamp": None}
+    assert answer.json["successes"] == [
+        {"id": "a", **taken, "offset": 0, "key": None, "value": {"type": "JSON", "size": 1}},
+        {"id": "c", **taken, "offset": 1, "key": {"type": "STRING", "size": 1}, "value": None},
+    ]
+    failures = answer.json["failures"]
+    assert [(row["id"], row["error_code"]) for row in failures] == [("b-2_", 400), ("d", 422)]
+    assert "colour" in failures[1]["message"]
+    assert stored(api) == [(None, b"1"), (b"k", None)]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({}, (422, 422)),
+        ({"entries": []}, (422, 42208)),
+        ({"entries": [{"id": str(n), **record(n)} for n in range(1001)]}, (422, 42208)),
+        ({"entries": [{"id": "a"}, {"id": "a"}]}, (422, 42208)),
+        ({"entries": [record(1)]}, (422, 42208)),
+        ({"entries": [{"id": 1, **record(1)}]}, (422, 42208)),
+        ({"entries": [{"id": "a" * 81, **record(1)}]}, (422, 42208)),
+        ({"entries": [{"id": "ä", **record(1)}]}, (422, 42208)),
+        ({"entries": [1]}, (400, 400)),
+        ([], (400, 400)),
+    ],
+)
+async def test_a_batch_that_cannot_be_told_apart_is_refused_as_a_whole(api, body, error):
+    assert (await api.post(BATCH, body)).error == error
+    assert not any(log.batches for log in api.node.logs.values())
+
+
+async def test_a_batch_for_a_topic_that_is_not_there(api):
+    answer = await api.post(f"{V3}/topics/none/records:batch", {"entries": [{"id": "a"}]})
+    assert answer.status == 207
+    assert [row["error_code"] for row in answer.json["failures"]] == [40401]
+
+
 # -- taking texts apart ----------------------------------------------------------------------------
 
 VALUES = st.recursive(

@@ -1,0 +1,109 @@
+"""v3: receipts of records that were sent as objects of their own, by both of its ways to produce."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from http_api.answers import error_envelope
+from http_api.call import Call
+from http_api.formats.v3_records import V3Record, columns_of, iso_time, parse_record
+from http_api.ports import Acks, ProduceRequest, Receipt, Receipts
+from http_api.v2.produce import parse_options
+from http_api.v3.resources import cluster_id
+from storage.errors import MilenaError
+
+_TOPIC_MISSING = 40401
+
+Item = V3Record | MilenaError
+"""A record, or why it is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What holds for all records of a request."""
+
+    cluster_id: str
+    topic: str
+    acks: Acks
+    timeout_ms: int
+
+    def receipt_head(self) -> bytes:
+        """What all receipts of records that were taken begin with."""
+        common = {"error_code": 200, "cluster_id": self.cluster_id, "topic_name": self.topic}
+        return orjson.dumps(common).removesuffix(b"}") + b","
+
+
+def job_of(call: Call) -> Job:
+    """What the path and the query say.
+
+    Raises:
+        MilenaError: there is no such cluster, or an option is wrong.
+    """
+    options, limits = parse_options(call.raw_query), call.ports.limits
+    return Job(
+        cluster_id=cluster_id(call),
+        topic=call.names["topic"],
+        acks=options.acks,
+        timeout_ms=min(
+            options.timeout_ms or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
+        ),
+    )
+
+
+def item_of(value: object) -> Item:
+    """The record that a JSON value is."""
+    try:
+        return parse_record(value)
+    except MilenaError as error:
+        return error
+
+
+async def append(call: Call, job: Job, items: Sequence[Item]) -> list[bytes]:
+    """Append records together; a receipt for each item, as JSON, in order."""
+    records = [item for item in items if isinstance(item, V3Record)]
+    receipts = iter(await _produced(call, job, records) if records else ())
+    return [next(receipts) if isinstance(item, V3Record) else failure(item) for item in items]
+
+
+async def _produced(call: Call, job: Job, records: Sequence[V3Record]) -> list[bytes]:
+    request = ProduceRequest(
+        topic=job.topic, records=columns_of(records), acks=job.acks, timeout_ms=job.timeout_ms
+    )
+    try:
+        receipts = await call.ports.records.produce(request)
+    except MilenaError as error:
+        return [failure(error)] * len(records)
+    head = job.receipt_head()
+    return [
+        _receipt(head, record, partition, offset) if error is None else failure(error)
+        for record, (partition, offset, error) in zip(records, _columns(receipts), strict=True)
+    ]
+
+
+def _columns(
+    receipts: Sequence[Receipt],
+) -> Iterable[tuple[int, int | None, MilenaError | None]]:
+    """Partition, offset and error of each."""
+    if isinstance(receipts, Receipts):
+        errors = map(receipts.errors.get, receipts.partitions)
+        return zip(receipts.partitions, receipts.offsets, errors, strict=True)
+    return ((receipt.partition, receipt.offset, receipt.error) for receipt in receipts)
+
+
+def _receipt(head: bytes, record: V3Record, partition: int, offset: int | None) -> bytes:
+    """By hand, for there is one for each record: what JSON could disagree about is in ``head``."""
+    time_ms = record.timestamp_ms
+    return b'%b"partition_id":%d,"offset":%b,"timestamp":%b,"key":%b,"value":%b}' % (
+        head,
+        partition,
+        b"null" if offset is None else b"%d" % offset,
+        b"null" if time_ms is None else b'"%b"' % iso_time(time_ms).encode(),
+        record.key.receipt(),
+        record.value.receipt(),
+    )
+
+
+def failure(error: MilenaError) -> bytes:
+    """The receipt of a record that was not taken."""
+    return orjson.dumps(error_envelope(error, topic_missing_code=_TOPIC_MISSING))
