@@ -4,7 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.mutations import MUTATIONS, ROOT, SIMULATIONS, TABLE, Mutation, Verdict, mutated, row
+from tests.sim.mutations import (
+    HEADER,
+    MUTATIONS,
+    ROOT,
+    SIMULATIONS,
+    TABLE,
+    Mutation,
+    Verdict,
+    mutated,
+    row,
+    table,
+)
 
 GUARDS_MIN = 20
 
@@ -51,3 +62,14 @@ def test_a_row_says_who_noticed() -> None:
     assert row(found).endswith("| fails | a/b |")
     missed = Verdict(mutation=mutation, seeds=None, symptom="", seconds=1.0)
     assert "**not found**" in row(missed)
+
+
+def test_a_run_of_some_keeps_the_rows_of_the_others() -> None:
+    first, second, third = MUTATIONS[:3]
+    kept = HEADER + f"| {first.name} | old |\n| gone | old |\n| {third.name} | old |\n"
+    found = Verdict(mutation=second, seeds=3, symptom="", seconds=1.0)
+    rows = [f"| {first.name} | old |", row(found), f"| {third.name} | old |"]
+    assert table(kept, found) == HEADER + "\n".join(rows) + "\n"
+    again = Verdict(mutation=first, seeds=None, symptom="", seconds=1.0)
+    assert row(again) in table(kept, again)
+    assert f"| {first.name} | old |" not in table(kept, again)

@@ -60,6 +60,22 @@ def test_a_log_is_compacted_when_enough_of_it_is_new_or_some_of_it_is_old(files)
     assert compact(log, now_ms=NOW_MS + 60_001)
 
 
+def test_a_record_that_is_not_committed_replaces_nothing(files, log):
+    """It may be cut yet: then what it replaced is the last word on its key."""
+    append(log, keyed_batch([(b"a", b"1")]), keyed_batch([(b"a", b"2")]))
+    roll(log)
+    committed = log.log_end_offset
+    append(log, keyed_batch([(b"a", b"3")]))
+    roll(log)
+    run = log.begin_compaction(NOW_MS, committed)
+    assert run is not None
+    finish(log, run)
+    assert records_of(log) == {1: (b"a", b"2"), 2: (b"a", b"3")}
+    assert log.begin_compaction(NOW_MS, committed) is None
+    assert compact(log)
+    assert records_of(log) == {2: (b"a", b"3")}
+
+
 def test_a_log_that_does_not_delete_keeps_old_segments(files):
     log, _ = filled_log(files)
     log.maybe_apply_retention(NOW_MS * 2, log.log_end_offset)
