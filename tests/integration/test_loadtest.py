@@ -149,7 +149,12 @@ def test_locust_s_options_choose_the_users(tmp_path, urls):
 
 
 def test_several_processes_have_a_ledger_each(tmp_path, urls):
-    done = load(tmp_path, *urls, "--run-time", SHORTLY, "--users", "8", "--", "--processes", "2")
+    # Locust's own port is that of anybody else's locust on this machine.
+    port = str(free_ports(1)[0])
+    where = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--master-port", port)
+    done = load(
+        tmp_path, *urls, "--run-time", SHORTLY, "--users", "8", "--", "--processes", "2", *where
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(list((tmp_path / "ledger" / "run-1").glob("*.ledger"))) == 3
     eventually(lambda: children_of(tmp_path) == [])

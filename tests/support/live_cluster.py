@@ -34,6 +34,8 @@ this."""
 JSON = "application/json"
 NO_QUORUM = b'"error_code":50305'
 """In a refusal: there is no Raft leader, or no majority; nothing was done."""
+UNREACHED = b'"error_code":50302'
+"""In a refusal: the leader did not answer. Nodes wait two seconds for each other's reads."""
 ELECTION_S_MAX = 20.0
 SECRET = "local-cluster"
 BATCH = "application/vnd.milena.batch"
@@ -79,7 +81,8 @@ def call(
     """``call(node, "GET /topics/t", offset=3)``; a body that is not bytes is sent as JSON.
 
     What is refused because there is no Raft leader is asked again for a while, unless a test wants to see that: a
-    machine that stalls may cost an election, and a node waits three seconds for its end.
+    machine that stalls may cost an election, and a node waits three seconds for its end. A read that did not reach its
+    leader is asked again as well.
     """
     method, path = line.split(" ")
     if query:
@@ -90,8 +93,10 @@ def call(
     end = time.monotonic() + ELECTION_S_MAX
     while True:
         answer = _ask(node, method, path, body, sent)
-        is_leaderless = answer.status == 503 and NO_QUORUM in answer.body
-        if not (is_patient and is_leaderless) or time.monotonic() > end:
+        is_passing = answer.status == 503 and (
+            NO_QUORUM in answer.body or (method == "GET" and UNREACHED in answer.body)
+        )
+        if not (is_patient and is_passing) or time.monotonic() > end:
             return answer
         time.sleep(POLL_S)
 
