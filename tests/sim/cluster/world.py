@@ -257,21 +257,23 @@ class World:
         return all(part.is_settled() for part in self.parts) and self.is_whole()
 
     def _is_even(self) -> bool:
-        """Replicas are equally far, and nobody has anything of one that is not its own."""
+        """Replicas are equally far, and nobody has anything of one that is not its own.
+
+        A follower may start above its leader: an earlier one deleted records, and was gone before all had heard of it.
+        """
         image = self.checker.newest_image()
         for key, state in image.partitions.items():
             runners = [self.checker.runner(replica, key) for replica in state.replicas]
+            logs = [runner.log for runner in runners if runner is not None]
+            if len(logs) != len(runners) or state.leader is None:
+                return False
             ends = {
-                (
-                    runner.log.log_start_offset,
-                    runner.log.log_end_offset,
-                    runner.log.stored_end_offset,
-                    runner.high_watermark,
-                )
-                for runner in runners
-                if runner is not None
+                *(log.log_end_offset for log in logs),
+                *(log.stored_end_offset for log in logs),
+                *(runner.high_watermark for runner in runners if runner is not None),
             }
-            if None in runners or len(ends) != 1 or len(set(next(iter(ends))[1:])) != 1:
+            start = logs[state.replicas.index(state.leader)].log_start_offset
+            if len(ends) != 1 or any(log.log_start_offset < start for log in logs):
                 return False
             if any(
                 machine.files_of(key)
