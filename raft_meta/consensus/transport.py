@@ -42,6 +42,10 @@ OPENING_MAX: Final = 64
 """Connections in their handshake at a time; what comes beyond is closed."""
 
 _FRAME_BYTES_MAX: Final = 16 << 20
+FRAME_SECONDS_MAX: Final = 20.0
+"""From the first byte of a frame to its last: 16 MiB over 7 Mbit/s. A frame whose length was damaged takes in all that
+comes after it, heartbeats as well; its session looks alive, and nothing is heard on it."""
+
 _COMPLAINT_SECONDS: Final = 10.0
 _COMPLAINTS_MAX: Final = 100
 _UNANSWERED_MS_MAX: Final = 3000
@@ -317,7 +321,10 @@ class _Connection(asyncio.Protocol):
         self._session: Session | None = None
         self._transport: asyncio.Transport | None = None
         self._is_aborted = False
+        self._loop = loop
         self._deadline = loop.call_later(HANDSHAKE_SECONDS_MAX * 2, self.abort)
+        self._unfinished: asyncio.TimerHandle | None = None
+        """Set while a frame has begun to come and is not whole."""
         self.closed: asyncio.Future[None] = loop.create_future()
 
     @property
@@ -334,6 +341,7 @@ class _Connection(asyncio.Protocol):
         """Close at once; what is not sent yet is lost."""
         self._is_aborted = True
         self._deadline.cancel()
+        self._stop_watching()
         if self._transport is not None:
             self._transport.abort()
         elif not self.closed.done():
@@ -360,6 +368,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
+        self._stop_watching()
         self._maybe_complain()
         node_id = None if self._session is None else self._session.peer.node_id
         self._owner.on_closed(self, node_id)
@@ -399,8 +408,25 @@ class _Connection(asyncio.Protocol):
             self._transport.write(outgoing)
 
     def _take(self, session: Session, data: bytes) -> None:
-        for header, _ in session.decoder.feed(data):
+        frames = session.decoder.feed(data)
+        is_whole = session.decoder.is_between_frames
+        if is_whole or frames:
+            self._stop_watching()
+        if not is_whole and self._unfinished is None:
+            self._unfinished = self._loop.call_later(FRAME_SECONDS_MAX, self._give_up)
+        for header, _ in frames:
             self._owner.on_frame(self, session.peer.node_id, header)
+
+    def _stop_watching(self) -> None:
+        if self._unfinished is not None:
+            self._unfinished.cancel()
+            self._unfinished = None
+
+    def _give_up(self) -> None:
+        self._owner.on_broken(
+            PeerProtocolError(f"a frame did not end within {FRAME_SECONDS_MAX:g} s")
+        )
+        self.abort()
 
 
 def _tune(connection: socket.socket) -> None:

@@ -16,7 +16,13 @@ from raft_meta.consensus.frames import (
     Session,
 )
 from raft_meta.consensus.messages import Message, decode_message, encode_message
-from raft_meta.consensus.transport import OPENING_MAX, Transport, TransportConfig
+from raft_meta.consensus.transport import (
+    FRAME_SECONDS_MAX,
+    OPENING_MAX,
+    Transport,
+    TransportConfig,
+)
+from tests.support.virtual_time import virtual
 
 VOTERS = {1: ("127.0.0.1", 1), 2: ("127.0.0.1", 2), 3: ("127.0.0.1", 3)}
 MESSAGE: Message = {"type": "response_vote", "term": 5}
@@ -103,12 +109,16 @@ async def events() -> Events:
     return Events()
 
 
-@pytest.fixture
-async def transport(events: Events) -> AsyncIterator[Transport]:
+def transport_of(events: Events) -> Transport:
     config = TransportConfig(
         voters=VOTERS, secret=b"s", identity=lambda: identity(1), ssl_server=None, ssl_client=None
     )
-    made = Transport(config, events, random.Random(1))
+    return Transport(config, events, random.Random(1))
+
+
+@pytest.fixture
+async def transport(events: Events) -> AsyncIterator[Transport]:
+    made = transport_of(events)
     yield made
     await made.close()
 
@@ -199,6 +209,46 @@ async def test_a_malformed_message_ends_the_session(transport: Transport, events
     await events.wait_for("disconnected", 2)
     assert await peer.reader.read(100) == b""
     await peer.close()
+
+
+def cut(peer: Peer) -> bytes:
+    """A whole frame."""
+    assert peer.session is not None
+    return b"".join(map(bytes, peer.session.encoder.encode(encode_message(MESSAGE))))
+
+
+@virtual
+async def test_a_frame_whose_length_was_damaged_does_not_keep_a_session_for_ever() -> None:
+    events = Events()
+    transport = transport_of(events)
+    peer = await connected(transport, events, identity(2))
+    frame = bytearray(cut(peer))
+    frame[1] ^= 0x20
+    peer.writer.write(frame)
+    for _ in range(int(FRAME_SECONDS_MAX)):
+        # Heartbeats go on, and go into it.
+        peer.writer.write(cut(peer))
+        await asyncio.sleep(1)
+    await events.wait_for("disconnected", 2)
+    assert await peer.reader.read(100) == b""
+    await peer.close()
+    await transport.close()
+
+
+@virtual
+async def test_a_frame_that_comes_slowly_has_its_time_and_so_has_the_next() -> None:
+    events = Events()
+    transport = transport_of(events)
+    peer = await connected(transport, events, identity(2))
+    first, second = cut(peer), cut(peer)
+    for piece in (first[:10], first[10:] + second[:10], second[10:]):
+        peer.writer.write(piece)
+        await asyncio.sleep(0.9 * FRAME_SECONDS_MAX)
+    assert events.seen.count(("message", 2, MESSAGE)) == 2
+    await asyncio.sleep(2 * FRAME_SECONDS_MAX)
+    assert transport.connected_ids() == [2]
+    await peer.close()
+    await transport.close()
 
 
 async def test_a_stranger_is_closed_without_an_event(transport: Transport, events: Events) -> None:
