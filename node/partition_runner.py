@@ -18,6 +18,7 @@ from enum import StrEnum, unique
 from typing import TYPE_CHECKING, Protocol
 
 from http_api.ports import Acks, BatchReceipt
+from node.acknowledgements import Acknowledgements
 from node.append_queue import AppendQueue, PendingAppend
 from node.clock import Clock
 from node.deletions import Deletions
@@ -25,7 +26,6 @@ from node.metrics import NodeCounts, PartitionCounts
 from node.replication.follower import plan_truncation
 from node.replication.leader import FetchVerdict, IsrProposal, PartitionLeader
 from node.topic_settings import log_config
-from node.waiters import OffsetWaiters
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Broker, Partition
 from storage.batch import BatchHeader
@@ -90,53 +90,6 @@ class RunnerContext:
     counts: NodeCounts
 
 
-class _Acknowledgement:
-    """One who waits for an appended batch to be stored or committed, and is called back (``Taker``)."""
-
-    __slots__ = ("_acks", "_began_ms", "_is_done", "_on_done", "_receipt", "_runner", "_timer")
-
-    def __init__(
-        self,
-        runner: "PartitionRunner",
-        receipt: BatchReceipt,
-        acks: Acks,
-        on_done: Callable[[BatchReceipt | MilenaError], None],
-    ) -> None:
-        self._runner = runner
-        self._receipt = receipt
-        self._acks = acks
-        self._on_done = on_done
-        self._began_ms = runner.now_ms()
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_done = False
-
-    def limit(self, timeout_ms: int) -> None:
-        """Wait no longer than this."""
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(timeout_ms / 1000, self._expire, timeout_ms)
-
-    def done(self) -> bool:
-        return self._is_done
-
-    def set_result(self, _: None) -> None:
-        self._runner.on_acknowledged(self._acks, self._began_ms)
-        self._finish(self._receipt)
-
-    def set_exception(self, error: BaseException) -> None:
-        assert isinstance(error, MilenaError), error
-        self._finish(error)
-
-    def _expire(self, timeout_ms: int) -> None:
-        self._is_done = True
-        self._finish(self._runner.on_overdue(self._receipt, timeout_ms))
-
-    def _finish(self, outcome: BatchReceipt | MilenaError) -> None:
-        self._is_done = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._on_done(outcome)
-
-
 class PartitionRunner:
     """One local replica.
 
@@ -189,8 +142,9 @@ class PartitionRunner:
             append=self._append_group,
             on_refused=self._count_refused,
         )
-        self._committed = OffsetWaiters()
-        self._stored = OffsetWaiters()
+        self._acknowledgements = Acknowledgements(
+            self.name, clock=context.clock, counts=context.counts
+        )
         self._deletions = Deletions()
         self._sync: asyncio.Future[None] | None = None
         self._sync_began_ms = MonotonicMs(0)
@@ -276,8 +230,7 @@ class PartitionRunner:
         self._has_begun_anew = False
         self._follower_hw = min(self._follower_hw, damage.offset)
         lost = FateUnknownError(f"{self.name}: the copy that took the record is damaged")
-        self._committed.fail_above(damage.offset, lost)
-        self._stored.fail_above(damage.offset, lost)
+        self._acknowledgements.fail_above(damage.offset, lost)
 
     def _maybe_begin_anew(self, state: Partition) -> None:
         """Copy a compacted log as a whole where recovery cut or lost a part of it.
@@ -382,22 +335,9 @@ class PartitionRunner:
         receipt = await self._queue.submit(batch, header, acks)
         if acks is Acks.NONE:
             return receipt
-        assert receipt.last_offset is not None
-        end = receipt.last_offset + 1
-        began_ms = self._context.clock.now_ms()
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                if acks is Acks.ALL:
-                    if self.high_watermark < end:
-                        await self._committed.wait_for(end)
-                    self._context.counts.commit_ms.observe(self._context.clock.now_ms() - began_ms)
-                elif self.log.stored_end_offset < end:
-                    await self._stored.wait_for(end)
-        except TimeoutError as error:
-            raise self.on_overdue(receipt, timeout_ms) from error
-        except asyncio.CancelledError:
-            self._prune_waiters()
-            raise
+        await self._acknowledgements.acknowledged(
+            receipt, acks, reached=self._reached(acks), timeout_ms=timeout_ms
+        )
         return receipt
 
     def may_append(self, acks: Acks) -> bool:
@@ -426,38 +366,13 @@ class PartitionRunner:
         except MilenaError as error:
             on_done(error)
             return
-        acknowledgement = _Acknowledgement(self, receipt, acks, on_done)
-        assert receipt.last_offset is not None
-        end = receipt.last_offset + 1
-        is_all = acks is Acks.ALL
-        if (self.high_watermark if is_all else self.log.stored_end_offset) >= end:
-            acknowledgement.set_result(None)
-            return
-        acknowledgement.limit(timeout_ms)
-        (self._committed if is_all else self._stored).add(end, acknowledgement)
-
-    def on_acknowledged(self, acks: Acks, began_ms: MonotonicMs) -> None:
-        """A batch that ``begin_append`` took is where its writer wants it."""
-        if acks is Acks.ALL:
-            self._context.counts.commit_ms.observe(self._context.clock.now_ms() - began_ms)
-
-    def on_overdue(self, receipt: BatchReceipt, timeout_ms: int) -> FateUnknownError:
-        """It is not, and its time is up."""
-        self._prune_waiters()
-        self._context.counts.fate_unknown += 1
-        return FateUnknownError(
-            f"{self.name} offset {receipt.base_offset} was appended but not acknowledged by every "
-            f"in-sync replica within {timeout_ms} ms; it may still be"
+        self._acknowledgements.call_back(
+            receipt, acks, reached=self._reached(acks), timeout_ms=timeout_ms, on_done=on_done
         )
 
-    def now_ms(self) -> MonotonicMs:
-        """By the clock of this node."""
-        return self._context.clock.now_ms()
-
-    def _prune_waiters(self) -> None:
-        """Somebody gave up waiting: on a partition that commits nothing, nobody else would clear it away."""
-        self._committed.prune()
-        self._stored.prune()
+    def _reached(self, acks: Acks) -> int:
+        """Up to which offset writers that ask for ``acks`` have their answer."""
+        return self.high_watermark if acks is Acks.ALL else self.log.stored_end_offset
 
     def _check_can_append(self, acks: Acks) -> None:
         if self.leader is None or self.is_closed or self.damage is not None:
@@ -554,7 +469,7 @@ class PartitionRunner:
 
     def _on_stored(self) -> None:
         stored_end = self.log.stored_end_offset
-        self._stored.advance(stored_end)
+        self._acknowledgements.on_stored(stored_end)
         if self.leader is not None and self.leader.on_stored(stored_end):
             self._on_high_watermark()
 
@@ -562,10 +477,10 @@ class PartitionRunner:
         """Wait until everything below ``offset`` is stored here, as the topic understands it."""
         self._maybe_sync()
         if self.log.stored_end_offset < offset:
-            await self._stored.wait_for(offset)
+            await self._acknowledgements.stored(offset)
 
     def _on_high_watermark(self) -> None:
-        self._committed.advance(self.high_watermark)
+        self._acknowledgements.on_committed(self.high_watermark)
         self._notify_watchers()
 
     def _notify_watchers(self) -> None:
@@ -575,7 +490,7 @@ class PartitionRunner:
     def on_lease_lost(self) -> None:
         """Others may lead by now: whoever waits here for a commit hears at once that nobody knows."""
         if self.leader is not None:
-            self._committed.fail_above(
+            self._acknowledgements.fail_uncommitted(
                 self.high_watermark,
                 FateUnknownError(
                     f"{self.name}: broker {self._context.broker_id} is cut off from the metadata quorum; "
@@ -750,8 +665,7 @@ class PartitionRunner:
         cut = FateUnknownError(
             f"{self.name}: another leader took over before the record was on every in-sync replica"
         )
-        self._committed.fail_above(offset, cut)
-        self._stored.fail_above(offset, cut)
+        self._acknowledgements.fail_above(offset, cut)
 
     def restart_as_follower(self, *, leader_epoch: int, log_start: int, producers: bytes) -> None:
         """The leader deleted what we ask for: drop our log and go on at its start, with its producer state."""
@@ -768,8 +682,7 @@ class PartitionRunner:
         self._follower_hw = log_start
         # Whether what was written here is what was committed cannot be told any more.
         lost = FateUnknownError(f"{self.name}: the log was restarted at offset {log_start}")
-        self._committed.fail_above(-1, lost)
-        self._stored.fail_above(-1, lost)
+        self._acknowledgements.fail_above(-1, lost)
 
     def _check_follows(self, leader_epoch: int) -> Partition:
         if self.role is not ReplicaRole.FOLLOWER or leader_epoch != self.leader_epoch:
@@ -814,15 +727,7 @@ class PartitionRunner:
         """Wait until ``offset`` is readable here, or the time is up."""
         if self.high_watermark > offset or timeout_ms <= 0:
             return
-        waiter = self._committed.wait_for(offset + 1)
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await waiter
-        except (TimeoutError, FateUnknownError):
-            self._prune_waiters()
-        except asyncio.CancelledError:
-            self._prune_waiters()
-            raise
+        await self._acknowledgements.committed(offset + 1, timeout_ms)
 
     def read_cached(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes | None:
         """Likewise; None when the disk would have to be read."""
@@ -979,5 +884,4 @@ class PartitionRunner:
         closed = FateUnknownError(
             f"{self.name}: the replica was closed before the record was committed"
         )
-        self._committed.fail_above(-1, closed)
-        self._stored.fail_above(-1, closed)
+        self._acknowledgements.fail_above(-1, closed)

@@ -220,7 +220,7 @@ class TestAcks:
         for task in tasks:
             task.cancel()
         await settle()
-        assert len(bench.runner._committed) + len(bench.runner._stored) <= 2
+        assert len(bench.runner._acknowledgements) <= 2
         bench.pool.release()
 
     @virtual
@@ -233,7 +233,7 @@ class TestAcks:
         for reader in readers:
             reader.cancel()
         await settle()
-        assert len(bench.runner._committed) <= 2
+        assert len(bench.runner._acknowledgements) <= 2
 
     @virtual
     async def test_followers_hear_of_a_write_before_our_own_sync_returns(self) -> None:
