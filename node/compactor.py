@@ -131,7 +131,7 @@ class Compactor:
         self._forget(runners)
         for runner in runners:
             if not runner.is_closed:
-                runner.maybe_roll()
+                runner.upkeep.maybe_roll()
         due = [(need, runner) for runner in runners if (need := self._need(runner)) is not None]
         self._counts.dirty_bytes = sum(need.dirty_bytes for need, _ in due)
         due = [(need, runner) for need, runner in due if need.is_due]
@@ -151,7 +151,7 @@ class Compactor:
         if not runner.settings.is_compacted or runner.is_closed or runner in self._resting:
             return None
         try:
-            return runner.compaction_need(self._tombstone_end(runner))
+            return runner.upkeep.compaction_need(self._tombstone_end(runner))
         except MilenaError as error:
             self._rest(runner, error)
             return None
@@ -170,14 +170,14 @@ class Compactor:
     async def _compact(self, runner: PartitionRunner) -> None:
         if runner.is_closed:
             return
-        run = runner.begin_compaction(self._tombstone_end(runner))
+        run = runner.upkeep.begin_compaction(self._tombstone_end(runner))
         if run is None:
             return
         began_ms = self._clock.now_ms()
         try:
             while not run.is_done:
                 slice_began_ms = self._clock.now_ms()
-                worked = await runner.compact_slice(run)
+                worked = await runner.upkeep.compact_slice(run)
                 self._counts.worked_bytes += worked
                 now_ms = self._clock.now_ms()
                 rest_ms = REST_SHARE * (now_ms - slice_began_ms)
@@ -186,7 +186,7 @@ class Compactor:
             self._rest(runner, error)
             return
         finally:
-            runner.end_compaction(run)
+            runner.upkeep.end_compaction(run)
         self._count(run)
         logger.info(
             "compacted partition=%s log_end=%d clean_end=%d bytes_before=%d bytes_after=%d records_removed=%d ms=%d",

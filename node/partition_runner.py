@@ -10,9 +10,8 @@ so that followers sync at the same time as the leader does.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, Protocol
@@ -22,6 +21,8 @@ from node.acknowledgements import Acknowledgements
 from node.append_queue import AppendQueue, PendingAppend
 from node.clock import Clock
 from node.deletions import Deletions
+from node.disk_failures import failing_disk_is_fatal
+from node.log_upkeep import LogUpkeep
 from node.metrics import NodeCounts, PartitionCounts
 from node.replication.follower import plan_truncation
 from node.replication.leader import FetchVerdict, IsrProposal, PartitionLeader
@@ -29,8 +30,6 @@ from node.topic_settings import log_config
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Broker, Partition
 from storage.batch import BatchHeader
-from storage.compaction import CompactionNeed
-from storage.compaction_run import CompactionRun
 from storage.errors import (
     CorruptLogError,
     DiskFailedError,
@@ -131,7 +130,6 @@ class PartitionRunner:
         # What was deleted was committed. A log that recovery cut short has less than it knew to be committed.
         known = max(log.high_watermark_checkpoint, log.log_start_offset)
         self._follower_hw = min(known, log.log_end_offset)
-        self._is_checkpointing = False
         self._has_begun_anew = False
         self._queue = AppendQueue(
             log,
@@ -146,6 +144,15 @@ class PartitionRunner:
             self.name, clock=context.clock, counts=context.counts
         )
         self._deletions = Deletions()
+        self.upkeep = LogUpkeep(
+            log,
+            clock=context.clock,
+            pool=context.pool,
+            high_watermark=lambda: self.high_watermark,
+            on_log_start=self._notify_watchers,
+            on_checkpoint=self._on_stored,
+            on_fatal=context.on_fatal,
+        )
         self._sync: asyncio.Future[None] | None = None
         self._sync_began_ms = MonotonicMs(0)
 
@@ -203,7 +210,7 @@ class PartitionRunner:
             return
         if me not in state.damaged and all(s.broker_id != me for s in state.suspects):
             logger.info("sound again partition=%s leader_epoch=%d", self.name, state.leader_epoch)
-            with self._failing_disk_is_fatal():
+            with failing_disk_is_fatal(self._context.on_fatal):
                 self.log.mark_sound()
 
     def _maybe_give_up(self, state: Partition) -> None:
@@ -225,7 +232,7 @@ class PartitionRunner:
             damage.offset,
             state.leader_epoch,
         )
-        with self._failing_disk_is_fatal():
+        with failing_disk_is_fatal(self._context.on_fatal):
             self.log.give_up_from(damage)
         self._has_begun_anew = False
         self._follower_hw = min(self._follower_hw, damage.offset)
@@ -250,18 +257,9 @@ class PartitionRunner:
             return
         logger.warning("copied anew partition=%s: %s", self.name, self.log.recovery.reason)
         self._has_begun_anew = True
-        with self._failing_disk_is_fatal():
+        with failing_disk_is_fatal(self._context.on_fatal):
             self.log.restart_at(self.log.log_start_offset)
         self._follower_hw = self.log.log_start_offset
-
-    @contextmanager
-    def _failing_disk_is_fatal(self) -> Iterator[None]:
-        """Around every change of the log that is made on the loop."""
-        try:
-            yield
-        except DiskFailedError as error:
-            self._context.on_fatal(error)
-            raise
 
     def _count_isr(self, state: Partition) -> None:
         if self.leader is not None and state.leader_epoch == self.leader_epoch:
@@ -619,7 +617,7 @@ class PartitionRunner:
             self._follower_hw = reached
             self._on_high_watermark()
         if log_start > self.log.log_start_offset and log_start <= self._follower_hw:
-            with self._failing_disk_is_fatal():
+            with failing_disk_is_fatal(self._context.on_fatal):
                 self.log.advance_log_start(log_start)
             return True
         return False
@@ -659,7 +657,7 @@ class PartitionRunner:
 
     def _truncate(self, offset: int) -> None:
         self._context.counts.truncations += 1
-        with self._failing_disk_is_fatal():
+        with failing_disk_is_fatal(self._context.on_fatal):
             self.log.truncate_to(offset)
         self._follower_hw = min(self._follower_hw, self.log.log_end_offset)
         cut = FateUnknownError(
@@ -677,7 +675,7 @@ class PartitionRunner:
             log_start,
             leader_epoch,
         )
-        with self._failing_disk_is_fatal():
+        with failing_disk_is_fatal(self._context.on_fatal):
             self.log.restart_at(log_start, producers)
         self._follower_hw = log_start
         # Whether what was written here is what was committed cannot be told any more.
@@ -760,15 +758,6 @@ class PartitionRunner:
         self.maybe_propose(brokers)
         self._maybe_sync()
 
-    def maybe_apply_retention(self) -> None:
-        """Forget old segments, as leader; the followers hear of it even when nothing is written any more."""
-        before = self.log.log_start_offset
-        now_ms = self._context.clock.wall_ms()
-        with self._failing_disk_is_fatal():
-            after = self.log.maybe_apply_retention(now_ms, self.high_watermark)
-        if after > before:
-            self._notify_watchers()
-
     async def delete_records(
         self, before: int | None, *, has_lease: bool, timeout_ms: float
     ) -> int:
@@ -793,7 +782,7 @@ class PartitionRunner:
                 )
             self._deletions.check(self.name)
             logger.info("delete records partition=%s before=%d", self.name, offset)
-            with self._failing_disk_is_fatal():
+            with failing_disk_is_fatal(self._context.on_fatal):
                 self.log.advance_log_start(offset)
         leader.on_deleted(offset)
         self._notify_watchers()
@@ -813,60 +802,10 @@ class PartitionRunner:
             raise NotReadyError(f"{self.name}: this leader is cut off, another may have taken over")
         return self.high_watermark
 
-    def maybe_roll(self) -> None:
-        """Close the active segment when it is old enough."""
-        with self._failing_disk_is_fatal():
-            self.log.maybe_roll(self._context.clock.wall_ms())
-
-    def compaction_need(self, tombstone_end: int) -> CompactionNeed:
-        """What a compaction would do; every replica has everything below ``tombstone_end``."""
-        return self.log.compaction_need(
-            self._context.clock.wall_ms(), self.high_watermark, tombstone_end=tombstone_end
-        )
-
-    def begin_compaction(self, tombstone_end: int) -> CompactionRun | None:
-        """A compaction of this replica, if one is due and the replica can be trusted."""
-        return self.log.begin_compaction(
-            self._context.clock.wall_ms(), self.high_watermark, tombstone_end=tombstone_end
-        )
-
-    async def compact_slice(self, run: CompactionRun) -> int:
-        """Run a slice on a worker thread; returns the bytes that it worked on.
-
-        Raises:
-            CorruptLogError, DiskFullError: the run is over.
-        """
-        loop = asyncio.get_running_loop()
-        with self._failing_disk_is_fatal():
-            worked = await loop.run_in_executor(self._context.pool, run.step)
-        self.log.note_compaction(run)
-        return worked
-
-    def end_compaction(self, run: CompactionRun) -> None:
-        """Take over what was done last, and end the run wherever it is."""
-        run.void()
-        self.log.note_compaction(run)
-
-    async def maybe_checkpoint(self) -> None:
-        """Store the high watermark, and move the recovery point when enough was appended."""
-        if self.is_closed or self._is_checkpointing:
-            return
-        ticket = self.log.begin_checkpoint(self.high_watermark)
-        if ticket is None:
-            return
-        self._is_checkpointing = True
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._context.pool, ticket.run)
-        except DiskFailedError as error:
-            self._context.on_fatal(error)
-        finally:
-            self._is_checkpointing = False
-            self.log.finish_checkpoint(ticket)
-        self._on_stored()
-
     async def close(self, *, is_clean: bool) -> None:
         """Stop taking appends, sync what is written, checkpoint, close the files."""
         self.is_closed = True
+        self.upkeep.stop()
         self._queue.refuse_all(self._not_leader())
         while self._sync is not None:
             await asyncio.wait([self._sync])

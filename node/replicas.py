@@ -345,7 +345,7 @@ class LocalReplicas:
         for runner in runners:
             if runner.role is ReplicaRole.LEADER:
                 try:
-                    runner.maybe_apply_retention()
+                    runner.upkeep.maybe_apply_retention()
                 except MilenaError as error:
                     logger.warning("retention partition=%s: %s", runner.name, error)
 

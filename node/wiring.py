@@ -578,7 +578,7 @@ class Node:
         while True:
             await self._clock.sleep(HOUSEKEEPING_MS)
             for runner in list(self.replicas):
-                await runner.maybe_checkpoint()
+                await runner.upkeep.maybe_checkpoint()
             if self._clock.now_ms() - retention_ms >= self.config.retention_check_ms:
                 retention_ms = self._clock.now_ms()
                 self.replicas.run_retention()

@@ -326,7 +326,7 @@ class SimNode:
         while True:
             await self.clock.sleep(HOUSEKEEPING_MS)
             for runner in list(self.replicas):
-                await runner.maybe_checkpoint()
+                await runner.upkeep.maybe_checkpoint()
             self.replicas.run_retention()
             if self.membership.is_disk_full and self.directory.has_room(1 << 20):
                 self.membership.on_disk_room()

@@ -153,12 +153,12 @@ class TestLogs:
             await compactor_of(cluster, 1).look()
             await LoopClock().sleep(1_500)
             runner = cluster.runner(1, "t")
-            run = runner.begin_compaction(0)
+            run = runner.upkeep.begin_compaction(0)
             assert run is not None
             await cluster.nodes[1].admin.delete_topic("t")
             await cluster.until(lambda: runner.is_closed)
             assert run.is_done
-            assert await runner.compact_slice(run) == 0
+            assert await runner.upkeep.compact_slice(run) == 0
 
 
 class TestFollowers:

@@ -296,7 +296,7 @@ class TestWaiting:
         parked = served.request(wait_ms=60_000)
         served.bench.log.config = served.bench.log.config.__class__(retention_ms=1)
         await after(10)
-        served.bench.runner.maybe_apply_retention()
+        served.bench.runner.upkeep.maybe_apply_retention()
         await after(10)
         assert [row.log_start for row in parked.result()[0]] == [1]
 

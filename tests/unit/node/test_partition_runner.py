@@ -511,7 +511,7 @@ class TestSyncing:
         await after(10_000)
         bench.files.fail_next_sync(DIRECTORY)
         with pytest.raises(DiskFailedError):
-            bench.runner.maybe_apply_retention()
+            bench.runner.upkeep.maybe_apply_retention()
         assert bench.fatal
 
     @virtual

@@ -1,6 +1,7 @@
 """Rules of the replicas that a node holds: made, found again, given roles, removed; never acting on an old image."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -353,12 +354,13 @@ class TestRoles:
         await host.create(ONE, (1,), (1,))
         done: list[int] = []
 
-        def retain(runner: object) -> None:
-            done.append(runner.partition)  # type: ignore[attr-defined]
+        def retain(partition: int) -> None:
+            done.append(partition)
             raise CorruptLogError("unreadable")
 
-        runner = host.replicas.runners[ONE, 0]
-        monkeypatch.setattr(type(runner), "maybe_apply_retention", retain)
+        for runner in host.replicas.runners.values():
+            unreadable = partial(retain, runner.partition)
+            monkeypatch.setattr(runner.upkeep, "maybe_apply_retention", unreadable)
         host.replicas.run_retention()
         assert sorted(done) == [0, 1]
         await host.stop()

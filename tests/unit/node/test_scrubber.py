@@ -41,7 +41,7 @@ async def sealed(cluster: Cluster, **configs: str) -> None:
         await update(cluster, 4)
         for node in cluster.nodes.values():
             for runner in node.replicas:
-                runner.maybe_roll()
+                runner.upkeep.maybe_roll()
         await LoopClock().sleep(2_500)
     for node_id in cluster.nodes:
         log = cluster.runner(node_id, "t").log
