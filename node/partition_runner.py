@@ -22,6 +22,7 @@ from node.append_queue import AppendQueue, PendingAppend
 from node.clock import Clock
 from node.deletions import Deletions
 from node.disk_failures import failing_disk_is_fatal
+from node.group_commit import GroupCommit
 from node.log_upkeep import LogUpkeep
 from node.metrics import NodeCounts, PartitionCounts
 from node.replication.follower import plan_truncation
@@ -43,7 +44,6 @@ from storage.errors import (
     ReplicaDamagedError,
 )
 from storage.partition_log import PartitionLog
-from storage.tickets import SyncTicket
 from storage.types import MonotonicMs, ReplicaHealth
 
 if TYPE_CHECKING:
@@ -153,8 +153,14 @@ class PartitionRunner:
             on_checkpoint=self._on_stored,
             on_fatal=context.on_fatal,
         )
-        self._sync: asyncio.Future[None] | None = None
-        self._sync_began_ms = MonotonicMs(0)
+        self._syncs = GroupCommit(
+            log,
+            clock=context.clock,
+            pool=context.sync_pool,
+            counts=context.counts,
+            on_synced=self._on_stored,
+            on_fatal=context.on_fatal,
+        )
 
     # -- what others look at ---------------------------------------------------------------------
 
@@ -294,7 +300,7 @@ class PartitionRunner:
             )
             if self.leader.on_stored(self.log.stored_end_offset):
                 self._on_high_watermark()
-            self._maybe_sync()
+            self._syncs.maybe_begin()
         else:
             self.role = ReplicaRole.OFFLINE if state.leader is None else ReplicaRole.FOLLOWER
         logger.info(
@@ -417,7 +423,7 @@ class PartitionRunner:
                 )
             pending.done.set_result(receipt)
         self._notify_watchers()
-        self._maybe_sync()
+        self._syncs.maybe_begin()
         self._on_stored()
 
     def _refuse_group(self, group: Sequence[PendingAppend], error: MilenaError) -> None:
@@ -435,35 +441,7 @@ class PartitionRunner:
             pending.done.set_exception(DiskFullError(error.message))
         self._context.on_disk_full(self)
 
-    # -- syncing ---------------------------------------------------------------------------------
-
-    def _maybe_sync(self) -> None:
-        """Start a sync unless one runs; it starts the next one itself."""
-        if self._sync is not None or self.is_closed:
-            return
-        if not self.log.needs_sync(self._context.clock.wall_ms()):
-            return
-        ticket = self.log.begin_sync()
-        if ticket is None:
-            return
-        self._sync_began_ms = self._context.clock.now_ms()
-        loop = asyncio.get_running_loop()
-        self._sync = loop.run_in_executor(self._context.sync_pool, ticket.run)
-        self._sync.add_done_callback(lambda done: self._on_synced(done, ticket))
-
-    def _on_synced(self, done: "asyncio.Future[None]", ticket: SyncTicket) -> None:
-        self._sync = None
-        if done.cancelled():
-            return
-        error = done.exception()
-        if error is not None:
-            self._context.on_fatal(error)
-            return
-        self.log.finish_sync(ticket)
-        self._context.counts.syncs += 1
-        self._context.counts.sync_ms.observe(self._context.clock.now_ms() - self._sync_began_ms)
-        self._on_stored()
-        self._maybe_sync()
+    # -- what is stored and committed -------------------------------------------------------------
 
     def _on_stored(self) -> None:
         stored_end = self.log.stored_end_offset
@@ -473,7 +451,7 @@ class PartitionRunner:
 
     async def stored(self, offset: int) -> None:
         """Wait until everything below ``offset`` is stored here, as the topic understands it."""
-        self._maybe_sync()
+        self._syncs.maybe_begin()
         if self.log.stored_end_offset < offset:
             await self._acknowledgements.stored(offset)
 
@@ -604,7 +582,7 @@ class PartitionRunner:
             raise
         self.is_disk_full = False
         self.counts.replicated_bytes_in += len(batches)
-        self._maybe_sync()
+        self._syncs.maybe_begin()
         self._on_stored()
 
     def advance_as_follower(
@@ -756,7 +734,7 @@ class PartitionRunner:
         """Lag checks and time-based syncs; a few times a second."""
         del now_ms
         self.maybe_propose(brokers)
-        self._maybe_sync()
+        self._syncs.maybe_begin()
 
     async def delete_records(
         self, before: int | None, *, has_lease: bool, timeout_ms: float
@@ -807,8 +785,7 @@ class PartitionRunner:
         self.is_closed = True
         self.upkeep.stop()
         self._queue.refuse_all(self._not_leader())
-        while self._sync is not None:
-            await asyncio.wait([self._sync])
+        await self._syncs.close()
         if is_clean:
             await asyncio.get_running_loop().run_in_executor(
                 self._context.pool, self.log.checkpoint, self.high_watermark

@@ -118,9 +118,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="failed-sync",
         guard="a failed sync stops the process",
-        module=RUNNER,
-        old="            self._context.on_fatal(error)\n            return\n        self.log.finish_sync(ticket)",
-        new="            pass\n        self.log.finish_sync(ticket)",
+        module="node.group_commit",
+        old="            self._on_fatal(error)\n            return\n        self._log.finish_sync(ticket)",
+        new="            pass\n        self._log.finish_sync(ticket)",
         options=("--faults", "fail_sync,cut_power,cut_all_power"),
     ),
     Mutation(
