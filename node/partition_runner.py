@@ -22,17 +22,16 @@ from node.append_queue import AppendQueue, PendingAppend
 from node.clock import Clock
 from node.deletions import Deletions
 from node.disk_failures import failing_disk_is_fatal
+from node.follower_log import FollowerLog
 from node.group_commit import GroupCommit
 from node.log_upkeep import LogUpkeep
 from node.metrics import NodeCounts, PartitionCounts
-from node.replication.follower import plan_truncation
 from node.replication.leader import FetchVerdict, IsrProposal, PartitionLeader
 from node.topic_settings import log_config
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Broker, Partition
 from storage.batch import BatchHeader
 from storage.errors import (
-    CorruptLogError,
     DiskFailedError,
     DiskFullError,
     FateUnknownError,
@@ -123,14 +122,8 @@ class PartitionRunner:
         self.is_closed = False
         self.damage: Damage | None = None
         """Found in this copy, which is about to be given up; nothing is appended meanwhile."""
-        self.is_stuck = False
-        """The leader wants committed records gone: this replica refuses and waits for an operator."""
         self.counts = PartitionCounts()
         self._context = context
-        # What was deleted was committed. A log that recovery cut short has less than it knew to be committed.
-        known = max(log.high_watermark_checkpoint, log.log_start_offset)
-        self._follower_hw = min(known, log.log_end_offset)
-        self._has_begun_anew = False
         self._queue = AppendQueue(
             log,
             topic=topic,
@@ -142,6 +135,14 @@ class PartitionRunner:
         )
         self._acknowledgements = Acknowledgements(
             self.name, clock=context.clock, counts=context.counts
+        )
+        self._following = FollowerLog(
+            log,
+            name=self.name,
+            broker_id=context.broker_id,
+            acknowledgements=self._acknowledgements,
+            counts=context.counts,
+            on_fatal=context.on_fatal,
         )
         self._deletions = Deletions()
         self.upkeep = LogUpkeep(
@@ -172,12 +173,17 @@ class PartitionRunner:
     @property
     def high_watermark(self) -> int:
         """First offset not known to be committed, on this replica."""
-        return self._follower_hw if self.leader is None else self.leader.high_watermark
+        return self._following.high_watermark if self.leader is None else self.leader.high_watermark
 
     @property
     def is_damaged(self) -> bool:
         """Whether the copy failed its checksums below the recovery point."""
         return self.log.health is ReplicaHealth.DAMAGED
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it refuses to follow its leader, which wants committed records gone, and waits for an operator."""
+        return self._following.is_stuck
 
     @property
     def has_heirs(self) -> bool:
@@ -204,9 +210,11 @@ class PartitionRunner:
         if state.leader_epoch != self.leader_epoch or state.leader != self.leader_id:
             is_later = state.leader_epoch > self.leader_epoch
             self._change_role(state, broker_epoch)
-            if is_later:
-                self._maybe_give_up(state)
-        self._maybe_begin_anew(state)
+            damage = self.damage
+            if is_later and damage is not None and self._following.maybe_give_up(damage, state):
+                self.damage = None
+        if self.role is ReplicaRole.FOLLOWER and self.settings.is_compacted:
+            self._following.maybe_begin_anew(state)
         self._maybe_mark_sound(state)
 
     def _maybe_mark_sound(self, state: Partition) -> None:
@@ -219,54 +227,6 @@ class PartitionRunner:
             with failing_disk_is_fatal(self._context.on_fatal):
                 self.log.mark_sound()
 
-    def _maybe_give_up(self, state: Partition) -> None:
-        """End before the damage that was found, once nobody counts on this copy any more.
-
-        At the beginning of a leader epoch, before anything was told to its leader: a position that this copy is about
-        to lose must not bring it back into the ISR.
-        """
-        damage, me = self.damage, self._context.broker_id
-        if damage is None or me in state.isr or me in state.eligible:
-            return
-        self.damage = None
-        if not self.log.is_current(damage):
-            return
-        logger.warning(
-            "given up partition=%s log_end=%d from=%d leader_epoch=%d",
-            self.name,
-            self.log.log_end_offset,
-            damage.offset,
-            state.leader_epoch,
-        )
-        with failing_disk_is_fatal(self._context.on_fatal):
-            self.log.give_up_from(damage)
-        self._has_begun_anew = False
-        self._follower_hw = min(self._follower_hw, damage.offset)
-        lost = FateUnknownError(f"{self.name}: the copy that took the record is damaged")
-        self._acknowledgements.fail_above(damage.offset, lost)
-
-    def _maybe_begin_anew(self, state: Partition) -> None:
-        """Copy a compacted log as a whole where recovery cut or lost a part of it.
-
-        The leader may have dropped a tombstone since that lies in the part that is gone: what it deleted would be in
-        our part for ever. Nobody counts on a copy that is not sound and not in sync.
-        """
-        me = self._context.broker_id
-        if (
-            self._has_begun_anew
-            or self.log.health is ReplicaHealth.SOUND
-            or not self.settings.is_compacted
-            or self.role is not ReplicaRole.FOLLOWER
-            or me in state.isr
-            or me in state.eligible
-        ):
-            return
-        logger.warning("copied anew partition=%s: %s", self.name, self.log.recovery.reason)
-        self._has_begun_anew = True
-        with failing_disk_is_fatal(self._context.on_fatal):
-            self.log.restart_at(self.log.log_start_offset)
-        self._follower_hw = self.log.log_start_offset
-
     def _count_isr(self, state: Partition) -> None:
         if self.leader is not None and state.leader_epoch == self.leader_epoch:
             before, after = self.leader.isr, frozenset(state.isr)
@@ -275,10 +235,10 @@ class PartitionRunner:
 
     def _change_role(self, state: Partition, broker_epoch: int) -> None:
         context = self._context
-        self._follower_hw = self.high_watermark
+        self._following.high_watermark = self.high_watermark
         self.leader = None
         self.leader_epoch, self.leader_id = state.leader_epoch, state.leader
-        self.is_stuck = False
+        self._following.is_stuck = False
         if state.leader == context.broker_id and not self.is_damaged:
             self.role = ReplicaRole.LEADER
             context.counts.leaders_taken += 1
@@ -294,7 +254,7 @@ class PartitionRunner:
                 epoch_start_offset=self.log.log_end_offset,
                 log_end=self.log.log_end_offset,
                 stored_end=self.log.stored_end_offset,
-                high_watermark=min(self._follower_hw, self.log.log_end_offset),
+                high_watermark=min(self._following.high_watermark, self.log.log_end_offset),
                 started_ms=context.clock.now_ms(),
                 deleted_below=self.log.log_start_offset,
             )
@@ -441,7 +401,7 @@ class PartitionRunner:
             pending.done.set_exception(DiskFullError(error.message))
         self._context.on_disk_full(self)
 
-    # -- what is stored and committed -------------------------------------------------------------
+    # -- what is stored and committed ------------------------------------------------------------
 
     def _on_stored(self) -> None:
         stored_end = self.log.stored_end_offset
@@ -590,15 +550,9 @@ class PartitionRunner:
     ) -> bool:
         """Adopt the leader's high watermark, as far as our log reaches, and its log start; whether that moved."""
         self._check_follows(leader_epoch)
-        reached = min(high_watermark, self.log.log_end_offset)
-        if reached > self._follower_hw:
-            self._follower_hw = reached
+        if self._following.advance(high_watermark):
             self._on_high_watermark()
-        if log_start > self.log.log_start_offset and log_start <= self._follower_hw:
-            with failing_disk_is_fatal(self._context.on_fatal):
-                self.log.advance_log_start(log_start)
-            return True
-        return False
+        return self._following.maybe_adopt_start(log_start)
 
     def truncate_as_follower(self, *, leader_epoch: int, epoch: int, end_offset: int) -> None:
         """Our log parts from the leader's: cut it to where they may agree.
@@ -607,58 +561,12 @@ class PartitionRunner:
             CorruptLogError: the leader wants committed records gone; this replica stops following.
         """
         state = self._check_follows(leader_epoch)
-        truncation = plan_truncation(
-            diverging_epoch=epoch,
-            diverging_end=end_offset,
-            epoch_end=self.log.epoch_end,
-            log_start=self.log.log_start_offset,
-            log_end=self.log.log_end_offset,
-            high_watermark=self._follower_hw,
-            last_epoch=self.log.last_epoch,
-            partition=state,
-        )
-        if not truncation.is_allowed:
-            self.is_stuck = True
-            raise CorruptLogError(
-                f"{self.name}: leader {self.leader_id} of epoch {leader_epoch} has no record of offsets "
-                f"{truncation.offset} to {self._follower_hw - 1}, which are committed here; not truncating"
-            )
-        logger.info(
-            "truncate partition=%s from=%d to=%d leader_epoch=%d high_watermark=%d",
-            self.name,
-            self.log.log_end_offset,
-            truncation.offset,
-            leader_epoch,
-            self._follower_hw,
-        )
-        self._truncate(truncation.offset)
-
-    def _truncate(self, offset: int) -> None:
-        self._context.counts.truncations += 1
-        with failing_disk_is_fatal(self._context.on_fatal):
-            self.log.truncate_to(offset)
-        self._follower_hw = min(self._follower_hw, self.log.log_end_offset)
-        cut = FateUnknownError(
-            f"{self.name}: another leader took over before the record was on every in-sync replica"
-        )
-        self._acknowledgements.fail_above(offset, cut)
+        self._following.truncate(state, epoch=epoch, end_offset=end_offset)
 
     def restart_as_follower(self, *, leader_epoch: int, log_start: int, producers: bytes) -> None:
         """The leader deleted what we ask for: drop our log and go on at its start, with its producer state."""
         self._check_follows(leader_epoch)
-        logger.warning(
-            "restart partition=%s log_end=%d at=%d leader_epoch=%d",
-            self.name,
-            self.log.log_end_offset,
-            log_start,
-            leader_epoch,
-        )
-        with failing_disk_is_fatal(self._context.on_fatal):
-            self.log.restart_at(log_start, producers)
-        self._follower_hw = log_start
-        # Whether what was written here is what was committed cannot be told any more.
-        lost = FateUnknownError(f"{self.name}: the log was restarted at offset {log_start}")
-        self._acknowledgements.fail_above(-1, lost)
+        self._following.restart(leader_epoch=leader_epoch, log_start=log_start, producers=producers)
 
     def _check_follows(self, leader_epoch: int) -> Partition:
         if self.role is not ReplicaRole.FOLLOWER or leader_epoch != self.leader_epoch:

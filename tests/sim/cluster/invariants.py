@@ -195,7 +195,7 @@ class Checker:
             traces = (
                 runner.leader_epoch,
                 leader,
-                runner._follower_hw if leader is None else leader.high_watermark,
+                runner._following.high_watermark if leader is None else leader.high_watermark,
                 log._log_start_offset,
                 log._log_end_offset,
                 log._flushing.synced_end,
