@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import StrEnum, unique
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from http_api.ports import Acks, BatchReceipt
@@ -92,8 +93,9 @@ class PartitionRunner:
     """One local replica.
 
     Invariants:
-        All methods run on the data loop. The log is touched by this object alone (syncs and cold reads on worker
-        threads aside). high_watermark never exceeds what the role allows and never falls but for an unclean election.
+        All methods run on the data loop. The log is touched by this object and its parts alone (syncs and cold reads on
+        worker threads aside). high_watermark never exceeds what the role allows and never falls but for an unclean
+        election.
     """
 
     def __init__(
@@ -144,7 +146,9 @@ class PartitionRunner:
             counts=context.counts,
             on_fatal=context.on_fatal,
         )
-        self._deletions = Deletions()
+        self._deletions = Deletions(
+            log, name=self.name, on_log_start=self._notify_watchers, on_fatal=context.on_fatal
+        )
         self.upkeep = LogUpkeep(
             log,
             clock=context.clock,
@@ -657,23 +661,9 @@ class PartitionRunner:
             FateUnknownError: deleted here, but not known to be everywhere within ``timeout_ms``.
         """
         self._check_can_append(Acks.ALL)
-        leader = self.leader
-        assert leader is not None, "an append could be made"
-        offset = self.established_end(has_lease=has_lease) if before is None else before
-        if offset > self.log.log_start_offset:
-            if offset > self.established_end(has_lease=has_lease):
-                raise OffsetOutOfRangeError(
-                    f"offset {offset} of {self.name} is above its end, {self.high_watermark}; "
-                    "nothing was deleted"
-                )
-            self._deletions.check(self.name)
-            logger.info("delete records partition=%s before=%d", self.name, offset)
-            with failing_disk_is_fatal(self._context.on_fatal):
-                self.log.advance_log_start(offset)
-        leader.on_deleted(offset)
-        self._notify_watchers()
-        await self._deletions.adopted(offset, name=self.name, timeout_ms=timeout_ms)
-        return self.log.log_start_offset
+        return await self._deletions.delete(
+            before, partial(self.established_end, has_lease=has_lease), timeout_ms=timeout_ms
+        )
 
     def established_end(self, *, has_lease: bool) -> int:
         """The high watermark, if this replica may speak of the log's end.
