@@ -303,6 +303,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         by="tests/unit/node/test_partition_runner.py",
     ),
     Mutation(
+        name="give-up-in-sync",
+        guard="a damaged copy that is in sync, or may be elected, is not cut",
+        module="node.follower_log",
+        old="        if self._counts_in(state):\n            return False",
+        new="",
+        by="tests/unit/node/test_partition_runner.py",
+    ),
+    Mutation(
         name="truncate-by-epoch",
         guard="a follower cuts where its leader's epochs say, not to its own high watermark",
         module="node.replication.follower",

@@ -1,6 +1,7 @@
 """Rules of one local replica: group append, acknowledgement, demotion, truncation, a disk that is full or failing."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -755,6 +756,57 @@ class TestRestart:
         await closing
         with pytest.raises(NotLeaderError):
             await bench.send(batch("b"))
+
+
+class TestDamageFound:
+    """What the scrubber found in a sealed segment of replica 1, and what becomes of it as the image says."""
+
+    async def damaged(self) -> Bench:
+        """Offsets 0 to 2 are sealed, and the second of them rots; offset 3 is in the active segment."""
+        bench = leading(segment_ms="1000")
+        for value in ("a", "b", "c"):
+            await bench.sent(value)
+        await after(2_000)
+        bench.runner.upkeep.maybe_roll()
+        await bench.sent("d")
+        await bench.runner.upkeep.maybe_checkpoint()
+        path = min(p for p in bench.files.paths() if p.endswith(".log"))
+        bench.files.flip_bit(path, len(bench.log.read_span(0, max_bytes=1)) + 70)
+        scrub = bench.log.begin_scrub(0)
+        assert scrub is not None
+        while not scrub.is_done:
+            scrub.step()
+        scrub.close()
+        assert scrub.damage is not None
+        assert scrub.damage.offset == 1
+        bench.runner.damage = scrub.damage
+        return bench
+
+    @pytest.mark.parametrize(
+        ("isr", "eligible"), [((1, 2, 3), ()), ((2,), (1,))], ids=["in sync", "eligible"]
+    )
+    @virtual
+    async def test_a_copy_that_counts_is_not_cut_until_it_counts_no_more(
+        self, isr: tuple[int, ...], eligible: tuple[int, ...]
+    ) -> None:
+        """Another leader may take over before the command that takes the copy out of the ISR is committed."""
+        bench = await self.damaged()
+        counted = leaders.partition(isr, leader=2, leader_epoch=6, partition_epoch=8)
+        bench.image(replace(counted, eligible=eligible))
+        assert bench.log.log_end_offset == 4, "it holds what was committed with it"
+        assert bench.log.health is ReplicaHealth.SOUND
+        bench.image(leaders.partition((2, 3), leader=2, leader_epoch=7, partition_epoch=9))
+        assert bench.log.log_end_offset == 1
+        assert bench.log.health is ReplicaHealth.DAMAGED
+        assert bench.runner.high_watermark == 1
+
+    @virtual
+    async def test_a_copy_is_not_cut_within_a_leader_epoch(self) -> None:
+        """Its leader may know a position by now that it would lose."""
+        bench = await self.damaged()
+        bench.follow(2)
+        bench.image(leaders.partition((2, 3), leader=2, leader_epoch=6, partition_epoch=9))
+        assert bench.log.log_end_offset == 4
 
 
 class TestAppendAtOnce:
