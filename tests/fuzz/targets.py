@@ -27,7 +27,14 @@ from node.consumers import wire as consumers_wire
 from node.fetch_wire import parse_log_starts, parse_positions, parse_rows
 from node.groups import wire as groups_wire
 from node.groups.topic_patterns import TopicPattern
-from node.peer_codec import decode_error, decode_header, int_field, map_field, str_field
+from node.peer_codec import (
+    decode_error,
+    decode_header,
+    int_field,
+    map_field,
+    map_list_field,
+    str_field,
+)
 from raft_meta.consensus.bootstrap import load_record
 from raft_meta.consensus.frames import (
     Channel,
@@ -737,7 +744,7 @@ def _group_wire(data: bytes) -> object:
     if "offsets" in fields:
         return groups_wire.parse_offsets(fields)
     if "seeks" in fields:
-        return [consumers_wire.unpack_seek(row) for row in consumers_wire.rows(fields, "seeks")]
+        return [consumers_wire.unpack_seek(row) for row in map_list_field(fields, "seeks")]
     heartbeat = groups_wire.parse_heartbeat(fields)
     again = {**groups_wire.pack_heartbeat(heartbeat), "wait_ms": heartbeat.wait_ms}
     assert groups_wire.parse_heartbeat(again) is not None
@@ -782,7 +789,7 @@ TARGETS: tuple[Target, ...] = (
         "producers",
         _producers,
         _CORRUPT,
-        lambda: [_filled_log().log.producer_snapshot()],
+        lambda: [_filled_log().log.producer_snapshot(high_watermark=12)],
         _sealed,
     ),
     Target("checkpoint", _checkpoint, _CORRUPT, _checkpoint_seeds, _slots),

@@ -54,12 +54,10 @@ def test_a_single_voter_and_an_observer(seed: int) -> None:
     check(seed, voters=1, observers=1)
 
 
-@pytest.mark.parametrize(
-    ("guard", "seed"), [(Guard.SYNC, 0), (Guard.OWNSYNC, 1), (Guard.TRIM, 3), (Guard.SNAPBACK, 2)]
-)
-def test_the_simulation_finds_a_missing_guard(guard: Guard, seed: int) -> None:
-    """A simulation that cannot fail proves nothing."""
-    assert World(seed, guards=ALL_GUARDS - {guard}).run() is not None
+@pytest.mark.parametrize("guard", [Guard.SYNC, Guard.OWNSYNC, Guard.TRIM, Guard.SNAPBACK])
+def test_the_simulation_finds_a_missing_guard(guard: Guard) -> None:
+    """A simulation that cannot fail proves nothing. Which seed finds it changes with every message that is saved."""
+    assert any(World(seed, guards=ALL_GUARDS - {guard}).run() is not None for seed in range(40))
 
 
 def test_a_seed_decides_everything() -> None:
