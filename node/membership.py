@@ -107,7 +107,7 @@ class Membership:
         Raises:
             StartupError: another live broker uses our id.
         """
-        deadline = self._clock.now_ms() + TAKEN_ID_PATIENCE_MS
+        deadline: int | None = None
         is_waiting = False
         while True:
             try:
@@ -120,8 +120,12 @@ class Membership:
                 self._metadata.outlive_past_incarnations()
                 continue
             except BrokerIdInUseError as error:
-                # A node that was killed and lost its directory looks like this until it is fenced.
-                if self._clock.now_ms() > deadline:
+                # A node that was killed and lost its directory looks like this until it is fenced, which begins anew
+                # with every controller: time without a quorum does not count.
+                now_ms = self._clock.now_ms()
+                if deadline is None:
+                    deadline = now_ms + TAKEN_ID_PATIENCE_MS
+                if now_ms > deadline:
                     raise StartupError(error.message) from error
                 await self._clock.sleep(RETRY_MS)
                 continue

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from node.heartbeats import HEARTBEAT, PAUSE_MS
-from node.membership import Identity, Membership
+from node.membership import RETRY_MS, TAKEN_ID_PATIENCE_MS, Identity, Membership
 from raft_meta.machine.commands import (
     ClaimController,
     FenceBroker,
@@ -126,6 +126,25 @@ class TestRegistration:
         again = Member(member.files, member.log)
         again.metadata.incarnation = 0
         assert await again.register() > member.membership.broker_epoch
+
+    @virtual
+    async def test_time_without_a_quorum_does_not_count_against_an_id_in_use(self) -> None:
+        """Who would have fenced the id's former owner meanwhile was not there either."""
+        member = await Member().ready()
+        epoch = await member.first.propose(registration(2, directory_id="another"), timeout_ms=100)
+        assert isinstance(epoch, int)
+        await member.first.propose(
+            UnfenceBroker(controller_epoch=1, broker_id=2, broker_epoch=epoch), timeout_ms=100
+        )
+        member.quorum.faults = ["refused"] * (2 * TAKEN_ID_PATIENCE_MS // RETRY_MS)
+        registering = asyncio.create_task(member.register())
+        await after(2 * TAKEN_ID_PATIENCE_MS + TAKEN_ID_PATIENCE_MS // 2)
+        assert not registering.done()
+        await member.first.propose(
+            FenceBroker(controller_epoch=1, broker_id=2, broker_epoch=epoch, changes=()),
+            timeout_ms=100,
+        )
+        assert await registering > epoch
 
     @virtual
     async def test_an_id_in_use_is_refused_after_a_while(self) -> None:
