@@ -6,6 +6,7 @@ cut would: each unsynced 512-byte sector and each unsynced name may or may not h
 fall before (``crash_before``). Paths are absolute or not, as the caller likes, with ``/`` between names.
 """
 
+import functools
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -458,10 +459,12 @@ def _apply_names(names: dict[str, _Inode], change: NameChange) -> None:
                 del names[below]
 
 
+@functools.lru_cache(maxsize=10_000)
 def _normal(path: str) -> str:
     return posixpath.normpath(path)
 
 
+@functools.lru_cache(maxsize=10_000)
 def _parent(path: str) -> str:
     return _normal(posixpath.dirname(path))
 

@@ -10,8 +10,8 @@ whatever moved is judged:
   anything else; nothing recorded ends up below a log's end with other bytes, or is truncated.
 - A copy that is damaged is never read.
 
-``check`` runs after every single event of a node; records are compared when a high watermark moves, and all of them
-at the end.
+``check_replicas`` runs after every single event of a node; records are compared when a high watermark moves, and all
+of them at the end.
 """
 
 import zlib
@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from node.partition_runner import PartitionRunner
-from raft_meta.machine import codec
 from raft_meta.machine.image import Image, Partition, PartitionKey
 from storage.batch import STAMP_BYTES, decode_columns, iterate_batches, offsets_of
 from storage.errors import CorruptBatchError
 from storage.types import ReplicaHealth
+from tests.sim.cluster.digests import ImageDigest
 
 if TYPE_CHECKING:
     from tests.sim.cluster.machine import NodeProcess
@@ -51,7 +51,57 @@ class Seen(NamedTuple):
     is_sound: bool
 
 
+_NO_CORE: tuple[object, ...] = ()
+
 UNSEEN = Seen(-1, False, 0, 0, 0, 0, True)
+
+
+class _Watch:
+    """A replica, and what showed after the event before whether anything has moved in it."""
+
+    __slots__ = (
+        "compaction",
+        "config",
+        "flushing",
+        "high_watermark",
+        "key",
+        "leader",
+        "leader_epoch",
+        "limit",
+        "log",
+        "log_end",
+        "log_start",
+        "mark",
+        "meta",
+        "replica",
+        "runner",
+        "synced_end",
+    )
+
+    def __init__(self, key: PartitionKey, runner: PartitionRunner) -> None:
+        self.key = key
+        self.runner = runner
+        log = self.log = runner.log
+        self.flushing = log._flushing
+        self.replica = log._replica
+        self.compaction = log._compaction
+        self.take()
+        # Nothing is known of it yet.
+        self.leader_epoch: int | None = None
+
+    def take(self) -> None:
+        """This is how it stands now."""
+        runner, log = self.runner, self.log
+        self.leader_epoch = runner.leader_epoch
+        leader = self.leader = runner.leader
+        self.limit = runner._following if leader is None else leader
+        self.high_watermark = self.limit.high_watermark
+        self.log_start = log._log_start_offset
+        self.log_end = log._log_end_offset
+        self.synced_end = self.flushing.synced_end
+        self.config = log._config
+        self.meta = self.replica.meta
+        self.mark = self.compaction._mark
 
 
 @dataclass(slots=True)
@@ -65,6 +115,8 @@ class Ledger:
     """Leader epoch → broker."""
     keys: dict[int, bytes | None] = field(default_factory=dict)
     """Offset → key."""
+    contents: dict[int, bytes] = field(default_factory=dict)
+    """Base offset → the batch, without its stamp, that was last held against all this and is the same."""
 
 
 class Checker:
@@ -85,15 +137,19 @@ class Checker:
         """Index of the newest image when the victim lost what it had."""
         self._newest = Image()
         """Of all that were ever applied."""
-        self._seen: dict[int, dict[PartitionKey, tuple[object, ...]]] = {}
-        """Incarnation → what showed, after the event before, whether anything moved."""
+        self._watches: dict[int, list[_Watch]] = {}
+        """Incarnation → its replicas, in their order."""
+        self._cores: dict[int, tuple[object, ...]] = {}
+        """Incarnation → what its Raft core was after the event before."""
+        self._digests: dict[int, ImageDigest] = {}
         self._replicas: dict[int, dict[PartitionKey, tuple[PartitionRunner, Seen]]] = {}
 
     # A node's life.
 
     def on_start(self, process: "NodeProcess") -> None:
         """A node was built and is about to start."""
-        self._seen[process.incarnation] = {}
+        self._watches[process.incarnation] = []
+        self._digests[process.incarnation] = ImageDigest()
         self._replicas[process.incarnation] = {}
         node = process.node
         assert node is not None
@@ -114,7 +170,8 @@ class Checker:
 
     def on_end(self, process: "NodeProcess") -> None:
         """A node is gone."""
-        self._seen.pop(process.incarnation, None)
+        for known in (self._watches, self._cores, self._digests):
+            known.pop(process.incarnation, None)
         self._replicas.pop(process.incarnation, None)
 
     def on_wipe(self, node_id: int) -> None:
@@ -137,9 +194,7 @@ class Checker:
         self._on_image(process, image)
 
     def _on_image(self, process: "NodeProcess", image: Image) -> None:
-        digest = 0
-        for chunk in codec.encode_image(image):
-            digest = zlib.crc32(chunk, digest)
+        digest = self._digests[process.incarnation].of(image)
         if self.images.setdefault(image.index, digest) != digest:
             self._broken(f"{process.name} has another image at index {image.index}")
         if image.index > self._newest.index:
@@ -185,28 +240,42 @@ class Checker:
         node = process.node
         if node is None:
             return
-        seen = self._seen[process.incarnation]
+        watches = self._watches[process.incarnation]
         runners = node.replicas.runners
-        if len(seen) > len(runners):
-            self._forget_removed(process, runners)
-        for key, runner in runners.items():
-            log, leader = runner.log, runner.leader
-            # The attributes behind the properties: most events move nothing, and this runs after each.
-            traces = (
-                runner.leader_epoch,
-                leader,
-                runner._following.high_watermark if leader is None else leader.high_watermark,
-                log._log_start_offset,
-                log._log_end_offset,
-                log._flushing.synced_end,
-                log._config,
-                log._replica.meta,
-                log._compaction._mark,
-                runner,
-            )
-            if seen.get(key) != traces:
-                self._look(process, key, runner)
-                seen[key] = traces
+        if len(watches) != len(runners):
+            watches = self._watch_anew(process, runners)
+        for runner, watch in zip(runners.values(), watches, strict=True):
+            if runner is not watch.runner:
+                # Removed and made anew between two events.
+                self._watch_anew(process, runners)
+                self.check_replicas(process)
+                return
+            # The attributes behind the properties, held against the very objects that were there before: most events
+            # move nothing, and this runs after each.
+            log, leader = watch.log, runner.leader
+            if not (
+                leader is watch.leader
+                and watch.limit.high_watermark is watch.high_watermark
+                and log._log_end_offset is watch.log_end
+                and watch.flushing.synced_end is watch.synced_end
+                and runner.leader_epoch is watch.leader_epoch
+                and log._log_start_offset is watch.log_start
+                and watch.replica.meta is watch.meta
+                and watch.compaction._mark is watch.mark
+                and log._config is watch.config
+            ):
+                self._look(process, watch.key, runner)
+                watch.take()
+
+    def _watch_anew(
+        self, process: "NodeProcess", runners: Mapping[PartitionKey, PartitionRunner]
+    ) -> "list[_Watch]":
+        """Replicas were added or removed."""
+        self._forget_removed(process, runners)
+        former = {watch.runner: watch for watch in self._watches[process.incarnation]}
+        watches = [former.get(runner) or _Watch(key, runner) for key, runner in runners.items()]
+        self._watches[process.incarnation] = watches
+        return watches
 
     def _look(self, process: "NodeProcess", key: PartitionKey, runner: PartitionRunner) -> None:
         log, leader = runner.log, runner.leader
@@ -234,11 +303,10 @@ class Checker:
         self, process: "NodeProcess", runners: Mapping[PartitionKey, PartitionRunner]
     ) -> None:
         """Replicas that moved away: what they had stored counts for nobody."""
-        seen = self._seen[process.incarnation]
-        for key in [key for key in seen if key not in runners]:
-            del seen[key]
-            self._replicas[process.incarnation].pop(key, None)
-            self.stored.pop((process.machine.node_id, key), None)
+        for watch in self._watches[process.incarnation]:
+            if watch.key not in runners:
+                self._replicas[process.incarnation].pop(watch.key, None)
+                self.stored.pop((process.machine.node_id, watch.key), None)
 
     def check_core(self, process: "NodeProcess") -> None:
         """Judge what moved in a node's Raft core."""
@@ -249,7 +317,18 @@ class Checker:
         core = driver.core
         if core is None:
             return
-        library = core.library
+        library, wal = core.library, core.wal
+        raft, before = library._core, self._cores.get(process.incarnation, _NO_CORE)
+        traces = (
+            raft._SyncObj__raftState,
+            raft._SyncObj__raftCurrentTerm,
+            wal.voted_for,
+            wal.term,
+            driver._is_scheduled,
+        )
+        if traces == before:
+            return
+        self._cores[process.incarnation] = traces
         me = process.machine.node_id
         if library.is_leader:
             leader = (me, process.incarnation)
@@ -257,13 +336,13 @@ class Checker:
                 raise ViolationError(
                     f"two Raft leaders in term {library.term}: {leader}, {self.leaders[library.term]}"
                 )
-        vote = core.wal.voted_for
+        vote = wal.voted_for
         # Between two ticks all that was promised has left.
         if vote is not None and not driver._is_scheduled:
-            given = self.votes.setdefault((me, core.wal.term), vote)
+            given = self.votes.setdefault((me, wal.term), vote)
             if given != vote:
                 raise ViolationError(
-                    f"node {me} voted for {vote} in term {core.wal.term}, and for {given} before"
+                    f"node {me} voted for {vote} in term {wal.term}, and for {given} before"
                 )
 
     def _check_replica(
@@ -348,6 +427,10 @@ class Checker:
         next_offset = -1
         for position, header in iterate_batches(data):
             batch = data[position + STAMP_BYTES : position + header.batch_bytes]
+            next_offset = header.next_offset
+            if next_offset <= end and ledger.contents.get(header.base_offset) == batch:
+                # These very bytes were held against what is committed before.
+                continue
             digest = zlib.crc32(batch)
             columns = decode_columns(data, header, position, bytes_max=READ_BYTES)
             keys = columns.keys or [None] * len(columns.values)
@@ -367,7 +450,8 @@ class Checker:
                     raise ViolationError(
                         f"{where}: offset {offset} was committed as {ledger.values[offset]}, is {value!r}"
                     )
-            next_offset = header.next_offset
+            if next_offset <= end:
+                ledger.contents[header.base_offset] = batch
         return next_offset
 
     def _check_truncation(

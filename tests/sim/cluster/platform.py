@@ -38,6 +38,7 @@ from node import (
     produce,
     reads,
     replicas,
+    topic_settings,
     wiring,
 )
 from node.replication import follower, leader
@@ -175,6 +176,32 @@ def _keyed(key: bytes, message: bytes, name: str) -> bytes:
     return hashlib.blake2b(message, key=key[:64], digest_size=32).digest()
 
 
+class _FrameMac:
+    """Stands in for the frames' own HMAC, likewise."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def digest(self, covered: bytes) -> bytes:
+        return hashlib.blake2b(covered, key=self._key, digest_size=frames.MAC_BYTES).digest()
+
+
+class _SettingsOfNodes(dict[str, Any]):
+    """Stands in for a cache of the process: each node has its own, as it has its own objects."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+
+    def get(self, topic_id: str, default: Any = None) -> Any:
+        return super().get((self._scheduler.current, topic_id), default)
+
+    def __setitem__(self, topic_id: str, entry: Any) -> None:
+        super().__setitem__((self._scheduler.current, topic_id), entry)
+
+
 def _running(scheduler: Scheduler) -> Any:
     assert scheduler.current is not None, "no process runs"
     return scheduler.current
@@ -206,6 +233,8 @@ def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, obje
         (wiring, "web", SimpleNamespace(SockSite=_ApiSite, ServerRunner=_ApiRunner)),
         (frames, "secrets", SimpleNamespace(token_bytes=scheduler.rng.randbytes)),
         (frames, "hmac", SimpleNamespace(digest=_keyed, compare_digest=hmac.compare_digest)),
+        (frames, "_FrameMac", _FrameMac),
+        (topic_settings, "_parsed", _SettingsOfNodes(scheduler)),
         (peer_sockets, "socket", sockets),
         (transport, "socket", sockets),
         (segment, "ALLOCATION_BYTES_MIN", SMALL),

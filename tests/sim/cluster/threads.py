@@ -11,11 +11,13 @@ Nothing here knows what runs on it.
 import asyncio
 import contextlib
 import contextvars
-import heapq
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextvars import copy_context
+from heapq import heappop, heappush
+from math import log
 from random import Random
 from typing import Any
 
@@ -27,6 +29,12 @@ SECONDS_MAX = 1_000.0
 
 CLOSES_MAX = 20
 """Nested ``finally`` blocks that wait."""
+
+WAKE_S = 1 / 5_000
+"""How long a thread takes to wake up, on average."""
+
+TASKS_KEPT_MIN = 1_000
+"""From so many on, tasks that are gone are taken off the list."""
 
 
 class ProcessExitError(BaseException):
@@ -51,7 +59,7 @@ class SimHandle:
     ) -> None:
         self.callback = callback
         self.args = args
-        self.context = contextvars.copy_context() if context is None else context
+        self.context = copy_context() if context is None else context
         self.is_cancelled = False
         self._when = when
 
@@ -65,6 +73,9 @@ class SimHandle:
 
     def when(self) -> float:
         return self._when
+
+
+set_running_loop = asyncio._set_running_loop
 
 
 def _nothing() -> None:
@@ -84,7 +95,9 @@ class Scheduler:
         self.after_event: Callable[[Process, SimLoop], None] = lambda process, loop: None
         self._ready: deque[tuple[SimLoop, SimHandle]] = deque()
         self._timers: list[tuple[float, int, SimLoop, SimHandle]] = []
-        self.tasks: weakref.WeakSet[SimTask] = weakref.WeakSet()
+        self.tasks: list[weakref.ref[SimTask]] = []
+        """Of every task that may still wait, in the order in which they were made."""
+        self._tasks_max = TASKS_KEPT_MIN
         self.dropped: list[SimHandle] = []
         self._running: SimLoop | None = None
         self._serial = 0
@@ -102,7 +115,15 @@ class Scheduler:
     def at(self, when: float, loop: "SimLoop", handle: SimHandle) -> None:
         """Run when the time has come."""
         self._serial += 1
-        heapq.heappush(self._timers, (when, self._serial, loop, handle))
+        heappush(self._timers, (when, self._serial, loop, handle))
+
+    def watch(self, task: "SimTask") -> None:
+        """``clear`` must know of it."""
+        tasks = self.tasks
+        tasks.append(weakref.ref(task))
+        if len(tasks) > self._tasks_max:
+            tasks[:] = [ref for ref in tasks if not ((known := ref()) is None or known.done())]
+            self._tasks_max = max(TASKS_KEPT_MIN, 2 * len(tasks))
 
     def stop(self) -> None:
         """End ``run`` after this event."""
@@ -112,7 +133,7 @@ class Scheduler:
         """Forget what would have run, and end what waits. Nothing may run any more."""
         self._ready.clear()
         self._timers.clear()
-        for task in list(self.tasks):
+        for task in [task for ref in self.tasks if (task := ref()) is not None]:
             for _ in range(CLOSES_MAX):
                 # One that waits in its ``finally`` is closed there once more.
                 with contextlib.suppress(BaseException):
@@ -128,55 +149,56 @@ class Scheduler:
             self.set_running(None)
 
     def _run_all(self) -> None:
+        ready, timers, dropped = self._ready, self._timers, self.dropped
+        next_ready = ready.popleft
         instant = 0
-        ready, timers = self._ready, self._timers
+        # One loop for everything, and locals: this is what a run spends its time in beside production code.
         while not self._is_over:
             if ready:
                 instant += 1
                 if instant > INSTANT_EVENTS_MAX:
                     raise LivelockError(f"busy at {self.now:.3f} s: {ready[0]}")
-                loop, handle = ready.popleft()
+                loop, handle = next_ready()
             else:
                 instant = 0
                 if not timers:
                     raise LivelockError("everybody waits for ever")
-                when, _, loop, handle = heapq.heappop(timers)
+                when, _, loop, handle = heappop(timers)
                 if when > self.now:
                     self.now = when
                     if when > SECONDS_MAX:
                         raise LivelockError(f"not over after {SECONDS_MAX} s")
-            if not handle.is_cancelled:
-                self._run(loop, handle)
+            if handle.is_cancelled:
+                continue
+            process = loop.process
+            if process.is_dead:
+                # Kept to the end: its ``finally`` blocks must not run.
+                dropped.append(handle)
+                continue
+            if process.is_paused:
+                process.postponed.append((loop, handle))
+                continue
+            self.events += 1
+            self.digest = hash((self.digest, self.now, loop.number))
+            self.current = process
+            if loop is not self._running:
+                self._running = loop
+                set_running_loop(loop)
+            try:
+                handle.context.run(handle.callback, *handle.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                loop.on_error(error)
+            finally:
+                self.current = None
+            self.after_event(process, loop)
 
     def set_running(self, loop: "SimLoop | None") -> None:
         """The loop that asyncio takes for the running one; telling it is dear, and mostly it knows."""
         if loop is not self._running:
             self._running = loop
-            asyncio._set_running_loop(loop)
-
-    def _run(self, loop: "SimLoop", handle: SimHandle) -> None:
-        process = loop.process
-        if process.is_dead:
-            # Kept to the end: its ``finally`` blocks must not run.
-            self.dropped.append(handle)
-            return
-        if process.is_paused:
-            process.postponed.append((loop, handle))
-            return
-        self.events += 1
-        self.digest = hash((self.digest, int(self.now * 1e6), loop.number))
-        self.current = process
-        if loop is not self._running:
-            self.set_running(loop)
-        try:
-            handle.context.run(handle.callback, *handle.args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            loop.on_error(error)
-        finally:
-            self.current = None
-        self.after_event(process, loop)
+            set_running_loop(loop)
 
 
 class Process:
@@ -235,7 +257,7 @@ class SimTask(asyncio.Task):  # type: ignore[type-arg]
         self._serial = loop.process.scheduler.serial()
         super().__init__(coro, loop=loop, **named)
         self._log_destroy_pending = False
-        loop.scheduler.tasks.add(self)
+        loop.scheduler.watch(self)
 
     def __hash__(self) -> int:
         return self._serial
@@ -301,7 +323,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         handle = SimHandle(callback, args, context)
         # How long a thread takes to wake up: other threads get their turns in between. First come, first served.
         scheduler = self.scheduler
-        self._woken_at = max(self._woken_at, scheduler.now + scheduler.rng.expovariate(5_000))
+        woken_at = scheduler.now - WAKE_S * log(1.0 - scheduler.rng.random())
+        if woken_at > self._woken_at:
+            self._woken_at = woken_at
         scheduler.at(self._woken_at, self, handle)
         return handle
 
@@ -315,9 +339,10 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> SimHandle:
         handle = SimHandle(callback, args, context, when)
         process = self.process
-        due = process.began + (when - process.boot_s) / process.rate
+        scheduler = self.scheduler
         # Just after it is due: a clock that was rounded down must not wake anybody too early.
-        self.scheduler.at(max(self.scheduler.now, due + 1e-7), self, handle)
+        due = process.began + (when - process.boot_s) / process.rate + 1e-7
+        scheduler.at(max(scheduler.now, due), self, handle)
         return handle
 
     def run_in_executor(  # type: ignore[override]

@@ -12,9 +12,11 @@ import errno
 import socket
 from collections import deque
 from collections.abc import Callable
+from contextvars import copy_context
+from math import log
 from typing import TYPE_CHECKING, Any
 
-from tests.sim.cluster.threads import Process, Scheduler, SimLoop
+from tests.sim.cluster.threads import Process, Scheduler, SimHandle, SimLoop
 
 if TYPE_CHECKING:
     from random import Random
@@ -47,16 +49,22 @@ class Wires:
         self.listeners: dict[Address, SimSocket] = {}
         self.ends: dict[End, None] = {}
         self.ground = Process(scheduler, "network").loop()
+        self.context = copy_context()
 
     def delay_s(self) -> float:
         """Of one piece, one way."""
-        rng = self.rng
-        late = rng.random() < self.tail_chance
-        return (rng.expovariate(1 / self.latency_ms) + late * rng.uniform(0, self.tail_ms)) / 1000
+        random = self.rng.random
+        delay_ms = -self.latency_ms * log(1.0 - random())
+        if self.tail_chance and random() < self.tail_chance:
+            delay_ms += random() * self.tail_ms
+        return delay_ms / 1000
 
     def is_cut(self, source: str, target: str) -> bool:
         """Whether nothing gets through that way."""
-        return (source, target) in self.cuts or source in self.down or target in self.down
+        cuts, down = self.cuts, self.down
+        return bool(
+            (cuts and (source, target) in cuts) or (down and (source in down or target in down))
+        )
 
     def heal(self) -> None:
         """Everything gets through again, what is stuck included."""
@@ -75,7 +83,8 @@ class Wires:
 
     def later(self, delay_s: float, action: Callable[..., None], *args: object) -> None:
         """Something in the network itself."""
-        self.ground.call_later(delay_s, action, *args)
+        scheduler = self.scheduler
+        scheduler.at(scheduler.now + delay_s, self.ground, SimHandle(action, args, self.context))
 
     def kill(self, process: Process) -> None:
         """Its sockets are closed by the kernel, if there is power to tell anybody."""
@@ -146,7 +155,7 @@ class End:
     @property
     def waiting_bytes(self) -> int:
         """What the network has not taken yet."""
-        return sum(len(piece) for piece in self.stuck if piece)
+        return sum(len(piece) for piece in self.stuck if piece) if self.stuck else 0
 
     def send(self, piece: bytes | None) -> None:
         """Put bytes on the wire; None hangs up behind them."""
@@ -188,14 +197,22 @@ class End:
 
     def _transmit(self, piece: bytes | None) -> None:
         wires = self.wires
-        pieces: list[bytes | None] = [piece]
         if piece and wires.tamper_chance and wires.rng.random() < wires.tamper_chance:
             wires.tampered += 1
-            pieces = _tampered(piece, wires.rng)
-        for part in pieces:
-            arrives = max(self._last + 1e-6, wires.scheduler.now + wires.delay_s())
-            self._last = arrives
-            wires.later(arrives - wires.scheduler.now, self._arrive, part)
+            for part in _tampered(piece, wires.rng):
+                self._transmit_whole(part)
+        else:
+            self._transmit_whole(piece)
+
+    def _transmit_whole(self, piece: bytes | None) -> None:
+        wires = self.wires
+        scheduler = wires.scheduler
+        arrives = scheduler.now + wires.delay_s()
+        # In the order in which they were sent.
+        if arrives < self._last + 1e-6:
+            arrives = self._last + 1e-6
+        self._last = arrives
+        scheduler.at(arrives, wires.ground, SimHandle(self._arrive, (piece,), wires.context))
 
     def _arrive(self, piece: bytes | None) -> None:
         """At the other end."""

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from math import log
 from typing import Any
 
 from http_api.ports import NewTopic
@@ -118,8 +119,11 @@ class World:
 
     def work_ms(self) -> float:
         """How long a job on a worker thread takes: it waits for the disk."""
-        slow = self.rng.random() < self.slow_disk_chance
-        return self.rng.expovariate(1 / self.disk_ms) + slow * self.rng.uniform(0, 800)
+        random = self.rng.random
+        work_ms = -self.disk_ms * log(1.0 - random())
+        if self.slow_disk_chance and random() < self.slow_disk_chance:
+            work_ms += random() * 800
+        return work_ms
 
     def note(self, what: str) -> None:
         """A line of the run's story."""
