@@ -8,7 +8,7 @@ node: it becomes the response, and the command leaves no other trace. Anything e
 on, and is left to propagate.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from raft_meta.machine import (
     brokers,
@@ -52,6 +52,7 @@ from raft_meta.machine.commands import (
     UnfenceBroker,
     UnregisterBroker,
 )
+from raft_meta.machine.copies import replace
 from raft_meta.machine.events import Event
 from raft_meta.machine.image import Image
 from raft_meta.machine.outcome import Outcome
@@ -118,10 +119,13 @@ def apply(image: Image, index: int, envelope: Envelope) -> Applied:
         response = encode_response(outcome.response)
     except _REFUSALS as error:
         outcome, response, refusal = Outcome(image), encode_error(error), error
-    after = replace(outcome.image, index=index, now_ms=now_ms)
-    return Applied(
-        proposers.with_response(after, envelope, response), outcome.events, response, refusal
+    after = replace(
+        outcome.image,
+        index=index,
+        now_ms=now_ms,
+        proposers=proposers.with_response(outcome.image, envelope, response),
     )
+    return Applied(after, outcome.events, response, refusal)
 
 
 def _dispatch(image: Image, index: int, now_ms: WallMs, command: Command) -> Outcome:

@@ -7,8 +7,6 @@ image, perhaps drains, and is fenced when its session ends. After that it may be
 What a registration means for replicas is told in ``partitions``.
 """
 
-from dataclasses import replace
-
 from raft_meta.machine import bounds, partitions
 from raft_meta.machine.commands import (
     DrainBroker,
@@ -18,6 +16,7 @@ from raft_meta.machine.commands import (
     UnfenceBroker,
     UnregisterBroker,
 )
+from raft_meta.machine.copies import replace
 from raft_meta.machine.events import BrokerChanged, Event
 from raft_meta.machine.image import Broker, Image
 from raft_meta.machine.outcome import Outcome

@@ -6,12 +6,13 @@ ids, counts. Section numbers never change meaning; ``codec`` makes rows bytes an
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from immutables import Map
 
 from raft_meta.machine import shapes
+from raft_meta.machine.copies import replace
 from raft_meta.machine.image import (
     Broker,
     CommittedOffset,

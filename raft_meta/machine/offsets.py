@@ -9,13 +9,13 @@ from when the group was left and the offset committed, whichever came later. Sou
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from immutables import Map
 
 from raft_meta.machine import coordinators, group_rules, groups
 from raft_meta.machine.commands import CommitOffsets, ExpireOffsets, GroupCommit, GroupExpiry
 from raft_meta.machine.configs import LONG_MAX
+from raft_meta.machine.copies import replace
 from raft_meta.machine.events import Event, GroupChanged
 from raft_meta.machine.image import CommittedOffset, Group, Image, PartitionKey, Topic
 from raft_meta.machine.outcome import Outcome

@@ -22,7 +22,6 @@ Nothing here decides who shall lead: ``elections`` plans, these functions check 
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import TypeVar
 
 from raft_meta.machine import configs
@@ -34,6 +33,7 @@ from raft_meta.machine.commands import (
     LeaderChange,
     ReplicaReport,
 )
+from raft_meta.machine.copies import replace
 from raft_meta.machine.events import PartitionChanged
 from raft_meta.machine.image import Broker, Image, Partition, PartitionKey, Suspect
 from raft_meta.machine.outcome import Outcome

@@ -5,8 +5,6 @@ process's command after its successor's. Each broker is one proposer, numbering 
 its process. The last ``WINDOW`` numbers are remembered with their responses; below them nobody can tell any more.
 """
 
-from dataclasses import replace
-
 from immutables import Map
 
 from raft_meta.machine.commands import Envelope
@@ -43,8 +41,8 @@ def earlier_response(image: Image, envelope: Envelope) -> bytes | None:
     return proposer.window.get(envelope.sequence)
 
 
-def with_response(image: Image, envelope: Envelope, response: bytes) -> Image:
-    """The image that remembers the response, and forgets what falls out of the window."""
+def with_response(image: Image, envelope: Envelope, response: bytes) -> Map[int, Proposer]:
+    """The image's proposers with this response remembered, and what falls out of the window forgotten."""
     before = image.proposers.get(envelope.proposer)
     if before is None or before.incarnation != envelope.incarnation:
         before = Proposer(incarnation=envelope.incarnation, floor=0, window=Map())
@@ -54,7 +52,7 @@ def with_response(image: Image, envelope: Envelope, response: bytes) -> Image:
         for sequence in _fallen(before, floor):
             window.pop(sequence, None)
         after = Proposer(incarnation=before.incarnation, floor=floor, window=window.finish())
-    return replace(image, proposers=image.proposers.set(envelope.proposer, after))
+    return image.proposers.set(envelope.proposer, after)
 
 
 def _fallen(before: Proposer, floor: int) -> list[int]:

@@ -24,7 +24,7 @@ out by a command that compares epochs, so that a late one does nothing.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from raft_meta.machine import configs, partitions
 from raft_meta.machine.commands import (
@@ -34,6 +34,7 @@ from raft_meta.machine.commands import (
     StepReassignments,
     TargetReplicas,
 )
+from raft_meta.machine.copies import replace
 from raft_meta.machine.events import Event, TopicChanged
 from raft_meta.machine.image import Image, Partition, PartitionKey, Reassignment, Topic
 from raft_meta.machine.outcome import Outcome

@@ -5,10 +5,10 @@ sync (all are empty) and the first of them as leader, at leader epoch 0.
 """
 
 import re
-from dataclasses import replace
 
 from raft_meta.machine import bounds, configs, groups, offsets, partitions
 from raft_meta.machine.commands import AddPartitions, AlterConfigs, CreateTopic, DeleteTopic
+from raft_meta.machine.copies import replace
 from raft_meta.machine.events import TopicChanged, TopicCreated, TopicDeleted
 from raft_meta.machine.image import Image, Partition, PartitionKey, Topic
 from raft_meta.machine.outcome import Outcome

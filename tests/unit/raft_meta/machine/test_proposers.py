@@ -22,9 +22,12 @@ FIRST = c.Envelope(
 def remembered(*sequences: int) -> Image:
     image = Image()
     for sequence in sequences:
-        envelope = replace(FIRST, sequence=sequence)
-        image = proposers.with_response(image, envelope, str(sequence).encode())
+        image = answered(image, replace(FIRST, sequence=sequence), str(sequence).encode())
     return image
+
+
+def answered(image: Image, envelope: c.Envelope, response: bytes) -> Image:
+    return replace(image, proposers=proposers.with_response(image, envelope, response))
 
 
 def test_what_was_applied_has_its_response() -> None:
@@ -56,7 +59,7 @@ def test_a_late_low_sequence_does_not_lower_the_floor() -> None:
 
 def test_a_new_incarnation_starts_anew_and_ends_the_earlier_one() -> None:
     later = replace(FIRST, incarnation=6)
-    image = proposers.with_response(remembered(1, 2), later, b"later")
+    image = answered(remembered(1, 2), later, b"later")
     assert dict(image.proposers[1].window) == {1: b"later"}
     with pytest.raises(StaleBrokerEpochError, match="Incarnation 5 of broker 1 is over: 6"):
         proposers.earlier_response(image, FIRST)
