@@ -280,7 +280,9 @@ class AdminService:
 
     async def _propose(self, command: _Change, what: str) -> object:
         try:
-            return await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
+            return await self._metadata.propose(
+                command, timeout_ms=PROPOSE_TIMEOUT_MS, is_answer_first=True
+            )
         except NoQuorumError as error:
             raise NoQuorumError(f"cannot {what}: {error.message}; nothing was changed") from error
         except FateUnknownError as error:

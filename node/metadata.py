@@ -32,12 +32,13 @@ class MetadataMachine:
     def __init__(self) -> None:
         self.image = Image()
         self.marks = ImageMarks()
-        self._publish: Callable[[], None] = lambda: None
+        self._published = self.image
+        self._on_change: Callable[[], None] = lambda: None
         self._compare: Callable[[Comparison], None] = lambda comparison: None
 
-    def on_change(self, publish: Callable[[], None]) -> None:
-        """Call ``publish`` (on the quorum's thread) after every change of the image."""
-        self._publish = publish
+    def on_change(self, on_change: Callable[[], None]) -> None:
+        """Call ``on_change`` (on the quorum's thread) after changes of the image: once for those that come together."""
+        self._on_change = on_change
 
     def on_check(self, compare: Callable[[Comparison], None]) -> None:
         """Call ``compare`` (on the quorum's thread) after every check whose mark this node has kept."""
@@ -53,8 +54,13 @@ class MetadataMachine:
             comparison = self.marks.take(envelope.command, applied.image)
             if comparison is not None:
                 self._compare(comparison)
-        self._publish()
         return applied.response
+
+    def publish(self) -> None:
+        """Say that there is a new image, if there is one."""
+        if self.image is not self._published:
+            self._published = self.image
+            self._on_change()
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """The image is immutable: a reference is a snapshot."""
@@ -65,7 +71,6 @@ class MetadataMachine:
         """Replace the image."""
         self.image = codec.decode_image(chunks)
         self.marks.forget()
-        self._publish()
 
 
 class MetadataStore:
@@ -93,6 +98,7 @@ class MetadataStore:
         self._waiters: dict[asyncio.Future[None], None] = {}
         """Woken in the order in which they came, so that a simulated run repeats."""
         self._seen = machine.image
+        self._told = machine.image
         self._is_scheduled = False
         self._barrier: asyncio.Task[Image] | None = None
         self._loop = asyncio.get_running_loop()
@@ -102,7 +108,7 @@ class MetadataStore:
 
     @property
     def image(self) -> Image:
-        """The newest image that listeners have been told of."""
+        """The newest image. Listeners were told of it, or are before the loop has turned once more."""
         return self._seen
 
     def listen(self, listener: ImageListener) -> None:
@@ -114,16 +120,20 @@ class MetadataStore:
         if not self._is_scheduled:
             self._is_scheduled = True
             try:
-                self._loop.call_soon_threadsafe(self._deliver)
+                self._loop.call_soon_threadsafe(self._deliver_soon)
             except RuntimeError:
                 logger.debug("image changed after the loop was closed")
 
+    def _deliver_soon(self) -> None:
+        # Answers came just before this: who waits for one goes on first, and does not wait for what listeners do.
+        self._loop.call_soon(self._deliver)
+
     def _deliver(self) -> None:
         self._is_scheduled = False
-        image = self._machine.image
-        if image is self._seen:
+        image = self._seen = self._machine.image
+        if image is self._told:
             return
-        self._seen = image
+        self._told = image
         try:
             for listener in self._listeners:
                 listener(image)
@@ -193,10 +203,14 @@ class MetadataStore:
             self.incarnation = max(self.incarnation, known.incarnation) + 1
             self._sequences = itertools.count(1)
 
-    async def propose(self, command: Command, *, timeout_ms: int) -> object:
+    async def propose(
+        self, command: Command, *, timeout_ms: int, is_answer_first: bool = False
+    ) -> object:
         """Commit a command and return its response, once this node's image includes it.
 
-        An answer that got lost is asked for again under the same sequence, which is applied only once.
+        An answer that got lost is asked for again under the same sequence, which is applied only once. Listeners know
+        the image, too; with ``is_answer_first`` they are told after the caller's next step, since what they do
+        would take as long as a tenth of the commit.
 
         Raises:
             NoQuorumError: it was certainly not applied.
@@ -208,9 +222,14 @@ class MetadataStore:
         deadline = self._clock.now_ms() + timeout_ms
         await self._take_slot(timeout_ms)
         try:
-            return await self._propose(command, max(1, int(deadline - self._clock.now_ms())))
+            response = await self._propose(command, max(1, int(deadline - self._clock.now_ms())))
         finally:
             self._slots.release()
+        if is_answer_first:
+            self._seen = self._machine.image
+        else:
+            self._deliver()
+        return codec.decode_response(response)
 
     async def _take_slot(self, timeout_ms: int) -> None:
         if not self._slots.locked():
@@ -233,7 +252,7 @@ class MetadataStore:
                 "every node is of a release that supports it; nothing was changed"
             )
 
-    async def _propose(self, command: Command, timeout_ms: int) -> object:
+    async def _propose(self, command: Command, timeout_ms: int) -> bytes:
         envelope = Envelope(
             proposer=self.node_id,
             incarnation=self.incarnation,
@@ -247,7 +266,7 @@ class MetadataStore:
         while True:
             left = int(deadline - self._clock.now_ms())
             try:
-                response = await self.quorum.propose(encoded, timeout_ms=max(1, left))
+                return await self.quorum.propose(encoded, timeout_ms=max(1, left))
             except FateUnknownError as error:
                 unknown = error
                 if deadline - self._clock.now_ms() <= RETRY_MS:
@@ -259,5 +278,3 @@ class MetadataStore:
                 if unknown is not None:
                     raise unknown from None
                 raise
-            self._deliver()
-            return codec.decode_response(response)

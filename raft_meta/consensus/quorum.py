@@ -42,6 +42,9 @@ class StateMachine(Protocol):
         May raise nothing but what must stop the process.
         """
 
+    def publish(self) -> None:
+        """What was applied, or restored, may be shown: whoever waits for an answer of it has been handed that."""
+
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """A frozen view of the state now. The callable packs it in chunks, on any thread, later."""
 

@@ -400,7 +400,9 @@ class RaftQuorum:
                 self._status.term,
             )
             self._on_role_change(self._status)
+        # In this order, so that the caller's loop can let who waits go first.
         self._requests.deliver()
+        self._machine.publish()
 
     def _after_fatal(self, error: BaseException) -> None:
         self._status = replace(self._status, role=Role.FOLLOWER, leader_id=None)

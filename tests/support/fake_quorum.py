@@ -96,6 +96,7 @@ class FakeQuorum:
             command = self._log.commands[self._applied]
             self._applied += 1
             self._responses[self._applied] = self.machine.apply(self._applied, command)
+        self.machine.publish()
 
     # The ``Quorum`` protocol.
 

@@ -140,6 +140,27 @@ class TestImages:
         assert [image.index for image in heard] == [stored.metadata.image.index]
 
     @virtual
+    async def test_listeners_know_an_image_before_its_proposer_does(self) -> None:
+        stored = await ready()
+        heard: list[int] = []
+        stored.metadata.listen(lambda image: heard.append(image.next_producer_id))
+        await stored.allocate()
+        assert heard == [2]
+
+    @virtual
+    async def test_a_proposer_that_wants_its_answer_first_goes_before_listeners(self) -> None:
+        stored = await ready()
+        heard: list[int] = []
+        stored.metadata.listen(lambda image: heard.append(image.next_producer_id))
+        await stored.metadata.propose(
+            AllocateProducer(name=None), timeout_ms=1_000, is_answer_first=True
+        )
+        assert heard == []
+        assert stored.metadata.image.next_producer_id == 2, "its next step sees what it did"
+        await settle()
+        assert heard == [2]
+
+    @virtual
     async def test_a_listener_that_fails_is_told_of(self) -> None:
         failures: list[BaseException] = []
         machine = MetadataMachine()
