@@ -9,6 +9,7 @@ The partition's runner says where the ends are; this module knows nothing of rol
 import asyncio
 from collections.abc import Callable
 
+from http_api.pending import Taker
 from http_api.ports import Acks, BatchReceipt
 from node.clock import Clock
 from node.metrics import NodeCounts
@@ -137,13 +138,9 @@ class Acknowledgements:
             self._prune()
             raise
 
-    async def stored(self, end: int) -> None:
-        """Wait until everything below ``end`` is stored here.
-
-        Raises:
-            FateUnknownError: it was cut off.
-        """
-        await self._stored.wait_for(end)
+    def call_when_stored(self, end: int, taker: Taker[None]) -> None:
+        """Complete ``taker`` once everything below ``end`` is stored here, or fail it when that was cut off."""
+        self._stored.add(end, taker)
 
     def on_acknowledged(self, acks: Acks, began_ms: int) -> None:
         """A batch is where its writer wants it."""

@@ -5,7 +5,9 @@ What is written while one runs is covered by the next one (group commit): under 
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from functools import partial
 
 from node.clock import Clock
 from node.metrics import NodeCounts
@@ -38,7 +40,8 @@ class GroupCommit:
         self._counts = counts
         self._tell_synced = on_synced
         self._on_fatal = on_fatal
-        self._sync: asyncio.Future[None] | None = None
+        self._sync: Future[None] | None = None
+        self._closers: list[asyncio.Future[None]] = []
         self._began_ms = MonotonicMs(0)
         self._is_closed = False
 
@@ -52,12 +55,24 @@ class GroupCommit:
         if ticket is None:
             return
         self._began_ms = self._clock.now_ms()
+        # Without a future of the loop: that would cost a turn of it between the disk and who waits for it.
         loop = asyncio.get_running_loop()
-        self._sync = loop.run_in_executor(self._pool, ticket.run)
-        self._sync.add_done_callback(lambda done: self._on_synced(done, ticket))
+        self._sync = self._pool.submit(ticket.run)
+        self._sync.add_done_callback(partial(self._call_back, loop, ticket))
 
-    def _on_synced(self, done: "asyncio.Future[None]", ticket: SyncTicket) -> None:
+    def _call_back(
+        self, loop: asyncio.AbstractEventLoop, ticket: SyncTicket, done: "Future[None]"
+    ) -> None:
+        """On the worker thread."""
+        # A loop that was closed over a sync has nobody left who waits.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._on_synced, done, ticket)
+
+    def _on_synced(self, done: "Future[None]", ticket: SyncTicket) -> None:
         self._sync = None
+        for closer in self._closers:
+            if not closer.done():
+                closer.set_result(None)
         if done.cancelled():
             return
         error = done.exception()
@@ -73,5 +88,7 @@ class GroupCommit:
     async def close(self) -> None:
         """Begin no more, and wait for the one under way."""
         self._is_closed = True
-        while self._sync is not None:
-            await asyncio.wait([self._sync])
+        if self._sync is not None:
+            closer = asyncio.get_running_loop().create_future()
+            self._closers.append(closer)
+            await closer

@@ -17,6 +17,7 @@ from enum import StrEnum, unique
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from http_api.pending import Taker
 from http_api.ports import Acks, BatchReceipt
 from node.acknowledgements import Acknowledgements
 from node.append_queue import AppendQueue, PendingAppend
@@ -413,12 +414,6 @@ class PartitionRunner:
         if self.leader is not None and self.leader.on_stored(stored_end):
             self._on_high_watermark()
 
-    async def stored(self, offset: int) -> None:
-        """Wait until everything below ``offset`` is stored here, as the topic understands it."""
-        self._syncs.maybe_begin()
-        if self.log.stored_end_offset < offset:
-            await self._acknowledgements.stored(offset)
-
     def _on_high_watermark(self) -> None:
         self._acknowledgements.on_committed(self.high_watermark)
         self._notify_watchers()
@@ -527,7 +522,7 @@ class PartitionRunner:
     # -- following -------------------------------------------------------------------------------
 
     def append_as_follower(self, batches: bytes, *, leader_epoch: int) -> None:
-        """Take the leader's batches as they are; stored later, see ``stored``.
+        """Take the leader's batches as they are; stored later, see ``call_when_stored``.
 
         Raises:
             NotLeaderError: the leadership changed while they were under way.
@@ -548,6 +543,14 @@ class PartitionRunner:
         self.counts.replicated_bytes_in += len(batches)
         self._syncs.maybe_begin()
         self._on_stored()
+
+    def call_when_stored(self, taker: Taker[None]) -> None:
+        """Complete ``taker`` once all that is written here is stored, as the topic understands it; it is not by now.
+
+        It fails when something of that is cut off. A ``Pending`` hears of it in the turn in which the sync is heard of.
+        """
+        self._acknowledgements.call_when_stored(self.log.log_end_offset, taker)
+        self._syncs.maybe_begin()
 
     def advance_as_follower(
         self, *, leader_epoch: int, high_watermark: int, log_start: int

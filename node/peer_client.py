@@ -8,8 +8,15 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 
+from http_api.pending import Taker
 from node.peer_codec import Buffer, Channel, Fields
-from node.peer_link import CallerLink, IdentitySource, PeerLostError, PeerUnreachableError
+from node.peer_link import (
+    Answer,
+    CallerLink,
+    IdentitySource,
+    PeerLostError,
+    PeerUnreachableError,
+)
 from node.peer_sockets import ProbeResult, connect, probe, tls_seconds, tune
 from raft_meta.consensus import frames
 from raft_meta.consensus.frames import Handshake, HandshakeRole
@@ -59,7 +66,7 @@ class PeerClient:
         *,
         timeout_ms: float,
         channel: Channel = Channel.RPC,
-    ) -> tuple[Fields, bytes]:
+    ) -> Answer:
         """Ask a peer; returns the fields and the body of its answer.
 
         Raises:
@@ -72,7 +79,8 @@ class PeerClient:
         link = self._links.get((node_id, channel))
         if link is None or not link.is_open or link.is_full or link.is_doubtful:
             link = await self._link(node_id, channel, deadline)
-        request_id, answer = link.start_call(request_type, fields, body)
+        answer: asyncio.Future[Answer] = loop.create_future()
+        request_id = link.start_call(request_type, fields, body, answer)
         timer = loop.call_at(deadline, _expire, answer, node_id, request_type, timeout_ms)
         try:
             return await answer
@@ -80,10 +88,33 @@ class PeerClient:
             timer.cancel()
             link.forget(request_id)
 
+    def ask(
+        self,
+        node_id: int,
+        request_type: str,
+        fields: Fields,
+        answer: Taker[Answer],
+        *,
+        channel: Channel,
+    ) -> bool:
+        """Ask a peer in this very turn, without a task or a time limit; False: nothing was sent, ``connect`` first.
+
+        ``answer`` is given what ``call`` would return or raise. A ``Pending`` calls back in the turn in which the
+        answer arrives. Who does not want it any more cancels it, or drops the link.
+
+        Raises:
+            PeerUnreachableError: nothing was sent.
+        """
+        link = self._links.get((node_id, channel))
+        if link is None or not link.is_open or link.is_full or link.is_doubtful:
+            return False
+        link.start_call(request_type, fields, (), answer)
+        return True
+
     async def connect(
         self, node_id: int, *, timeout_ms: float, channel: Channel = Channel.RPC
     ) -> None:
-        """Dial unless a link is up.
+        """Return once a link is up that takes a request; dial unless there is one.
 
         Raises:
             PeerUnreachableError: the reason is in the message.
@@ -238,7 +269,7 @@ class PeerClient:
 
 
 def _expire(
-    answer: "asyncio.Future[tuple[Fields, bytes]]",
+    answer: "asyncio.Future[Answer]",
     node_id: int,
     request_type: str,
     timeout_ms: float,

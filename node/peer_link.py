@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, cast
 
-from http_api.pending import Pending
+from http_api.pending import Pending, Taker
 from node import peer_codec
 from node.peer_codec import ANSWER, HELLO, PING, PONG, REFUSAL, REQUEST, Buffer, Channel, Fields
 from node.peer_watch import RHYTHMS, PeerWatch
@@ -43,6 +43,9 @@ log = logging.getLogger("milena.peer")
 
 Reply: TypeAlias = tuple[Fields, Sequence[Buffer]]
 """Fields and body of an answer. The chunks of the body are sent as they are, never joined."""
+
+Answer: TypeAlias = tuple[Fields, bytes]
+"""A reply as it arrives."""
 
 Handler: TypeAlias = Callable[[int, Fields, bytes], Reply | Pending[Reply] | Awaitable[Reply]]
 """(peer's node id, fields, body) -> reply.
@@ -231,7 +234,7 @@ class CallerLink(Link):
         super().__init__(loop, handshake)
         self.channel = channel
         self._on_lost_callback: Callable[[CallerLink], None] | None = on_lost
-        self._answers: dict[int, asyncio.Future[tuple[Fields, bytes]]] = {}
+        self._answers: dict[int, Taker[Answer]] = {}
         self._next_id = 0
         self._drained: asyncio.Future[None] | None = None
         self._round: asyncio.TimerHandle | None = None
@@ -298,15 +301,18 @@ class CallerLink(Link):
             await asyncio.shield(self._drained)
 
     def start_call(
-        self, request_type: str, fields: Fields, body: Sequence[Buffer]
-    ) -> tuple[int, asyncio.Future[tuple[Fields, bytes]]]:
-        """Send a request; the future holds the answer, the peer's error, or ``PeerLostError``.
+        self, request_type: str, fields: Fields, body: Sequence[Buffer], answer: Taker[Answer]
+    ) -> int:
+        """Send a request; ``answer`` gets the answer, the peer's error, or ``PeerLostError``. Returns the call's id.
+
+        One that calls back at once does so while the frame is taken in, and may send the next request from there.
 
         Raises:
             PeerUnreachableError: too many calls wait already; nothing was sent.
             RequestTooLargeError: the body does not fit in a frame; nothing was sent.
         """
-        _check_size(body)
+        if body:
+            _check_size(body)
         if self.is_silent:
             raise PeerUnreachableError(
                 f"no sign of life from node {self.peer_id}; nothing was sent"
@@ -318,12 +324,11 @@ class CallerLink(Link):
         request_id = self._next_id
         self._next_id += 1
         self.send(peer_codec.encode_request(request_id, request_type, fields), body)
-        answer = self._loop.create_future()
         self._answers[request_id] = answer
         self._silence.asked()
         if self._round is None:
             self._start_round()
-        return request_id, answer
+        return request_id
 
     def forget(self, request_id: int) -> None:
         """Its caller does not wait any more."""
@@ -353,9 +358,11 @@ class CallerLink(Link):
             self._round.cancel()
         self._release()
         self._give_sign()
+        # Before those who wait for answers are called back: they may give up the link, which is then no loss any more.
+        tell, self._on_lost_callback = self._on_lost_callback, None
+        if was_open and tell is not None:
+            tell(self)
         self._fail_answers(f"the connection to node {self.peer_id} was lost: {self.failure}")
-        if was_open and self._on_lost_callback is not None:
-            self._on_lost_callback(self)
 
     def _release(self) -> None:
         drained, self._drained = self._drained, None
@@ -373,13 +380,14 @@ class CallerLink(Link):
         if ended.is_lost:
             self.abort(f"no sign of life for {self._silence.silent_ms} ms")
             return
-        if ended.has_failed:
-            silent_ms = self._silence.silent_ms
-            self._fail_answers(f"no sign of life from node {self.peer_id} for {silent_ms} ms")
-            self._give_sign()
         if ended.wants_ping:
             self.send(peer_codec.encode_ping())
         self._start_round()
+        if ended.has_failed:
+            # At last: those who are called back may give up the link.
+            silent_ms = self._silence.silent_ms
+            self._fail_answers(f"no sign of life from node {self.peer_id} for {silent_ms} ms")
+            self._give_sign()
 
     def _fail_answers(self, why: str) -> None:
         answers, self._answers = self._answers, {}

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from http_api.pending import Taker
 from node import peer_codec
 from node.peer import Channel, Fields, Handler, PeerLostError, PeerUnreachableError, ProbeResult
 from storage.errors import FateUnknownError, MilenaError
@@ -26,7 +27,7 @@ class _Exchange:
     caller: int
     target: int
     channel: Channel
-    answer: asyncio.Future[Answer]
+    answer: Taker[Answer]
     task: asyncio.Task[None] | None = None
 
 
@@ -87,6 +88,7 @@ class Network:
                 self.listeners[other](node_id)
 
     def end(self, exchange: _Exchange, why: str) -> None:
+        self.exchanges.pop(exchange, None)
         if exchange.task is not None:
             exchange.task.cancel()
         if not exchange.answer.done():
@@ -138,6 +140,7 @@ class Network:
         is_lost = (exchange.caller, request_type) in self.lose_answers_to
         if is_lost or (exchange.target, exchange.caller) in self.cuts or exchange.answer.done():
             return
+        self.exchanges.pop(exchange, None)
         if error is not None:
             exchange.answer.set_exception(error)
         else:
@@ -162,12 +165,46 @@ class FakePeer:
         channel: Channel = Channel.RPC,
     ) -> Answer:
         network = self._network
-        loop = asyncio.get_running_loop()
         network.calls.append((self._node_id, node_id, request_type, fields))
         await self.connect(node_id, timeout_ms=timeout_ms)
-        exchange = _Exchange(self._node_id, node_id, channel, loop.create_future())
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        exchange = self._send(node_id, request_type, fields, body, answer, channel)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await answer
+        except TimeoutError:
+            raise PeerLostError(f"node {node_id} did not answer {request_type!r}") from None
+        finally:
+            network.exchanges.pop(exchange, None)
+
+    def ask(
+        self,
+        node_id: int,
+        request_type: str,
+        fields: Fields,
+        answer: Taker[Answer],
+        *,
+        channel: Channel,
+    ) -> bool:
+        if not self.is_connected(node_id, channel):
+            return False
+        self._network.calls.append((self._node_id, node_id, request_type, fields))
+        self._send(node_id, request_type, fields, (), answer, channel)
+        return True
+
+    def _send(
+        self,
+        node_id: int,
+        request_type: str,
+        fields: Fields,
+        body: Sequence[Buffer],
+        answer: Taker[Answer],
+        channel: Channel,
+    ) -> _Exchange:
+        network = self._network
+        exchange = _Exchange(self._node_id, node_id, channel, answer)
         network.exchanges[exchange] = None
-        loop.call_at(
+        asyncio.get_running_loop().call_at(
             network.arrival(self._node_id, node_id, channel),
             network.deliver,
             exchange,
@@ -175,13 +212,7 @@ class FakePeer:
             _travelled(fields),
             b"".join(body),
         )
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await exchange.answer
-        except TimeoutError:
-            raise PeerLostError(f"node {node_id} did not answer {request_type!r}") from None
-        finally:
-            network.exchanges.pop(exchange, None)
+        return exchange
 
     def is_connected(self, node_id: int, channel: Channel = Channel.RPC) -> bool:
         del channel

@@ -13,6 +13,7 @@ import hmac
 import logging
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,6 +129,20 @@ class _Pool:
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Nothing runs in it."""
+
+    def submit(self, job: Callable[..., Any], *args: Any) -> "Future[Any]":
+        """As of a pool of threads; told on the loop, which is as late as the thread could be."""
+        future: Future[Any] = Future()
+
+        def on_done(done: "asyncio.Future[Any]") -> None:
+            error = done.exception()
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(done.result())
+
+        asyncio.get_running_loop().run_in_executor(None, job, *args).add_done_callback(on_done)
+        return future
 
 
 class _Sockets:

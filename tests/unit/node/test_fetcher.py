@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from http_api.ports import Acks
-from node.fetch_wire import FETCH, FetchCode, Row
+from node.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row
 from node.fetcher import LeaderFetcher, ReplicaFetchers
+from node.followed import SHORT_SYNC_BYTES
 from node.partition_runner import ReplicaRole
 from storage.errors import DiskFailedError
 from tests.support import leaders
@@ -125,6 +126,168 @@ class TestReplication:
         count = len(pair.requests())
         await after(60_000)
         assert len(pair.requests()) == count, "nothing to ask for"
+        await pair.stop()
+
+
+LONG = "x" * (SHORT_SYNC_BYTES + 1)
+BYTES_MAX = 1 << 20
+
+
+def kinds(pair: Replicated) -> list[str]:
+    return [kind for _, _, kind, _ in pair.network.calls]
+
+
+class TestSyncs:
+    @virtual
+    async def test_a_lone_writers_record_takes_one_fetch_and_no_wake(self) -> None:
+        pair = Replicated(wait_ms=60_000).start()
+        await after(1)
+        before = len(kinds(pair))
+        for number in range(3):
+            pair.follower.pool.hold()
+            task = write(pair, f"{number}")
+            await after(3)
+            pair.follower.pool.release()
+            await after(1)
+            assert task.done()
+        assert kinds(pair)[before:] == [FETCH] * 3
+        await pair.stop()
+
+    @virtual
+    async def test_a_record_does_not_wait_for_the_long_sync_of_another_partition(self) -> None:
+        pair = Replicated(2, wait_ms=60_000).start()
+        await after(1)
+        pair.followers[1].pool.hold()
+        long = write(pair, LONG, number=1)
+        await after(5)
+        assert pair.followers[1].log.log_end_offset == 1
+        for _ in range(3):
+            short = write(pair, "a")
+            await after(1)
+            assert short.done()
+            assert not long.done(), "told without being stored"
+        await pair.stop()
+
+    @virtual
+    async def test_a_long_sync_that_ends_while_a_fetch_is_parked_is_told_at_once(self) -> None:
+        pair = Replicated(wait_ms=60_000).start()
+        await after(1)
+        pair.follower.pool.hold()
+        task = write(pair, LONG)
+        await after(100)
+        before = len(kinds(pair))
+        pair.follower.pool.release()
+        await after(1)
+        assert task.done()
+        assert kinds(pair)[before:] == [FETCH_WAKE, FETCH]
+        await pair.stop()
+
+    @virtual
+    async def test_a_fetch_is_woken_once_however_much_there_is_to_tell(self) -> None:
+        pair = Replicated(5, wait_ms=60_000, network=Network(delay_ms=lambda: 10)).start()
+        await after(100)
+        for number in range(5):
+            pair.followers[number].pool.hold()
+            write(pair, LONG, number=number)
+        await after(100)
+        before = len(kinds(pair))
+        for follower in pair.followers:
+            follower.pool.release()
+            await after(1)
+        await after(60)
+        wake, told, *_ = kinds(pair)[before:]
+        assert [wake, told] == [FETCH_WAKE, FETCH]
+        assert kinds(pair)[before:].count(FETCH_WAKE) == 1
+        assert 5 in [len(request["p"]) for request in pair.requests()]  # type: ignore[arg-type]
+        await pair.stop()
+
+    @virtual
+    async def test_syncs_that_end_together_are_told_together(self) -> None:
+        pair = Replicated(3, wait_ms=60_000).start()
+        await after(1)
+        for number in range(3):
+            pair.followers[number].pool.hold()
+            write(pair, "a", number=number)
+        await after(5)
+        for follower in pair.followers:
+            follower.pool.release()
+        await after(1)
+        assert sorted(position[0] for position in pair.requests()[-1]["p"]) == [0, 1, 2]  # type: ignore[attr-defined]
+        await pair.stop()
+
+    @virtual
+    async def test_no_more_comes_while_as_much_as_an_answer_holds_is_unsynced(self) -> None:
+        pair = Replicated(4, wait_ms=60_000)
+        for number in range(4):
+            pair.followers[number].pool.hold()
+            pair.leaders[number].log.append_as_leader(
+                [batch("x" * 400_000)], leader_epoch=5, now_ms=1
+            )
+            pair.leaders[number].log.sync()
+        pair.start()
+        await after(1_000)
+        assert sum(follower.log.size_bytes for follower in pair.followers) < 2 * BYTES_MAX
+        assert [request["m"] for request in pair.requests()] == sorted(
+            (request["m"] for request in pair.requests()),
+            reverse=True,  # type: ignore[type-var]
+        )
+        asked = len(pair.requests())
+        await after(10_000)
+        assert len(pair.requests()) == asked, "a busy loop"
+        for follower in pair.followers:
+            follower.pool.release()
+        await after(10)
+        assert [follower.log.log_end_offset for follower in pair.followers] == [1] * 4
+        await pair.stop()
+
+    @virtual
+    async def test_what_is_cut_off_while_it_is_synced_is_told_as_it_is_then(self) -> None:
+        pair = Replicated(wait_ms=60_000).start()
+        await after(1)
+        pair.follower.pool.hold()
+        write(pair, "a")
+        await after(5)
+        pair.take_roles(epoch=6, version=9)
+        pair.fetcher.follow(pair.follower.runner)
+        pair.follower.runner.restart_as_follower(
+            leader_epoch=6, log_start=0, producers=pair.leader.log.producer_snapshot(0)
+        )
+        await after(5)
+        assert pair.requests()[-1]["p"][0][3:5] == [6, 0]  # type: ignore[index]
+        pair.follower.pool.release()
+        await after(5)
+        assert pair.follower.content() == ["a"]
+        assert pair.leader.runner.high_watermark == 1
+        await pair.stop()
+
+
+class TestTurns:
+    @virtual
+    async def test_the_next_fetch_leaves_in_the_turn_of_the_answer_and_before_readers_hear(
+        self,
+    ) -> None:
+        pair = Replicated(configs={"flush_messages": "1000"}, wait_ms=60_000).start()
+        await after(1)
+        asked = pair.fetcher._asked
+        assert asked is not None
+        [exchange] = pair.network.exchanges
+        pair.network.exchanges.clear()
+        pair.leader.log.append_as_leader([batch("a")], leader_epoch=5, now_ms=1)
+        data = pair.leader.log.read_span(0, max_bytes=1 << 20)
+        heard: list[int] = []
+        advance = pair.follower.runner.advance_as_follower
+
+        def advancing(**said: int) -> bool:
+            heard.append(len(pair.requests()))
+            return advance(**said)
+
+        pair.follower.runner.advance_as_follower = advancing  # type: ignore[method-assign]
+        before = len(pair.requests())
+        asked.set_result(({"r": [Row(0, FetchCode.OK, 1, 0, len(data)).pack()]}, data))
+        assert len(pair.requests()) == before + 1
+        assert heard == [before + 1]
+        assert pair.follower.runner.high_watermark == 1
+        assert exchange.answer is asked
         await pair.stop()
 
 
@@ -411,5 +574,4 @@ class TestAssignment:
         await fetchers.stop()
         fetchers.assign(runner, 1)
         await settle()
-        assert made[1]._task is not None
-        assert made[1]._task.done(), "a node that stops follows nobody"
+        assert made[1].has_ended, "a node that stops follows nobody"

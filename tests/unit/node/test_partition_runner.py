@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from http_api.pending import Pending
 from http_api.ports import Acks, BatchReceipt
 from node.partition_runner import ReplicaRole
 from node.replication.leader import IsrProposal
@@ -461,12 +462,13 @@ class TestFollowing:
 
 class TestSyncing:
     @virtual
-    async def test_stored_returns_only_after_the_sync(self) -> None:
+    async def test_who_waits_until_it_is_stored_is_called_back_after_the_sync(self) -> None:
         bench = leading((1, 2))
         bench.pool.hold()
         bench.send(batch("a"), Acks.NONE)
         await settle()
-        waiting = asyncio.ensure_future(bench.runner.stored(1))
+        waiting: Pending[None] = Pending()
+        bench.runner.call_when_stored(waiting)
         await settle()
         assert not waiting.done()
         bench.pool.release()
