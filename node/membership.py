@@ -22,8 +22,14 @@ from storage.errors import (
 logger = logging.getLogger(__name__)
 
 REGISTER_TIMEOUT_MS = 10_000
-TAKEN_ID_PATIENCE_MS = 10_000
 RETRY_MS = 100
+TAKEN_ID_SESSIONS = 3
+"""Under one controller, before an id in use is believed to belong to another live node: the session of a dead owner,
+one that begins anew when the controller stalls (``BrokerSessions.rearm``), and one for the stall."""
+TAKEN_ID_SLACK_MS = 5_000
+"""Besides: for the fence to be decided and committed."""
+ANSWER_GAP_MS_MAX = 3_000
+"""Between two answers of the quorum; after a longer one nobody can tell whether there was a controller meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +42,30 @@ class Identity:
     rack: str | None
     feature_min: int
     feature_max: int
+
+
+class TakenId:
+    """How long our id has been refused by the same controller. Pure; times are monotonic ms.
+
+    The state machine refuses an id for as long as its owner is not fenced, so nothing but a clear answer to a node that
+    was given another's id depends on giving up. A node that lost its directory meets its own former self, and must not
+    give up before a controller has fenced that. Every controller gives every broker a whole session first: only time
+    under one of them counts, and none without a quorum.
+    """
+
+    def __init__(self, session_ms: int) -> None:
+        self._patience_ms = TAKEN_ID_SESSIONS * session_ms + TAKEN_ID_SLACK_MS
+        self._controller_epoch = -1
+        self._since_ms = 0
+        self._refused_ms = 0
+
+    def is_certain(self, controller_epoch: int, now_ms: int) -> bool:
+        """Take a refusal; whether a controller that was there all the time has left the owner unfenced for too long."""
+        is_same = controller_epoch == self._controller_epoch
+        if not is_same or now_ms - self._refused_ms > ANSWER_GAP_MS_MAX:
+            self._controller_epoch, self._since_ms = controller_epoch, now_ms
+        self._refused_ms = now_ms
+        return now_ms - self._since_ms > self._patience_ms
 
 
 class Membership:
@@ -62,6 +92,7 @@ class Membership:
         self._metadata = metadata
         self._directory = directory
         self._clock = clock
+        self._session_ms = session_ms
         self._controller: tuple[int, int] | None = None
         self._is_drained = False
         self._heartbeats = Heartbeats(
@@ -107,7 +138,7 @@ class Membership:
         Raises:
             StartupError: another live broker uses our id.
         """
-        deadline: int | None = None
+        taken: TakenId | None = None
         is_waiting = False
         while True:
             try:
@@ -120,12 +151,11 @@ class Membership:
                 self._metadata.outlive_past_incarnations()
                 continue
             except BrokerIdInUseError as error:
-                # A node that was killed and lost its directory looks like this until it is fenced, which begins anew
-                # with every controller: time without a quorum does not count.
-                now_ms = self._clock.now_ms()
-                if deadline is None:
-                    deadline = now_ms + TAKEN_ID_PATIENCE_MS
-                if now_ms > deadline:
+                if taken is None:
+                    taken = TakenId(self._session_ms)
+                    logger.warning("waiting for the broker id: %s", error)
+                image = self._metadata.image
+                if taken.is_certain(image.controller_epoch, self._clock.now_ms()):
                     raise StartupError(error.message) from error
                 await self._clock.sleep(RETRY_MS)
                 continue

@@ -5,7 +5,14 @@ import asyncio
 import pytest
 
 from node.heartbeats import HEARTBEAT, PAUSE_MS
-from node.membership import RETRY_MS, TAKEN_ID_PATIENCE_MS, Identity, Membership
+from node.membership import (
+    ANSWER_GAP_MS_MAX,
+    RETRY_MS,
+    TAKEN_ID_SESSIONS,
+    TAKEN_ID_SLACK_MS,
+    Identity,
+    Membership,
+)
 from raft_meta.machine.commands import (
     ClaimController,
     FenceBroker,
@@ -20,11 +27,19 @@ from tests.support.fake_quorum import FakeQuorum, SharedLog
 from tests.support.memory_files import MemoryFiles
 from tests.support.virtual_time import LoopClock, after, settle, virtual
 
+PATIENCE_MS = TAKEN_ID_SESSIONS * SESSION_MS + TAKEN_ID_SLACK_MS
+"""How long an id is waited for under one controller."""
+
 
 class Member:
     """Broker 2; node 1 leads the quorum and answers heartbeats by hand."""
 
-    def __init__(self, files: MemoryFiles | None = None, log: SharedLog | None = None) -> None:
+    def __init__(
+        self,
+        files: MemoryFiles | None = None,
+        log: SharedLog | None = None,
+        session_ms: int = SESSION_MS,
+    ) -> None:
         self.clock = LoopClock()
         self.files = files or MemoryFiles()
         self.log = log or SharedLog(leader_id=1)
@@ -56,7 +71,7 @@ class Member:
             peer=self.network.join(2, {}),  # type: ignore[arg-type]
             directory=self.directory,
             clock=self.clock,
-            session_ms=SESSION_MS,
+            session_ms=session_ms,
             heartbeat_ms=300,
             local_heartbeat=self.local_heartbeat,
         )
@@ -86,6 +101,25 @@ class Member:
 
     async def register(self) -> int:
         return await self.membership.register((), was_clean_stop=False)
+
+    async def other_owner(self) -> int:
+        """Another directory has this id, and is not fenced; returns its broker epoch."""
+        epoch = await self.first.propose(registration(2, directory_id="another"), timeout_ms=100)
+        assert isinstance(epoch, int)
+        await self.first.propose(
+            UnfenceBroker(controller_epoch=1, broker_id=2, broker_epoch=epoch), timeout_ms=100
+        )
+        return epoch
+
+    async def fence(self, epoch: int) -> None:
+        """Node 1 fences that owner."""
+        controller_epoch = self.first.image.controller_epoch
+        await self.first.propose(
+            FenceBroker(
+                controller_epoch=controller_epoch, broker_id=2, broker_epoch=epoch, changes=()
+            ),
+            timeout_ms=100,
+        )
 
     def run(self) -> "asyncio.Task[None]":
         return asyncio.get_running_loop().create_task(self.membership.run())
@@ -131,49 +165,77 @@ class TestRegistration:
     async def test_time_without_a_quorum_does_not_count_against_an_id_in_use(self) -> None:
         """Who would have fenced the id's former owner meanwhile was not there either."""
         member = await Member().ready()
-        epoch = await member.first.propose(registration(2, directory_id="another"), timeout_ms=100)
-        assert isinstance(epoch, int)
-        await member.first.propose(
-            UnfenceBroker(controller_epoch=1, broker_id=2, broker_epoch=epoch), timeout_ms=100
-        )
-        member.quorum.faults = ["refused"] * (2 * TAKEN_ID_PATIENCE_MS // RETRY_MS)
+        epoch = await member.other_owner()
+        member.quorum.faults = ["refused"] * (2 * PATIENCE_MS // RETRY_MS)
         registering = asyncio.create_task(member.register())
-        await after(2 * TAKEN_ID_PATIENCE_MS + TAKEN_ID_PATIENCE_MS // 2)
+        await after(2 * PATIENCE_MS + PATIENCE_MS // 2)
         assert not registering.done()
-        await member.first.propose(
-            FenceBroker(controller_epoch=1, broker_id=2, broker_epoch=epoch, changes=()),
-            timeout_ms=100,
-        )
+        await member.fence(epoch)
         assert await registering > epoch
 
     @virtual
-    async def test_an_id_in_use_is_refused_after_a_while(self) -> None:
+    async def test_a_quorum_that_was_lost_after_the_first_refusal_counts_no_more_than_before(
+        self,
+    ) -> None:
         member = await Member().ready()
-        epoch = await member.first.propose(registration(2, directory_id="another"), timeout_ms=100)
-        assert isinstance(epoch, int)
-        await member.first.propose(
-            UnfenceBroker(controller_epoch=1, broker_id=2, broker_epoch=epoch), timeout_ms=100
-        )
+        epoch = await member.other_owner()
+        registering = asyncio.create_task(member.register())
+        for _ in range(5):
+            await after(PATIENCE_MS // 2)
+            member.quorum.faults = ["refused"] * (2 * ANSWER_GAP_MS_MAX // RETRY_MS)
+            await after(2 * ANSWER_GAP_MS_MAX)
+            assert not registering.done()
+        await member.fence(epoch)
+        assert await registering > epoch
+
+    @virtual
+    async def test_patience_with_an_id_in_use_begins_anew_with_every_controller(self) -> None:
+        """Each of them gives the id's former owner a whole session first."""
+        member = await Member().ready()
+        epoch = await member.other_owner()
+        registering = asyncio.create_task(member.register())
+        for _ in range(5):
+            await after(PATIENCE_MS - 1_000)
+            assert not registering.done()
+            await member.first.propose(ClaimController(broker_id=1), timeout_ms=100)
+        await member.fence(epoch)
+        assert await registering > epoch
+
+    @pytest.mark.parametrize("session_ms", [SESSION_MS, 60_000])
+    @virtual
+    async def test_an_id_in_use_is_refused_after_some_sessions_under_one_controller(
+        self, session_ms: int
+    ) -> None:
+        member = await Member(session_ms=session_ms).ready()
+        await member.other_owner()
         began = member.clock.now_ms()
         with pytest.raises(StartupError, match="another id, or stop that one"):
             await member.register()
-        assert member.clock.now_ms() - began >= 10_000
+        patience_ms = TAKEN_ID_SESSIONS * session_ms + TAKEN_ID_SLACK_MS
+        assert patience_ms <= member.clock.now_ms() - began <= patience_ms + 1_000
+
+    @virtual
+    async def test_that_an_id_is_waited_for_is_said_once(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        member = await Member().ready()
+        epoch = await member.other_owner()
+        registering = asyncio.create_task(member.register())
+        await after(PATIENCE_MS // 2)
+        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(said) == 1
+        assert "waiting for the broker id: Broker id 2 belongs to a live broker" in said[0]
+        await member.fence(epoch)
+        await registering
 
     @virtual
     async def test_an_id_whose_holder_is_fenced_meanwhile_is_taken(self) -> None:
         member = await Member().ready()
-        epoch = await member.first.propose(registration(2, directory_id="another"), timeout_ms=100)
-        assert isinstance(epoch, int)
-        await member.first.propose(
-            UnfenceBroker(controller_epoch=1, broker_id=2, broker_epoch=epoch), timeout_ms=100
-        )
+        epoch = await member.other_owner()
         registering = asyncio.ensure_future(member.register())
         await after(500)
         assert not registering.done()
-        await member.first.propose(
-            FenceBroker(controller_epoch=1, broker_id=2, broker_epoch=epoch, changes=()),
-            timeout_ms=100,
-        )
+        await member.fence(epoch)
         assert await registering > epoch
 
 
