@@ -17,12 +17,13 @@ from http import HTTPStatus
 from typing import Protocol
 
 from aiohttp import web
-from aiohttp.http import HttpVersion11, RawRequestMessage
+from aiohttp.http import HttpVersion11
 
 from http_api.answers import SERVER
 from http_api.connections import Closable
 from http_api.dispatch import Dispatcher
 from http_api.endpoint import QuickHandler, Route
+from http_api.parsed_head import ParsedHead
 from http_api.pending import Pending
 from http_api.plain_answer import encode_answer
 from http_api.ports import Queued
@@ -199,7 +200,7 @@ class QuickLane:
             return None
         return QuickRequest(self._dispatcher, connection, head, queued, started_s)
 
-    def learn(self, data: bytes, message: RawRequestMessage) -> int:
+    def learn(self, data: bytes, message: ParsedHead) -> int:
         """Remember a head that the parser has just read out of ``data``, if it is one for the lane.
 
         Returns how many bytes of the request are still to come; -1: that cannot be said.
@@ -220,7 +221,7 @@ class QuickLane:
             self._remember(data[:end], message, int(length))
         return max(left, -1)
 
-    def _remember(self, raw: bytes, message: RawRequestMessage, body_bytes: int) -> None:
+    def _remember(self, raw: bytes, message: ParsedHead, body_bytes: int) -> None:
         if raw in self._heads or body_bytes > BODY_BYTES_MAX:
             return
         if message.version != HttpVersion11 or message.should_close:
