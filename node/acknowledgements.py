@@ -20,27 +20,28 @@ from storage.errors import FateUnknownError, MilenaError
 class _Acknowledgement:
     """One who waits for an appended batch to be stored or committed, and is called back (``Taker``)."""
 
-    __slots__ = ("_acks", "_began_ms", "_is_done", "_on_done", "_owner", "_receipt", "_timer")
+    __slots__ = ("_acks", "_began_ms", "_is_done", "_on_done", "_owner", "_receipt", "_timeout_ms")
 
     def __init__(
         self,
         owner: "Acknowledgements",
         receipt: BatchReceipt,
         acks: Acks,
+        timeout_ms: int,
         on_done: Callable[[BatchReceipt | MilenaError], None],
     ) -> None:
         self._owner = owner
         self._receipt = receipt
         self._acks = acks
+        self._timeout_ms = timeout_ms
         self._on_done = on_done
         self._began_ms = owner.clock.now_ms()
-        self._timer: asyncio.TimerHandle | None = None
         self._is_done = False
 
-    def limit(self, timeout_ms: int) -> None:
-        """Wait no longer than this."""
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(timeout_ms / 1000, self._expire, timeout_ms)
+    @property
+    def deadline_ms(self) -> int:
+        """How long it waits, by the owner's clock."""
+        return self._began_ms + self._timeout_ms
 
     def done(self) -> bool:
         return self._is_done
@@ -53,14 +54,14 @@ class _Acknowledgement:
         assert isinstance(error, MilenaError), error
         self._finish(error)
 
-    def _expire(self, timeout_ms: int) -> None:
+    def expire(self) -> None:
+        """Its time is up."""
         self._is_done = True
-        self._finish(self._owner.on_overdue(self._receipt, timeout_ms))
+        self._finish(self._owner.on_overdue(self._receipt, self._timeout_ms))
 
     def _finish(self, outcome: BatchReceipt | MilenaError) -> None:
         self._is_done = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._owner.forget(self)
         self._on_done(outcome)
 
 
@@ -78,6 +79,11 @@ class Acknowledgements:
         self._counts = counts
         self._committed = OffsetWaiters()
         self._stored = OffsetWaiters()
+        self._called_back: dict[_Acknowledgement, None] = {}
+        """Those that have no task, and so no deadline of their own, in the order in which they came."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        """When it rings."""
 
     def __len__(self) -> int:
         return len(self._committed) + len(self._stored)
@@ -118,13 +124,41 @@ class Acknowledgements:
 
         It may do so before this returns.
         """
-        acknowledgement = _Acknowledgement(self, receipt, acks, on_done)
+        acknowledgement = _Acknowledgement(self, receipt, acks, timeout_ms, on_done)
         end = _end(receipt)
         if reached >= end:
             acknowledgement.set_result(None)
             return
-        acknowledgement.limit(timeout_ms)
+        self._called_back[acknowledgement] = None
+        if self._timer is None or acknowledgement.deadline_ms < self._timer_ms:
+            self._ring_at(acknowledgement.deadline_ms)
         self._waiters(acks).add(end, acknowledgement)
+
+    def forget(self, acknowledgement: _Acknowledgement) -> None:
+        """It has its answer. The timer stays, since mostly another one is here when it rings."""
+        self._called_back.pop(acknowledgement, None)
+
+    def _ring_at(self, deadline_ms: int) -> None:
+        """One timer for all of them: a timer each would cost as much as the rest of the waiting."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        left_ms = deadline_ms - self.clock.now_ms()
+        self._timer = asyncio.get_running_loop().call_later(max(left_ms, 0) / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now_ms = self.clock.now_ms()
+        for acknowledgement in [a for a in self._called_back if a.deadline_ms <= now_ms]:
+            acknowledgement.expire()
+        if self._called_back and self._timer is None:
+            self._ring_at(min(a.deadline_ms for a in self._called_back))
+
+    def close(self) -> None:
+        """Nobody will wait here any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     async def committed(self, end: int, timeout_ms: int) -> None:
         """Wait until everything below ``end`` is committed, or the time is up, or nobody can tell any more."""

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from http_api.pending import Pending, Taker
 from http_api.ports import Acks, BatchReceipt
 from node.clock import Clock
 from storage.batch import BatchHeader, IdempotencyExtension
@@ -25,7 +24,7 @@ class PendingAppend:
     batch: bytes
     header: BatchHeader
     acks: Acks
-    done: Taker[BatchReceipt]
+    done: "asyncio.Future[BatchReceipt]"
 
 
 class AppendQueue:
@@ -66,19 +65,10 @@ class AppendQueue:
         self._pending.append(PendingAppend(batch, header, acks, done))
         return done
 
-    def submit_now(self, batch: bytes, header: BatchHeader, acks: Acks) -> BatchReceipt:
-        """Append a batch at once, behind those that wait.
-
-        Raises:
-            MilenaError: nothing was appended.
-        """
+    def flush(self) -> None:
+        """Append what waits, in the order in which it came."""
         if self._pending:
             self._flush()
-        done: Pending[BatchReceipt] = Pending()
-        pending = PendingAppend(batch, header, acks, done)
-        if self._admit(pending):
-            self._append([pending])
-        return done.result()
 
     def refuse_all(self, error: MilenaError) -> None:
         """Nothing of what waits will be written."""

@@ -32,7 +32,7 @@ from node.replication.leader import FetchVerdict, IsrProposal, PartitionLeader
 from node.topic_settings import log_config
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Broker, Partition
-from storage.batch import BatchHeader
+from storage.batch import BatchHeader, Stamp
 from storage.errors import (
     DiskFailedError,
     DiskFullError,
@@ -317,6 +317,13 @@ class PartitionRunner:
             return False
         return True
 
+    def next_stamp(self) -> Stamp:
+        """What ``begin_append`` wants its batch to be stamped with; good for this turn, and for one batch."""
+        self._queue.flush()
+        return self.log.next_stamp(
+            leader_epoch=self.leader_epoch, now_ms=self._context.clock.wall_ms()
+        )
+
     def begin_append(
         self,
         batch: bytes,
@@ -328,13 +335,26 @@ class PartitionRunner:
     ) -> None:
         """As ``append`` in this turn and without a task; calls back with what that would return or raise.
 
-        Not for acks=0. The callback may come before this returns, and must not append.
+        Not for acks=0, nor for a batch that a log recognises. The callback may come before this returns, and must not
+        append.
         """
+        assert header.producer_id < 0, "duplicates are not looked for"
         try:
-            receipt = self._queue.submit_now(batch, header, acks)
+            self._check_can_append(acks)
+        except MilenaError as error:
+            self._count_refused()
+            on_done(error)
+            return
+        try:
+            self._append_stamped(batch, header)
         except MilenaError as error:
             on_done(error)
             return
+        receipt = BatchReceipt(
+            partition=self.partition,
+            base_offset=header.base_offset,
+            last_offset=header.base_offset + header.last_offset_delta,
+        )
         self._acknowledgements.call_back(
             receipt, acks, reached=self._reached(acks), timeout_ms=timeout_ms, on_done=on_done
         )
@@ -355,6 +375,19 @@ class PartitionRunner:
     def _count_refused(self) -> None:
         self._context.counts.produce_refused += 1
 
+    def _append_stamped(self, batch: bytes, header: BatchHeader) -> None:
+        try:
+            self.log.append_stamped(batch, header)
+        except DiskFullError as error:
+            self._on_disk_full()
+            raise DiskFullError(error.message) from error
+        except DiskFailedError as error:
+            self._context.on_fatal(error)
+            raise
+        self.counts.records_in += header.record_count
+        self.counts.bytes_in += len(batch)
+        self._on_appended()
+
     def _append_group(self, group: Sequence[PendingAppend]) -> None:
         assert self.leader is not None
         try:
@@ -365,7 +398,9 @@ class PartitionRunner:
                 headers=[p.header for p in group],
             )
         except DiskFullError as error:
-            self._on_disk_full(error, group)
+            for pending in group:
+                pending.done.set_exception(DiskFullError(error.message))
+            self._on_disk_full()
             return
         except DiskFailedError as error:
             self._context.on_fatal(error)
@@ -373,8 +408,6 @@ class PartitionRunner:
         except MilenaError as error:
             self._refuse_group(group, error)
             return
-        self.is_disk_full = False
-        self.leader.on_appended(self.log.log_end_offset, now_ms=self._context.clock.now_ms())
         for pending, base_offset in zip(group, offsets, strict=True):
             self.counts.records_in += pending.header.record_count
             self.counts.bytes_in += len(pending.batch)
@@ -387,6 +420,13 @@ class PartitionRunner:
                     last_offset=base_offset + pending.header.last_offset_delta,
                 )
             pending.done.set_result(receipt)
+        self._on_appended()
+
+    def _on_appended(self) -> None:
+        """The log has grown under this leader."""
+        assert self.leader is not None
+        self.is_disk_full = False
+        self.leader.on_appended(self.log.log_end_offset, now_ms=self._context.clock.now_ms())
         self._notify_watchers()
         self._syncs.maybe_begin()
         self._on_stored()
@@ -399,11 +439,9 @@ class PartitionRunner:
         for pending in group:
             self._append_group([pending])
 
-    def _on_disk_full(self, error: DiskFullError, group: Sequence[PendingAppend]) -> None:
+    def _on_disk_full(self) -> None:
         logger.warning("disk full partition=%s: write refused", self.name)
         self.is_disk_full = True
-        for pending in group:
-            pending.done.set_exception(DiskFullError(error.message))
         self._context.on_disk_full(self)
 
     # -- what is stored and committed ------------------------------------------------------------
@@ -702,3 +740,4 @@ class PartitionRunner:
             f"{self.name}: the replica was closed before the record was committed"
         )
         self._acknowledgements.fail_above(-1, closed)
+        self._acknowledgements.close()

@@ -48,6 +48,7 @@ from storage.batch import (
     check_batch,
     decode_header,
     encode_batch,
+    encode_stamped,
     validate_client_batch,
     with_codec,
     with_timestamp_type,
@@ -291,21 +292,24 @@ class ProduceService:
             return False
         if not runner.may_append(acks):
             return False
-        batch = self._encode_whole(topic, settings, part, None)
+        batch, header = encode_stamped(
+            part.columns,
+            stamp=runner.next_stamp(),
+            base_timestamp_ms=part.base_timestamp_ms,
+            codec=record_codec(settings),
+            timestamp_type=settings.timestamp_type,
+        )
         if len(batch) > settings.max_message_bytes:
             return False
-        count = len(part.columns.values)
 
         def on_appended(outcome: BatchReceipt | MilenaError) -> None:
             if isinstance(outcome, MilenaError):
                 on_done(outcome)
                 return
             assert outcome.base_offset is not None, "somebody waits for it"
-            on_done(range(outcome.base_offset, outcome.base_offset + count))
+            on_done(range(outcome.base_offset, outcome.base_offset + header.record_count))
 
-        runner.begin_append(
-            batch, decode_header(batch), acks=acks, timeout_ms=timeout_ms, on_done=on_appended
-        )
+        runner.begin_append(batch, header, acks=acks, timeout_ms=timeout_ms, on_done=on_appended)
         return True
 
     async def _append_piece(

@@ -155,6 +155,18 @@ class IdempotencyExtension:
     partition_count: int
 
 
+class Stamp(NamedTuple):
+    """Where a batch lies, in which leader epoch and when (wall ms) it was appended: the leader's part of its header."""
+
+    base_offset: int
+    leader_epoch: int
+    append_time_ms: int
+
+
+NO_STAMP = Stamp(0, NO_EPOCH, NO_TIMESTAMP)
+"""Of a batch that no leader has taken yet."""
+
+
 class BatchHeader(NamedTuple):
     """A batch's header. A tuple and not a dataclass: it is made once a batch on every path, at a third of the cost."""
 
@@ -255,13 +267,43 @@ def encode_batch(
     last_offset_delta = offset_deltas[-1] if offset_deltas else len(columns.values) - 1
     return _assemble(
         columns,
-        stamp=(0, NO_EPOCH, NO_TIMESTAMP),
+        stamp=NO_STAMP,
         attributes=attributes,
         last_offset_delta=max(last_offset_delta, 0),
         base_timestamp_ms=base_timestamp_ms,
         producer=producer,
         extensions=_encode_extensions(idempotency),
     )
+
+
+def encode_stamped(
+    columns: RecordColumns,
+    *,
+    stamp: Stamp,
+    base_timestamp_ms: int,
+    codec: Codec = Codec.NONE,
+    timestamp_type: TimestampType = TimestampType.CREATE,
+) -> tuple[bytes, BatchHeader]:
+    """A batch of dense offsets for a known place in the log, and its header, which need not be decoded then.
+
+    Raises:
+        InvalidRecordError: records that no batch can hold.
+    """
+    count = len(columns.values)
+    assert columns.offset_deltas is None, "a leader leaves out no offset"
+    fields, payload = _describe(
+        columns,
+        attributes=codec | (timestamp_type << 3),
+        last_offset_delta=max(count - 1, 0),
+        base_timestamp_ms=base_timestamp_ms,
+        producer=None,
+    )
+    body = _BODY.pack(*fields)
+    size = HEADER_BYTES + len(payload)
+    frame = _STAMP.pack(size, MAGIC, HEADER_BYTES, *stamp)
+    stamp_crc, crc = crc32c(frame), crc32c(payload, crc32c(body))
+    batch = b"".join((frame, _CRC.pack(stamp_crc), _CRC.pack(crc), body, payload))
+    return batch, BatchHeader(size, MAGIC, HEADER_BYTES, *stamp, stamp_crc, crc, *fields)
 
 
 def rewrite_batch(
@@ -281,7 +323,7 @@ def rewrite_batch(
     )
     return _assemble(
         columns,
-        stamp=(header.base_offset, header.leader_epoch, header.append_time_ms),
+        stamp=Stamp(header.base_offset, header.leader_epoch, header.append_time_ms),
         attributes=attributes,
         last_offset_delta=header.last_offset_delta,
         base_timestamp_ms=header.base_timestamp_ms,
@@ -304,7 +346,7 @@ def encode_filler(
     """
     return _assemble(
         RecordColumns(None, None, None, [], None),
-        stamp=(base_offset, leader_epoch, append_time_ms),
+        stamp=Stamp(base_offset, leader_epoch, append_time_ms),
         attributes=Codec.NONE,
         last_offset_delta=last_offset - base_offset,
         base_timestamp_ms=timestamp_ms,
@@ -316,13 +358,36 @@ def encode_filler(
 def _assemble(
     columns: RecordColumns,
     *,
-    stamp: tuple[int, int, int],
+    stamp: Stamp,
     attributes: int,
     last_offset_delta: int,
     base_timestamp_ms: int,
     producer: ProducerStamp | None,
     extensions: bytes,
 ) -> bytes:
+    fields, payload = _describe(
+        columns,
+        attributes=attributes,
+        last_offset_delta=last_offset_delta,
+        base_timestamp_ms=base_timestamp_ms,
+        producer=producer,
+    )
+    return _frame(stamp, _BODY.pack(*fields), extensions, payload)
+
+
+_Fields = tuple[int, int, int, int, int, int, int, int, int]
+"""What ``_BODY`` packs: a header's fields from ``attributes`` to ``uncompressed_bytes``."""
+
+
+def _describe(
+    columns: RecordColumns,
+    *,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp_ms: int,
+    producer: ProducerStamp | None,
+) -> tuple[_Fields, bytes]:
+    """What a header says of these records, and the payload."""
     record_count = len(columns.values)
     for column in (columns.offset_deltas, columns.timestamp_deltas, columns.keys, columns.headers):
         assert column is None or len(column) == record_count, (len(column), record_count)
@@ -330,21 +395,19 @@ def _assemble(
     plain = pack_columns(columns)
     if len(plain) > BATCH_BYTES_MAX:
         raise InvalidRecordError(f"{len(plain)} bytes of records do not fit into one batch")
-    body = _BODY.pack(
+    fields = (
         attributes,
         record_count,
         last_offset_delta,
         base_timestamp_ms,
         base_timestamp_ms + max(deltas) if deltas else base_timestamp_ms,
-        *(
-            (NO_PRODUCER, -1, -1)
-            if producer is None
-            else (producer.producer_id, producer.producer_epoch, producer.base_sequence)
-        ),
+        NO_PRODUCER if producer is None else producer.producer_id,
+        -1 if producer is None else producer.producer_epoch,
+        -1 if producer is None else producer.base_sequence,
         len(plain),
     )
-    payload = compress(_CODECS[attributes & _CODEC_MASK], plain)
-    return _frame(stamp, body, extensions, payload)
+    codec = _CODECS[attributes & _CODEC_MASK]
+    return fields, plain if codec is Codec.NONE else compress(codec, plain)
 
 
 def with_idempotency(batch: bytes, idempotency: IdempotencyExtension) -> bytes:
@@ -352,7 +415,7 @@ def with_idempotency(batch: bytes, idempotency: IdempotencyExtension) -> bytes:
     header = decode_header(batch)
     body = batch[_BODY_POSITION:HEADER_BYTES]
     payload = memoryview(batch)[header.header_bytes :]
-    return _frame((0, NO_EPOCH, NO_TIMESTAMP), body, _encode_extensions(idempotency), payload)
+    return _frame(NO_STAMP, body, _encode_extensions(idempotency), payload)
 
 
 def with_codec(batch: bytes, codec: Codec) -> bytes:
@@ -369,7 +432,7 @@ def with_codec(batch: bytes, codec: Codec) -> bytes:
     attributes = _ATTRIBUTES.pack(header.attributes & ~_CODEC_MASK | codec)
     body = attributes + batch[_BODY_POSITION + len(attributes) : HEADER_BYTES]
     extensions = batch[HEADER_BYTES : header.header_bytes]
-    return _frame((0, NO_EPOCH, NO_TIMESTAMP), body, extensions, compress(codec, plain))
+    return _frame(NO_STAMP, body, extensions, compress(codec, plain))
 
 
 def with_timestamp_type(batch: bytes, timestamp_type: TimestampType) -> bytes:
@@ -385,9 +448,7 @@ def with_timestamp_type(batch: bytes, timestamp_type: TimestampType) -> bytes:
     )
 
 
-def _frame(
-    stamp: tuple[int, int, int], body: bytes, extensions: bytes, payload: bytes | memoryview
-) -> bytes:
+def _frame(stamp: Stamp, body: bytes, extensions: bytes, payload: bytes | memoryview) -> bytes:
     header_bytes = HEADER_BYTES + len(extensions)
     frame = _STAMP.pack(header_bytes + len(payload), MAGIC, header_bytes, *stamp)
     covered = body + extensions

@@ -21,6 +21,7 @@ from storage.append_plan import AppendPlan, AppendRun
 from storage.batch import (
     STAMP_BYTES,
     BatchHeader,
+    Stamp,
     decode_header,
     iterate_batches,
     stamp_batch,
@@ -284,15 +285,10 @@ class PartitionLog:
             DiskFullError: nothing was appended.
             DiskFailedError: stop the process.
         """
-        self._require_undamaged()
-        if leader_epoch < self._epochs.last_epoch:
-            raise StaleLeaderEpochError(
-                f"leader epoch {leader_epoch} is older than epoch {self._epochs.last_epoch} of the log"
-            )
+        self._require_leader_epoch(leader_epoch)
         if headers is None:
             headers = [decode_header(batch) for batch in batches]
         self._require_sizes(headers)
-        self._forget_foreign_state()
         plan = AppendPlan(self._active, self._config)
         offset = self._log_end_offset
         offsets: list[int] = []
@@ -309,6 +305,27 @@ class PartitionLog:
         self._append(plan)
         self._tail = tail_of(plan.runs[-1])
         return tuple(offsets)
+
+    def next_stamp(self, *, leader_epoch: int, now_ms: int) -> Stamp:
+        """What a leader's next batch would be stamped with, as long as nothing else is appended."""
+        return Stamp(self._log_end_offset, leader_epoch, now_ms)
+
+    def append_stamped(self, batch: bytes, header: BatchHeader) -> None:
+        """Append one batch that this leader encoded for the log's very end (``next_stamp``, ``encode_stamped``).
+
+        As ``append_as_leader`` without a second look at bytes that were made a moment ago.
+
+        Raises:
+            StaleLeaderEpochError, RequestTooLargeError, ReplicaDamagedError, DiskFullError: nothing was appended.
+            DiskFailedError: stop the process.
+        """
+        assert header.base_offset == self._log_end_offset, (header, self._log_end_offset)
+        self._require_leader_epoch(header.leader_epoch)
+        self._require_sizes((header,))
+        plan = AppendPlan(self._active, self._config)
+        plan.add(header, batch)
+        self._append(plan)
+        self._tail = tail_of(plan.runs[-1])
 
     def append_as_follower(self, data: Buffer) -> int:
         """Append whole batches as the leader sent them; returns the new log end.
@@ -371,6 +388,15 @@ class PartitionLog:
         replica.files.remove(replica.path(offset_name(empty.base_offset, SNAPSHOT_SUFFIX)))
         run = AppendRun(segment, total_bytes=header.batch_bytes, headers=[header])
         self._commit(run)
+
+    def _require_leader_epoch(self, leader_epoch: int) -> None:
+        """A leader of this epoch may append now."""
+        self._require_undamaged()
+        if leader_epoch < self._epochs.last_epoch:
+            raise StaleLeaderEpochError(
+                f"leader epoch {leader_epoch} is older than epoch {self._epochs.last_epoch} of the log"
+            )
+        self._forget_foreign_state()
 
     def _require_sizes(self, headers: Sequence[BatchHeader]) -> None:
         bytes_max = self._config.max_message_bytes

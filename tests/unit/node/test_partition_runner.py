@@ -9,7 +9,7 @@ from http_api.pending import Pending
 from http_api.ports import Acks, BatchReceipt
 from node.partition_runner import ReplicaRole
 from node.replication.leader import IsrProposal
-from storage.batch import ProducerStamp, decode_header
+from storage.batch import ProducerStamp, RecordColumns, decode_header, encode_stamped
 from storage.errors import (
     CorruptLogError,
     DiskFailedError,
@@ -819,9 +819,13 @@ class TestAppendAtOnce:
         bench: Bench, value: str, acks: Acks = Acks.ALL, timeout_ms: int = 500
     ) -> list[BatchReceipt | MilenaError]:
         outcomes: list[BatchReceipt | MilenaError] = []
-        data = batch(value)
+        data, header = encode_stamped(
+            RecordColumns(None, None, None, [value.encode()], None),
+            stamp=bench.runner.next_stamp(),
+            base_timestamp_ms=1,
+        )
         bench.runner.begin_append(
-            data, decode_header(data), acks=acks, timeout_ms=timeout_ms, on_done=outcomes.append
+            data, header, acks=acks, timeout_ms=timeout_ms, on_done=outcomes.append
         )
         return outcomes
 
@@ -868,6 +872,22 @@ class TestAppendAtOnce:
         assert bench.counts.fate_unknown == 1
         bench.ack(2)
         assert len(outcomes) == 1
+
+    @virtual
+    async def test_each_waits_as_long_as_it_asked(self) -> None:
+        bench = leading((1, 2))
+        patient = self.begin(bench, "a", timeout_ms=900)
+        hasty = self.begin(bench, "b", timeout_ms=100)
+        late = self.begin(bench, "c", timeout_ms=400)
+        await after(101)
+        assert [len(outcomes) for outcomes in (patient, hasty, late)] == [0, 1, 0]
+        await after(300)
+        assert [len(outcomes) for outcomes in (patient, hasty, late)] == [0, 1, 1]
+        bench.ack(2, 1)
+        assert isinstance(patient[0], BatchReceipt)
+        await after(600)
+        assert [len(outcomes) for outcomes in (patient, hasty, late)] == [1, 1, 1]
+        assert bench.counts.fate_unknown == 2
 
     @virtual
     async def test_a_cut_and_a_lost_lease_are_reported_as_unknown(self) -> None:
