@@ -68,13 +68,11 @@ Collect = Callable[[], Reply | Coroutine[None, None, Reply]]
 class _Parked:
     """A fetch that waits for news."""
 
-    __slots__ = ("_collect", "answer", "timer")
+    __slots__ = ("_collect", "answer", "until_s")
 
-    def __init__(
-        self, answer: Pending[Reply], collect: Collect, timer: asyncio.TimerHandle
-    ) -> None:
+    def __init__(self, answer: Pending[Reply], collect: Collect, until_s: float) -> None:
         self.answer = answer
-        self.timer = timer
+        self.until_s = until_s
         self._collect = collect
 
     def complete(self) -> None:
@@ -134,6 +132,9 @@ class FollowerSession:
         """Throttled: their news waits for ``_resume``."""
         self._resume: asyncio.TimerHandle | None = None
         self._parked: _Parked | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        """Rings when the fetch that waits may have waited long enough; one timer for many fetches."""
+        self._expiry_s = 0.0
         self._is_arriving = False
         """A fetch has come, and will be answered or parked in the loop's next turn."""
         self._is_woken = False
@@ -183,6 +184,33 @@ class FollowerSession:
         self.is_urgent = False
         self._late_since_s = None
 
+    def rest(self) -> bool:
+        """Whether a fetch that just came may wait since its one position is where our log ends, the commonest case.
+
+        News of a high watermark go on to wait for company.
+        """
+        if self.rows or self.is_urgent or len(self.news) != 1:
+            return False
+        (index,) = self.news
+        followed = self.followed.get(index)
+        if followed is None:
+            return False
+        runner, position = followed.runner, followed.position
+        log = runner.log
+        if (
+            not followed.is_accepted
+            or runner.leader is None
+            or runner.leader_epoch != position.leader_epoch
+            or position.offset != log.log_end_offset
+            or log.log_start_offset > followed.sent_log_start
+        ):
+            return False
+        if runner.high_watermark > followed.sent_high_watermark:
+            self._delay()
+        else:
+            self.news.clear()
+        return True
+
     def put_back(self, rows: Sequence[Row]) -> None:
         """Nothing but high watermarks, if anything: they wait for company."""
         if rows:
@@ -194,7 +222,6 @@ class FollowerSession:
         parked = self._parked
         if parked is not None:
             self._parked = None
-            parked.timer.cancel()
             self._loop.call_soon(parked.complete)
         elif self._is_arriving:
             self._is_woken = True
@@ -212,9 +239,26 @@ class FollowerSession:
     def park(self, timeout_ms: int, collect: Collect, answer: Pending[Reply]) -> None:
         """Leave a fetch until ``wake`` or until the time is up; one that waits already gets its answer."""
         self.wake()
-        # A timer of our own: a timeout's context costs several times as much, for every record of a lone writer.
-        timer = self._loop.call_later(timeout_ms / 1000, self.wake)
-        self._parked = _Parked(answer, collect, timer)
+        until_s = self._loop.time() + timeout_ms / 1000
+        self._parked = _Parked(answer, collect, until_s)
+        if self._expiry is None or until_s < self._expiry_s:
+            self._expire_at(until_s)
+
+    def _expire_at(self, when_s: float) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry_s = when_s
+        self._expiry = self._loop.call_later(when_s - self._loop.time(), self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        parked = self._parked
+        if parked is None:
+            return
+        if parked.until_s <= self._loop.time():
+            self.wake()
+        else:
+            self._expire_at(parked.until_s)
 
     def take(self, runner: PartitionRunner, position: Position) -> Followed:
         """Put a partition at a position."""
@@ -267,8 +311,9 @@ class FollowerSession:
     def close(self) -> None:
         """Forget everything."""
         self.wake()
-        if self._delayed is not None:
-            self._delayed.cancel()
+        for timer in (self._delayed, self._expiry):
+            if timer is not None:
+                timer.cancel()
         if self._resume is not None:
             self._resume.cancel()
         for index in list(self.followed):
@@ -351,6 +396,9 @@ class FetchServer:
         """Answer a fetch that may wait, or park it."""
         may_park = session.may_park()
         if answer.done():
+            return
+        if may_park and session.rest():
+            session.park(wait_ms, partial(self._answer, session, max_bytes), answer)
             return
         try:
             found = self._collect(session, max_bytes)

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from http_api.pending import Pending
 from http_api.ports import Acks
@@ -41,8 +42,7 @@ def _never(*_: object) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Where:
+class _Where(NamedTuple):
     """What members of one batch have in common."""
 
     topic: Topic

@@ -70,6 +70,8 @@ class LeaderEpochs:
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch <= ``epoch`` and the offset where it ends (exclusive); (-1, -1) when there is none."""
+        if self._epochs and self._epochs[-1] == epoch:
+            return epoch, log_end_offset  # a follower that keeps up, the commonest
         index = bisect_right(self._epochs, epoch) - 1
         if index < 0:
             return NO_EPOCH, NO_OFFSET

@@ -51,8 +51,10 @@ class _Encoder:
 
     def items(self, items: list[Any], field: str, first: int) -> Column:
         """The items' compact JSON, made by one call: a call each would cost ten times as much."""
-        row: list[Any] = [_SEPARATOR] * (2 * len(items) - 1)
-        row[::2] = items
+        row: Any = items[0]
+        if len(items) > 1:
+            row = [_SEPARATOR] * (2 * len(items) - 1)
+            row[::2] = items
         try:
             joined = orjson.dumps(row)
         except orjson.JSONEncodeError as error:
@@ -61,6 +63,8 @@ class _Encoder:
         if _EXPONENT in joined and self._may_be_inexact():
             records = self._exact_records()[first : first + len(items)]
             encoded = [_exact_json(record.get(field)) for record in records]
+        elif len(items) == 1:
+            encoded = [joined]
         else:
             encoded = joined[1:-1].split(_SEPARATED)
         assert len(encoded) == len(items), (len(encoded), len(items))

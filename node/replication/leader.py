@@ -182,8 +182,9 @@ class PartitionLeader:
     def on_appended(self, log_end: int, *, now_ms: MonotonicMs) -> None:
         """The log grew to ``log_end`` (written, not yet stored)."""
         assert log_end >= self.log_end, (log_end, self.log_end)
+        before = self.log_end
         for progress in self.followers.values():
-            if progress.stored_end >= self.log_end:
+            if progress.stored_end >= before:
                 # It had everything until now. On a quiet log it repeats no position, so this is where its lag begins.
                 progress.caught_up_ms = now_ms
         self.log_end = log_end
@@ -371,20 +372,20 @@ class PartitionLeader:
     @property
     def _counted(self) -> frozenset[int]:
         """The committed ISR and whoever an outstanding proposal may have made a member."""
+        if not self.outstanding:
+            return self.isr
         return self.isr.union(*(p.broker_ids for p in self.outstanding))
 
     def _maybe_advance(self) -> bool:
-        if not self.has_enough_in_sync:
-            return False
         reached = self.stored_end
+        if reached <= self.high_watermark or not self.has_enough_in_sync:
+            return False
         for broker_id in self._counted:
             if broker_id == self.broker_id:
                 continue
             progress = self.followers.get(broker_id)
-            if progress is None:
+            if progress is None or progress.stored_end <= self.high_watermark:
                 return False
             reached = min(reached, progress.stored_end)
-        if reached <= self.high_watermark:
-            return False
         self.high_watermark = reached
         return True
