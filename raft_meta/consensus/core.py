@@ -351,11 +351,6 @@ class RaftCore:
         library.send_by(self._clock() + NEWS_SECONDS)
         return True
 
-    @property
-    def needs_sync(self) -> bool:
-        """Something was recorded that is not on disk."""
-        return self._wal.is_dirty
-
     def sync(self) -> None:
         """Sync what was recorded and promised to nobody: a leader's own entries, while the others sync theirs."""
         if self._guards >= {Guard.SYNC, Guard.OWNSYNC}:

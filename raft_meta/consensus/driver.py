@@ -1,7 +1,9 @@
 """Turns a core: one thread with a loop of its own, one pump, one timer.
 
-Whatever happens to the core is followed by a tick; ``kick`` asks for one and many kicks before it make one tick, so
-that what arrives together is synced and sent together. Between events a timer wakes the core when something is due,
+Whatever happens to the core is followed by a tick, and what arrives together (in one read of a socket, in one hand-over
+of requests) by one: it is synced and sent together. ``tick`` does so at once, ``kick`` in the loop's next turn. Each
+turn of a loop gives up the interpreter's lock, and may have to wait for it while the data loop works: there are as few
+on a commit's way as can be. Between events a timer wakes the core when something is due,
 and not before: an idle cluster costs next to nothing.
 """
 
@@ -106,6 +108,10 @@ class Driver:
         """Wait for work in the background."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
+    def tick(self) -> None:
+        """Tick now: all that came together has been done to the core."""
+        self._pump()
+
     def kick(self) -> None:
         """Tick soon."""
         if not self._is_scheduled and self._core is not None:
@@ -114,14 +120,17 @@ class Driver:
 
     def guarded(self, action: Callable[[RaftCore], None]) -> None:
         """Do something to the core, then tick; what it raises is fatal."""
+        self.do(action)
+        self.kick()
+
+    def do(self, action: Callable[[RaftCore], None]) -> None:
+        """Do something to the core, of which more comes at once, and then a tick; what it raises is fatal."""
         if self._core is None:
             return
         try:
             action(self._core)
         except BaseException as error:  # noqa: BLE001  # whatever it is, this core must not go on
             self._fail(error)
-        else:
-            self.kick()
 
     def in_background(
         self, job: Callable[[], None], done: Callable[[BaseException | None], None]
@@ -145,17 +154,7 @@ class Driver:
             core.advance()
             self._on_tick()
             self._arm(core)
-        except BaseException as error:  # noqa: BLE001  # whatever it is, this core must not go on
-            self._fail(error)
-        else:
-            # In the next turn: a loop may write to its sockets no sooner than at the end of this one.
-            if core.needs_sync:
-                self._loop.call_soon(self._sync, core)
-
-    def _sync(self, core: RaftCore) -> None:
-        if core is not self._core:
-            return
-        try:
+            # What was sent is with the kernel: the others sync at the same time.
             core.sync()
         except BaseException as error:  # noqa: BLE001  # whatever it is, this core must not go on
             self._fail(error)

@@ -317,7 +317,11 @@ class RaftQuorum:
             if isinstance(state, int) and state in set(BootstrapState):
                 self._on_peer_state(node_id, BootstrapState(state))
             return
-        self._driver.guarded(lambda core: core.receive(node_id, message))
+        self._driver.do(lambda core: core.receive(node_id, message))
+
+    def on_read(self) -> None:
+        """See ``transport.Events``."""
+        self._driver.tick()
 
     def on_refused(self, error: PeerRefusedError) -> None:
         """See ``transport.Events``."""

@@ -73,6 +73,7 @@ class Requests:
             request.deadline = self._thread.loop.call_later(seconds, self._expire, request)
             self._open[request] = None
             self._submit(request)
+        self._driver.tick()
         self.deliver()
 
     def _submit(self, request: Request) -> None:
@@ -83,7 +84,7 @@ class Requests:
         elif self._driver.core is None:
             self._again(request)
         else:
-            self._driver.guarded(lambda core: self._start(core, request))
+            self._driver.do(lambda core: self._start(core, request))
 
     def _start(self, core: RaftCore, request: Request) -> None:
         command = request.command
@@ -115,7 +116,11 @@ class Requests:
             )
 
     def _again(self, request: Request) -> None:
-        self._thread.loop.call_later(_RETRY_SECONDS, self._submit, request)
+        self._thread.loop.call_later(_RETRY_SECONDS, self._resubmit, request)
+
+    def _resubmit(self, request: Request) -> None:
+        self._submit(request)
+        self._driver.kick()
 
     def _expire(self, request: Request) -> None:
         if request.is_answered:

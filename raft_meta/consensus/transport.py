@@ -15,7 +15,7 @@ import random
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
@@ -67,6 +67,9 @@ class Events(Protocol):
 
     def on_message(self, node_id: int, message: Message) -> None:
         """A message of the live session."""
+
+    def on_read(self) -> None:
+        """All messages that came together have been told."""
 
     def on_refused(self, error: PeerRefusedError) -> None:
         """A peer proved who it is, and was refused."""
@@ -184,12 +187,18 @@ class Transport:
                 peer,
             )
 
-    def on_frame(self, connection: "_Connection", node_id: int, header: bytes) -> None:
-        """A checked frame."""
+    def on_frames(self, connection: "_Connection", node_id: int, headers: Sequence[bytes]) -> None:
+        """Checked frames that came together."""
         if self._live.get(node_id) is not connection:
             return
         self._contact_ms[node_id] = int(asyncio.get_running_loop().time() * 1000)
-        self._events.on_message(node_id, decode_message(header))
+        try:
+            for header in headers:
+                # What one of them brings about may have ended the session.
+                if self._live.get(node_id) is connection:
+                    self._events.on_message(node_id, decode_message(header))
+        finally:
+            self._events.on_read()
 
     def on_refused(self, error: PeerRefusedError) -> None:
         """A peer of another cluster, or under a wrong address."""
@@ -414,8 +423,8 @@ class _Connection(asyncio.Protocol):
             self._stop_watching()
         if not is_whole and self._unfinished is None:
             self._unfinished = self._loop.call_later(FRAME_SECONDS_MAX, self._give_up)
-        for header, _ in frames:
-            self._owner.on_frame(self, session.peer.node_id, header)
+        if frames:
+            self._owner.on_frames(self, session.peer.node_id, [header for header, _ in frames])
 
     def _stop_watching(self) -> None:
         if self._unfinished is not None:

@@ -19,7 +19,6 @@ class FakeCore:
         self.ticked = asyncio.Event()
         self.is_abandoned = False
         self.steps: list[str] = []
-        self.needs_sync = False
         self.sync_error: Exception | None = None
 
     @property
@@ -74,38 +73,17 @@ async def test_starting_ticks_once() -> None:
 
 async def test_messages_and_answers_leave_before_the_sync_of_what_is_next() -> None:
     bench = Bench()
-    bench.core.needs_sync = True
-    asyncio.get_running_loop().call_soon(bench.core.steps.append, "sent")
     await bench.ticked()
-    await asyncio.sleep(0)
-    assert bench.core.steps == ["advance", "answer", "sent", "sync"]
-
-
-async def test_nothing_is_synced_when_nothing_was_recorded() -> None:
-    bench = Bench()
-    await bench.ticked()
-    await asyncio.sleep(0)
-    assert bench.core.steps == ["advance", "answer"]
+    assert bench.core.steps == ["advance", "answer", "sync"]
 
 
 async def test_a_failed_sync_is_fatal() -> None:
     bench = Bench()
-    bench.core.needs_sync = True
     bench.core.sync_error = OSError("bad disk")
     await bench.ticked()
-    await asyncio.sleep(0)
     assert bench.fatal == [bench.core.sync_error]
     assert bench.core.is_abandoned
     assert bench.driver.core is None
-
-
-async def test_a_stopped_driver_leaves_the_sync_to_whoever_closes_the_core() -> None:
-    bench = Bench()
-    bench.core.needs_sync = True
-    await bench.ticked()
-    bench.driver.stop()
-    await asyncio.sleep(0)
-    assert bench.core.steps == ["advance", "answer"]
 
 
 async def test_many_kicks_are_one_tick() -> None:
@@ -158,6 +136,32 @@ async def test_an_action_is_followed_by_a_tick() -> None:
     bench.driver.guarded(seen.append)
     await bench.ticked()
     assert seen == [bench.core]
+
+
+async def test_what_comes_together_is_followed_by_one_tick_at_once() -> None:
+    bench = Bench()
+    await bench.ticked()
+    seen: list[object] = []
+    bench.driver.do(seen.append)
+    bench.driver.do(seen.append)
+    assert bench.core.ticks == 1
+    bench.driver.tick()
+    assert (seen, bench.core.ticks) == ([bench.core, bench.core], 2)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bench.core.ticks == 2
+
+
+async def test_a_core_that_failed_at_one_action_is_not_ticked() -> None:
+    bench = Bench()
+    await bench.ticked()
+
+    def broken(_core: object) -> None:
+        raise ValueError("broken")
+
+    bench.driver.do(broken)
+    bench.driver.tick()
+    assert (len(bench.fatal), bench.core.ticks) == (1, 1)
 
 
 async def test_what_a_tick_raises_is_fatal_once() -> None:

@@ -42,9 +42,16 @@ class FakeCore:
 class FakeDriver:
     def __init__(self, core: FakeCore | None) -> None:
         self.core = core
+        self.ticks = 0
 
-    def guarded(self, action: Callable[[RaftCore], None]) -> None:
+    def do(self, action: Callable[[RaftCore], None]) -> None:
         action(self.core)  # type: ignore[arg-type]  # a fake
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+    def kick(self) -> None:
+        self.ticks += 1
 
 
 class SameLoop:
@@ -188,6 +195,16 @@ async def test_a_late_answer_after_the_deadline_is_ignored() -> None:
     bench.expire()
     with pytest.raises(FateUnknownError):
         await task
+
+
+async def test_requests_that_are_handed_over_together_are_one_tick() -> None:
+    bench = Bench()
+    asked = [bench.ask() for _ in range(3)]
+    await bench.submitted(3)
+    assert bench.driver.ticks == 1
+    for number, task in enumerate(asked):
+        bench.answer(b"done", None, number)
+        assert await task == b"done"
 
 
 async def test_a_request_waits_for_the_core_to_start() -> None:

@@ -48,6 +48,9 @@ class Events:
     def on_message(self, node_id: int, message: Message) -> None:
         self._note("message", node_id, message)
 
+    def on_read(self) -> None:
+        self._note("read")
+
     def on_refused(self, error: PeerRefusedError) -> None:
         self._note("refused", str(error))
 
@@ -208,6 +211,27 @@ async def test_a_malformed_message_ends_the_session(transport: Transport, events
     peer.writer.writelines(peer.session.encoder.encode(b"\x91\x63"))
     await events.wait_for("disconnected", 2)
     assert await peer.reader.read(100) == b""
+    await peer.close()
+
+
+async def test_the_end_of_a_read_is_told_once(transport: Transport, events: Events) -> None:
+    peer = await connected(transport, events, identity(2))
+    events.seen.clear()
+    peer.writer.write(cut(peer) + cut(peer))
+    await events.wait_for("read")
+    assert events.seen == [("message", 2, MESSAGE), ("message", 2, MESSAGE), ("read",)]
+    await peer.close()
+
+
+async def test_what_came_before_a_malformed_message_is_seen_to(
+    transport: Transport, events: Events
+) -> None:
+    peer = await connected(transport, events, identity(2))
+    assert peer.session is not None
+    events.seen.clear()
+    peer.writer.writelines([cut(peer), *peer.session.encoder.encode(b"\x91\x63")])
+    await events.wait_for("disconnected", 2)
+    assert events.seen == [("message", 2, MESSAGE), ("read",), ("disconnected", 2)]
     await peer.close()
 
 
