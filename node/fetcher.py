@@ -5,8 +5,8 @@ fetch. A position is thus the stored end, and telling it acknowledges: for each 
 write → sync → tell.
 
 Writers wait for the way from an answer to the next fetch. So there is no task on it: the answer is taken in the very
-turn of the loop in which it arrives, the next fetch leaves before that turn ends, and what nobody waits for (the
-leader's high watermark, its log start) is adopted after it has left. The phases of a fetcher:
+turn of the loop in which it arrives, the next fetch leaves as that turn ends, and what nobody waits for (the leader's
+high watermark, its log start) is adopted in the turn after it. The phases of a fetcher:
 
     RESTING  nothing is followed
     ASKING   a fetch is under way: on the wires, or parked at the leader until there is news
@@ -350,7 +350,9 @@ class LeaderFetcher:
                 rows = []
             taken = self._take(rows, body)
             self._go_on()
-            self._advance(taken)
+            if taken:
+                # Frames leave at the end of a turn: whatever is done in this one delays the fetch.
+                self._loop.call_soon(self._guard, partial(self._advance, taken))
         except MilenaError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - passed on to whoever stops the node
@@ -403,7 +405,9 @@ class LeaderFetcher:
         self._followed.changed[followed.index] = followed
 
     def _advance(self, taken: Sequence[tuple[Followed, Row]]) -> None:
-        """Adopt what the leader says of its log's ends. The next fetch is under way: nobody waits for this."""
+        """Adopt what the leader says of its log's ends."""
+        if self._phase is _ENDED:
+            return
         for followed, row in taken:
             try:
                 has_new_start = followed.runner.advance_as_follower(

@@ -336,6 +336,9 @@ class PartitionLog:
             DiskFailedError: stop the process.
         """
         found = list(iterate_batches(data))
+        if len(found) == 1 and self._is_next(found[0][1]):
+            self._append_next(found[0][1], data)
+            return self._log_end_offset
         data = fit_filler(data, found, self._log_end_offset)
         has_straddler = is_straddling(found, self._log_start_offset, self._log_end_offset)
         check_succession(
@@ -360,6 +363,29 @@ class PartitionLog:
             view = view[run.total_bytes :]
         self._append(plan)
         return self._log_end_offset
+
+    def _is_next(self, header: BatchHeader) -> bool:
+        """Whether a batch goes on where the log ends, and nothing has to be decided or made for it."""
+        return (
+            header.base_offset == self._log_end_offset
+            and header.leader_epoch == self._epochs.last_epoch
+            and self._active.size_bytes + header.batch_bytes <= self._config.segment_bytes
+            and not self._has_remains
+        )
+
+    def _append_next(self, header: BatchHeader, batch: Buffer) -> None:
+        """The short way, on which a lone writer waits: what an append of one such batch comes to."""
+        segment, config = self._active, self._config
+        self._tail = NO_TAIL
+        segment.write(
+            (batch,),
+            header.batch_bytes,
+            allocation_end=min(segment.size_bytes + config.preallocate_bytes, config.segment_bytes),
+        )
+        self._count_in(segment, header)
+        self._bytes_since_checkpoint += header.batch_bytes
+        self._log_end_offset = segment.next_offset
+        self._flushing.note_append(segment, header.record_count)
 
     def _begin_with(self, header: BatchHeader, batch: Buffer) -> None:
         """Let an empty log begin with a batch that begins below the log start.
@@ -434,17 +460,20 @@ class PartitionLog:
         records = 0
         for header in run.headers:
             self._epochs.assign(header.leader_epoch, header.base_offset)
-            self._writers.record(header, header.base_offset, header.append_time_ms)
-            segment.add_batch(
-                header.base_offset,
-                header.next_offset,
-                header.batch_bytes,
-                header.latest_timestamp_ms,
-            )
+            self._count_in(segment, header)
             records += header.record_count
         self._bytes_since_checkpoint += run.total_bytes
         self._log_end_offset = segment.next_offset
         self._flushing.note_append(segment, records)
+
+    def _count_in(self, segment: Segment, header: BatchHeader) -> None:
+        self._writers.record(header, header.base_offset, header.append_time_ms)
+        segment.add_batch(
+            header.base_offset,
+            header.next_offset,
+            header.batch_bytes,
+            header.latest_timestamp_ms,
+        )
 
     def _push(self, segment: Segment) -> None:
         """A new segment takes over; the last one is sealed by the next checkpoint."""

@@ -128,7 +128,7 @@ class Network:
         try:
             result = handlers[request_type](exchange.caller, fields, body)
             reply = await result if inspect.isawaitable(result) else result
-            answer = (_travelled(reply[0]), b"".join(reply[1]))
+            answer = (travelled(reply[0]), b"".join(reply[1]))
         except MilenaError as raised:
             error = _as_seen(raised)
         except asyncio.CancelledError:
@@ -209,7 +209,7 @@ class FakePeer:
             network.deliver,
             exchange,
             request_type,
-            _travelled(fields),
+            travelled(fields),
             b"".join(body),
         )
         return exchange
@@ -254,7 +254,8 @@ class FakePeer:
         return ProbeResult.CONNECTED
 
 
-def _travelled(fields: Fields) -> Fields:
+def travelled(fields: Fields) -> Fields:
+    """As they are read at the other end."""
     parts = peer_codec.decode_header(peer_codec.encode_answer(0, fields))
     arrived = parts[2]
     assert isinstance(arrived, dict)

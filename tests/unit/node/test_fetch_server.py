@@ -11,6 +11,7 @@ from node.fetch_wire import FetchCode, Row, parse_rows
 from node.partition_runner import PartitionRunner
 from storage.errors import CorruptLogError, MalformedRequestError
 from tests.support import leaders
+from tests.support.fake_peers import travelled
 from tests.support.runners import TOPIC_ID, Bench, batch, settings, values_of
 from tests.support.virtual_time import after, settle, virtual
 
@@ -64,7 +65,7 @@ class Served:
             reply = self.server.on_fetch(FOLLOWER, header, b"")
             answer, chunks = reply if isinstance(reply, tuple) else await reply
             body = b"".join(chunks)
-            return parse_rows(answer["r"], len(body)), body
+            return parse_rows(travelled(answer)["r"], len(body)), body
 
         return asyncio.get_running_loop().create_task(ask())
 

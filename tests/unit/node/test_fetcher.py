@@ -11,7 +11,7 @@ from node.followed import SHORT_SYNC_BYTES
 from node.partition_runner import ReplicaRole
 from storage.errors import DiskFailedError
 from tests.support import leaders
-from tests.support.fake_peers import Network
+from tests.support.fake_peers import Network, travelled
 from tests.support.replication import FOLLOWER, LEADER, Replicated
 from tests.support.runners import DIRECTORY, batch
 from tests.support.virtual_time import after, settle, virtual
@@ -263,7 +263,7 @@ class TestSyncs:
 
 class TestTurns:
     @virtual
-    async def test_the_next_fetch_leaves_in_the_turn_of_the_answer_and_before_readers_hear(
+    async def test_the_next_fetch_leaves_in_the_turn_of_the_answer_and_readers_hear_after_it(
         self,
     ) -> None:
         pair = Replicated(configs={"flush_messages": "1000"}, wait_ms=60_000).start()
@@ -283,8 +283,10 @@ class TestTurns:
 
         pair.follower.runner.advance_as_follower = advancing  # type: ignore[method-assign]
         before = len(pair.requests())
-        asked.set_result(({"r": [Row(0, FetchCode.OK, 1, 0, len(data)).pack()]}, data))
+        asked.set_result((travelled({"r": [Row(0, FetchCode.OK, 1, 0, len(data)).pack()]}), data))
         assert len(pair.requests()) == before + 1
+        assert not heard
+        await settle()
         assert heard == [before + 1]
         assert pair.follower.runner.high_watermark == 1
         assert exchange.answer is asked

@@ -253,6 +253,45 @@ def test_a_full_disk_leaves_a_follower_where_it_was(files, log):
     assert log.append_as_follower(b"".join(leaders_batches(40, base_offset=6))) == 86
 
 
+def test_batches_that_come_one_by_one_make_the_same_log_as_all_at_once():
+    # They take a short way unless an epoch begins, a segment is full, or what comes is not one batch.
+    batches = leaders_batches(40) + leaders_batches(40, base_offset=80, leader_epoch=9)
+    at_once, one_by_one = MemoryFiles(), MemoryFiles()
+    log = open_log(at_once, is_listed=False)
+    log.append_as_follower(b"".join(batches))
+    other = open_log(one_by_one, is_listed=False)
+    for number, batch in enumerate(batches):
+        assert other.append_as_follower(batch) == 2 * number + 2
+        assert other.needs_sync(NOW_MS)
+        other.sync()
+    assert read_all(other) == batches
+    assert bases(one_by_one) == bases(at_once)
+    assert len(bases(at_once)) > 2
+    for looked_up in (log, other):
+        assert [looked_up.epoch_end(epoch) for epoch in (5, 8, 9)] == [
+            log.epoch_end(epoch) for epoch in (5, 8, 9)
+        ]
+        assert looked_up.offset_for_timestamp(NOW_MS) == log.offset_for_timestamp(NOW_MS)
+        assert (looked_up.last_epoch, looked_up.size_bytes) == (9, log.size_bytes)
+        assert looked_up.synced_end_offset == (160 if looked_up is other else 0)
+
+
+def test_a_full_disk_leaves_a_follower_that_takes_one_batch_where_it_was(files, log):
+    log.append_as_follower(b"".join(leaders_batches(3)))
+    [batch] = leaders_batches(1, base_offset=6)
+    files.capacity = files.used_bytes()
+    while True:  # what was preallocated is used up first
+        try:
+            end = log.append_as_follower(batch)
+        except DiskFullError:
+            break
+        [batch] = leaders_batches(1, base_offset=end)
+    assert log.log_end_offset == end
+    files.capacity = None
+    assert log.append_as_follower(batch) == end + 2
+    assert len(read_all(log)) == (end + 2) // 2
+
+
 # A log start in the middle of a batch.
 
 
