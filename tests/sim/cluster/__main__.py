@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import gc
 import logging
 import multiprocessing
 import os
@@ -100,7 +101,18 @@ def outcomes(seeds: Iterable[int], options: Options, jobs: int) -> Iterator[Outc
 
 
 def run(options: Options, seed: int) -> Outcome:
-    """One run; what it raises is a problem like others."""
+    """One run, and nothing is left of it; what it raises is a problem like others."""
+    if not gc.get_freeze_count():
+        # Modules and what they hold: looked through after every run, they would be dearer than what is left of it.
+        gc.collect()
+        gc.freeze()
+    outcome = _run(options, seed)
+    # A world is full of cycles, and thousands of runs share a process.
+    gc.collect()
+    return outcome
+
+
+def _run(options: Options, seed: int) -> Outcome:
     world = World(seed, options)
     try:
         world.run()

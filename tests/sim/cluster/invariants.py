@@ -1,7 +1,7 @@
 """What must hold after every event, seen from inside the nodes.
 
-After each callback of a node its replicas and its Raft core are compared with what they were after the one before;
-whatever moved is judged:
+After each callback of a node that can have changed them, its replicas and its Raft core are compared with what they
+were after the one before; whatever moved is judged:
 
 - Raft: one leader a term; a vote that was given survives a crash; an entry, once applied anywhere, is the same
   everywhere; images at one index are byte-identical.
@@ -10,14 +10,15 @@ whatever moved is judged:
   anything else; nothing recorded ends up below a log's end with other bytes, or is truncated.
 - A copy that is damaged is never read.
 
-``check_replicas`` runs after every single event of a node; records are compared when a high watermark moves, and all
-of them at the end.
+``check_replicas`` runs after every single event in which anything was assigned to an attribute of a replica's parts
+(``platform.WATCHED``), be it what was there before; ``check_core`` after every event of a Raft core's thread. Records
+are compared when a high watermark moves, and all of them at the end.
 """
 
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from node.partition_runner import PartitionRunner
 from raft_meta.machine.image import Image, Partition, PartitionKey
@@ -89,6 +90,21 @@ class _Watch:
         # Nothing is known of it yet.
         self.leader_epoch: int | None = None
 
+    def has_moved(self) -> bool:
+        """Whether anything is another object than it was: those behind the properties, which many events assign."""
+        log = self.log
+        return not (
+            self.runner.leader is self.leader
+            and self.limit.high_watermark is self.high_watermark
+            and log._log_end_offset is self.log_end
+            and self.flushing.synced_end is self.synced_end
+            and self.runner.leader_epoch is self.leader_epoch
+            and log._log_start_offset is self.log_start
+            and self.replica.meta is self.meta
+            and self.compaction._mark is self.mark
+            and log._config is self.config
+        )
+
     def take(self) -> None:
         """This is how it stands now."""
         runner, log = self.runner, self.log
@@ -102,6 +118,28 @@ class _Watch:
         self.config = log._config
         self.meta = self.replica.meta
         self.mark = self.compaction._mark
+
+
+class _Runners(dict[PartitionKey, PartitionRunner]):
+    """The replicas of a node; that one comes or goes is looked at as well."""
+
+    def __init__(
+        self, process: "NodeProcess", runners: Mapping[PartitionKey, PartitionRunner]
+    ) -> None:
+        super().__init__(runners)
+        self._process = process
+
+    def __setitem__(self, key: PartitionKey, runner: PartitionRunner) -> None:
+        super().__setitem__(key, runner)
+        self._process.is_touched = True
+
+    def pop(self, *arguments: Any) -> Any:
+        self._process.is_touched = True
+        return super().pop(*arguments)
+
+    def __delitem__(self, key: PartitionKey) -> None:
+        super().__delitem__(key)
+        self._process.is_touched = True
 
 
 @dataclass(slots=True)
@@ -153,6 +191,7 @@ class Checker:
         self._replicas[process.incarnation] = {}
         node = process.node
         assert node is not None
+        node.replicas.runners = _Runners(process, node.replicas.runners)
         machine = node._machine
         apply, restore = machine.apply, machine.restore
 
@@ -250,20 +289,7 @@ class Checker:
                 self._watch_anew(process, runners)
                 self.check_replicas(process)
                 return
-            # The attributes behind the properties, held against the very objects that were there before: most events
-            # move nothing, and this runs after each.
-            log, leader = watch.log, runner.leader
-            if not (
-                leader is watch.leader
-                and watch.limit.high_watermark is watch.high_watermark
-                and log._log_end_offset is watch.log_end
-                and watch.flushing.synced_end is watch.synced_end
-                and runner.leader_epoch is watch.leader_epoch
-                and log._log_start_offset is watch.log_start
-                and watch.replica.meta is watch.meta
-                and watch.compaction._mark is watch.mark
-                and log._config is watch.config
-            ):
+            if watch.has_moved():
                 self._look(process, watch.key, runner)
                 watch.take()
 

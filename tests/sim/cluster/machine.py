@@ -15,7 +15,7 @@ from node.wiring import Ids, Node
 from raft_meta.machine.image import PartitionKey
 from storage.errors import FateUnknownError
 from tests.sim.cluster.platform import SimClock, net_loop
-from tests.sim.cluster.threads import Process, ProcessExitError, Scheduler
+from tests.sim.cluster.threads import Process, ProcessExitError, Scheduler, SimLoop
 from tests.sim.cluster.wires import MACHINE_PORT, Wires
 from tests.support.memory_files import Keep, MemoryFiles, SimulatedCrashError
 
@@ -35,6 +35,7 @@ class NodeProcess(Process):
         rate = 1.0 + scheduler.rng.choice((-5e-4, 0.0, 5e-4))
         super().__init__(scheduler, f"node {machine.node_id}", rate=rate)
         self.machine = machine
+        self.workers.is_watched = True
         self.host = machine.host
         self.files = machine.files
         self.make_loop = net_loop
@@ -46,7 +47,14 @@ class NodeProcess(Process):
         self.has_stopped = False
         self.failure: BaseException | None = None
         self.data = self.loop()
+        # What its events change says so: see ``platform.WATCHED``.
+        self.data.is_watched = False
         self.incarnation = machine.world.next_incarnation()
+
+    def loop(self) -> SimLoop:
+        loop = super().loop()
+        loop.is_watched = True
+        return loop
 
     def start(self) -> None:
         """Begin to run, as the command line does."""

@@ -30,6 +30,7 @@ from node import (
     controller,
     fetch_server,
     fetcher,
+    follower_log,
     membership,
     metadata,
     partition_runner,
@@ -44,7 +45,7 @@ from node import (
 )
 from node.replication import follower, leader
 from raft_meta.consensus import driver, frames, raft_quorum, transport, wal
-from storage import data_directory, log_config, segment
+from storage import data_directory, flushing, log_compaction, log_config, replica_folder, segment
 from storage.types import MonotonicMs, WallMs
 from tests.sim.cluster.threads import Process, Scheduler
 from tests.sim.cluster.wires import NetLoop, SimSocket, Wires
@@ -77,6 +78,17 @@ PRODUCTION = {
     "node": wiring.Node,
 }
 """What a simulated node is made of, as production names it."""
+
+WATCHED = (
+    partition_runner.PartitionRunner,
+    leader.PartitionLeader,
+    follower_log.FollowerLog,
+    storage.partition_log.PartitionLog,
+    flushing.Flushing,
+    replica_folder.ReplicaFiles,
+    log_compaction.LogCompaction,
+)
+"""Of which replicas are made: whatever is assigned to an attribute of theirs, the checker looks after that event."""
 
 SMALL = 1 << 12
 """Rooms and steps of preallocation: as often as possible something grows, rolls and fills up."""
@@ -233,6 +245,12 @@ def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, obje
         _running(scheduler).ports = ports
         return _ApiRunner()
 
+    def touch(target: object, name: str, value: object, assign: Any = object.__setattr__) -> None:
+        assign(target, name, value)
+        process = scheduler.current
+        if process is not None:
+            process.is_touched = True
+
     def new_id() -> SimpleNamespace:
         return SimpleNamespace(hex=f"{scheduler.rng.getrandbits(128):032x}")
 
@@ -254,6 +272,7 @@ def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, obje
         (transport, "socket", sockets),
         (segment, "ALLOCATION_BYTES_MIN", SMALL),
         (controller, "CHECK_IMAGE_MS", CHECK_IMAGE_MS),
+        *((kind, "__setattr__", touch) for kind in WATCHED),
     ]
 
 
@@ -279,10 +298,7 @@ def simulated(scheduler: Scheduler, wires: Wires, *, log_bytes_max: int) -> Iter
     undo: list[Callable[[], None]] = []
     try:
         for target, name, value in _patches(scheduler, wires):
-            before = getattr(target, name)
-            undo.append(
-                lambda target=target, name=name, before=before: setattr(target, name, before)
-            )
+            undo.append(_put_back(target, name))
             setattr(target, name, value)
         for defaults, name, value in _defaults(log_bytes_max):
             undo.append(
@@ -301,6 +317,14 @@ def simulated(scheduler: Scheduler, wires: Wires, *, log_bytes_max: int) -> Iter
         for action in reversed(undo):
             action()
         gc.enable()
+
+
+def _put_back(target: object, name: str) -> Callable[[], None]:
+    """Undoes an assignment; what a class had only inherited is inherited again."""
+    if name not in vars(target):
+        return lambda: delattr(target, name)
+    before = getattr(target, name)
+    return lambda: setattr(target, name, before)
 
 
 def quiet() -> None:

@@ -1,21 +1,27 @@
 """A few seeds of the simulation of a whole cluster; ``python -m tests.sim.cluster`` runs any number."""
 
+import gc
 import importlib
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from node.wiring import Node
 from raft_meta.machine.commands import CheckImage
 from raft_meta.machine.image import Image
 from raft_meta.machine.marks import Comparison, ImageMarks
 from tests.sim.cluster import platform
+from tests.sim.cluster.__main__ import run
+from tests.sim.cluster.invariants import Ledger
 from tests.sim.cluster.machine import NodeProcess
 from tests.sim.cluster.parts.compacted import CompactedTopic
 from tests.sim.cluster.parts.growing import GrowingTopic
 from tests.sim.cluster.parts.rotting import RottingTopic
 from tests.sim.cluster.threads import Process, Scheduler, SimLoop
 from tests.sim.cluster.world import Options, World, run_world
+from tests.support.memory_files import MemoryFiles
 
 DIVERGES_AT = 80
 LOAD = 5
@@ -192,9 +198,50 @@ def test_the_running_node_is_made_of_production_objects() -> None:
     assert kinds <= made, kinds - made
 
 
+def test_after_an_event_that_nothing_was_looked_at_nothing_has_moved() -> None:
+    """Every event of every thread, on the way through a run with a part that does something to logs."""
+    world = World(5, Options(seconds=5, kinds=("kill", "isolate", "move"), parts=("compacted",)))
+    judge, watches = world.scheduler.after_event, world.checker._watches
+    looked, passed = [0], [0]
+
+    def look(process: Process, loop: SimLoop) -> None:
+        node = getattr(process, "node", None)
+        if process.is_touched or process.is_dead or node is None:
+            looked[0] += 1
+        elif isinstance(process, NodeProcess) and loop is process.data:
+            passed[0] += 1
+            known = watches[process.incarnation]
+            assert [watch.runner for watch in known] == [*node.replicas.runners.values()]
+            assert not any(watch.has_moved() for watch in known)
+            return
+        judge(process, loop)
+
+    world.scheduler.after_event = look
+    with pytest.MonkeyPatch.context() as patch:
+        # The loop of the data as well.
+        always = property(lambda self: True, lambda self, flag: None)
+        patch.setattr(SimLoop, "is_watched", always, raising=False)
+        problems = world.run()
+    assert problems == []
+    assert passed[0] > looked[0] > 1_000
+
+
+def test_nothing_is_left_of_a_run() -> None:
+    """Thousands of them share a process."""
+    # What is logged is kept until the test is over.
+    platform.quiet()
+    for seed in range(2):
+        run(Options(seconds=1), seed)
+    logging.disable(logging.NOTSET)
+    gc.unfreeze()
+    kinds = World, Scheduler, Process, MemoryFiles, Ledger, Node
+    assert [thing for thing in gc.get_objects() if isinstance(thing, kinds)] == []
+
+
 def test_the_patched_platform_is_put_back() -> None:
     before = {name: getattr(platform.wiring, name) for name in ("OsFiles", "die", "uuid", "socket")}
     run_world(1, Options(seconds=0.2))
+    assert all("__setattr__" not in vars(kind) for kind in platform.WATCHED)
     assert before == {name: getattr(platform.wiring, name) for name in before}
 
 

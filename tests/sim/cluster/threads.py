@@ -93,6 +93,7 @@ class Scheduler:
         """Hash over the sequence of events: equal in equal runs."""
         self.current: Process | None = None
         self.after_event: Callable[[Process, SimLoop], None] = lambda process, loop: None
+        """Called after an event of a loop that ``is_watched``, and of a process that ``is_touched``."""
         self._ready: deque[tuple[SimLoop, SimHandle]] = deque()
         self._timers: list[tuple[float, int, SimLoop, SimHandle]] = []
         self.tasks: list[weakref.ref[SimTask]] = []
@@ -192,7 +193,8 @@ class Scheduler:
                 loop.on_error(error)
             finally:
                 self.current = None
-            self.after_event(process, loop)
+            if loop.is_watched or process.is_touched:
+                self.after_event(process, loop)
 
     def set_running(self, loop: "SimLoop | None") -> None:
         """The loop that asyncio takes for the running one; telling it is dear, and mostly it knows."""
@@ -216,6 +218,8 @@ class Process:
         self.boot_s = scheduler.rng.uniform(1_000, 9_000)
         self.is_dead = False
         self.is_paused = False
+        self.is_touched = False
+        """Something may have changed that is looked at after events."""
         self.postponed: deque[tuple[SimLoop, SimHandle]] = deque()
         self.workers = SimLoop(self)
         self.make_loop: Callable[[Process], SimLoop] = SimLoop
@@ -274,6 +278,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.scheduler = process.scheduler
         self.number = process.scheduler.serial()
         self.is_ended = False
+        self.is_watched = False
+        """Every event is looked at."""
         self._woken_at = 0.0
 
     # What asyncio asks of a loop.
@@ -376,10 +382,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         """A callback raised."""
         if not self.process.is_dead:
             self.process.errors.append(error)
+            self.process.is_touched = True
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if not self.process.is_dead:
             self.process.errors.append(context.get("exception") or str(context["message"]))
+            self.process.is_touched = True
 
 
 def _settle(future: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:

@@ -140,6 +140,7 @@ class World:
         if type(process) is NodeProcess and not process.is_dead:
             try:
                 if loop is process.data:
+                    process.is_touched = False
                     self.checker.check_replicas(process)
                 else:
                     self.checker.check_core(process)
@@ -152,7 +153,9 @@ class World:
         """To the end, or to the first problem."""
         report, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
         # What was there before is none of the garbage that is looked for in the end.
-        gc.freeze()
+        is_first = not gc.get_freeze_count()
+        if is_first:
+            gc.freeze()
         try:
             with simulated(self.scheduler, self.wires, log_bytes_max=self.log_bytes_max):
                 self._spawn(self.director, self._direct)
@@ -161,7 +164,8 @@ class World:
             self.problems.append(repr(error))
         finally:
             self._bury()
-            gc.unfreeze()
+            if is_first:
+                gc.unfreeze()
             sys.unraisablehook = report
         return self.problems
 
