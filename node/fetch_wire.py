@@ -87,12 +87,14 @@ def parse_positions(raw: object) -> list[Position]:
         raise CorruptLogError("fetch: positions are not a list")
     positions = []
     for item in raw:
-        match item:
-            case [int(i), str(topic_id), int(p), int(epoch), int(offset), int(last)]:
-                positions.append(Position(i, topic_id, p, epoch, offset, last))
-            case _:
-                raise CorruptLogError("fetch: a position has the wrong shape")
+        # Not by a pattern: it would take ten times as long, and writers wait for this.
+        if type(item) is not list or [*map(type, item)] != _POSITION_TYPES:
+            raise CorruptLogError("fetch: a position has the wrong shape")
+        positions.append(Position(*item))
     return positions
+
+
+_POSITION_TYPES = [int, str, int, int, int, int]
 
 
 def parse_log_starts(raw: object) -> dict[int, int]:
