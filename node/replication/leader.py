@@ -377,15 +377,17 @@ class PartitionLeader:
         return self.isr.union(*(p.broker_ids for p in self.outstanding))
 
     def _maybe_advance(self) -> bool:
-        reached = self.stored_end
-        if reached <= self.high_watermark or not self.has_enough_in_sync:
+        if not self.has_enough_in_sync:
             return False
+        reached = self.stored_end
         for broker_id in self._counted:
             if broker_id == self.broker_id:
                 continue
             progress = self.followers.get(broker_id)
-            if progress is None or progress.stored_end <= self.high_watermark:
+            if progress is None:
                 return False
             reached = min(reached, progress.stored_end)
+        if reached <= self.high_watermark:
+            return False
         self.high_watermark = reached
         return True
