@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from immutables import Map
 
 from node.wiring import Node
 from raft_meta.machine.commands import CheckImage
-from raft_meta.machine.image import Image
+from raft_meta.machine.image import Image, Topic
 from raft_meta.machine.marks import Comparison, ImageMarks
+from storage.types import WallMs
 from tests.sim.cluster import platform
 from tests.sim.cluster.__main__ import run
-from tests.sim.cluster.invariants import Ledger
+from tests.sim.cluster.invariants import Ledger, ViolationError
 from tests.sim.cluster.machine import NodeProcess
 from tests.sim.cluster.parts.compacted import CompactedTopic
 from tests.sim.cluster.parts.growing import GrowingTopic
@@ -142,6 +144,27 @@ def test_partitions_are_added_and_records_deleted() -> None:
     assert part.clients.history.acknowledged > 5
     assert len([key for key in world.checker.ledgers if key[0] == part.clients.topic_id]) > 1
     assert any(part.clients.deleted.values())
+
+
+def test_partitions_that_are_gone_are_noticed_and_nodes_that_know_less_are_not() -> None:
+    [part] = World(1, Options(parts=("growing",))).parts
+    assert isinstance(part, GrowingTopic)
+    one = Topic(
+        topic_id="g",
+        name="growing",
+        partition_count=1,
+        replication_factor=3,
+        configs=Map(),
+        created_ms=WallMs(1),
+    )
+    two = replace(one, partition_count=2)
+    ids, later = Map({"growing": "g"}), Map({"g": two})
+    part.check_count(Image(index=5, topic_ids=ids, topics=later))
+    part.check_count(Image(index=4, topic_ids=ids, topics=Map({"g": one})))
+    with pytest.raises(ViolationError, match="had 2 partitions, and has 1"):
+        part.check_count(Image(index=6, topic_ids=ids, topics=Map({"g": one})))
+    with pytest.raises(ViolationError, match="had 2 partitions, and has 0"):
+        part.check_count(Image(index=7))
 
 
 def test_logs_are_compacted() -> None:

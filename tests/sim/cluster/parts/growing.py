@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from http_api.ports import NewTopic
 from node.partition_runner import PartitionRunner
-from raft_meta.machine.image import PartitionKey
+from raft_meta.machine.image import Image, PartitionKey
 from storage.errors import MilenaError, OffsetOutOfRangeError
 from tests.sim.cluster.invariants import ViolationError
 from tests.sim.cluster.parts.part import Part, TopicClients
@@ -128,6 +128,8 @@ class GrowingTopic(Part):
         super().__init__(world)
         self.clients: GrowingClients = GrowingClients(world)
         self._count = 0
+        self._index = 0
+        """Of the newest image that was counted in."""
 
     def topic(self) -> NewTopic:
         return NewTopic(
@@ -155,7 +157,18 @@ class GrowingTopic(Part):
         is_last = runner.leader_epoch == max(self.ledger(partition).leaders, default=-1)
         if runner.leader is not None and is_last and start < deleted:
             raise ViolationError(f"{where}: leads from {start}, and {deleted} was deleted")
-        count = self.clients.partition_count
+        self.check_count(self.world.checker.newest_image())
+
+    def check_count(self, image: Image) -> None:
+        """Partitions become no fewer with time. Whoever has applied most may be down: then there is nothing to say.
+
+        Raises:
+            ViolationError: they did.
+        """
+        if image.index < self._index:
+            return
+        topic = image.topic(TOPIC)
+        count, self._index = 0 if topic is None else topic.partition_count, image.index
         if count < self._count:
             raise ViolationError(f"{TOPIC} had {self._count} partitions, and has {count}")
         self._count = count
