@@ -48,6 +48,9 @@ class LocalReplicas:
     Invariants:
         A replica's files are made before the manifest lists it, and the manifest lists it before it serves or
         acknowledges anything: a listed replica without files is damaged, never new.
+        A replica is taken out only in the turn in which the newest image does not give it to this broker, and follows
+        nobody from the turn on in which that was first so. Whatever it acknowledged was then under leader epochs from
+        before it left, which count for nothing if it is given back.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class LocalReplicas:
         self._pool = pool
         self._clock = clock
         self._opened: dict[PartitionKey, OpenedLog] = {}
+        self._leaving: dict[PartitionKey, PartitionLog] = {}
+        """Taken out: they are to go from the manifest, then from the disk, before they may be made anew."""
         self._fetchers: ReplicaFetchers | None = None
         self._image: Image | None = None
         self._applied: Image | None = None
@@ -223,8 +228,11 @@ class LocalReplicas:
             broker_epoch=self.broker_epoch,
             brokers=image.brokers,
         )
+        me = self._context.broker_id
+        # One that left stays until its files are removed. Under this leader epoch it must say nothing: its leader may
+        # have seen it given back before we do, and would count records that are about to go.
         is_follower = (
-            runner.role is ReplicaRole.FOLLOWER and state.leader != self._context.broker_id
+            runner.role is ReplicaRole.FOLLOWER and state.leader != me and me in state.replicas
         )
         self.fetchers.assign(runner, state.leader if is_follower else None)
 
@@ -238,9 +246,9 @@ class LocalReplicas:
                 continue
             self._idle.clear()
             try:
-                await self._reconcile(image)
+                await self._reconcile()
             except DiskFullError as error:
-                logger.warning("replica not made: %s", error)
+                logger.warning("replicas not made or removed: %s", error)
                 await self._clock.sleep(1_000)
                 self._work.set()
             self._idle.set()
@@ -251,16 +259,24 @@ class LocalReplicas:
             await self._idle.wait()
             await self._clock.sleep(0)
 
-    async def _reconcile(self, image: Image) -> None:
-        broker_id = self._context.broker_id
-        wanted = {k for k, state in image.partitions.items() if broker_id in state.replicas}
-        for key in [k for k in (*self.runners, *self._opened) if k not in wanted]:
-            await self._remove(key)
-        missing = sorted(k for k in wanted if k not in self.runners)
+    async def _reconcile(self) -> None:
+        await self._remove_unwanted()
+        image, me = self._image, self._context.broker_id
+        assert image is not None, "reconciled without an image"
+        missing = sorted(
+            key
+            for key, state in image.partitions.items()
+            if me in state.replicas and key not in self.runners
+        )
         for first in range(0, len(missing), CREATED_AT_ONCE):
             await self._add(missing[first : first + CREATED_AT_ONCE], image)
-            if self._image is not None:
-                self._update_roles(self._image)
+            self._update_roles(self._image or image)
+
+    def _is_wanted(self, key: PartitionKey) -> bool:
+        """Whether the newest image gives us a replica."""
+        assert self._image is not None
+        state = self._image.partitions.get(key)
+        return state is not None and self._context.broker_id in state.replicas
 
     async def _add(self, keys: Sequence[PartitionKey], image: Image) -> None:
         loop = asyncio.get_running_loop()
@@ -301,19 +317,36 @@ class LocalReplicas:
             now_ms=self._clock.wall_ms(),
         )
 
-    async def _remove(self, key: PartitionKey) -> None:
-        runner = self.runners.pop(key, None)
-        opened = self._opened.pop(key, None)
-        log = opened.log if opened is not None else None
-        if runner is not None:
-            logger.info("replica removed partition=%s", runner.name)
-            self.fetchers.assign(runner, None)
+    async def _remove_unwanted(self) -> None:
+        """Take out what the newest image does not give us, then remove its files.
+
+        Files take their time, and what is given back meanwhile may be in sync soon: so all that leaves is taken out in
+        one turn, and nothing is taken out for what an earlier image said.
+
+        Raises:
+            DiskFullError: no room for the manifest; what was taken out goes with the next try.
+        """
+        closing: list[PartitionRunner] = []
+        for key in [k for k in (*self.runners, *self._opened) if not self._is_wanted(k)]:
+            runner, opened = self.runners.pop(key, None), self._opened.pop(key, None)
+            if runner is not None:
+                logger.info("replica removed partition=%s", runner.name)
+                self.fetchers.assign(runner, None)
+                closing.append(runner)
+                self._leaving[key] = runner.log
+            elif opened is not None:
+                self._leaving[key] = opened.log
+        for runner in closing:
             await runner.close(is_clean=False)
-            log = runner.log
-        assert log is not None
+        if not self._leaving:
+            return
         loop = asyncio.get_running_loop()
-        self._directory.remove_replica(*key)
-        await loop.run_in_executor(self._pool, log.delete)
+        keys = tuple(self._leaving)
+        # One write for all of them, as when they are made.
+        await loop.run_in_executor(self._pool, self._directory.remove_replicas, keys)
+        for key in keys:
+            await loop.run_in_executor(self._pool, self._leaving[key].delete)
+            del self._leaving[key]
 
     # -- housekeeping ----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from node.metrics import NodeCounts
 from node.partition_runner import ReplicaRole, RunnerContext
 from node.replicas import RESTING_TICKS, LocalReplicas
 from raft_meta.machine.commands import CreateTopic, DeleteTopic
+from raft_meta.machine.copies import replace
 from storage.data_directory import DataDirectory
 from storage.errors import CorruptLogError, DiskFailedError
 from storage.types import ReplicaHealth
@@ -95,6 +96,24 @@ class Host:
             CreateTopic(topic_id=topic_id, name=topic_id[:1], configs=(), placement=placement)
         )
         await settle(60)
+
+    def place(self, *placements: tuple[str, tuple[int, ...]]) -> None:
+        """The next image: partition 0 of these topics has these replicas, led by the first of them."""
+        image = self.replicas._image
+        assert image is not None
+        partitions = image.partitions
+        for topic_id, replicas in placements:
+            before = partitions[topic_id, 0]
+            after = replace(
+                before,
+                replicas=replicas,
+                isr=tuple(member for member in before.isr if member in replicas),
+                leader=replicas[0],
+                leader_epoch=before.leader_epoch + (not set(before.replicas) <= set(replicas)),
+                partition_epoch=before.partition_epoch + 1,
+            )
+            partitions = partitions.set((topic_id, 0), after)
+        self.replicas.on_image(replace(image, index=image.index + 1, partitions=partitions))
 
     async def stop(self, *, is_clean: bool = True) -> None:
         assert self.task is not None
@@ -201,6 +220,60 @@ class TestRemoving:
         await settle(60)
         assert order[0] == "rename"
         assert "remove" in order
+        await host.stop()
+        host.control.stop()
+
+    @virtual
+    async def test_all_that_leaves_is_taken_out_in_one_turn(self) -> None:
+        """Removing files takes its time: one that is given back meanwhile may be in sync when its turn would come."""
+        host = await Host().start()
+        await host.create(ONE, (2, 1))
+        await host.create(TWO, (2, 1))
+        runners = list(host.replicas)
+        host.pool.hold()
+        host.place((ONE, (2, 3)), (TWO, (2, 3)))
+        await settle()
+        assert not host.replicas.runners
+        host.place((TWO, (2, 3, 1)))
+        await settle()
+        assert not host.replicas.runners
+        host.pool.release()
+        await settle(60)
+        made = host.replicas.find(TWO, 0)
+        assert made is not None
+        assert made not in runners
+        assert set(host.replicas.runners) == {(TWO, 0)}
+        assert host.directory.replicas() == {(TWO, 0)}
+        await host.stop()
+        host.control.stop()
+
+    @virtual
+    async def test_who_left_follows_nobody_under_the_new_leader_epoch(self) -> None:
+        """Its leader may see it given back before it does, and would count what is about to be removed."""
+        host = await Host().start()
+        await host.create(ONE, (2, 1))
+        assert host.follows.leaders == {"a-0": 2}
+        host.place((ONE, (2, 3)))
+        assert host.replicas.find(ONE, 0) is not None
+        assert host.follows.leaders == {"a-0": None}
+        host.place((ONE, (2, 3, 1)))
+        assert host.follows.leaders == {"a-0": 2}
+        await host.stop()
+        host.control.stop()
+
+    @virtual
+    async def test_without_room_for_the_manifest_it_is_removed_later(self) -> None:
+        host = await Host().start()
+        await host.create(ONE, (2, 1))
+        host.files.capacity = host.files.used_bytes()
+        host.place((ONE, (2, 3)))
+        await settle(60)
+        assert not host.replicas.runners
+        assert host.directory.replicas() == {(ONE, 0)}
+        host.files.capacity = None
+        await after(1_500)
+        assert not host.directory.replicas()
+        assert not any(ONE in path for path in host.files.paths())
         await host.stop()
         host.control.stop()
 
