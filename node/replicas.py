@@ -279,17 +279,7 @@ class LocalReplicas:
         return state is not None and self._context.broker_id in state.replicas
 
     async def _add(self, keys: Sequence[PartitionKey], image: Image) -> None:
-        loop = asyncio.get_running_loop()
-        new = [key for key in keys if key not in self._opened]
-        made = await asyncio.gather(
-            *(
-                loop.run_in_executor(self._pool, self._create, image.topics[key[0]], key[1])
-                for key in new
-            )
-        )
-        # One write of the manifest for all of them: it is synced, and a topic may have many partitions.
-        await loop.run_in_executor(self._pool, self._directory.add_replicas, new)
-        logs = dict(zip(new, made, strict=True))
+        logs = await self._make([key for key in keys if key not in self._opened], image)
         for key in keys:
             topic = image.topics[key[0]]
             opened = self._opened.pop(key, None)
@@ -304,18 +294,53 @@ class LocalReplicas:
                 context=self._context,
             )
 
-    def _create(self, topic: Topic, partition: int) -> PartitionLog:
-        return PartitionLog.open(
-            self._files,
-            self._directory.partition_directory(topic.topic_id, partition),
-            config=log_config(topic_settings(topic)),
-            topic_id=topic.topic_id,
-            topic_name=topic.name,
-            partition=partition,
-            is_listed=False,
-            was_clean=False,
-            now_ms=self._clock.wall_ms(),
+    async def _make(
+        self, keys: Sequence[PartitionKey], image: Image
+    ) -> dict[PartitionKey, PartitionLog]:
+        """New replicas, their files and their lines in the manifest.
+
+        Raises:
+            DiskFullError: none was made, and nothing is left of them: they may be wanted elsewhere once there is room.
+        """
+        loop = asyncio.get_running_loop()
+        jobs = (
+            loop.run_in_executor(self._pool, self._create, image.topics[key[0]], key[1])
+            for key in keys
         )
+        # Each is waited for: one that is under way must not meet the next try.
+        made = await asyncio.gather(*jobs, return_exceptions=True)
+        logs = [log for log in made if isinstance(log, PartitionLog)]
+        failures = [error for error in made if isinstance(error, BaseException)]
+        # One that is more than a lack of room ends the node.
+        failures.sort(key=lambda error: isinstance(error, DiskFullError))
+        try:
+            if failures:
+                raise failures[0]
+            # One write of the manifest for all of them: it is synced, and a topic may have many partitions.
+            await loop.run_in_executor(self._pool, self._directory.add_replicas, keys)
+        except DiskFullError:
+            for log in logs:
+                await loop.run_in_executor(self._pool, log.delete)
+            raise
+        return dict(zip(keys, logs, strict=True))
+
+    def _create(self, topic: Topic, partition: int) -> PartitionLog:
+        path = self._directory.partition_directory(topic.topic_id, partition)
+        try:
+            return PartitionLog.open(
+                self._files,
+                path,
+                config=log_config(topic_settings(topic)),
+                topic_id=topic.topic_id,
+                topic_name=topic.name,
+                partition=partition,
+                is_listed=False,
+                was_clean=False,
+                now_ms=self._clock.wall_ms(),
+            )
+        except DiskFullError:
+            self._files.remove_tree(path)
+            raise
 
     async def _remove_unwanted(self) -> None:
         """Take out what the newest image does not give us, then remove its files.

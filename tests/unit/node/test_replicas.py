@@ -165,6 +165,46 @@ class TestMaking:
         host.control.stop()
 
     @virtual
+    async def test_what_finds_no_room_leaves_nothing_behind(self) -> None:
+        """It may be wanted elsewhere before there is room, and then nobody would look for it until the next start."""
+        host = await Host().start()
+        await host.create(ONE, (2, 3))
+        for room in range(0, 60_000, 500):
+            host.files.capacity = host.files.used_bytes() + room
+            host.place((ONE, (2, 3, 1)))
+            await settle(60)
+            host.place((ONE, (2, 3)))
+            await after(1_500)
+            assert not host.replicas.runners
+            assert not any(ONE in path for path in host.files.paths()), room
+        await host.stop()
+        host.control.stop()
+
+    @virtual
+    async def test_one_that_finds_no_room_takes_back_those_made_beside_it(self) -> None:
+        """None of them is listed: what nobody lists is not to lie around, nor be open."""
+        host = await Host().start()
+        await host.create(ONE, (2, 3), (2, 3), (2, 3))
+        image = host.replicas._image
+        assert image is not None
+        wanted = [
+            (key, replace(state, replicas=(2, 3, 1))) for key, state in image.partitions.items()
+        ]
+        host.files.capacity = host.files.used_bytes() + 20_000
+        host.replicas.on_image(
+            replace(image, index=image.index + 1, partitions=image.partitions.update(wanted))
+        )
+        await settle(60)
+        assert not host.replicas.runners
+        assert not host.directory.replicas()
+        assert not any(ONE in path for path in host.files.paths())
+        host.files.capacity = None
+        await after(1_500)
+        assert len(host.replicas.runners) == len(host.directory.replicas()) == 3
+        await host.stop()
+        host.control.stop()
+
+    @virtual
     async def test_any_other_failure_ends_the_node(self) -> None:
         host = await Host().start()
         host.files.fail_next_sync(ONE)
