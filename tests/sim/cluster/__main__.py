@@ -102,20 +102,24 @@ def outcomes(seeds: Iterable[int], options: Options, jobs: int) -> Iterator[Outc
 
 def run(options: Options, seed: int) -> Outcome:
     """One run, and nothing is left of it; what it raises is a problem like others."""
-    if not gc.get_freeze_count():
-        # Modules and what they hold: looked through after every run, they would be dearer than what is left of it.
-        gc.collect()
-        gc.freeze()
+    _freeze()
     outcome = _run(options, seed)
     # A world is full of cycles, and thousands of runs share a process.
     gc.collect()
     return outcome
 
 
+@functools.cache
+def _freeze() -> None:
+    """Modules and what they hold: looked through after every run, they would be dearer than what is left of it."""
+    gc.collect()
+    gc.freeze()
+
+
 def _run(options: Options, seed: int) -> Outcome:
     world = World(seed, options)
     try:
-        world.run()
+        world.run(is_frozen=True)
     except Exception:
         world.problems.append(traceback.format_exc())
     return Outcome(

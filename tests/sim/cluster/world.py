@@ -149,12 +149,11 @@ class World:
 
     # The run.
 
-    def run(self) -> list[str]:
-        """To the end, or to the first problem."""
+    def run(self, *, is_frozen: bool = False) -> list[str]:
+        """To the end, or to the first problem. ``is_frozen``: what was there before is out of ``gc``'s sight."""
         report, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
         # What was there before is none of the garbage that is looked for in the end.
-        is_first = not gc.get_freeze_count()
-        if is_first:
+        if not is_frozen:
             gc.freeze()
         try:
             with simulated(self.scheduler, self.wires, log_bytes_max=self.log_bytes_max):
@@ -164,7 +163,7 @@ class World:
             self.problems.append(repr(error))
         finally:
             self._bury()
-            if is_first:
+            if not is_frozen:
                 gc.unfreeze()
             sys.unraisablehook = report
         return self.problems
