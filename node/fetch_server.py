@@ -136,7 +136,7 @@ class FollowerSession:
         """Rings when the fetch that waits may have waited long enough; one timer for many fetches."""
         self._expiry_s = 0.0
         self._is_arriving = False
-        """A fetch has come, and will be answered or parked in the loop's next turn."""
+        """A fetch has come, and is answered or parked in the next turn, or when the disk was read for it."""
         self._is_woken = False
         """It must not be parked."""
         self._delayed: asyncio.TimerHandle | None = None
@@ -228,8 +228,12 @@ class FollowerSession:
 
     def arrive(self, go_on: Callable[[], None]) -> None:
         """A fetch has come; ``go_on`` is called in the loop's next turn."""
-        self._is_arriving, self._is_woken = True, False
+        self.notice_wakes()
         self._loop.call_soon(go_on)
+
+    def notice_wakes(self) -> None:
+        """From here on until ``may_park`` asks, while nothing is parked that could be woken."""
+        self._is_arriving, self._is_woken = True, False
 
     def may_park(self) -> bool:
         """Whether nobody called ``wake`` since the fetch came. It has arrived."""
@@ -427,10 +431,12 @@ class FetchServer:
     async def _answer_with_cold(
         self, session: FollowerSession, found: "_Found", wait_ms: int, max_bytes: int
     ) -> Reply:
+        session.notice_wakes()
         for index in found.cold:
             await self._read_cold(session, index, found)
         found.cold.clear()
-        if wait_ms > 0 and _may_wait(session, found.rows):
+        may_park = session.may_park()
+        if wait_ms > 0 and may_park and _may_wait(session, found.rows):
             session.put_back(found.rows)
             answer: Pending[Reply] = Pending()
             session.park(wait_ms, partial(self._answer, session, max_bytes), answer)

@@ -448,6 +448,29 @@ class TestVerdicts:
         assert fetch.done()
 
     @virtual
+    async def test_a_wake_that_comes_while_the_disk_is_read_is_not_lost(self) -> None:
+        served = Served()
+        served.write("a")
+        await settle()
+        for path in served.bench.files.paths():
+            served.bench.files.evict(path)
+        reading = asyncio.get_running_loop().create_future()
+
+        async def read(*_: object, **named: object) -> bytes:
+            await reading
+            return b""
+
+        served.bench.runner.read = read  # type: ignore[method-assign,assignment]
+        await served.ask((0, 1, 5), full=True)
+        fetch = served.request((0, 0, -1), wait_ms=60_000)
+        served.bench.runner.read_cached = lambda *_, **named: None  # type: ignore[method-assign]
+        await settle()
+        served.server.on_wake(FOLLOWER, {}, b"")
+        reading.set_result(None)
+        await settle()
+        assert fetch.done()
+
+    @virtual
     async def test_what_is_on_the_disk_alone_comes_behind_the_rest(self) -> None:
         served = Served(2)
         for partition, value in enumerate("ab"):
