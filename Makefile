@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Python on the compiled tree; on the sources with MILENA_PURE=1, or where there is no C compiler.
+RUN := $(BIN)/python build_support.py run
 STAMP := $(VENV)/.installed
 INPUT ?=
 KEEP ?=
@@ -15,7 +17,7 @@ SECONDS_EACH ?= 60
 DISK ?= dir
 NETWORK ?= none
 
-.PHONY: demo test test-moves test-spark test-helm loadtest bench lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
+.PHONY: demo compiled test test-moves test-spark test-helm loadtest bench lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
 
 .venv: $(STAMP)
 
@@ -26,7 +28,10 @@ $(STAMP): pyproject.toml requirements.lock
 	touch $(STAMP)
 
 demo: $(STAMP)  ## the main job on real input: produce, kill a leader, read back, check
-	$(BIN)/python -m loadtest.demo $(if $(INPUT),--input $(INPUT)) $(if $(KEEP),--keep)
+	$(RUN) -m loadtest.demo $(if $(INPUT),--input $(INPUT)) $(if $(KEEP),--keep)
+
+compiled: $(STAMP)  ## build/compiled/HASH: a copy whose hot modules are extensions in C; needs a C compiler
+	$(BIN)/python build_support.py
 
 test: $(STAMP)  ## unit, property, script, simulation and integration tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
@@ -41,10 +46,10 @@ test-helm: $(STAMP)  ## the chart: rendered, installed, upgraded, killed and sca
 	$(BIN)/python -m pytest tests/helm
 
 loadtest: $(STAMP)  ## one minute of locust on three nodes with a kill -9 in the middle; every acknowledged record is read back
-	$(BIN)/python -m loadtest $(LOADTEST_ARGS)
+	$(RUN) -m loadtest $(LOADTEST_ARGS)
 
 bench: $(STAMP)  ## every figure beside its peers, in rounds; BENCH_ARGS="--rows fetch --rounds 3", docs/performance.md
-	$(BIN)/python -m loadtest.bench $(BENCH_ARGS)
+	$(RUN) -m loadtest.bench $(BENCH_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -98,7 +103,7 @@ lock:  ## write requirements.lock anew from the newest versions that pyproject.t
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[node,spark,loadtest,demo,dev]'
 	{ echo '# Exact versions of everything that the environment holds; `make lock` writes it anew.'; \
-	  build/lock/bin/python -m pip freeze --disable-pip-version-check --exclude milena; } > requirements.lock
+	  build/lock/bin/python -m pip freeze --disable-pip-version-check --all --exclude pip --exclude milena; } > requirements.lock
 	rm -rf build/lock
 
 clean:

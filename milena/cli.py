@@ -36,6 +36,7 @@ from milena.commands.target import (
 )
 from milena.commands.topics import topics
 from milena.errors import ClientError
+from storage.build_kind import build_kind
 
 DEFAULT_URL = "http://127.0.0.1:8082"
 COMMAND_GROUP = "milena.commands"
@@ -108,7 +109,8 @@ def _stand_in(name: str, missing: str) -> click.Command:
               help="Any node of the cluster.")  # fmt: skip
 @click.option("--timeout", "timeout_s", default=TIMEOUT_S, show_default=True, metavar="SECONDS",
               type=click.FloatRange(min=0.1), help="Longest wait for an answer.")  # fmt: skip
-@click.version_option(version("milena"), prog_name="milena")
+@click.version_option(version("milena"), prog_name="milena",
+                      message=f"%(prog)s, version %(version)s ({build_kind()})")  # fmt: skip
 @click.pass_context
 def cli(ctx: click.Context, url: str, timeout_s: float) -> None:
     """A partitioned, replicated, append-only log over HTTP/JSON."""

@@ -1,6 +1,7 @@
 """What a node says to the person who started it, once it listens."""
 
 from node.config import NodeConfig
+from storage.build_kind import build_kind
 
 
 def announcement(config: NodeConfig, url: str) -> str:
@@ -15,6 +16,7 @@ def announcement(config: NodeConfig, url: str) -> str:
         f"Milena node {config.node_id} listens on {url}",
         f"  data directory  {config.data_dir.absolute()}",
         f"  peers           {_peers(config)}",
+        f"  build           {build_kind()}",
         f"  write           {produce}",
         f"  read            {read}",
     ]

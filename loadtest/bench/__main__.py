@@ -29,6 +29,7 @@ from loadtest.bench.targets import TARGETS, Target, judge
 from loadtest.local_cluster import ClusterError
 from milena import output
 from milena.errors import ClientError
+from storage.build_kind import build_kind
 
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 
@@ -52,6 +53,8 @@ def _machine(directory: Path) -> Machine:
     return Machine(
         cores=os.cpu_count() or 1,
         python=platform.python_version(),
+        # The nodes inherit the environment by which this process found its modules.
+        build=build_kind(),
         file_system=kind,
         is_disk_real=kind not in _MEMORY_FILE_SYSTEMS,
     )
@@ -147,7 +150,7 @@ def main(
         judge(target, stages[target.stage], is_disk_real=machine.is_disk_real) for target in chosen
     ]
     out.mkdir(parents=True, exist_ok=True)
-    title = f"{rounds} rounds of {seconds:g} s, {machine.cores} cores, {machine.file_system}"
+    title = f"{rounds} rounds of {seconds:g} s, {machine.build} nodes, {machine.cores} cores, {machine.file_system}"
     draw(outcomes, out / "bench.png", title=title)
     record = json.dumps(figures(outcomes, stages, machine), indent=2) + "\n"
     (out / "bench.json").write_text(record, encoding="utf-8")

@@ -17,6 +17,8 @@ class Machine:
 
     cores: int
     python: str
+    build: str
+    """Of the nodes: compiled or pure."""
     file_system: str
     is_disk_real: bool
 

@@ -9,6 +9,7 @@ import pytest
 
 from milena import cli
 from milena.commands.target import EXIT_UNKNOWN
+from storage.build_kind import build_kind
 from tests.support.fake_api import FakeApi
 from tests.support.http_server import serving
 
@@ -202,7 +203,9 @@ def test_an_unknown_command_exits_64(capsys):
 
 def test_version_is_printed(capsys):
     assert cli.run(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("milena, version ")
+    said = capsys.readouterr().out
+    assert said.startswith("milena, version ")
+    assert said.endswith(f" ({build_kind()})\n")
 
 
 def point(value):

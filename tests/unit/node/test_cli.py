@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from node import cli
 from node.announce import announcement
 from node.config import OPTIONS, NodeConfig, load_config
+from storage.build_kind import build_kind
 from storage.errors import StartupError
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def test_the_announcement_says_where_things_are_and_what_to_type_next():
     assert "Milena node 1 listens on http://h:1" in text
     assert "/data" in text
     assert "2=b:1, 3=c:1" in text
+    assert f"build           {build_kind()}" in text
     assert "curl -H 'Content-Type: application/vnd.kafka.json.v2+json' -d '{\"records\"" in text
     assert "http://h:1/topics/greetings/partitions/0/records?offset=earliest" in text
 

@@ -30,7 +30,7 @@ MET = Outcome(
     theirs=Spread(median=10000, least=1, greatest=2, count=5),
 )
 ABSENT = Outcome(target=TARGET, verdict=Verdict.ABSENT, note="theirs is not installed")
-MACHINE = Machine(cores=2, python="3.11", file_system="ext4", is_disk_real=True)
+MACHINE = Machine(cores=2, python="3.11", build="pure", file_system="ext4", is_disk_real=True)
 
 
 def test_a_row_shows_its_median_beside_floor_and_ambition():
@@ -65,6 +65,7 @@ def test_a_contender_shows_what_it_cost_and_one_that_failed_nothing():
 def test_the_record_holds_rows_and_every_sample():
     record = json.loads(json.dumps(figures([MET, ABSENT], _stages(), MACHINE)))
     assert record["machine"]["file_system"] == "ext4"
+    assert record["machine"]["build"] == "pure"
     assert [row["verdict"] for row in record["rows"]] == ["floor", "absent"]
     assert record["rows"][0]["value"]["median"] == 2.54321
     assert record["rows"][1]["value"] is None

@@ -1,0 +1,236 @@
+"""The hot modules as extensions in C: which they are, whether this machine can make them, and a tree that has them.
+
+The source is the reference and runs as it is. ``setup.py`` takes from here what a wheel is to hold; ``make compiled``,
+``make bench``, ``make loadtest`` and ``make demo`` take a tree for measurements from here:
+
+    python build_support.py                        makes the tree and prints where it is; exit 1 where it cannot be made
+    python build_support.py run -m loadtest.bench  Python on that tree; on the sources with MILENA_PURE=1, or where this
+                                                   machine cannot compile
+
+Nothing compiled ever lies beside the sources: the tree is a copy, which holds them too.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent
+TREES = ROOT / "build" / "compiled"
+"""One for each state of the sources, by its hash: what runs from one is not disturbed when the next is made."""
+TREES_KEPT = 3
+WORK = ROOT / "build" / "mypyc"
+"""What the compilers remember, so that the next build is shorter."""
+BUILT_BY = ("LICENSE", "README.md", "build_support.py", "pyproject.toml", "setup.py")
+SWITCH = "MILENA_COMPILED"
+"""Of a build: 1, compile or fail; auto, compile where it can be done; anything else, a pure wheel."""
+REMEMBERED = "MILENA_BUILD_CACHE"
+"""Of a build: where it keeps what the next one need not do again; absent: beside the sources."""
+PURE = "MILENA_PURE"
+"""Of the programs that are run from a tree: 1, from the sources."""
+GROUP = "milena"
+"""The library that holds all of the compiled code is called milena__mypyc."""
+
+
+class BuildError(Exception):
+    """The tree could not be made; the message says why."""
+
+
+def patterns() -> Sequence[str]:
+    """Of the modules to compile, from pyproject.toml; one behind an exclamation mark takes modules out again."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found: Sequence[str] = project["tool"]["milena"]["compiled"]
+    return found
+
+
+def compiled_modules() -> list[str]:
+    """Paths of the modules to compile, from the root.
+
+    Raises:
+        BuildError: a pattern fits nothing any more.
+    """
+    chosen: set[str] = set()
+    for pattern in patterns():
+        found = {p.relative_to(ROOT).as_posix() for p in ROOT.glob(pattern.removeprefix("!"))}
+        if not found:
+            raise BuildError(f"pyproject.toml: [tool.milena] compiled: {pattern} fits no module")
+        chosen = chosen - found if pattern.startswith("!") else chosen | found
+    # A package's own file is a docstring, and would make a library of its folder.
+    return sorted(path for path in chosen if not path.endswith("__init__.py"))
+
+
+def obstacle() -> str | None:
+    """Why this machine cannot compile; None: it can."""
+    if platform.python_implementation() != "CPython":
+        return "only CPython runs what mypyc makes"
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+    if shutil.which(compiler) is None:
+        return f"there is no C compiler ({compiler})"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        return "Python's headers are not installed"
+    for module in ("mypyc", "setuptools"):
+        if importlib.util.find_spec(module) is None:
+            return f"{module} is not installed"
+    return None
+
+
+def is_wanted(environment: Mapping[str, str], arguments: Sequence[str]) -> bool:
+    """This run of setup.py is to compile.
+
+    Raises:
+        BuildError: it has to, and this machine cannot.
+    """
+    # Only where a tree or a wheel is made: neither for questions about metadata, nor into the sources.
+    wish = environment.get(SWITCH, "")
+    if wish not in {"1", "auto"} or not {"build", "bdist_wheel"} & set(arguments):
+        return False
+    reason = obstacle()
+    if reason is not None and wish == "1":
+        raise BuildError(f"{SWITCH}=1, and {reason}")
+    if reason is not None:
+        print(f"milena: A PURE BUILD, NOTHING IS COMPILED: {reason}", file=sys.stderr)
+    return reason is None
+
+
+def extensions() -> list[Any]:
+    """What setuptools is to build, after mypyc has made C of it."""
+    from mypyc.build import mypycify  # noqa: PLC0415 - only where something is compiled
+
+    work = Path(os.environ.get(REMEMBERED) or WORK)
+    work.mkdir(parents=True, exist_ok=True)
+    options = ("--config-file", "pyproject.toml", "--cache-dir", str(work / "cache"))
+    return mypycify(
+        [*options, *compiled_modules()],
+        group_name=GROUP,
+        target_dir=str(work / "c"),
+        # Symbols for a debugger are four fifths of the size.
+        debug_level="0",
+    )
+
+
+def ensure_tree() -> Path:
+    """The tree, made anew if anything has changed since it was.
+
+    Raises:
+        BuildError: this machine cannot, or a compiler refused; what it said is on standard error.
+    """
+    reason = obstacle()
+    if reason is not None:
+        raise BuildError(reason)
+    WORK.mkdir(parents=True, exist_ok=True)
+    with _alone():
+        tree = TREES / state_of(ROOT)
+        if not tree.exists():
+            tree = _build()
+        now = time.time_ns()
+        os.utime(tree, ns=(now, now))
+        for old in sorted(TREES.iterdir(), key=lambda path: -path.stat().st_mtime_ns)[TREES_KEPT:]:
+            shutil.rmtree(old)
+    return tree
+
+
+def _build() -> Path:
+    """Make a tree of a copy of the sources, which may change meanwhile."""
+    source, new = WORK / "source", WORK / "new"
+    for left in (source, new):
+        shutil.rmtree(left, ignore_errors=True)
+    for path in _inputs(ROOT):
+        copy = source / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    tree = TREES / state_of(source)
+    done = subprocess.run(
+        [
+            *(sys.executable, "setup.py", "--quiet", "build", "--build-base", str(WORK)),
+            *("--build-temp", str(WORK / "o"), "--build-lib", str(new)),
+        ],
+        cwd=source,
+        env={**os.environ, SWITCH: "1", REMEMBERED: str(WORK)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.stderr.write(done.stdout)
+        raise BuildError(f"the compilers refused (exit {done.returncode})")
+    TREES.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(tree, ignore_errors=True)
+    new.rename(tree)
+    return tree
+
+
+def state_of(root: Path) -> str:
+    """A hash of everything that a build depends on."""
+    whole = hashlib.sha256(f"{sys.version} {platform.machine()} {version('mypy')}".encode())
+    for path in _inputs(root):
+        text = path.read_bytes()
+        whole.update(f"{path.relative_to(root).as_posix()} {len(text)} ".encode() + text)
+    return whole.hexdigest()[:12]
+
+
+def _inputs(root: Path) -> list[Path]:
+    """The files of a wheel, and those that say how it is made."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    found = [path for pattern in packages for path in root.glob(f"{pattern}/**/*.py")]
+    return sorted({*found, *(root / name for name in BUILT_BY)})
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No two builds at the same time."""
+    with (WORK / "lock").open("w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def environment_of(tree: Path) -> dict[str, str]:
+    """Variables under which Python, and whatever it starts, takes the packages from a tree and the rest from the root.
+
+    Without PYTHONSAFEPATH the working directory, which is often the root, would come first.
+    """
+    return {"PYTHONPATH": f"{tree}{os.pathsep}{ROOT}", "PYTHONSAFEPATH": "1"}
+
+
+def chosen_environment() -> dict[str, str]:
+    """Of the compiled tree, if it can be had and is not declined; nothing else: the sources."""
+    if os.environ.get(PURE) == "1":
+        print(f"pure: {PURE}=1", file=sys.stderr)
+        return {}
+    try:
+        return environment_of(ensure_tree())
+    except BuildError as error:
+        print(f"pure, not compiled: {error}", file=sys.stderr)
+        return {}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make the tree, or run Python on it."""
+    if arguments and arguments[0] == "run":
+        os.chdir(ROOT)
+        command = [sys.executable, *arguments[1:]]
+        os.execve(sys.executable, command, {**os.environ, **chosen_environment()})
+    try:
+        print(ensure_tree())
+    except BuildError as error:
+        print(f"not compiled: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The compiled tree, which must do what the sources do."""

@@ -1,0 +1,142 @@
+"""What is compiled, when, and what a machine does that cannot compile."""
+
+import pytest
+
+import build_support
+
+KINDS = """
+import importlib, pathlib, sys
+for path in sys.argv[1:]:
+    module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+    print(path, pathlib.Path(module.__file__).suffix, module.__file__)
+"""
+
+
+def packages():
+    return ("storage", "raft_meta", "http_api", "node", "milena")
+
+
+def sources():
+    return sorted(
+        path.relative_to(build_support.ROOT).as_posix()
+        for package in packages()
+        for path in (build_support.ROOT / package).rglob("*.py")
+        if path.name not in {"__init__.py", "__main__.py"}
+    )
+
+
+def test_every_module_of_the_tree_can_be_imported_and_those_that_are_listed_are_extensions(tree):
+    """A class that is not compiled cannot inherit from one that is: the module with it fails here."""
+    done = tree.run("-c", KINDS, *sources())
+    assert done.returncode == 0, done.stdout
+    found = {}
+    for line in done.stdout.splitlines():
+        path, suffix, where = line.split()
+        assert where.startswith(str(tree.path)), where
+        found[path] = suffix
+    assert {path for path, suffix in found.items() if suffix == ".so"} == {
+        *build_support.compiled_modules()
+    }
+
+
+def test_the_tree_says_what_it_is(tree):
+    done = tree.run("-m", "milena", "--version")
+    assert done.stdout.endswith(" (compiled)\n"), done.stdout
+
+
+def test_nothing_compiled_lies_beside_the_sources(tree):
+    assert not [
+        found for package in packages() for found in (build_support.ROOT / package).rglob("*.so")
+    ]
+    assert not list(build_support.ROOT.glob("*.so"))
+
+
+def test_a_tree_is_made_once_for_a_state_of_the_sources(monkeypatch, tmp_path):
+    made = []
+
+    def build():
+        tree = build_support.TREES / build_support.state_of(build_support.ROOT)
+        tree.mkdir(parents=True)
+        made.append(tree.name)
+        return tree
+
+    monkeypatch.setattr(build_support, "obstacle", lambda: None)
+    monkeypatch.setattr(build_support, "TREES", tmp_path / "trees")
+    monkeypatch.setattr(build_support, "WORK", tmp_path / "work")
+    monkeypatch.setattr(build_support, "_build", build)
+    for state in ("a", "a", "b", "a", "c", "d"):
+        monkeypatch.setattr(build_support, "state_of", lambda _, state=state: state)
+        assert build_support.ensure_tree().name == state
+    assert made == ["a", "b", "c", "d"]
+    left = {path.name for path in (tmp_path / "trees").iterdir()}
+    assert left == {"a", "c", "d"}, "the one that was used longest ago is gone"
+
+
+def test_the_state_of_the_sources_changes_with_any_of_them(tmp_path):
+    for folder in ("node", "loadtest"):
+        (tmp_path / folder).mkdir()
+    for name in build_support.BUILT_BY:
+        (tmp_path / name).write_bytes((build_support.ROOT / name).read_bytes())
+    source = tmp_path / "node" / "a.py"
+    source.write_text("A = 1\n", encoding="utf-8")
+    first = build_support.state_of(tmp_path)
+    assert build_support.state_of(tmp_path) == first
+    source.write_text("A = 2\n", encoding="utf-8")
+    second = build_support.state_of(tmp_path)
+    source.rename(source.with_name("b.py"))
+    assert len({first, second, build_support.state_of(tmp_path)}) == 3
+
+
+@pytest.mark.parametrize("arguments", [["setup.py", "build"], ["setup.py", "bdist_wheel"]])
+def test_a_build_compiles_only_when_asked_to(monkeypatch, arguments):
+    monkeypatch.setattr(build_support, "obstacle", lambda: None)
+    assert not build_support.is_wanted({}, arguments)
+    assert not build_support.is_wanted({"MILENA_COMPILED": "0"}, arguments)
+    assert build_support.is_wanted({"MILENA_COMPILED": "1"}, arguments)
+    assert build_support.is_wanted({"MILENA_COMPILED": "auto"}, arguments)
+
+
+@pytest.mark.parametrize("command", ["egg_info", "dist_info", "editable_wheel", "develop"])
+def test_nothing_is_compiled_for_a_question_or_into_the_sources(monkeypatch, command):
+    monkeypatch.setattr(build_support, "obstacle", lambda: None)
+    assert not build_support.is_wanted({"MILENA_COMPILED": "1"}, ["setup.py", command])
+
+
+def test_without_a_compiler_a_build_fails_or_says_that_it_is_pure(monkeypatch, capsys):
+    monkeypatch.setattr(build_support, "obstacle", lambda: "there is no C compiler (gcc)")
+    with pytest.raises(build_support.BuildError, match="no C compiler"):
+        build_support.is_wanted({"MILENA_COMPILED": "1"}, ["setup.py", "build"])
+    assert not build_support.is_wanted({"MILENA_COMPILED": "auto"}, ["setup.py", "build"])
+    assert "A PURE BUILD" in capsys.readouterr().err
+
+
+def test_a_machine_without_a_compiler_is_told_so(monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler -pthread")
+    assert build_support.obstacle() == "there is no C compiler (no-such-compiler)"
+    with pytest.raises(build_support.BuildError, match="no-such-compiler"):
+        build_support.ensure_tree()
+
+
+def test_measurements_run_from_the_sources_where_nothing_can_be_compiled(monkeypatch, capsys):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert build_support.chosen_environment() == {}
+    assert "pure, not compiled: there is no C compiler" in capsys.readouterr().err
+
+
+def test_measurements_run_from_the_sources_when_asked_to(monkeypatch):
+    monkeypatch.setenv("MILENA_PURE", "1")
+    assert build_support.chosen_environment() == {}
+
+
+def test_a_pattern_that_fits_nothing_is_an_error(monkeypatch):
+    monkeypatch.setattr(build_support, "patterns", lambda: ["storage/batch.py", "storage/no.py"])
+    with pytest.raises(build_support.BuildError, match=r"storage/no\.py fits no module"):
+        build_support.compiled_modules()
+
+
+def test_a_pattern_behind_an_exclamation_mark_takes_modules_out(monkeypatch):
+    monkeypatch.setattr(build_support, "patterns", lambda: ["storage/*.py", "!storage/b*.py"])
+    modules = build_support.compiled_modules()
+    assert "storage/segment.py" in modules
+    assert "storage/batch.py" not in modules
+    assert "storage/__init__.py" not in modules
