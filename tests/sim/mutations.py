@@ -430,6 +430,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         by="tests/unit/node/test_reads.py",
     ),
     Mutation(
+        name="left-is-silent",
+        guard="a replica that left acknowledges nothing while its files go",
+        module="node.replicas",
+        old="and state.leader != me and me in state.replicas",
+        new="and state.leader != me",
+        by="tests/unit/node/test_replicas.py",
+    ),
+    Mutation(
         name="vote-on-disk",
         guard="term and vote are written to the log",
         module="raft_meta.consensus.wal",

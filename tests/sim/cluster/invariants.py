@@ -8,7 +8,7 @@ were after the one before; whatever moved is judged:
 - Partitions: one leader a leader epoch; a leader's high watermark never falls and lies on records that every member of
   the committed isr has stored; what a high watermark has passed is recorded, and no replica's may ever pass
   anything else; nothing recorded ends up below a log's end with other bytes, or is truncated.
-- A copy that is damaged is never read.
+- A copy that is damaged is never read, and nobody removes one while it is in sync.
 
 ``check_replicas`` runs after every single event in which anything was assigned to an attribute of a replica's parts
 (``platform.WATCHED``), be it what was there before; ``check_core`` after every event of a Raft core's thread. Records
@@ -329,10 +329,17 @@ class Checker:
         self, process: "NodeProcess", runners: Mapping[PartitionKey, PartitionRunner]
     ) -> None:
         """Replicas that moved away: what they had stored counts for nobody."""
+        me = process.machine.node_id
         for watch in self._watches[process.incarnation]:
             if watch.key not in runners:
                 self._replicas[process.incarnation].pop(watch.key, None)
-                self.stored.pop((process.machine.node_id, watch.key), None)
+                self.stored.pop((me, watch.key), None)
+                state = self._newest.partitions.get(watch.key)
+                if state is not None and me in state.isr:
+                    raise ViolationError(
+                        f"node {me} removes partition {watch.key[1]} epoch {state.leader_epoch}, and is in the"
+                        f" isr {state.isr}"
+                    )
 
     def check_core(self, process: "NodeProcess") -> None:
         """Judge what moved in a node's Raft core."""

@@ -1,5 +1,6 @@
 """A few seeds of the simulation of a whole cluster; ``python -m tests.sim.cluster`` runs any number."""
 
+import asyncio
 import gc
 import importlib
 import logging
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
+from http_api.ports import ReassignmentRequest, ReplicaTarget
 from node.wiring import Node
 from raft_meta.machine.commands import CheckImage
-from raft_meta.machine.image import Image, Topic
+from raft_meta.machine.image import Image, Partition, Topic
 from raft_meta.machine.marks import Comparison, ImageMarks
 from storage.types import WallMs
 from tests.sim.cluster import platform
@@ -22,7 +24,7 @@ from tests.sim.cluster.parts.compacted import CompactedTopic
 from tests.sim.cluster.parts.growing import GrowingTopic
 from tests.sim.cluster.parts.rotting import RottingTopic
 from tests.sim.cluster.threads import Process, Scheduler, SimLoop
-from tests.sim.cluster.world import Options, World, run_world
+from tests.sim.cluster.world import TOPIC, Options, World, run_world
 from tests.support.memory_files import MemoryFiles
 
 DIVERGES_AT = 80
@@ -134,6 +136,44 @@ def test_replicas_move_between_voters_and_observers() -> None:
     placed = [state.replicas for state in world.checker._newest.partitions.values()]
     assert any({4, 5} & set(replicas) for replicas in placed), placed
     assert any("move" in line for line in world.lines)
+
+
+def test_what_is_given_back_while_files_of_others_go_is_whole() -> None:
+    """Files go slowly. What a node was to remove next is its own again, and in sync, when their turn comes."""
+    world = World(1, Options(observers=0, parts=()))
+
+    def states() -> list[Partition]:
+        return list(world.checker._newest.partitions.values())
+
+    async def move(*replicas: tuple[int, ...]) -> None:
+        targets = (
+            ReplicaTarget(topic=TOPIC, partition=partition, replicas=to)
+            for partition, to in enumerate(replicas)
+        )
+        world.faults._reassign(ReassignmentRequest(partitions=tuple(targets)))
+        await world.until(
+            lambda: all(
+                set(state.isr) == set(to) for state, to in zip(states(), replicas, strict=True)
+            ),
+            10,
+            f"the replicas are not {replicas}",
+        )
+
+    async def strike(seconds: float) -> None:
+        del seconds
+        before = [state.replicas for state in states()]
+        [idle] = {1, 2, 3} - {state.leader for state in states()}
+        process = world.machines[idle].process
+        assert process is not None
+        process.work_ms = lambda: (
+            1.0 if all(idle in state.replicas for state in states()) else 300.0
+        )
+        await move(*(tuple(n for n in replicas if n != idle) for replicas in before))
+        await move(*before)
+        await asyncio.sleep(2)
+
+    world.faults.strike = strike  # type: ignore[method-assign]
+    assert world.run() == [], world.lines
 
 
 def test_partitions_are_added_and_records_deleted() -> None:
