@@ -14,7 +14,7 @@ from node.option_kinds import Address
 from node.wiring import Ids, Node
 from raft_meta.machine.image import PartitionKey
 from storage.errors import FateUnknownError
-from tests.sim.cluster.platform import SimClock, net_loop
+from tests.sim.cluster.platform import CAN_WATCH, SimClock, net_loop
 from tests.sim.cluster.threads import Process, ProcessExitError, Scheduler, SimLoop
 from tests.sim.cluster.wires import MACHINE_PORT, Wires
 from tests.support.memory_files import Keep, MemoryFiles, SimulatedCrashError
@@ -48,7 +48,7 @@ class NodeProcess(Process):
         self.failure: BaseException | None = None
         self.data = self.loop()
         # What its events change says so: see ``platform.WATCHED``.
-        self.data.is_watched = False
+        self.data.is_watched = not CAN_WATCH
         self.incarnation = machine.world.next_incarnation()
 
     def loop(self) -> SimLoop:

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import logging
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -89,6 +90,11 @@ WATCHED = (
     log_compaction.LogCompaction,
 )
 """Of which replicas are made: whatever is assigned to an attribute of theirs, the checker looks after that event."""
+
+CAN_WATCH = not any(
+    (sys.modules[kind.__module__].__file__ or "").endswith(".so") for kind in WATCHED
+)
+"""Assignments inside of compiled modules tell nobody: then the checker looks after every event."""
 
 SMALL = 1 << 12
 """Rooms and steps of preallocation: as often as possible something grows, rolls and fills up."""
