@@ -20,10 +20,12 @@ class ImageParts:
 
     def have_changed(self, image: Image) -> bool:
         """Whether one of them is another one than at the last call; true the first time."""
-        before, self._seen = self._seen, self._parts_of(image)
-        return before is None or not all(map(_is_same, before, self._seen))
-
-
-def _is_same(before: object, after: object) -> bool:
-    # To compare maps by what is in them would be the work that this saves.
-    return before is after or (not isinstance(after, Map) and before == after)
+        before, after = self._seen, self._parts_of(image)
+        self._seen = after
+        if before is None:
+            return True
+        for was, part in zip(before, after, strict=True):
+            # To compare maps by what is in them would be the work that this saves.
+            if was is not part and (isinstance(part, Map) or was != part):
+                return True
+        return False

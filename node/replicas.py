@@ -9,6 +9,9 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from operator import attrgetter
+
+from immutables import Map
 
 from node.clock import Clock
 from node.fetcher import ReplicaFetchers
@@ -76,7 +79,9 @@ class LocalReplicas:
         self._fetchers: ReplicaFetchers | None = None
         self._image: Image | None = None
         self._applied: Image | None = None
-        self._parts = ImageParts("brokers", "topics", "partitions")
+        self._roles = ImageParts("brokers", "topics", "partitions")
+        self._places = ImageParts("brokers", "partitions")
+        """What says which replicas there are to be; a registration counts, since older images are not acted on."""
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._was_clean = False
@@ -193,28 +198,41 @@ class LocalReplicas:
         self._image = image
         if self.broker_epoch < 0 or image.index < self.broker_epoch:
             return
-        if self._parts.have_changed(image):
-            self._update_roles(image)
+        if self._roles.have_changed(image):
+            old = self._applied
+            if (
+                old is not None
+                and old.brokers is image.brokers
+                and old.partitions is image.partitions
+            ):
+                self._update_settings(old, image)
+            else:
+                self._update_roles(image)
+        if self._places.have_changed(image):
             self._work.set()
+
+    def _update_settings(self, old: Image, image: Image) -> None:
+        """Only topics changed: nobody's role is another, and of thousands of replicas a few have other settings."""
+        self._applied = image
+        # In an order that does not hang on hashes, so that a simulated run repeats.
+        for topic in sorted(_altered_topics(old, image), key=attrgetter("topic_id")):
+            for partition in range(topic.partition_count):
+                runner = self.runners.get((topic.topic_id, partition))
+                if runner is not None:
+                    self._give_role(runner, image, topic)
 
     def _update_roles(self, image: Image) -> None:
         old = self._applied
         self._applied = image
-        brokers = image.brokers
+        is_same_fleet = old is not None and old.brokers is image.brokers
+        altered = {topic.topic_id for topic in _altered_topics(old, image)}
         for key, runner in self.runners.items():
             state = image.partitions.get(key)
             if state is None:
                 continue
-            topic = image.topics[key[0]]
-            if (
-                old is not None
-                and old.partitions.get(key) is state
-                and old.topics.get(key[0]) is topic
-                and old.brokers is brokers
-                and runner.state is state
-            ):
+            if is_same_fleet and runner.state is state and key[0] not in altered:
                 continue
-            self._give_role(runner, image, topic)
+            self._give_role(runner, image, image.topics[key[0]])
         self._wake_role_waiters()
 
     def _give_role(self, runner: PartitionRunner, image: Image, topic: Topic) -> None:
@@ -415,3 +433,11 @@ class LocalReplicas:
             await runner.close(is_clean=is_clean)
         for opened in self._opened.values():
             opened.log.close(is_clean=is_clean)
+
+
+def _altered_topics(old: Image | None, image: Image) -> list[Topic]:
+    """Topics that are new or other ones than before."""
+    before: Map[str, Topic] = Map() if old is None else old.topics
+    if before is image.topics:
+        return []
+    return [topic for key, topic in image.topics.items() if before.get(key) is not topic]

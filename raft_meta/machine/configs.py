@@ -10,6 +10,7 @@ Driven by ``topics`` (validation), the API (listing) and the node (``TopicSettin
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from immutables import Map
 
@@ -393,6 +394,12 @@ def effective(topic: Topic) -> dict[str, ConfigValue]:
     return values
 
 
+@lru_cache(maxsize=16)
+def _defaults(replication_factor: int) -> Map[str, str]:
+    """What is in force where nothing was set."""
+    return Map({key.name: key.default(replication_factor) for key in _KEYS})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
     """A topic's configs in force, typed. Made once per change of a topic, not per request."""
@@ -427,7 +434,7 @@ class TopicSettings:
     @classmethod
     def of(cls, topic: Topic) -> "TopicSettings":
         """The settings of a topic; -1 (no limit) and what no time reaches become None."""
-        texts = {name: value.value for name, value in effective(topic).items()}
+        texts = {**_defaults(topic.replication_factor), **topic.configs}
 
         def limit(name: str) -> int | None:
             number = int(texts[name])

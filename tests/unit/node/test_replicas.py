@@ -1,15 +1,18 @@
 """Rules of the replicas that a node holds: made, found again, given roles, removed; never acting on an old image."""
 
 import asyncio
+from collections.abc import Awaitable
 from functools import partial
+from typing import Any
 
 import pytest
+from immutables import Map
 
 from node.fetcher import ReplicaFetchers
 from node.metrics import NodeCounts
-from node.partition_runner import ReplicaRole, RunnerContext
+from node.partition_runner import PartitionRunner, ReplicaRole, RunnerContext
 from node.replicas import RESTING_TICKS, LocalReplicas
-from raft_meta.machine.commands import CreateTopic, DeleteTopic
+from raft_meta.machine.commands import AlterConfigs, CreateTopic, DeleteTopic
 from raft_meta.machine.copies import replace
 from storage.data_directory import DataDirectory
 from storage.errors import CorruptLogError, DiskFailedError
@@ -390,6 +393,24 @@ class TestStarting:
         control.stop()
 
     @virtual
+    async def test_what_an_image_before_our_registration_gives_us_is_made_after_it(self) -> None:
+        """Replicas of the two images are the same: that one of them was not acted on is no reason to wait longer."""
+        host = await Host().start()
+        await host.create(ONE, (2, 3))
+        host.place((ONE, (2, 3, 1)))
+        image = host.replicas._image
+        assert image is not None
+        epoch = host.replicas.broker_epoch = image.index + 1
+        await settle(60)
+        assert not host.replicas.runners
+        again = replace(image.brokers[1], broker_epoch=epoch)
+        host.replicas.on_image(replace(image, index=epoch, brokers=image.brokers.set(1, again)))
+        await settle(60)
+        assert set(host.replicas.runners) == {(ONE, 0)}
+        await host.stop()
+        host.control.stop()
+
+    @virtual
     async def test_a_listed_replica_without_files_is_reported_damaged(self) -> None:
         host = await Host().start()
         await host.create(ONE, (1, 2))
@@ -443,6 +464,59 @@ class TestRoles:
         runner = host.replicas.runners[ONE, 0]
         assert runner.role is ReplicaRole.FOLLOWER
         assert host.follows.leaders["a-0"] == 2
+        await host.stop()
+        host.control.stop()
+
+    @virtual
+    async def test_a_change_of_configs_is_told_to_the_replicas_of_its_topic_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A node may hold thousands: its loop, which answers clients, would stand still for each such change."""
+        host = await Host().start()
+        await host.create(ONE, (1, 2), (2, 1), (2, 3))
+        await host.create(TWO, (1, 2))
+        told: list[str] = []
+        looks: list[None] = []
+        on_image, reconcile = PartitionRunner.on_image, LocalReplicas._reconcile
+
+        def hear(runner: PartitionRunner, *state: Any, **rest: Any) -> None:
+            told.append(runner.name)
+            on_image(runner, *state, **rest)
+
+        def look(replicas: LocalReplicas) -> Awaitable[None]:
+            looks.append(None)
+            return reconcile(replicas)
+
+        monkeypatch.setattr(PartitionRunner, "on_image", hear)
+        monkeypatch.setattr(LocalReplicas, "_reconcile", look)
+        monkeypatch.setattr(LocalReplicas, "_update_roles", pytest.fail)
+        await host.control.propose(AlterConfigs(topic_id=ONE, changes=(("flush.ms", "5"),)))
+        await settle(60)
+        assert (told, looks) == (["a-0", "a-1"], [])
+        assert [runner.settings.flush_ms for runner in host.replicas] == [5, 5, None]
+        await host.stop()
+        host.control.stop()
+
+    @virtual
+    async def test_a_change_of_configs_and_of_a_leader_in_one_image_are_both_told(self) -> None:
+        """Images in between may be skipped."""
+        host = await Host().start()
+        await host.create(ONE, (1, 2))
+        await host.create(TWO, (1, 2))
+        image = host.control.image
+        altered = replace(image.topics[ONE], configs=Map({"flush.ms": "5"}))
+        before = image.partitions[TWO, 0]
+        moved = replace(before, leader=2, leader_epoch=before.leader_epoch + 1)
+        host.replicas.on_image(
+            replace(
+                image,
+                index=image.index + 1,
+                topics=image.topics.set(ONE, altered),
+                partitions=image.partitions.set((TWO, 0), moved),
+            )
+        )
+        assert host.replicas.runners[ONE, 0].settings.flush_ms == 5
+        assert host.replicas.runners[TWO, 0].role is ReplicaRole.FOLLOWER
         await host.stop()
         host.control.stop()
 

@@ -133,6 +133,14 @@ def test_settings_are_typed_and_limits_may_be_none() -> None:
     assert settings.is_unclean_allowed is False
 
 
+@pytest.mark.parametrize(("replication_factor", "expected"), [(1, 1), (3, 2), (2, 1)])
+def test_settings_have_the_defaults_of_the_topics_replication_factor(
+    replication_factor: int, expected: int
+) -> None:
+    topic = replace(TOPIC, replication_factor=replication_factor)
+    assert TopicSettings.of(topic).min_insync_replicas == expected
+
+
 def test_settings_follow_what_was_set() -> None:
     changes = [
         ("flush.messages", "100"),
