@@ -12,7 +12,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from immutables import Map
 
 from node.clock import Clock
 from node.image_parts import ImageParts
@@ -34,7 +36,7 @@ from raft_meta.machine.commands import (
     StepReassignments,
     UnfenceBroker,
 )
-from raft_meta.machine.image import Broker, Image
+from raft_meta.machine.image import Broker, Image, Partition, PartitionKey, Topic
 from storage.errors import (
     MalformedRequestError,
     MilenaError,
@@ -85,6 +87,32 @@ class ControllerSettings:
     new_cluster_id: Callable[[], str]
 
 
+class _Peace(NamedTuple):
+    """What elections looked at when there was nothing to elect."""
+
+    brokers: Map[int, Broker]
+    partitions: Map[PartitionKey, Partition]
+    topics: Map[str, Topic]
+    with_unclean: bool
+    """Whether unclean elections were thought of."""
+    is_led: bool
+    """Every partition has a leader: whatever topics allow, there is nothing to elect."""
+
+    @classmethod
+    def of(cls, image: Image, *, with_unclean: bool) -> "_Peace":
+        """What there is to look at in the image."""
+        is_led = all(partition.leader is not None for partition in image.partitions.values())
+        return cls(image.brokers, image.partitions, image.topics, with_unclean, is_led)
+
+    def holds(self, image: Image, *, with_unclean: bool) -> bool:
+        """Whether another look would see the same. Persistent maps tell by their identity."""
+        return (
+            self.brokers is image.brokers
+            and self.partitions is image.partitions
+            and (self.is_led or (self.topics is image.topics and self.with_unclean == with_unclean))
+        )
+
+
 class Controller:
     """Runs on every node, works only where Raft leads. Owned by the data loop."""
 
@@ -116,8 +144,9 @@ class Controller:
         """Broker → its epoch, and an index of our image at which it was fenced already."""
         self._work = asyncio.Event()
         self._parts = ImageParts(
-            "brokers", "topics", "partitions", "controller_epoch", "feature_level", "voters"
+            "brokers", "partitions", "controller_epoch", "feature_level", "voters"
         )
+        self._topics: Map[str, Topic] | None = None
         self._preferred_ms = MonotonicMs(0)
         self._check_due_ms = clock.now_ms() + CHECK_IMAGE_MS
         self._reassigner = Reassigner(
@@ -125,10 +154,9 @@ class Controller:
         )
         self._lost_ms = clock.now_ms()
         """When this controller took over, or fenced a broker last."""
-        self._elected = ImageParts("brokers", "topics", "partitions")
-        self._at_peace: tuple[bool, bool] = (False, False)
-        """Whether what elections look at needed none when it was looked at last, and whether unclean ones were thought
-        of. Looking for elections in one of many partitions costs most of what an idle controller does."""
+        self._peace: _Peace | None = None
+        """What needed no election when it was looked at last. Looking for elections in one of many partitions costs
+        most of what an idle controller does."""
 
     @property
     def is_active(self) -> bool:
@@ -168,7 +196,13 @@ class Controller:
 
     def on_image(self, image: Image) -> None:
         """Something changed: look at once whether it needs a decision."""
-        if self._parts.have_changed(image):
+        before, self._topics = self._topics, image.topics
+        peace = self._peace
+        # Of a topic it matters only whether it allows unclean elections, and that only where somebody has no leader.
+        is_about_topics = before is not image.topics and not (
+            peace is not None and peace.is_led and peace.partitions is image.partitions
+        )
+        if self._parts.have_changed(image) or is_about_topics:
             self._work.set()
 
     def close(self) -> None:
@@ -484,13 +518,13 @@ class Controller:
     async def _elect(self) -> None:
         image = self._metadata.image
         with_unclean = self._clock.now_ms() - self._lost_ms >= UNCLEAN_PATIENCE_MS
-        if not self._elected.have_changed(image) and self._at_peace == (True, with_unclean):
+        if self._peace is not None and self._peace.holds(image, with_unclean=with_unclean):
             return
         changes = (
             *elections.plan_elections(image, with_unclean=with_unclean),
             *elections.plan_shrinks(image),
         )
-        self._at_peace = (not changes, with_unclean)
+        self._peace = None if changes else _Peace.of(image, with_unclean=with_unclean)
         await self._propose_changes(changes, "elect")
 
     async def _raise_level(self) -> None:

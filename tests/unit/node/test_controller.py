@@ -2,10 +2,16 @@
 
 import pytest
 
-from node.controller import CHECK_IMAGE_MS, CHECK_IMAGE_SHARE, PROBES_MAX
+from node.controller import (
+    CHECK_IMAGE_MS,
+    CHECK_IMAGE_SHARE,
+    PROBES_MAX,
+    UNCLEAN_PATIENCE_MS,
+)
 from node.peer import ProbeResult
-from raft_meta.machine import codec
+from raft_meta.machine import codec, elections
 from raft_meta.machine.commands import (
+    AlterConfigs,
     AlterIsr,
     CheckImage,
     ClaimController,
@@ -16,6 +22,7 @@ from raft_meta.machine.commands import (
     IsrMember,
     LeaderChange,
 )
+from raft_meta.machine.image import Image
 from storage.errors import (
     FeatureLevelError,
     MalformedRequestError,
@@ -365,6 +372,61 @@ class TestLeadership:
         assert control.partition().isr == (2,)
         await control.live(500)
         assert control.partition().leader == 2
+        control.stop()
+
+    @virtual
+    async def test_configs_of_a_topic_wake_nobody_while_every_partition_is_led(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They can only say who may lead where nobody does; all partitions would be looked through for each."""
+        control = await Control().start(1, 2)
+        await control.create((1, 2))
+        await control.live(300)
+        turns: list[Image] = []
+        plan = elections.plan_elections
+
+        def look(image: Image, *, with_unclean: bool) -> tuple[LeaderChange, ...]:
+            turns.append(image)
+            return plan(image, with_unclean=with_unclean)
+
+        monkeypatch.setattr(elections, "plan_elections", look)
+        await control.propose(AlterConfigs(topic_id=TOPIC_ID, changes=(("flush.ms", "5"),)))
+        assert not control.active._work.is_set()
+        await control.live(300)
+        assert turns == []
+        await control.live(SESSION_MS + 500, 1)
+        assert turns
+        assert control.partition().leader == 2
+        control.stop()
+
+    @virtual
+    async def test_a_topic_that_comes_to_allow_unclean_elections_gets_its_leader_at_once(
+        self,
+    ) -> None:
+        control = await Control().start(1, 2)
+        await control.create((2, 1), (1, 2))
+        await control.live(SESSION_MS + 500, 1)
+        await control.live(SESSION_MS + 500, 1, 2)
+        await control.live(UNCLEAN_PATIENCE_MS + 500, 2)
+        assert (control.partition().leader, control.partition().isr) == (None, (2,))
+        unclean = (("unclean.leader.election.enable", "true"),)
+        await control.propose(AlterConfigs(topic_id=TOPIC_ID, changes=unclean))
+        await settle()
+        assert control.partition().leader == 1
+        control.stop()
+
+    @virtual
+    async def test_an_unclean_election_comes_when_its_patience_ends_though_nothing_changes(
+        self,
+    ) -> None:
+        control = await Control().start(1, 2)
+        await control.create((2, 1), unclean_leader_election_enable="true")
+        await control.live(SESSION_MS + 500, 1)
+        await control.live(SESSION_MS + 500, 1, 2)
+        await control.live(1_000, 2)
+        assert (control.partition().leader, control.partition().isr) == (None, (2,))
+        await control.live(UNCLEAN_PATIENCE_MS, 2)
+        assert control.partition().leader == 1
         control.stop()
 
     @virtual
