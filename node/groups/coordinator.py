@@ -23,7 +23,7 @@ from node.groups.sessions import NEVER
 from node.groups.subscriptions import Subscriptions
 from node.metadata import MetadataStore
 from raft_meta.machine.coordinators import Coordinators
-from raft_meta.machine.image import Broker, Group, Image, Topic
+from raft_meta.machine.image import Broker, Group, Image, Partition, PartitionKey, Topic
 from storage.errors import NotCoordinatorError
 from storage.types import MonotonicMs
 
@@ -62,6 +62,7 @@ class GroupCoordinator:
         self._sequence = itertools.count()
         self._brokers: Map[int, Broker] = Map()
         self._topics: Map[str, Topic] = Map()
+        self._partitions: Map[PartitionKey, Partition] = Map()
         self._groups: Map[str, Group] = Map()
         self._made: set[str] = set()
         """Desks that somebody asked for since the last tick: nothing may have come of it."""
@@ -151,8 +152,13 @@ class GroupCoordinator:
             self._brokers = image.brokers
             self._recast(image)
             self._is_audit_due = True
-        if image.topics is not self._topics:
-            self._topics = image.topics
+        # Without a change of partitions no topic came, went or grew: only configs, and each desk would share everything
+        # out anew for nothing.
+        has_other_topics = (
+            image.topics is not self._topics and image.partitions is not self._partitions
+        )
+        self._topics, self._partitions = image.topics, image.partitions
+        if has_other_topics:
             for desk in self._desks.values():
                 desk.kick()
         if image.groups is not self._groups:

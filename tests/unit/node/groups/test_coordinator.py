@@ -13,6 +13,7 @@ from http_api.group_ports import (
     Reset,
     ResetTarget,
 )
+from node.groups.desk import GroupDesk
 from raft_meta.machine.coordinators import coordinator_of
 from storage.errors import (
     FateUnknownError,
@@ -267,6 +268,34 @@ async def test_growing_topics_and_new_ones_are_shared_out() -> None:
     await waiting
     await member.beat()
     assert member.owned == {("t", 0), ("t2", 0)}
+    await cluster.close()
+
+
+@virtual
+async def test_a_topic_that_grows_is_shared_out_and_one_with_other_configs_is_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each group's desk would work out all its assignments, on the loop that clients wait for."""
+    cluster = await started(1)
+    member = Member(cluster, "m1")
+    await member.beat()
+    kicked: list[str] = []
+    kick = GroupDesk.kick
+
+    def look(desk: GroupDesk) -> None:
+        kicked.append(desk.group_id)
+        kick(desk)
+
+    monkeypatch.setattr(GroupDesk, "kick", look)
+    admin = coordinator(cluster).admin
+    await admin.alter_configs("t", {"flush.ms": "5"}, is_validate_only=False)
+    await after(10)
+    assert kicked == []
+    await admin.add_partitions("t", 2)
+    await after(10)
+    assert set(kicked) == {"g"}
+    await member.beat()
+    assert member.numbers == [0, 1]
     await cluster.close()
 
 
