@@ -8,6 +8,7 @@ crosses the peer port: ``read``.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from http_api.ports import FetchRequest, FetchResult, PartitionOffsets
 from node.leaderships import Leaderships
@@ -48,6 +49,10 @@ COLD_READS_MAX = 1
 syncs that writers wait for, and the processor from who reads and writes at the end: with two at once, beside four
 readers, an acknowledgement took seven times as long as alone, with one four times. Each reads ahead."""
 
+COLD_REST_S_MAX = 0.05
+"""A disk on which writers' syncs were done during a cold read rests as long as that read took, and no longer than this:
+half of the disk is theirs."""
+
 GetTopic = Callable[[str], Awaitable[Topic]]
 
 
@@ -62,8 +67,11 @@ class ReadService:
         peer: PeerClient,
         topic_to_read: GetTopic,
         has_lease: Callable[[], bool] = lambda: True,
+        sync_count: Callable[[], int] = lambda: 0,
     ) -> None:
+        """``sync_count``: of logs, so far."""
         self._has_lease = has_lease
+        self._sync_count = sync_count
         self._metadata = metadata
         self._replicas = replicas
         self._peer = peer
@@ -156,15 +164,19 @@ class ReadService:
         if found is not None:
             return found
         await self._disk.acquire()
+        loop = asyncio.get_running_loop()
         # A thread reads on when its client has hung up: until it is done, it is one of those that read.
-        reading = asyncio.get_running_loop().create_task(
-            runner.read(offset, max_bytes=max_bytes, end_offset=end_offset)
-        )
-        reading.add_done_callback(self._on_read)
+        reading = loop.create_task(runner.read(offset, max_bytes=max_bytes, end_offset=end_offset))
+        reading.add_done_callback(partial(self._on_read, loop.time(), self._sync_count()))
         return await asyncio.shield(reading)
 
-    def _on_read(self, reading: "asyncio.Task[bytes]") -> None:
-        self._disk.release()
+    def _on_read(self, began_s: float, syncs_before: int, reading: "asyncio.Task[bytes]") -> None:
+        if self._sync_count() == syncs_before:
+            self._disk.release()
+        else:
+            loop = asyncio.get_running_loop()
+            rest_s = min(loop.time() - began_s, COLD_REST_S_MAX)
+            loop.call_later(rest_s, self._disk.release)
         if not reading.cancelled():
             # Whoever waited for it may be gone, and the error with it.
             reading.exception()

@@ -333,6 +333,7 @@ class Node:
             peer=self.peer,
             topic_to_read=self.admin.topic,
             has_lease=lambda: self.membership.has_lease,
+            sync_count=lambda: self.counts.syncs,
         )
         self.deletions = DeletionService(
             metadata=self.metadata,

@@ -208,6 +208,7 @@ class SimNode:
             peer=self.peer,  # type: ignore[arg-type]
             topic_to_read=self.admin.topic,
             has_lease=lambda: self.membership.has_lease,
+            sync_count=lambda: self.counts.syncs,
         )
         self.deletions = DeletionService(
             metadata=self.metadata,

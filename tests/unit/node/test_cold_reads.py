@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from node.partition_runner import PartitionRunner
-from node.reads import COLD_READS_MAX
+from node.reads import COLD_READS_MAX, COLD_REST_S_MAX
 from storage.errors import CorruptLogError
 from tests.support.nodes import Cluster, cluster_of
 from tests.support.overtaken import written
@@ -123,3 +123,30 @@ async def test_a_read_that_fails_makes_room_for_the_next() -> None:
         with pytest.raises(CorruptLogError):
             await tasks[0]
         assert values_of(await tasks[-1]) == ["a"]
+
+
+@virtual
+async def test_a_disk_that_syncs_for_writers_rests_as_long_as_a_cold_read_took() -> None:
+    async with cluster_of() as cluster:
+        node = cluster.nodes[LEADER]
+        disk, tasks = await readers_of(cluster, COLD_READS_MAX + 2)
+
+        async def synced_meanwhile(seconds: float) -> None:
+            disk.is_warm = True  # for the follower
+            await asyncio.sleep(seconds)
+            await node.write("t", "b")
+            disk.is_warm = False
+
+        await synced_meanwhile(0.02)
+        await disk.finish()
+        assert tasks[0].done(), "its own reader does not wait"
+        await asyncio.sleep(0.015)
+        assert disk.under_way == []
+        await asyncio.sleep(0.04)
+        assert len(disk.under_way) == COLD_READS_MAX
+        await synced_meanwhile(5)
+        await disk.finish()
+        await asyncio.sleep(COLD_REST_S_MAX + 0.001)
+        assert len(disk.under_way) == COLD_READS_MAX, "it rests no longer than that"
+        await disk.finish()
+        await asyncio.gather(*tasks)
