@@ -655,9 +655,19 @@ class PartitionLog:
         """Cut everything at and above ``offset``, durably; a batch that holds it goes as a whole.
 
         Raises:
-            CorruptLogError: the log is damaged before it.
-            DiskFailedError: stop the process.
+            DiskFailedError: stop the process; also where what is left is damaged, which the next start finds.
         """
+        try:
+            self._cut(offset)
+        except CorruptLogError as error:
+            # Going on after half of it, the log would answer retries by records that it has no more. Recovery reads
+            # what the cut has to read, from the same place on, and knows what to do with a damaged copy.
+            with self._lock:
+                self._generations.current += 1
+                self._replica.lower_checkpoint(offset)
+            raise DiskFailedError(f"cannot cut {self._name} at offset {offset}: {error}") from error
+
+    def _cut(self, offset: int) -> None:
         if offset >= self._log_end_offset and not self._has_remains:
             return
         self._compaction.void_above(offset)

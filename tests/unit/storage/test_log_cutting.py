@@ -8,9 +8,12 @@ from storage.batch import (
     decode_header,
 )
 from storage.errors import (
+    DiskFailedError,
     OffsetOutOfRangeError,
 )
+from storage.partition_log import PartitionLog
 from storage.replica_meta import META_NAME
+from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_name
 from storage.types import ReplicaHealth
 from tests.support.log_model import (
     DIRECTORY,
@@ -18,6 +21,7 @@ from tests.support.log_model import (
     SMALL,
     make_batch,
     open_log,
+    read_all,
     read_batches,
 )
 from tests.support.memory_files import MemoryFiles
@@ -26,6 +30,7 @@ from tests.support.small_logs import (
     append,
     bases,
     fill,
+    key,
 )
 
 
@@ -52,6 +57,63 @@ def test_truncation_is_durable_when_it_returns(files, log):
     log = open_log(files)
     assert log.log_end_offset == 20
     assert log.health is ReplicaHealth.SOUND
+
+
+def log_without_snapshots(files: MemoryFiles) -> PartitionLog:
+    """Several segments, the last two batches under keys; what a cut leaves of the writers is read from offset 0."""
+    log = open_log(files, is_listed=False)
+    fill(log, 30)
+    log.checkpoint(log.log_end_offset)
+    log.truncate_to(log.log_end_offset - 1)
+    assert not any(name.endswith(SNAPSHOT_SUFFIX) for name in files.list_directory(DIRECTORY))
+    append(log, make_batch(key=key(1)))
+    append(log, make_batch(key=key(2)))
+    log.sync()
+    return log
+
+
+def test_a_cut_that_meets_rotten_bytes_is_finished_by_the_next_start(files):
+    """It stops the process: half cut, the log would take a retry of what is gone for a duplicate."""
+    log = log_without_snapshots(files)
+    held = read_all(log)
+    files.flip_bit(f"{DIRECTORY}/{offset_name(0, LOG_SUFFIX)}", 900, 1)
+    with pytest.raises(DiskFailedError, match="cannot cut orders/3 at offset 58"):
+        log.truncate_to(58)
+    files.crash()
+    log = open_log(files)
+    assert log.health is ReplicaHealth.DAMAGED
+    assert log.idempotency_lookup(key(2).key_hash, NOW_MS) is None
+    rest = [b for b in held if log.log_end_offset <= decode_header(b).base_offset < 58]
+    log.append_as_follower(b"".join(rest))
+    log.sync()
+    log.mark_sound()
+    assert log.log_end_offset == 58
+    assert log.idempotency_lookup(key(1).key_hash, NOW_MS) is None
+    assert log.idempotency_lookup(key(2).key_hash, NOW_MS) is None
+
+
+@pytest.mark.parametrize("cut", [58, 59, 41])
+def test_wherever_bytes_rot_a_cut_is_whole_or_the_next_start_knows(cut):
+    sound = MemoryFiles()
+    log_without_snapshots(sound)
+    for base in bases(sound):
+        name = f"{DIRECTORY}/{offset_name(base, LOG_SUFFIX)}"
+        for byte in range(5, len(sound.read_bytes(name)), 97):
+            files = MemoryFiles()
+            log = log_without_snapshots(files)
+            files.flip_bit(name, byte, byte % 8)
+            try:
+                log.truncate_to(cut)
+            except DiskFailedError:
+                files.crash()
+                log = open_log(files)
+                if log.health is not ReplicaHealth.DAMAGED:
+                    # What rotted was cut: the same cut is not refused again and again.
+                    log.truncate_to(cut)
+            assert log.log_end_offset <= cut
+            assert log.idempotency_lookup(key(2).key_hash, NOW_MS) is None
+            is_kept = log.idempotency_lookup(key(1).key_hash, NOW_MS) is not None
+            assert is_kept == (log.log_end_offset == 59)
 
 
 def test_truncation_above_the_end_does_nothing(files, log):
