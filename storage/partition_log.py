@@ -64,7 +64,7 @@ from storage.scrub import Damage, SegmentScrub
 from storage.segment import SNAPSHOT_SUFFIX, Segment, offset_name
 from storage.segment_table import SegmentTable
 from storage.succession import check_succession, fit_filler, is_straddling
-from storage.tail import NO_TAIL, tail_of
+from storage.tail import NO_TAIL, TAIL_BYTES_MAX, Tail, tail_of
 from storage.tickets import CheckpointPlan, CheckpointTicket, Generations, SyncTicket
 from storage.truncation import remove_above, writers_at
 from storage.types import NO_OFFSET, ReplicaHealth
@@ -322,10 +322,14 @@ class PartitionLog:
         assert header.base_offset == self._log_end_offset, (header, self._log_end_offset)
         self._require_leader_epoch(header.leader_epoch)
         self._require_sizes((header,))
-        plan = AppendPlan(self._active, self._config)
-        plan.add(header, batch)
-        self._append(plan)
-        self._tail = tail_of(plan.runs[-1])
+        if self._is_next(header):
+            self._append_next(header, batch)
+        else:
+            plan = AppendPlan(self._active, self._config)
+            plan.add(header, batch)
+            self._append(plan)
+        if len(batch) <= TAIL_BYTES_MAX:
+            self._tail = Tail(header.base_offset, header.next_offset, batch)
 
     def append_as_follower(self, data: Buffer) -> int:
         """Append whole batches as the leader sent them; returns the new log end.
