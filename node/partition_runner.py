@@ -214,6 +214,8 @@ class PartitionRunner:
             return
         if state.leader_epoch != self.leader_epoch or state.leader != self.leader_id:
             is_later = state.leader_epoch > self.leader_epoch
+            # Restored, and elected before we heard that we are in sync: nobody else leads in this epoch.
+            self._maybe_mark_sound(state)
             self._change_role(state, broker_epoch)
             damage = self.damage
             if is_later and damage is not None and self._following.maybe_give_up(damage, state):

@@ -803,6 +803,21 @@ class TestDamageFound:
         assert bench.runner.high_watermark == 1
 
     @virtual
+    async def test_a_restored_copy_that_is_elected_at_once_leads(self) -> None:
+        """Its last leader was gone before it heard that it is in sync: nobody else would lead in this epoch."""
+        bench, source = await self.damaged(), leading()
+        source.log.append_as_leader([batch(v) for v in "abcd"], leader_epoch=5, now_ms=1)
+        bench.image(leaders.partition((2, 3), leader=2, leader_epoch=6, partition_epoch=8))
+        assert bench.log.health is ReplicaHealth.DAMAGED
+        rest = source.log.read_span(1, max_bytes=1 << 20)
+        bench.runner.append_as_follower(rest, leader_epoch=6)
+        bench.image(leaders.partition((1, 2), leader=None, leader_epoch=7, partition_epoch=9))
+        assert bench.log.health is ReplicaHealth.DAMAGED
+        bench.image(leaders.partition((1,), leader=1, leader_epoch=8, partition_epoch=10))
+        assert bench.log.health is ReplicaHealth.SOUND
+        assert bench.runner.role is ReplicaRole.LEADER
+
+    @virtual
     async def test_a_copy_is_not_cut_within_a_leader_epoch(self) -> None:
         """Its leader may know a position by now that it would lose."""
         bench = await self.damaged()
