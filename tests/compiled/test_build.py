@@ -4,52 +4,6 @@ import pytest
 
 import build_support
 
-KINDS = """
-import importlib, pathlib, sys
-for path in sys.argv[1:]:
-    module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
-    print(path, pathlib.Path(module.__file__).suffix, module.__file__)
-"""
-
-
-def packages():
-    return ("storage", "raft_meta", "http_api", "node", "milena")
-
-
-def sources():
-    return sorted(
-        path.relative_to(build_support.ROOT).as_posix()
-        for package in packages()
-        for path in (build_support.ROOT / package).rglob("*.py")
-        if path.name not in {"__init__.py", "__main__.py"}
-    )
-
-
-def test_every_module_of_the_tree_can_be_imported_and_those_that_are_listed_are_extensions(tree):
-    """A class that is not compiled cannot inherit from one that is: the module with it fails here."""
-    done = tree.run("-c", KINDS, *sources())
-    assert done.returncode == 0, done.stdout
-    found = {}
-    for line in done.stdout.splitlines():
-        path, suffix, where = line.split()
-        assert where.startswith(str(tree.path)), where
-        found[path] = suffix
-    assert {path for path, suffix in found.items() if suffix == ".so"} == {
-        *build_support.compiled_modules()
-    }
-
-
-def test_the_tree_says_what_it_is(tree):
-    done = tree.run("-m", "milena", "--version")
-    assert done.stdout.endswith(" (compiled)\n"), done.stdout
-
-
-def test_nothing_compiled_lies_beside_the_sources(tree):
-    assert not [
-        found for package in packages() for found in (build_support.ROOT / package).rglob("*.so")
-    ]
-    assert not list(build_support.ROOT.glob("*.so"))
-
 
 def test_a_tree_is_made_once_for_a_state_of_the_sources(monkeypatch, tmp_path):
     made = []

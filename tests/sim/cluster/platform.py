@@ -292,7 +292,12 @@ def _defaults(log_bytes_max: int) -> list[tuple[dict[str, Any], str, object]]:
         (log_config.LogConfig.__init__, "preallocate_bytes", SMALL),
         (log_config.LogConfig.__init__, "checkpoint_bytes", 4 * SMALL),
     ]
-    return [(function.__kwdefaults__, name, value) for function, name, value in functions]
+    # A compiled function keeps its defaults to itself: there, production's sizes hold.
+    return [
+        (function.__kwdefaults__, name, value)
+        for function, name, value in functions
+        if hasattr(function, "__kwdefaults__")
+    ]
 
 
 @contextlib.contextmanager
