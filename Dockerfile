@@ -3,23 +3,32 @@
 #   docker build --tag milena:0.1.0 .
 #
 # Arguments: PYTHON_IMAGE, a slim Python 3.11 or later on Debian, best pinned by its digest
-# (docker.io/library/python:3.11-slim@sha256:...); VERSION, REVISION and CREATED for the labels.
+# (docker.io/library/python:3.11-slim@sha256:...); BUILD_IMAGE, the same with gcc and Python's headers, of which nothing
+# stays; MILENA_COMPILED, auto: the hot modules are compiled where there is a compiler, 1: or the build fails, 0: they are
+# not; VERSION, REVISION and CREATED for the labels.
 # Without network in the build: put the wheels into build/wheelhouse first, as docs/kubernetes.md says.
 ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim
+ARG BUILD_IMAGE=docker.io/library/python:3.11
 
 # Exactly what requirements.lock pins, and of that only what the node needs.
-FROM ${PYTHON_IMAGE} AS wheels
+FROM ${BUILD_IMAGE} AS wheels
+ARG MILENA_COMPILED=auto
 WORKDIR /source
 COPY requirements.lock build/wheelhous[e] /given/
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py build_support.py README.md LICENSE ./
 COPY storage storage
 COPY raft_meta raft_meta
 COPY http_api http_api
 COPY node node
 COPY milena milena
+# What the node needs comes first: mypyc reads its types. The last wheel says which build it is while it is made.
 RUN if ls /given/*.whl > /dev/null 2>&1; then export PIP_NO_INDEX=1 PIP_FIND_LINKS=/given; fi && \
+    export PIP_NO_CACHE_DIR=1 PIP_CONSTRAINT=/given/requirements.lock && \
     python3 -m venv /pip && \
-    /pip/bin/python -m pip wheel --no-cache-dir --constraint /given/requirements.lock --wheel-dir /wheelhouse '.[node]'
+    MILENA_COMPILED=0 /pip/bin/python -m pip wheel --wheel-dir /wheelhouse '.[node]' && \
+    rm -rf /wheelhouse/milena-*.whl build && \
+    /pip/bin/python -m pip install /wheelhouse/*.whl mypy setuptools wheel && \
+    /pip/bin/python -m pip wheel --verbose --no-build-isolation --no-deps --wheel-dir /wheelhouse .
 
 FROM ${PYTHON_IMAGE} AS environment
 COPY --from=wheels /wheelhouse /wheelhouse

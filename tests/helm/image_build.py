@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,9 +19,12 @@ from typing import Any, cast
 from tests.helm.charts import ROOT
 
 BASE = "localhost/python-base:test"
+BUILD_BASE = "localhost/python-build:test"
 IMAGE = "localhost/milena:test"
 VERSION = "9.9.9"
 PACKAGES = ("python3", "python3-venv", "ca-certificates")
+COMPILER = ("gcc", "libc6-dev", "python3-dev")
+"""What the stage that makes wheels has besides."""
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 LEFT_BEHIND = {".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", "build"}
 """Folders of a work tree that are too large to copy; the rest is copied, for .dockerignore to leave out."""
@@ -73,11 +77,19 @@ def build_image(work: Path) -> BuiltImage:
     """Base, wheels, image, unpacked; all of it under ``work``, but for what buildah unmounts at its end."""
     buildah = _buildah(work)
     build = (*buildah, "bud", "--isolation", "chroot", "--pull-never", "--quiet")
-    run(*build, "--tag", BASE, str(_base_context(work / "base")))
+    run(*build, "--tag", BASE, str(_base_context(work / "base", PACKAGES)))
+    run(*build, "--tag", BUILD_BASE, str(_base_context(work / "build", (*PACKAGES, *COMPILER))))
     context = _context(work / "context")
     _fetch_wheels(context)
     run(
-        *(*build, "--build-arg", f"PYTHON_IMAGE={BASE}", "--build-arg", f"VERSION={VERSION}"),
+        *(
+            *build,
+            "--build-arg",
+            f"PYTHON_IMAGE={BASE}",
+            "--build-arg",
+            f"BUILD_IMAGE={BUILD_BASE}",
+        ),
+        *("--build-arg", f"VERSION={VERSION}", "--build-arg", "MILENA_COMPILED=1"),
         *("--tag", IMAGE, str(context)),
     )
     layout, bundle = work / "layout", work / "bundle"
@@ -96,10 +108,10 @@ def _buildah(work: Path) -> tuple[str, ...]:
     return (*store, "--storage-driver", "overlay")
 
 
-def _base_context(folder: Path) -> Path:
+def _base_context(folder: Path, packages: Sequence[str]) -> Path:
     folder.mkdir(parents=True)
     run(
-        *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}"),
+        *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}"),
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT),
         *(platform.freedesktop_os_release()["VERSION_CODENAME"], str(folder / "base.tar")),
     )
@@ -124,7 +136,7 @@ def _fetch_wheels(context: Path) -> None:
     wheels = context / "build" / "wheelhouse"
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check")
     lock = ("--constraint", "requirements.lock", "--wheel-dir", str(wheels))
-    run(*pip, *lock, ".[node]", "setuptools>=77", "wheel", cwd=context)
+    run(*pip, *lock, ".[node]", "mypy", "setuptools>=77", "wheel", cwd=context)
     # Only what the image is to build by itself is taken away again.
     for built in wheels.glob("milena-*.whl"):
         built.unlink()

@@ -101,7 +101,7 @@ def test_the_image_holds_the_node_and_nothing_of_spark_tests_or_pip(image: Built
     assert {"node", "http_api", "raft_meta", "storage", "milena", "aiohttp", "uvloop"} <= packages
     unwanted = {
         *("pyspark", "py4j", "pyarrow", "pandas", "locust", "gevent", "matplotlib", "pytest"),
-        *("pip", "setuptools", "spark_ext", "loadtest", "tests"),
+        *("pip", "setuptools", "mypy", "mypyc", "spark_ext", "loadtest", "tests"),
     }
     assert not packages & unwanted
 
@@ -118,6 +118,16 @@ def test_every_package_is_of_the_pinned_version(image: BuiltImage) -> None:
     assert {plain(name): version for name, version in versions.items()} == {
         plain(name): pins[plain(name)] for name in versions
     }
+
+
+def test_the_hot_modules_are_compiled_and_no_compiler_is_left(
+    image: BuiltImage, node: ImageNode
+) -> None:
+    assert (site_packages(image) / "storage" / "batch.py").exists(), "for tracebacks"
+    assert list((site_packages(image) / "storage").glob("batch.*.so"))
+    assert not (image.root / "usr/bin/gcc").exists()
+    assert node.run("milena", "--version").stdout.endswith("(compiled)\n")
+    assert "build           compiled" in node.output()
 
 
 def test_nothing_else_of_the_work_tree_got_in(image: BuiltImage) -> None:
