@@ -475,16 +475,15 @@ class ProduceService:
                 )
             except FateUnknownError as error:
                 unknown = error
-                left = min(SUCCESSOR_WAIT_MS, int(deadline - self._clock.now_ms()))
-                if not is_recognised or left <= 0:
-                    raise
-                if not await self._leader_moved(topic, partition, leader_epoch, left):
-                    raise
             except MilenaError as error:
                 # This try wrote nothing, but an earlier one may have.
                 if unknown is None:
                     raise
                 raise unknown from error
+            left = min(SUCCESSOR_WAIT_MS, int(deadline - self._clock.now_ms()))
+            is_open = not is_recognised or left <= 0
+            if is_open or not await self._leader_moved(topic, partition, leader_epoch, left):
+                raise unknown
 
     async def _append_once(
         self,
@@ -501,6 +500,7 @@ class ProduceService:
         patience = self._clock.now_ms() + min(LEADER_WAIT_MS, timeout_ms)
         while True:
             seen_epoch = -1
+            failed: MilenaError
             try:
                 state = self._metadata.image.partition(topic.topic_id, partition)
                 if state is None:
@@ -521,15 +521,16 @@ class ProduceService:
                     state.leader, state.leader_epoch, topic, partition, batch, acks, left
                 )
             except (NotLeaderError, NoLeaderError, PeerUnreachableError) as error:
-                # Who is cut off will not hear of another leader.
-                is_hopeful = self._membership.has_lease
-                left = max(0, min(patience, deadline) - self._clock.now_ms()) if is_hopeful else 0
-                if not await self._leader_moved(topic, partition, seen_epoch, left):
-                    raise NoLeaderError(
-                        f"{topic.name}-{partition}: {error.message}; nothing was written"
-                        if isinstance(error, PeerUnreachableError)
-                        else error.message
-                    ) from error
+                failed = error
+            # Who is cut off will not hear of another leader.
+            is_hopeful = self._membership.has_lease
+            left = max(0, min(patience, deadline) - self._clock.now_ms()) if is_hopeful else 0
+            if not await self._leader_moved(topic, partition, seen_epoch, left):
+                raise NoLeaderError(
+                    f"{topic.name}-{partition}: {failed.message}; nothing was written"
+                    if isinstance(failed, PeerUnreachableError)
+                    else failed.message
+                ) from failed
 
     async def _leader_moved(
         self, topic: Topic, partition: int, leader_epoch: int, timeout_ms: float
