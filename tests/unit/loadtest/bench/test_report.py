@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.bench.__main__ import file_system_of
+from loadtest.bench.__main__ import file_system_of, interpreter_of
 from loadtest.bench.chart import draw
 from loadtest.bench.report import Machine, contender_table, exit_code, figures, table
 from loadtest.bench.samples import Quantity, Rounds, Sample, Spread
@@ -106,3 +106,15 @@ def test_the_file_system_is_that_of_the_nearest_mount():
     assert file_system_of(Path("/dev/shm/xy"), mounts) == "tmpfs"
     assert file_system_of(Path("/dev/shm/x/y"), mounts) == "xfs"
     assert file_system_of(Path("/home"), "") == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("configured", "maps", "said"),
+    [
+        ("'--enable-shared'", "/opt/lib/libpython3.11.so.1.0\n", "3.11.7, built without a profile"),
+        ("'--enable-shared' '--enable-optimizations'", "/opt/lib/libpython3.11.so.1.0\n", "3.11.7"),
+        ("'--enable-shared'", "/usr/bin/python3.11\n", "3.11.7"),
+    ],
+)
+def test_a_report_says_when_the_interpreter_is_a_slow_build(configured, maps, said):
+    assert interpreter_of("3.11.7", configured, maps) == said
