@@ -19,9 +19,11 @@ What is told when:
 - Partitions sync side by side, and each is told as soon as it is stored, whatever becomes of the others.
 - Where there is nothing to tell yet and a *short* sync is under way, the next fetch is held until one has ended: its
   writers wait for just that position, and a fetch ahead of it would cost each of them a round trip.
-- For a *long* sync, of the megabyte of a replica that catches up, no fetch is held: it leaves without that position, so
-  that records of other partitions can come meanwhile. Only when as much as a whole answer holds is unsynced is the
+- For a *long* sync, of half a megabyte of a replica that catches up, no fetch is held: it leaves without that position,
+  so that records of other partitions can come meanwhile. Only when as much as a whole answer holds is unsynced is the
   next fetch held.
+- A replica that catches up leaves the disk to others: after a long sync in which short ones were done, it rests as long
+  as that took, and is told, so that it gets more, only then.
 - What there is to tell while a fetch is parked wakes it (``FETCH_WAKE``), once: it comes back, and the next one tells.
 """
 
@@ -35,7 +37,8 @@ from functools import partial
 from http_api.pending import Pending
 from node.clock import Clock
 from node.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row, parse_rows
-from node.followed import SHORT_SYNC_BYTES, Followed, FollowedPartitions
+from node.followed import Followed, FollowedPartitions
+from node.group_commit import SHORT_SYNC_BYTES
 from node.partition_runner import PartitionRunner
 from node.peer import PeerClient, PeerLostError, PeerUnreachableError
 from node.peer_codec import Channel, Fields
@@ -55,6 +58,10 @@ each time."""
 
 ANSWER_MARGIN_MS = 1_000
 """How long past the agreed wait an answer may take before the connection counts as dead."""
+
+REST_S_MAX = 0.05
+"""How long a replica that catches up leaves the disk to others after a long sync: as long as that took, and no longer
+than this, as cold reads do. Alone on the disk it does not rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +91,7 @@ class LeaderFetcher:
     Invariants:
         - ``_asked`` is there if and only if the phase is ASKING;
         - a partition with something to tell is in the changed ones until a fetch has told it;
-        - one that is in there, and not stored, has somebody who calls back when it is.
+        - one that is in there, and not stored, or resting, has somebody who calls back when that is over.
     """
 
     def __init__(
@@ -97,9 +104,12 @@ class LeaderFetcher:
         broker_epoch: Callable[[], int],
         next_session_id: Callable[[], int],
         has_room: Callable[[], bool] = lambda: True,
+        short_syncs: Callable[[], int] = lambda: 0,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
+        """``short_syncs``: how many this node has done, of all its logs."""
         self._has_room = has_room
+        self._short_syncs = short_syncs
         self._on_failure = on_failure
         self.leader_id = leader_id
         self._peer = peer
@@ -210,6 +220,8 @@ class LeaderFetcher:
         """Those that have a position to tell; of the others that changed it will be heard when they have."""
         stored = []
         for followed in self._followed.changed.values():
+            if followed.is_resting:
+                continue
             if followed.is_stored:
                 stored.append(followed)
             elif not followed.is_syncing:
@@ -221,7 +233,11 @@ class LeaderFetcher:
             return
         self._followed.begin_sync(followed, data_bytes)
         synced: Pending[None] = Pending()
-        synced.add_done_callback(partial(self._on_synced, followed))
+        if data_bytes <= SHORT_SYNC_BYTES:
+            synced.add_done_callback(partial(self._on_synced, followed))
+        else:
+            now_s, others = self._loop.time(), self._short_syncs()
+            synced.add_done_callback(partial(self._on_long_sync, followed, now_s, others))
         followed.runner.call_when_stored(synced)
 
     def _on_synced(self, followed: Followed, _: Pending[None]) -> None:
@@ -232,6 +248,21 @@ class LeaderFetcher:
             self._look_soon()
         else:
             self._guard(self._look)
+
+    def _on_long_sync(
+        self, followed: Followed, began_s: float, others: int, _: Pending[None]
+    ) -> None:
+        if self._short_syncs() == others or followed.runner.is_in_sync:
+            self._on_synced(followed, _)
+            return
+        self._followed.end_sync(followed)
+        followed.is_resting = True
+        rest_s = min(self._loop.time() - began_s, REST_S_MAX)
+        self._loop.call_later(rest_s, self._end_rest, followed)
+
+    def _end_rest(self, followed: Followed) -> None:
+        followed.is_resting = False
+        self._look_soon()
 
     def _must_hold(self) -> bool:
         followed = self._followed

@@ -6,11 +6,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from node.group_commit import SHORT_SYNC_BYTES
 from node.partition_runner import PartitionRunner
 from storage.types import NO_OFFSET
-
-SHORT_SYNC_BYTES = 64 << 10
-"""A sync of so many bytes of a partition, or fewer, is short: a disk takes about as long for it as for one record."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +24,8 @@ class Followed:
     """Somebody waits until all that is written is stored."""
     syncing_bytes: int = 0
     """How much of that the last answer brought."""
+    is_resting: bool = False
+    """Nothing of it is told for a moment, so that no more of it comes: the disk is for others."""
 
     @property
     def is_stored(self) -> bool:

@@ -15,6 +15,9 @@ from storage.partition_log import PartitionLog
 from storage.tickets import SyncTicket
 from storage.types import MonotonicMs
 
+SHORT_SYNC_BYTES = 64 << 10
+"""A sync of so many bytes of a partition, or fewer, is short: a disk takes about as long for it as for one record."""
+
 
 class GroupCommit:
     """When and how one log is synced.
@@ -81,6 +84,7 @@ class GroupCommit:
             return
         self._log.finish_sync(ticket)
         self._counts.syncs += 1
+        self._counts.short_syncs += ticket.data_bytes <= SHORT_SYNC_BYTES
         self._counts.sync_ms.observe(self._clock.now_ms() - self._began_ms)
         self._tell_synced()
         self.maybe_begin()

@@ -97,6 +97,8 @@ class NodeCounts:
     truncations: int = 0
     """Times that a follower cut its log to the leader's."""
     syncs: int = 0
+    short_syncs: int = 0
+    """Of them, those of little data, which is what writers mostly wait for."""
     forwarded_requests: int = 0
     """Produce requests that another node leads."""
     produce_refused: int = 0

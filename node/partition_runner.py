@@ -191,6 +191,11 @@ class PartitionRunner:
         return self._following.is_stuck
 
     @property
+    def is_in_sync(self) -> bool:
+        """Whether this copy is, so that writers wait for it."""
+        return self.state is not None and self._context.broker_id in self.state.isr
+
+    @property
     def has_heirs(self) -> bool:
         """Whether another replica may take over while this one lives: those in sync may, and those on their way in."""
         return self.leader is None or self.leader.has_heirs

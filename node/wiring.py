@@ -295,6 +295,7 @@ class Node:
             broker_epoch=lambda: self.membership.broker_epoch,
             next_session_id=lambda: self._ids.session_ids.getrandbits(62) + 1,
             has_room=lambda: not self.membership.is_disk_full,
+            short_syncs=lambda: self.counts.short_syncs,
             on_failure=die,
         )
 

@@ -21,6 +21,7 @@ class Flushing:
     """
 
     __slots__ = (
+        "_data_bytes",
         "_has_names",
         "_records",
         "_replica",
@@ -41,14 +42,15 @@ class Flushing:
     def _reset(self) -> None:
         self._unsynced: list[Segment] = []
         self._has_names = False
-        self._records = 0
+        self._records = self._data_bytes = 0
         self._since_ms: int | None = None
 
-    def note_append(self, segment: Segment, records: int) -> None:
-        """Batches were written into ``segment``."""
+    def note_append(self, segment: Segment, records: int, data_bytes: int) -> None:
+        """Batches of so many bytes were written into ``segment``."""
         if segment not in self._unsynced:
             self._unsynced.append(segment)
         self._records += records
+        self._data_bytes += data_bytes
 
     def note_name(self) -> None:
         """A segment was created or removed: the folder must be synced with the next batch."""
@@ -72,7 +74,11 @@ class Flushing:
         if self._ticket is not None or not (self._unsynced or self._has_names):
             return None
         self._ticket = SyncTicket(
-            self._replica, self._unsynced, log_end_offset, has_names=self._has_names
+            self._replica,
+            self._unsynced,
+            log_end_offset,
+            data_bytes=self._data_bytes,
+            has_names=self._has_names,
         )
         self._reset()
         return self._ticket

@@ -389,7 +389,7 @@ class PartitionLog:
         self._count_in(segment, header)
         self._bytes_since_checkpoint += header.batch_bytes
         self._log_end_offset = segment.next_offset
-        self._flushing.note_append(segment, header.record_count)
+        self._flushing.note_append(segment, header.record_count, header.batch_bytes)
 
     def _begin_with(self, header: BatchHeader, batch: Buffer) -> None:
         """Let an empty log begin with a batch that begins below the log start.
@@ -468,7 +468,7 @@ class PartitionLog:
             records += header.record_count
         self._bytes_since_checkpoint += run.total_bytes
         self._log_end_offset = segment.next_offset
-        self._flushing.note_append(segment, records)
+        self._flushing.note_append(segment, records, run.total_bytes)
 
     def _count_in(self, segment: Segment, header: BatchHeader) -> None:
         self._writers.record(header, header.base_offset, header.append_time_ms)

@@ -18,10 +18,11 @@ from storage.segment import SNAPSHOT_SUFFIX, Segment, offset_name
 class SyncTicket:
     """Makes durable what was written until it was begun.
 
-    ``end_offset`` (exclusive) is what will be synced; a truncation in the meantime lowers it.
+    ``end_offset`` (exclusive) is what will be synced; a truncation in the meantime lowers it. ``data_bytes``: of the
+    batches that were appended since the last one, as far as it is known.
     """
 
-    __slots__ = ("_directory", "_files", "_pinned", "end_offset")
+    __slots__ = ("_directory", "_files", "_pinned", "data_bytes", "end_offset")
 
     def __init__(
         self,
@@ -29,12 +30,14 @@ class SyncTicket:
         segments: Sequence[Segment],
         end_offset: int,
         *,
+        data_bytes: int = 0,
         has_names: bool,
     ) -> None:
         self._files = replica.files
         self._directory = replica.directory if has_names else None
         self._pinned = [(segment, segment.pin()) for segment in segments]
         self.end_offset = end_offset
+        self.data_bytes = data_bytes
 
     def run(self) -> None:
         """Sync the files, older ones first, and then the names of new ones.

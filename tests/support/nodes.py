@@ -271,6 +271,7 @@ class SimNode:
             broker_epoch=lambda: self.membership.broker_epoch,
             next_session_id=lambda: self.cluster.rng.getrandbits(62) + 1,
             has_room=lambda: not self.membership.is_disk_full,
+            short_syncs=lambda: self.counts.short_syncs,
             on_failure=self.die,
         )
 

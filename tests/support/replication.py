@@ -28,6 +28,8 @@ class Replicated:
     network: Network = field(default_factory=Network)
     configs: dict[str, str] = field(default_factory=dict)
     failures: list[BaseException] = field(default_factory=list)
+    short_syncs: int = 0
+    """Of other logs of the follower's node."""
 
     def __post_init__(self) -> None:
         self.brokers: dict[int, Broker] = leaders.brokers(1, 2)
@@ -43,6 +45,7 @@ class Replicated:
             settings=FetcherSettings(wait_ms_max=self.wait_ms, bytes_max=1 << 20),
             broker_epoch=lambda: self.brokers[FOLLOWER].broker_epoch,
             next_session_id=lambda: next(self._sessions),
+            short_syncs=lambda: self.short_syncs,
             on_failure=self.failures.append,
         )
         for number in range(self.count):
@@ -63,14 +66,18 @@ class Replicated:
         is_known = topic_id == TOPIC_ID and partition < self.count
         return self.leaders[partition].runner if is_known else None
 
-    def take_roles(self, number: int = 0, epoch: int = 5, version: int = 7) -> None:
+    def take_roles(
+        self,
+        number: int = 0,
+        epoch: int = 5,
+        version: int = 7,
+        isr: tuple[int, ...] = (LEADER, FOLLOWER),
+    ) -> None:
         for bench in (self.leaders[number], self.followers[number]):
             bench.runner.partition = number
             bench.brokers = self.brokers
             bench.image(
-                leaders.partition(
-                    (1, 2), leader=LEADER, leader_epoch=epoch, partition_epoch=version
-                )
+                leaders.partition(isr, leader=LEADER, leader_epoch=epoch, partition_epoch=version)
             )
 
     @property

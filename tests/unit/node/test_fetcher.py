@@ -6,8 +6,8 @@ import pytest
 
 from http_api.ports import Acks
 from node.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row
-from node.fetcher import LeaderFetcher, ReplicaFetchers
-from node.followed import SHORT_SYNC_BYTES
+from node.fetcher import REST_S_MAX, LeaderFetcher, ReplicaFetchers
+from node.group_commit import SHORT_SYNC_BYTES
 from node.partition_runner import ReplicaRole
 from storage.errors import DiskFailedError
 from tests.support import leaders
@@ -137,6 +137,15 @@ def kinds(pair: Replicated) -> list[str]:
     return [kind for _, _, kind, _ in pair.network.calls]
 
 
+def positions(pair: Replicated, first: int = 0) -> list[list[int]]:
+    """Numbers of partitions and where they end, as fetches told them, from the ``first`` fetch on."""
+    return [
+        [position[0], position[4]]
+        for request in pair.requests()[first:]
+        for position in request["p"]  # type: ignore[attr-defined]
+    ]
+
+
 class TestSyncs:
     @virtual
     async def test_a_lone_writers_record_takes_one_fetch_and_no_wake(self) -> None:
@@ -238,6 +247,55 @@ class TestSyncs:
             follower.pool.release()
         await after(10)
         assert [follower.log.log_end_offset for follower in pair.followers] == [1] * 4
+        await pair.stop()
+
+    @pytest.mark.parametrize(
+        ("isr", "others", "sync_ms", "rest_ms"),
+        [
+            ((LEADER,), True, 10, 10),
+            ((LEADER,), True, 400, REST_S_MAX * 1000),
+            ((LEADER,), False, 10, 0),
+            ((LEADER, FOLLOWER), True, 10, 0),
+        ],
+        ids=["as long as it took", "not for long", "alone on the disk", "writers wait for it"],
+    )
+    @virtual
+    async def test_one_that_catches_up_rests_after_a_long_sync_where_others_sync(
+        self, isr: tuple[int, ...], others: bool, sync_ms: int, rest_ms: int
+    ) -> None:
+        pair = Replicated(wait_ms=60_000).start()
+        pair.take_roles(isr=isr, version=8)
+        await after(1)
+        pair.follower.pool.hold()
+        pair.leader.send(batch(LONG), Acks.LEADER)
+        await after(sync_ms)
+        pair.short_syncs += others
+        told = len(pair.requests())
+        pair.follower.pool.release()
+        if rest_ms:
+            await after(rest_ms - 2)
+            assert not positions(pair, told)
+        await after(4)
+        assert positions(pair, told) == [[0, 1]]
+        await pair.stop()
+
+    @virtual
+    async def test_while_one_rests_the_others_are_told(self) -> None:
+        pair = Replicated(2, wait_ms=60_000).start()
+        pair.take_roles(1, isr=(LEADER,), version=8)
+        await after(1)
+        pair.followers[1].pool.hold()
+        pair.leaders[1].send(batch(LONG), Acks.LEADER)
+        await after(40)
+        pair.short_syncs += 1
+        pair.followers[1].pool.release()
+        for _ in range(3):
+            short = write(pair, "a")
+            await after(3)
+            assert short.done()
+        assert [1, 1] not in positions(pair)
+        await after(40)
+        assert [1, 1] in positions(pair)
         await pair.stop()
 
     @virtual

@@ -28,17 +28,17 @@ def test_nothing_is_due_without_anything_unsynced(flushing):
 
 
 def test_a_strict_log_is_due_at_once(log, flushing):
-    flushing.note_append(log._active, 1)
+    flushing.note_append(log._active, 1, 100)
     assert flushing.is_due(STRICT, NOW_MS)
     assert not flushing.is_due(RELAXED, NOW_MS)
 
 
 def test_a_relaxed_log_is_due_by_count_or_time(log, flushing):
-    flushing.note_append(log._active, 9)
+    flushing.note_append(log._active, 9, 100)
     assert not flushing.is_due(RELAXED, NOW_MS)
     assert not flushing.is_due(RELAXED, NOW_MS + 499)
     assert flushing.is_due(RELAXED, NOW_MS + 500)
-    flushing.note_append(log._active, 1)
+    flushing.note_append(log._active, 1, 100)
     assert flushing.is_due(RELAXED, NOW_MS)
     assert not flushing.is_due(LogConfig(flush_messages=100), NOW_MS + 1_000_000)
 
@@ -53,9 +53,9 @@ def test_a_new_name_is_something_to_sync(flushing):
 
 
 def test_a_ticket_covers_what_was_there_when_it_began(log, flushing):
-    flushing.note_append(log._active, 1)
+    flushing.note_append(log._active, 1, 100)
     ticket = flushing.begin(4)
-    flushing.note_append(log._active, 1)
+    flushing.note_append(log._active, 1, 100)
     assert flushing.begin(5) is None, "one is under way"
     assert flushing.is_due(STRICT, NOW_MS)
     flushing.finish(ticket)
@@ -70,7 +70,7 @@ def test_a_ticket_of_another_time_counts_for_nothing(log, flushing):
 
 
 def test_a_checkpoint_leaves_names_that_came_after_it_to_the_next_sync(log, flushing):
-    flushing.note_append(log._active, 1)
+    flushing.note_append(log._active, 1, 100)
     flushing.note_name()
     flushing.note_synced(4)
     assert flushing.synced_end == 4
@@ -80,7 +80,7 @@ def test_a_checkpoint_leaves_names_that_came_after_it_to_the_next_sync(log, flus
 
 
 def test_a_truncation_lowers_what_a_ticket_means(log, flushing):
-    flushing.note_append(log._active, 1)
+    flushing.note_append(log._active, 1, 100)
     ticket = flushing.begin(4)
     flushing.note_truncation(2)
     flushing.finish(ticket)
@@ -88,9 +88,9 @@ def test_a_truncation_lowers_what_a_ticket_means(log, flushing):
 
 
 def test_a_restart_leaves_nothing_to_sync(log, flushing):
-    flushing.note_append(log._active, 1)
+    flushing.note_append(log._active, 1, 100)
     ticket = flushing.begin(4)
-    flushing.note_append(log._active, 1)
+    flushing.note_append(log._active, 1, 100)
     flushing.note_restart(100)
     assert not flushing.is_due(STRICT, NOW_MS)
     flushing.finish(ticket)
