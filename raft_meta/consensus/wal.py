@@ -55,6 +55,7 @@ _RECORD_OVERHEAD: Final = 32
 """More than the msgpack framing of one entry: array, kind, bytes header, two integers of up to 9 bytes."""
 
 _VERSION, _ENTRY, _TRUNCATE, _HARD_STATE = range(4)
+_FIRST_INDEX: Final = 1
 
 
 class Wal:
@@ -160,9 +161,9 @@ class Wal:
         """Drop the entry of this index and all later ones."""
         if not self.entries or index > self.entries[-1][1]:
             return
-        position = max(0, index - self.entries[0][1])
-        self._record(_TRUNCATE, self.entries[position][1])
-        del self.entries[position:]
+        # The index that was asked for, not the first one here: on a full disk the file may begin before.
+        self._record(_TRUNCATE, index)
+        del self.entries[max(0, index - self.entries[0][1]) :]
 
     def set_hard_state(self, term: int, voted_for: int | None) -> None:
         """Term and vote. They must be synced before any message that rests on them leaves."""
@@ -198,7 +199,7 @@ class Wal:
         """Forget the entries below ``index``, durably and at once; what is recorded so far is synced with it.
 
         On a full disk the file stays as it is: opened again it gives the older entries too, which the snapshot
-        that replaces them covers.
+        that replaces them covers. Until the next rewrite the file may so begin before ``entries`` does.
         """
         if self.entries:
             del self.entries[: max(0, index - self.entries[0][1])]
@@ -207,8 +208,8 @@ class Wal:
     def restart_with(self, entries: Iterable[Entry]) -> None:
         """Replace all entries at once, durably; on a full disk by records at the end of the old file."""
         kept = list(entries)
-        if self.entries:
-            self._record(_TRUNCATE, self.entries[0][1])
+        # From the very first: what ``drop_before`` forgot may still be in the file, and nothing may stay before a gap.
+        self._record(_TRUNCATE, _FIRST_INDEX)
         self.entries = []
         for entry in kept:
             self.append(entry)

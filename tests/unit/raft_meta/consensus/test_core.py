@@ -523,6 +523,26 @@ def test_a_snapshot_on_a_full_disk_is_tried_again_later() -> None:
     assert job is not None
 
 
+def test_a_disk_full_since_the_compaction_takes_a_snapshot_and_the_node_starts_again() -> None:
+    made = committed()
+    made.core.force_compaction()
+    made.core.tick()
+    data = snapshot_bytes(60)
+    # Room for both snapshots and not for the log beside itself.
+    made.files.capacity = made.files.used_bytes() + 3 * len(data)
+    made.finish_jobs()
+    assert made.wal.entries[0] == entry(39)
+    made.piece(data, is_last=True)
+    made.core.tick()
+    assert made.take("next_node_idx")[-1]["next_node_idx"] == 61
+    made.append(previous=entry(60), new=[entry(61)], commit=61)
+    assert made.take("next_node_idx")[-1]["next_node_idx"] == 62
+    made.files.crash()
+    made.boot()
+    assert made.core.status().applied_index == 60
+    assert made.wal.entries[-1] == entry(61)
+
+
 def test_a_snapshot_that_fails_otherwise_stops_the_node() -> None:
     made = committed()
     made.core.force_compaction()

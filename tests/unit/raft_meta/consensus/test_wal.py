@@ -296,6 +296,27 @@ def test_restarting_on_a_full_disk_is_whole_or_not_at_all(files: MemoryFiles) ->
     assert reopened(files).entries == [entry(50), entry(51)]
 
 
+def test_restarting_forgets_what_a_compaction_could_not_take_off_a_full_disk(
+    files: MemoryFiles,
+) -> None:
+    wal = filled(files, 10)
+    files.capacity = files.used_bytes()
+    wal.drop_before(8)
+    wal.restart_with([entry(50), entry(51)])
+    wal.sync()
+    assert reopened(files).entries == [entry(50), entry(51)]
+
+
+def test_truncation_reaches_below_the_entries_that_a_full_disk_has_kept(files: MemoryFiles) -> None:
+    wal = filled(files, 10)
+    files.capacity = files.used_bytes()
+    wal.drop_before(8)
+    wal.truncate_from(5)
+    wal.append(entry(5, term=2))
+    wal.sync()
+    assert reopened(files).entries == [*(entry(i) for i in range(1, 5)), entry(5, term=2)]
+
+
 def test_without_any_reserve_left_sync_raises(files: MemoryFiles) -> None:
     wal = filled(files, 1)
     files.capacity = files.used_bytes()
