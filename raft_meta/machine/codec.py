@@ -38,7 +38,7 @@ from storage.types import WallMs
 T = TypeVar("T")
 
 FORMAT_VERSION = 1
-FEATURE_LEVEL_MAX = 4
+FEATURE_LEVEL_MAX = 5
 """The highest feature level that this release knows."""
 
 TAGS: dict[int, type[c.Command]] = {

@@ -92,7 +92,8 @@ class Partition:
     damaged: tuple[int, ...] = ()
     """Broker ids whose copy is lost or fails checksums below its recovery point: not electable."""
     eligible: tuple[int, ...] = ()
-    """Brokers that left isr while it was, or thereby became, smaller than min.insync.replicas.
+    """Brokers that left isr while it was, or thereby became, smaller than min.insync.replicas, or that were not alive
+    when the partition was made with so small an isr.
 
     Nothing is committed while isr is that small, so they hold every committed record and may be elected as
     members of isr may. They return to isr when the leader is lost. Source: KIP-966, eligible leader replicas.

@@ -16,7 +16,8 @@ committed record. So
   stays. It will be cut, though the leader has seen it further on: so the leader epoch rises, and a leader begins
   every epoch knowing nothing of its followers;
 - while isr is smaller than min.insync.replicas nothing is committed, so whoever leaves it then stays ``eligible``
-  (KIP-966). A lost leader brings the eligible back into isr.
+  (KIP-966), and so do the replicas that a partition is made without (``topics``). A lost leader brings the eligible
+  back into isr.
 
 Nothing here decides who shall lead: ``elections`` plans, these functions check a plan and carry it out.
 """

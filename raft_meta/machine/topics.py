@@ -1,7 +1,8 @@
 """Topics: create, delete, grow, configure. Names follow Kafka's rules, so that Kafka's tools and habits fit.
 
 The proposer chose topic id and placement; here they are only checked. A partition starts with every live replica in
-sync (all are empty) and the first of them as leader, at leader epoch 0.
+sync (all are empty) and the first of them as leader, at leader epoch 0. When these are fewer than min.insync.replicas,
+the others are eligible: until enough are in sync nothing is committed, and an empty copy holds all of nothing.
 """
 
 import re
@@ -30,6 +31,10 @@ NAME_LENGTH_MAX = 249
 """As in Kafka: a partition's folder is the name, a dash and up to five digits, and 255 bytes is a file name."""
 PARTITIONS_MAX = 10_000
 """Partitions of one topic; a command that creates them all stays below 1 MiB at replication factor 5."""
+
+ELIGIBLE_LEVEL = 5
+"""The feature level from which on replicas of a new partition may be eligible. Below it there may be nodes of a release
+that makes none of them, and their images would differ."""
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -159,6 +164,7 @@ def _placed(
 ) -> dict[PartitionKey, Partition]:
     """New partitions. A draining broker is in sync, but leads only if no other replica is alive."""
     live = frozenset(image.live_brokers())
+    min_insync = configs.min_insync(topic) if image.feature_level >= ELIGIBLE_LEVEL else 0
     leaving = frozenset(b.broker_id for b in image.brokers.values() if b.is_draining)
     created: dict[PartitionKey, Partition] = {}
     for partition, replicas in enumerate(placement, first_partition):
@@ -168,8 +174,15 @@ def _placed(
                 f"None of the brokers {replicas} of partition {partition} is alive; try again later."
             )
         leader = next((member for member in isr if member not in leaving), isr[0])
+        others = tuple(replica for replica in replicas if replica not in live)
         created[topic.topic_id, partition] = Partition(
-            replicas=replicas, isr=isr, leader=leader, leader_epoch=0, partition_epoch=0
+            replicas=replicas,
+            isr=isr,
+            leader=leader,
+            leader_epoch=0,
+            partition_epoch=0,
+            # Else the only one in sync, dead for good before it wrote anything, would leave nobody who may lead.
+            eligible=others if len(isr) < min_insync else (),
         )
     return created
 

@@ -130,12 +130,16 @@ class Replication:
         return self.image.partitions[KEY]
 
     def birth(self) -> None:
-        self.propose(c.InitCluster(cluster_id="c", voters=(1, 2, 3), feature_level=4))
+        self.propose(c.InitCluster(cluster_id="c", voters=(1, 2, 3), feature_level=5))
         self.propose(c.ClaimController(broker_id=1))
         for broker_id in BROKERS:
             self.start(self.nodes[broker_id])
             self.register(self.nodes[broker_id])
-            self.unfence(self.nodes[broker_id])
+        # Now and then not all of its brokers are alive when the partition is made.
+        absent = self.rng.sample((1, 2, 3), self.rng.choice([0, 0, 1, 2]))
+        for broker_id in BROKERS:
+            if broker_id not in absent:
+                self.unfence(self.nodes[broker_id])
         self.propose(
             c.CreateTopic(
                 topic_id=TOPIC,
@@ -229,7 +233,7 @@ class Replication:
                 peer_port=1,
                 rack=None,
                 feature_min=1,
-                feature_max=4,
+                feature_max=5,
                 was_clean_stop=False,
                 reports=(report,) if node.has_cut else (),
             )

@@ -419,7 +419,9 @@ class MachineScript:
 def changes(name: str, before: object, after: object) -> str:
     """``name: field old -> new, ..``; of a new thing the fields that tell its state."""
     if before is None:
-        shown = ("leader", "isr") if isinstance(after, Partition) else ("broker_epoch", "is_fenced")
+        shown = ["broker_epoch", "is_fenced"]
+        if isinstance(after, Partition):
+            shown = ["leader", "isr", *(["eligible"] if after.eligible else [])]
         return f"{name}: new, " + ", ".join(
             f"{field} {render(getattr(after, field))}" for field in shown
         )
