@@ -13,7 +13,7 @@ time, while the segment is still the same part of the log. Then the copy is give
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from random import Random
@@ -101,6 +101,7 @@ class Scrubber:
         self,
         *,
         runners: Callable[[], Iterable[PartitionRunner]],
+        settled: Callable[[], Awaitable[None]],
         clock: Clock,
         pool: Executor,
         settings: ScrubSettings,
@@ -109,6 +110,7 @@ class Scrubber:
         rng: Random,
     ) -> None:
         self._runners = runners
+        self._settled = settled
         self._clock = clock
         self._pool = pool
         self._settings = settings
@@ -121,6 +123,8 @@ class Scrubber:
 
     async def run(self) -> None:
         """Pass after pass until cancelled."""
+        # A pass through the replicas of a node that has not opened them yet would put off all of them to the next one.
+        await self._settled()
         while self._settings.bytes_per_s:
             began_ms = self._clock.now_ms()
             await self.look()

@@ -264,6 +264,7 @@ class Node:
         )
         self.scrubber = Scrubber(
             runners=lambda: self.replicas,
+            settled=self.replicas.settled,
             clock=self._clock,
             pool=self._pool,
             settings=ScrubSettings(

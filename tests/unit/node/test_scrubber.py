@@ -21,6 +21,7 @@ def scrubber_of(cluster: Cluster, node_id: int, *, bytes_per_s: int = 1 << 30) -
     node = cluster.nodes[node_id]
     return Scrubber(
         runners=lambda: node.replicas,
+        settled=node.replicas.settled,
         clock=LoopClock(),
         pool=node.pool,
         settings=ScrubSettings(bytes_per_s=bytes_per_s, interval_ms=60_000),
@@ -214,3 +215,19 @@ async def test_it_keeps_below_its_rate_and_rests_between_passes() -> None:
 async def test_a_rate_of_zero_turns_it_off() -> None:
     async with cluster_of() as cluster:
         await scrubber_of(cluster, 1, bytes_per_s=0).run()
+
+
+@virtual
+async def test_the_first_pass_comes_to_the_replicas_that_a_start_opens() -> None:
+    """They are there once the node has heard what it holds; a pass before that would be one through nothing."""
+    async with cluster_of() as cluster:
+        await sealed(cluster)
+        rot(cluster, 3, segment=1)
+        await cluster.kill(3)
+        await cluster.restart(3)
+        scrubber = scrubber_of(cluster, 3)
+        task = asyncio.create_task(scrubber.run())
+        await cluster.until(lambda: scrubber._counts.passes == 1)
+        assert scrubber._counts.damages == 1
+        await healed(cluster, 3)
+        task.cancel()
