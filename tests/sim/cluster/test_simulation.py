@@ -226,6 +226,22 @@ def test_what_rots_is_found_and_restored() -> None:
     assert part.restored == part.rotted
 
 
+def test_what_rots_last_is_found_and_restored_before_the_run_is_judged() -> None:
+    world = World(4, Options(seconds=4, kinds=("kill",), parts=("rotting",)))
+    [part] = world.parts
+    assert isinstance(part, RottingTopic)
+
+    async def rot_late() -> None:
+        await world.until(lambda: world.has_healed, 60, "faults do not end")
+        # Everybody else has come to an end by then.
+        await asyncio.sleep(10)
+        part.rot()
+
+    part.clients._rot = rot_late  # type: ignore[method-assign]
+    assert world.run() == [], world.lines
+    assert (part.rotted, part.found, part.restored) == (1, 1, 1)
+
+
 @pytest.mark.parametrize("name", platform.PRODUCTION)
 def test_what_is_simulated_is_the_very_production_object(name: str) -> None:
     """Nothing is implemented anew: each class is what its own module holds, and lives outside of the tests."""

@@ -58,7 +58,8 @@ class RottingClients(TopicClients):
         return [
             *(self._counted(client) for client in (*writers, *readers)),
             self._ask_for_ends,
-            self._rot,
+            # What rots after the others are done is to be found and restored, too, before the run is judged.
+            self._counted(self._rot),
         ]
 
     async def _rot(self) -> None:
