@@ -18,7 +18,7 @@ from node.partition_runner import PartitionRunner
 from raft_meta.machine.image import Partition
 from storage.compaction import CompactionNeed
 from storage.compaction_run import CompactionRun
-from storage.errors import DiskFullError, MilenaError
+from storage.errors import CorruptLogError, DiskFullError, MilenaError
 from storage.types import MonotonicMs
 
 logger = logging.getLogger(__name__)
@@ -184,6 +184,8 @@ class Compactor:
                 await self._clock.sleep(max(rest_ms, self._throttle.pause_ms(worked, now_ms)))
         except MilenaError as error:
             self._rest(runner, error)
+            if isinstance(error, CorruptLogError):
+                runner.on_doubt(None)
             return
         finally:
             runner.upkeep.end_compaction(run)

@@ -260,7 +260,7 @@ class NodeConfig:
         metadata=option(
             kinds.integer(0, 1 << 40, "bytes/s"),
             "Stored bytes whose checksums are checked a second, at most, so that what rots on the disk is found and "
-            "restored before somebody reads it; 0: none.",
+            "restored before somebody reads it; 0: none but what a reader or a follower found damaged.",
             TOPICS,
         ),
     )

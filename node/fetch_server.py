@@ -365,6 +365,7 @@ class FetchServer:
         get = header.get
         session_id, is_full, broker_epoch = get("s"), get("full"), get("be")
         forgotten, wait_ms, max_bytes = get("f"), get("w"), get("m")
+        refused = get("bad")
         # Not by a pattern: it would take ten times as long, and writers wait for this.
         if (
             type(session_id) is not int
@@ -373,6 +374,7 @@ class FetchServer:
             or type(forgotten) is not list
             or type(wait_ms) is not int
             or type(max_bytes) is not int
+            or (refused is not None and type(refused) is not list)
         ):
             raise MalformedRequestError("fetch: the request has the wrong shape")
         positions = parse_positions(get("p"))
@@ -386,6 +388,8 @@ class FetchServer:
         starts = parse_log_starts(header.get("ls"))
         for position in positions:
             self._take_position(session, position, broker_epoch, starts.get(position.index))
+        if refused:
+            _doubt(session, refused)
         if wait_ms > 0:
             answer: Pending[Reply] = Pending()
             session.arrive(partial(self._go_on, session, answer, wait_ms, max_bytes))
@@ -651,6 +655,18 @@ def _is_answerable(followed: Followed, index: int, found: _Found) -> bool:
             found.rows.append(Row(index, FetchCode.NOT_LEADER))
         return False
     return followed.is_accepted
+
+
+def _doubt(session: FollowerSession, refused: Sequence[object]) -> None:
+    """What we sent of these was damaged when it came: our copy is looked at, for nobody will take it otherwise."""
+    for index in refused:
+        followed = session.followed.get(index) if isinstance(index, int) else None
+        if followed is not None and followed.is_accepted:
+            runner = followed.runner
+            logger.warning(
+                "refused as damaged partition=%s follower=%d", runner.name, session.follower
+            )
+            runner.on_doubt(followed.position.offset)
 
 
 def _cannot_read(followed: Followed, index: int, found: _Found, error: Exception) -> None:

@@ -7,7 +7,8 @@ with partitions that have news. A position is sent data for once; the next data 
 Request header: ``s`` session id, ``full`` whether this begins a session, ``be`` broker epoch of the follower, ``p``
 positions ``[index, topic_id, partition, leader_epoch, offset, last_epoch]``, ``f`` indexes to forget, ``w`` longest
 wait in ms, ``m`` most bytes, ``room`` whether the follower's disk takes more, ``ls`` pairs ``[index, log_start]`` for
-positions whose log starts elsewhere than was told last in this session and leader epoch (absent: an earlier release).
+positions whose log starts elsewhere than was told last in this session and leader epoch (absent: an earlier release),
+``bad`` indexes where the records that came last are not whole (absent: none, or an earlier release).
 Response header: ``r`` rows ``[index, code, high_watermark, log_start, bytes, a, b]``; the body holds the rows' bytes
 one after the other. ``index`` is the follower's own number for the partition.
 """

@@ -202,19 +202,20 @@ class LeaderFetcher:
             return
         # Long syncs under way leave that much less room.
         room = max(self._settings.bytes_max - followed.syncing_bytes, SHORT_SYNC_BYTES)
-        self._send(
-            {
-                "s": self._session_id,
-                "full": is_full,
-                "be": self._broker_epoch(),
-                "p": [followed.tell_position(each) for each in stored],
-                "ls": followed.tell_log_starts(stored),
-                "f": followed.take_forgotten(),
-                "room": self._has_room(),
-                "w": self._settings.wait_ms_max,
-                "m": room,
-            }
-        )
+        header: Fields = {
+            "s": self._session_id,
+            "full": is_full,
+            "be": self._broker_epoch(),
+            "p": [followed.tell_position(each) for each in stored],
+            "ls": followed.tell_log_starts(stored),
+            "f": followed.take_forgotten(),
+            "room": self._has_room(),
+            "w": self._settings.wait_ms_max,
+            "m": room,
+        }
+        if followed.refused:
+            header["bad"] = followed.take_refused()
+        self._send(header)
 
     def _find_stored(self) -> list[Followed]:
         """Those that have a position to tell; of the others that changed it will be heard when they have."""
@@ -411,7 +412,12 @@ class LeaderFetcher:
         return taken
 
     def _append(self, followed: Followed, data: bytes) -> None:
-        followed.runner.append_as_follower(data, leader_epoch=followed.leader_epoch)
+        try:
+            followed.runner.append_as_follower(data, leader_epoch=followed.leader_epoch)
+        except CorruptLogError:
+            # The leader sends what lies on its disk. It would for ever, if it did not hear that it has to look.
+            self._followed.refused.append(followed.index)
+            raise
         self._followed.changed[followed.index] = followed
         if not followed.is_stored:
             self._await_sync(followed, len(data))

@@ -47,6 +47,8 @@ class FollowedPartitions:
         """Those whose position the leader does not know."""
         self.forgotten: list[int] = []
         """Numbers that the leader may forget."""
+        self.refused: list[int] = []
+        """Numbers of those whose records came damaged, which the leader does not know."""
         self.syncing_bytes = 0
         self.short_syncs = 0
         self._by_index: dict[int, Followed] = {}
@@ -119,6 +121,11 @@ class FollowedPartitions:
         """What the leader may forget; it is told with this."""
         forgotten, self.forgotten = self.forgotten, []
         return forgotten
+
+    def take_refused(self) -> list[int]:
+        """Of what is still followed, where the records came damaged; it is told with this."""
+        refused, self.refused = self.refused, []
+        return [index for index in refused if index in self._by_index]
 
     def tell_position(self, followed: Followed) -> list[object]:
         """Where we are in it; the leader knows that from here on."""

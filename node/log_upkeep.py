@@ -60,6 +60,14 @@ class LogUpkeep:
         with failing_disk_is_fatal(self._on_fatal):
             self._log.maybe_roll(self._clock.wall_ms())
 
+    async def close_segment(self, offset: int) -> None:
+        """Let the segment that holds ``offset`` grow no more, and checkpoint it; if there is room, and time now."""
+        if self._is_stopped:
+            return
+        with failing_disk_is_fatal(self._on_fatal):
+            self._log.close_segment(offset)
+        await self.maybe_checkpoint()
+
     def compaction_need(self, tombstone_end: int) -> CompactionNeed:
         """What a compaction would do; every replica has everything below ``tombstone_end``."""
         return self._log.compaction_need(

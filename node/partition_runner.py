@@ -34,6 +34,7 @@ from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Broker, Partition
 from storage.batch import BatchHeader, Stamp
 from storage.errors import (
+    CorruptLogError,
     DiskFailedError,
     DiskFullError,
     FateUnknownError,
@@ -87,6 +88,8 @@ class RunnerContext:
     on_proposal: Callable[["PartitionRunner", IsrProposal], None]
     """Carries an ISR proposal to the quorum and its answer to ``on_proposal_done``."""
     on_disk_full: Callable[["PartitionRunner"], None]
+    on_doubt: Callable[["PartitionRunner", int | None], None]
+    """Must have the stored records checked from this offset on, or all of them."""
     counts: NodeCounts
 
 
@@ -667,18 +670,30 @@ class PartitionRunner:
 
     def read_cached(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes | None:
         """Likewise; None when the disk would have to be read."""
-        return self.log.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
+        try:
+            return self.log.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
+        except CorruptLogError:
+            self.on_doubt(offset)
+            raise
 
     async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes:
         """Whole batches from the one that holds ``offset``, below ``end_offset``."""
         found = self.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         if found is not None:
             return found
-        # A page is not in the page cache: the disk must not stall the loop.
-        return await asyncio.get_running_loop().run_in_executor(
-            self._context.pool,
-            lambda: self.log.read_span(offset, max_bytes=max_bytes, end_offset=end_offset),
-        )
+        try:
+            # A page is not in the page cache: the disk must not stall the loop.
+            return await asyncio.get_running_loop().run_in_executor(
+                self._context.pool,
+                lambda: self.log.read_span(offset, max_bytes=max_bytes, end_offset=end_offset),
+            )
+        except CorruptLogError:
+            self.on_doubt(offset)
+            raise
+
+    def on_doubt(self, offset: int | None) -> None:
+        """Who read here found what is not as it was written, at ``offset`` or somewhere: it must not stay unknown."""
+        self._context.on_doubt(self, offset)
 
     # -- housekeeping ----------------------------------------------------------------------------
 

@@ -9,6 +9,10 @@ time, while the segment is still the same part of the log. Then the copy is give
                             damage from then on, and the leader restores the rest
     this is the last one    it stays as it is, because nothing could restore it, and serves what is sound; it is tried
                             again until another replica is in sync
+
+A pass may be days away when somebody meets the damage: a follower that refuses what its leader sends, a reader, the
+compactor. A leader would send the same again and again, and a replica that a move adds would never catch up. So what is
+doubted is checked ahead of the pass, also where it lies in the segment that still grows.
 """
 
 import asyncio
@@ -31,7 +35,9 @@ from storage.scrub import Damage, SegmentScrub
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 5_000
-"""Between tries to give up a damaged copy that was the last one in sync."""
+"""Between tries to give up a damaged copy that was the last one in sync, and between looks for what is doubted."""
+DOUBTS_BYTES_PER_S = 4 << 20
+"""How fast that is checked where nothing else is to be."""
 COMMIT_MS_MAX = 1_000
 """What writes that are under way have to be committed before another replica leads."""
 PROPOSE_TIMEOUT_MS = 5_000
@@ -39,7 +45,7 @@ PROPOSE_TIMEOUT_MS = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubSettings:
-    """How much to read a second (0: nothing ever), and how far apart passes begin."""
+    """How much to read a second (0: nothing but what is doubted), and how far apart passes begin."""
 
     bytes_per_s: int
     interval_ms: int
@@ -117,9 +123,40 @@ class Scrubber:
         self._counts = counts
         self._giver = giver
         self._rng = rng
-        self._throttle = Throttle(max(1, settings.bytes_per_s))
+        self._throttle = Throttle(settings.bytes_per_s or DOUBTS_BYTES_PER_S)
         self._held: dict[PartitionRunner, Damage] = {}
-        self._retry_ms = clock.now_ms()
+        self._doubts: dict[PartitionRunner, int | None] = {}
+        """Where somebody met damage; None: somewhere below what is sealed."""
+
+    def doubt(self, runner: PartitionRunner, offset: int | None) -> None:
+        """Check the segment that holds ``offset`` soon, or all that are sealed."""
+        self._doubts.setdefault(runner, offset)
+
+    async def attend(self) -> None:
+        """Check what is doubted, and give up the copies that could not be given up before, until cancelled."""
+        while True:
+            await self._clock.sleep(RETRY_MS)
+            for runner, damage in list(self._held.items()):
+                if await self._giver.give_up(runner, damage):
+                    del self._held[runner]
+            self._counts.held = len(self._held)
+            for runner, offset in list(self._doubts.items()):
+                await self._settle(runner, offset)
+                # Not before: who met it goes on complaining while it is looked for.
+                del self._doubts[runner]
+
+    async def _settle(self, runner: PartitionRunner, offset: int | None) -> None:
+        if offset is None:
+            await self._scrub(runner)
+            return
+        is_sealed = await self._scrub_segment(runner, offset) is not None
+        if is_sealed or runner.is_closed or runner in self._held:
+            return
+        look = runner.log.begin_look(offset)
+        if look is not None and await self._check(look) is not None:
+            # Only what does not change any more can be given up.
+            await runner.upkeep.close_segment(offset)
+            await self._scrub_segment(runner, offset)
 
     async def run(self) -> None:
         """Pass after pass until cancelled."""
@@ -128,7 +165,8 @@ class Scrubber:
         while self._settings.bytes_per_s:
             began_ms = self._clock.now_ms()
             await self.look()
-            await self._rest(began_ms + self._settings.interval_ms - self._clock.now_ms())
+            left_ms = began_ms + self._settings.interval_ms - self._clock.now_ms()
+            await self._clock.sleep(max(0, left_ms))
 
     async def look(self) -> None:
         """One pass through everything that is stored now."""
@@ -142,15 +180,21 @@ class Scrubber:
         logger.debug("scrubbed replicas=%d ms=%d", len(runners), self._clock.now_ms() - began_ms)
 
     async def _scrub(self, runner: PartitionRunner) -> None:
-        offset = runner.log.log_start_offset
-        while not runner.is_closed and runner not in self._held:
-            scrub = runner.log.begin_scrub(offset)
-            if scrub is None:
-                return
-            offset = scrub.summary.next_offset
-            damage = await self._check(scrub)
-            if damage is not None and await self._is_still_there(runner, damage):
-                await self._on_damage(runner, damage)
+        offset: int | None = runner.log.log_start_offset
+        while offset is not None:
+            offset = await self._scrub_segment(runner, offset)
+
+    async def _scrub_segment(self, runner: PartitionRunner, offset: int) -> int | None:
+        """Check the sealed segment that holds ``offset``; returns where it ends, None without one."""
+        if runner.is_closed or runner in self._held:
+            return None
+        scrub = runner.log.begin_scrub(offset)
+        if scrub is None:
+            return None
+        damage = await self._check(scrub)
+        if damage is not None and await self._is_still_there(runner, damage):
+            await self._on_damage(runner, damage)
+        return scrub.summary.next_offset
 
     async def _check(self, scrub: SegmentScrub) -> Damage | None:
         loop = asyncio.get_running_loop()
@@ -162,7 +206,7 @@ class Scrubber:
                 now_ms = self._clock.now_ms()
                 # A step holds the interpreter, see the compactor's.
                 pause_ms = self._throttle.pause_ms(checked, now_ms)
-                await self._rest(max(REST_SHARE * (now_ms - began_ms), pause_ms))
+                await self._clock.sleep(max(REST_SHARE * (now_ms - began_ms), pause_ms))
         finally:
             scrub.close()
         return scrub.damage
@@ -181,6 +225,8 @@ class Scrubber:
         )
 
     async def _on_damage(self, runner: PartitionRunner, damage: Damage) -> None:
+        if runner in self._held or runner.damage is not None:
+            return  # found twice, by a pass and on a doubt
         self._counts.damages += 1
         logger.error(
             "damage found partition=%s segment=%s offset=%d byte=%d reason=%s",
@@ -194,19 +240,3 @@ class Scrubber:
             logger.warning("damaged copy kept partition=%s: no other one is in sync", runner.name)
             self._held[runner] = damage
         self._counts.held = len(self._held)
-
-    async def _rest(self, pause_ms: float) -> None:
-        """Sleep, but try now and then to give up the copies that could not be."""
-        until_ms = self._clock.now_ms() + pause_ms
-        while True:
-            now_ms = self._clock.now_ms()
-            if self._held and now_ms - self._retry_ms >= RETRY_MS:
-                self._retry_ms = now_ms
-                for runner, damage in list(self._held.items()):
-                    if await self._giver.give_up(runner, damage):
-                        del self._held[runner]
-                self._counts.held = len(self._held)
-            left_ms = until_ms - self._clock.now_ms()
-            if left_ms <= 0:
-                return
-            await self._clock.sleep(min(left_ms, RETRY_MS))

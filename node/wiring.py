@@ -245,6 +245,7 @@ class Node:
                 on_fatal=die,
                 on_proposal=self._on_proposal,
                 on_disk_full=lambda _: self.membership.on_disk_full(),
+                on_doubt=self._on_doubt,
                 counts=self.counts,
             ),
             pool=self._pool,
@@ -302,6 +303,9 @@ class Node:
 
     def _on_proposal(self, runner: PartitionRunner, proposal: IsrProposal) -> None:
         self.isr_proposer.submit(runner, proposal)
+
+    def _on_doubt(self, runner: PartitionRunner, offset: int | None) -> None:
+        self.scrubber.doubt(runner, offset)
 
     def _build_services(self) -> None:
         config = self.config
@@ -539,6 +543,7 @@ class Node:
                 group.create_task(self._housekeeping(), name="housekeeping"),
                 group.create_task(self.compactor.run(), name="compactor"),
                 group.create_task(self.scrubber.run(), name="scrubber"),
+                group.create_task(self.scrubber.attend(), name="doubts"),
                 group.create_task(self._watch_lease(), name="lease"),
                 group.create_task(self.groups.coordinator.run(), name="groups"),
                 group.create_task(self.groups.expiry.run(), name="offset-expiry"),

@@ -855,6 +855,16 @@ class PartitionLog:
             with suppress(DiskFullError):
                 self._roll()
 
+    def close_segment(self, offset: int) -> None:
+        """Begin a new segment if the active one holds ``offset``; on a full disk some other time.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        if self._active.base_offset <= offset and not self._has_remains:
+            with suppress(DiskFullError):
+                self._roll()
+
     def compaction_need(
         self, now_ms: int, high_watermark: int, *, tombstone_end: int = 0
     ) -> CompactionNeed:
@@ -908,6 +918,18 @@ class PartitionLog:
                 # A removal or a swap may be ahead of the table.
                 with suppress(FileNotFoundError):
                     return SegmentScrub(segment, again=again)
+        return None
+
+    def begin_look(self, offset: int) -> SegmentScrub | None:
+        """A scrub of what is written by now of the segment that holds ``offset``, sealed or not; None at the log end.
+
+        Where it is not sealed, damage that is found is a reason to close it, and to scrub it then: what is cut and
+        written anew meanwhile may look like damage.
+        """
+        if self.health is ReplicaHealth.DAMAGED or offset >= self._log_end_offset:
+            return None
+        with suppress(FileNotFoundError):
+            return SegmentScrub(self._table.find(offset))
         return None
 
     def is_current(self, damage: Damage) -> bool:

@@ -63,6 +63,8 @@ class SimNode:
         self.fatal: list[BaseException] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.is_over = False
+        self.doubt: Callable[[PartitionRunner, int | None], None] | None = None
+        """That of a scrubber, where a test runs one."""
         self.files = cluster.files.setdefault(node_id, MemoryFiles())
         self.clock = LoopClock()
         self.counts = NodeCounts()
@@ -156,6 +158,7 @@ class SimNode:
                 on_fatal=self.die,
                 on_proposal=self.isr_proposer.submit,
                 on_disk_full=lambda _: self.membership.on_disk_full(),
+                on_doubt=self._on_doubt,
                 counts=self.counts,
             ),
             pool=self.pool,
@@ -274,6 +277,10 @@ class SimNode:
             short_syncs=lambda: self.counts.short_syncs,
             on_failure=self.die,
         )
+
+    def _on_doubt(self, runner: PartitionRunner, offset: int | None) -> None:
+        if self.doubt is not None:
+            self.doubt(runner, offset)
 
     def _on_status(self, status: QuorumStatus) -> None:
         self.controller.on_status(status)

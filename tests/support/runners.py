@@ -86,6 +86,7 @@ class Bench:
     proposals: list[IsrProposal] = field(default_factory=list)
     fatal: list[BaseException] = field(default_factory=list)
     full_disks: list[PartitionRunner] = field(default_factory=list)
+    doubts: list[int | None] = field(default_factory=list)
     counts: NodeCounts = field(default_factory=NodeCounts)
     brokers: dict[int, Broker] = field(default_factory=lambda: leaders.brokers(1, 2, 3))
 
@@ -119,6 +120,7 @@ class Bench:
                 on_fatal=self.fatal.append,
                 on_proposal=lambda _, proposal: self.proposals.append(proposal),
                 on_disk_full=self.full_disks.append,
+                on_doubt=lambda _, offset: self.doubts.append(offset),
                 counts=self.counts,
             ),
         )

@@ -49,6 +49,7 @@ class Served:
         max_bytes: int = 1 << 20,
         broker_epoch: int = 20,
         leader_epoch: int = 5,
+        bad: tuple[object, ...] = (),
     ) -> "asyncio.Task[tuple[list[Row], bytes]]":
         """Positions are (partition, offset, last epoch); index and partition are the same."""
         header: dict[str, object] = {
@@ -60,6 +61,8 @@ class Served:
             "w": wait_ms,
             "m": max_bytes,
         }
+        if bad:
+            header["bad"] = list(bad)
 
         async def ask() -> tuple[list[Row], bytes]:
             reply = self.server.on_fetch(FOLLOWER, header, b"")
@@ -154,8 +157,12 @@ class TestSessions:
         with pytest.raises(MalformedRequestError):
             served.server.on_fetch(FOLLOWER, {"s": 1}, b"")
         header: dict[str, object] = {
-            "s": 1, "full": True, "be": 20, "p": [[0, "t"]], "f": [], "w": 0, "m": 1,
+            "s": 1, "full": True, "be": 20, "p": [], "f": [], "w": 0, "m": 1, "bad": 0,
         }  # fmt: skip
+        with pytest.raises(MalformedRequestError):
+            served.server.on_fetch(FOLLOWER, header, b"")
+        del header["bad"]
+        header["p"] = [[0, "t"]]
         with pytest.raises(CorruptLogError):
             served.server.on_fetch(FOLLOWER, header, b"")
 
@@ -401,6 +408,20 @@ class TestVerdicts:
             1: FetchCode.OK,
         }
         assert values_of(body) == ["a"]
+
+        assert served.bench.doubts == [0], "the disk is looked at for more"
+
+    @virtual
+    async def test_what_followers_refuse_as_damaged_is_doubted_where_they_stand(self) -> None:
+        served = Served(3)
+        for partition in range(3):
+            served.write("a", partition=partition)
+            served.write("b", partition=partition)
+        await settle()
+        await served.ask((0, 1, 5), (1, 1, 4), full=True)
+        await served.ask(bad=(0, 1, 2, "0", [0]))
+        doubts = [bench.doubts for bench in served.benches]
+        assert doubts == [[1], [], []], "only of who follows us here, on a log that is ours"
 
     @virtual
     async def test_what_is_in_memory_is_answered_without_a_task(self) -> None:

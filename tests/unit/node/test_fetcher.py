@@ -7,6 +7,7 @@ import pytest
 from http_api.ports import Acks
 from node.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row
 from node.fetcher import REST_S_MAX, LeaderFetcher, ReplicaFetchers
+from node.followed import FollowedPartitions
 from node.group_commit import SHORT_SYNC_BYTES
 from node.partition_runner import ReplicaRole
 from storage.errors import DiskFailedError
@@ -538,7 +539,20 @@ class TestTrouble:
         await after(200)
         assert pair.follower.content() == ["a"]
         assert task.done()
+        assert pair.leader.doubts == [0, 0], "the leader hears of it each time"
+        assert [request["bad"] for request in pair.requests() if "bad" in request] == [[0], [0]]
         await pair.stop()
+
+    @virtual
+    async def test_a_doubt_of_what_is_followed_no_more_is_not_told(self) -> None:
+        pair = Replicated(2)
+        followed = FollowedPartitions()
+        for bench in pair.followers:
+            followed.add(bench.runner)
+        followed.refused += [0, 1]
+        followed.remove(pair.followers[0].runner)
+        assert followed.take_refused() == [1]
+        assert followed.take_refused() == []
 
     @virtual
     async def test_an_answer_of_another_shape_ends_the_session_only(self) -> None:

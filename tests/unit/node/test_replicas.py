@@ -63,6 +63,7 @@ class Host:
                 on_fatal=self.fatal.append,
                 on_proposal=lambda runner, proposal: None,
                 on_disk_full=lambda runner: None,
+                on_doubt=lambda runner, offset: None,
                 counts=NodeCounts(),
             ),
             pool=self.pool,

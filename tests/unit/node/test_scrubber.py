@@ -1,15 +1,18 @@
 """What rots in stored segments of a running cluster is found, and restored before anybody reads it."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from random import Random
 
 import pytest
 
 from node.metrics import ScrubCounts
 from node.scrubber import RETRY_MS, CopyGiver, Scrubber, ScrubSettings
+from storage.errors import DiskFullError
 from storage.segment import LOG_SUFFIX
 from storage.types import ReplicaHealth
-from tests.support.compacted_cluster import CONFIGS, update, write
+from tests.support.compacted_cluster import CONFIGS, compact, update, write
 from tests.support.nodes import Cluster, cluster_of
 from tests.support.runners import values_of
 from tests.support.virtual_time import LoopClock, virtual
@@ -130,6 +133,8 @@ async def test_rot_is_found_and_restored_while_readers_and_writers_notice_nothin
         await LoopClock().sleep(50)
         is_over = True
         _, written = await asyncio.gather(*tasks)
+        # Followers hear a moment later that the last record is committed.
+        await LoopClock().sleep(50)
         assert len(seen) > 10
         assert all(values == ["0"] * 4 for values in seen)
         assert scrubber._counts.damages == 1
@@ -159,7 +164,7 @@ async def test_the_last_copy_is_kept_until_another_one_is_in_sync() -> None:
         rot(cluster, 1, segment=1, byte=480)
         runner = cluster.runner(1, "t")
         scrubber = scrubber_of(cluster, 1)
-        task = asyncio.create_task(scrubber.run())
+        tasks = [asyncio.create_task(work) for work in (scrubber.run(), scrubber.attend())]
         await cluster.until(lambda: scrubber._counts.damages == 1)
         if runner.state is not None and runner.state.isr == (1,):
             assert scrubber._counts.held == 1
@@ -169,7 +174,8 @@ async def test_the_last_copy_is_kept_until_another_one_is_in_sync() -> None:
         await cluster.restart(2)
         await LoopClock().sleep(2 * RETRY_MS)
         await healed(cluster, 1)
-        task.cancel()
+        for task in tasks:
+            task.cancel()
         assert scrubber._counts.held == 0
 
 
@@ -231,3 +237,113 @@ async def test_the_first_pass_comes_to_the_replicas_that_a_start_opens() -> None
         assert scrubber._counts.damages == 1
         await healed(cluster, 3)
         task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def attended(cluster: Cluster, node_id: int) -> AsyncIterator[Scrubber]:
+    """A scrubber that makes no passes, and hears of doubts."""
+    scrubber = scrubber_of(cluster, node_id, bytes_per_s=0)
+    cluster.nodes[node_id].doubt = scrubber.doubt
+    task = asyncio.create_task(scrubber.attend())
+    yield scrubber
+    task.cancel()
+
+
+async def behind(cluster: Cluster, *, is_sealed: bool) -> None:
+    """Node 3 is away, and of what it lacks there are four batches in the leader's third segment."""
+    await sealed(cluster)
+    await cluster.kill(3)
+    await cluster.until(lambda: 3 not in cluster.isr_of("t"))
+    await update(cluster, 4)
+    if is_sealed:
+        cluster.runner(1, "t").upkeep.maybe_roll()
+        await LoopClock().sleep(1_500)
+    assert cluster.runner(1, "t").log.segment_count == (4 if is_sealed else 3)
+
+
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "growing"])
+@pytest.mark.parametrize("byte", [3, 400])
+@virtual
+async def test_what_a_follower_refuses_is_checked_at_once_and_another_replica_leads(
+    byte: int, is_sealed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The leader sends the same each time: a replica that has to copy it would never be in sync."""
+    async with cluster_of() as cluster:
+        await behind(cluster, is_sealed=is_sealed)
+        async with attended(cluster, 1) as scrubber:
+            rot(cluster, 1, segment=2, byte=byte)
+            await cluster.restart(3)
+            await cluster.until(lambda: 3 in cluster.isr_of("t"), 2 * RETRY_MS + 2_000)
+            await healed(cluster, 1)
+            assert (scrubber._counts.damages, scrubber._counts.held) == (1, 0)
+            assert "damage found" in caplog.text
+        for node_id in (1, 2, 3):
+            values = await cluster.nodes[node_id].read("t", is_local=True)
+            assert values == [str(n) for _ in range(3) for n in range(4) for _ in range(4)]
+
+
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "growing"])
+@virtual
+async def test_what_is_whole_is_left_alone_whoever_doubts_it(is_sealed: bool) -> None:
+    """Records may be spoilt on their way, or where they arrive."""
+    async with cluster_of() as cluster:
+        await behind(cluster, is_sealed=is_sealed)
+        log = cluster.runner(1, "t").log
+        segments, epoch = log.segment_count, cluster.runner(1, "t").leader_epoch
+        async with attended(cluster, 1) as scrubber:
+            for offset in (32, 47, 48, None):
+                scrubber.doubt(cluster.runner(1, "t"), offset)
+                await LoopClock().sleep(RETRY_MS + 500)
+                assert not scrubber._doubts
+        assert scrubber._counts.checked_bytes > 0
+        assert scrubber._counts.damages == 0
+        assert (log.segment_count, cluster.runner(1, "t").leader_epoch) == (segments, epoch)
+
+
+def refuse_to_create(kind: str, path: str) -> None:
+    if kind == "create":
+        raise DiskFullError(path)
+
+
+@virtual
+async def test_a_doubted_segment_that_grows_stays_open_while_there_is_no_room() -> None:
+    async with cluster_of() as cluster:
+        await behind(cluster, is_sealed=False)
+        async with attended(cluster, 1) as scrubber:
+            files, log = cluster.files[1], cluster.runner(1, "t").log
+            rot(cluster, 1, segment=2)
+            files.on_operation = refuse_to_create
+            scrubber.doubt(cluster.runner(1, "t"), 32)
+            await LoopClock().sleep(RETRY_MS + 500)
+            assert (log.segment_count, scrubber._counts.damages) == (3, 0)
+            files.on_operation = None
+            scrubber.doubt(cluster.runner(1, "t"), 32)
+            await LoopClock().sleep(RETRY_MS + 500)
+            assert scrubber._counts.damages == 1
+
+
+@virtual
+async def test_a_replica_that_is_closed_is_doubted_no_more() -> None:
+    async with cluster_of() as cluster:
+        await sealed(cluster)
+        async with attended(cluster, 1) as scrubber:
+            runner = cluster.runner(1, "t")
+            for offset in (0, 32, None):
+                scrubber.doubt(runner, offset)
+                await cluster.nodes[1].admin.delete_topic("t") if offset == 0 else None
+                await LoopClock().sleep(RETRY_MS + 500)
+                assert not scrubber._doubts
+            assert runner.is_closed
+            assert scrubber._counts.checked_bytes == 0
+
+
+@virtual
+async def test_a_log_whose_compaction_met_damage_is_checked() -> None:
+    async with cluster_of() as cluster:
+        await sealed(cluster, **{k: v for k, v in CONFIGS.items() if k != "segment_ms"})
+        async with attended(cluster, 1) as scrubber:
+            rot(cluster, 1, segment=1)
+            await compact(cluster, 1)
+            await LoopClock().sleep(RETRY_MS)
+            await healed(cluster, 1)
+            assert scrubber._counts.damages == 1

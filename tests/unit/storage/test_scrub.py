@@ -74,6 +74,48 @@ def test_a_sector_that_cannot_be_read_is_damage() -> None:
     assert damage.path == path(bases(model.files)[2])
 
 
+def test_a_look_finds_what_rots_in_a_segment_that_grows_and_closing_it_lets_a_scrub_come() -> None:
+    model = model_of()
+    log, base = model.log, bases(model.files)[-1]
+    assert look(log, base) is None
+    model.files.flip_bit(path(base), 100)
+    damage = look(log, base)
+    assert damage is not None
+    assert (damage.path, damage.offset, log.is_current(damage)) == (path(base), base, False)
+    log.close_segment(base - 1)
+    assert bases(model.files)[-1] == base, "it holds something else"
+    log.close_segment(base)
+    log.close_segment(log.log_end_offset)
+    assert bases(model.files)[-1] == log.log_end_offset
+    assert scrub(log)[1] is None
+    log.checkpoint(log.log_end_offset)
+    found = scrub(log)[1]
+    assert found is not None
+    assert found.offset == base
+    log.give_up_from(found)
+    restore(model, log)
+
+
+def test_a_look_needs_records_and_a_copy_that_is_not_given_up() -> None:
+    model = model_of()
+    assert model.log.begin_look(model.log.log_end_offset) is None
+    model.files.flip_bit(path(bases(model.files)[0]), 100)
+    damage = scrub(model.log)[1]
+    assert damage is not None
+    assert look(model.log, 0) is not None
+    model.log.give_up_from(damage)
+    assert model.log.begin_look(0) is None
+
+
+def look(log: PartitionLog, offset: int) -> Damage | None:
+    run = log.begin_look(offset)
+    assert run is not None
+    while not run.is_done:
+        run.step()
+    run.close()
+    return run.damage
+
+
 def test_it_warms_nothing_up() -> None:
     model = model_of()
     base = bases(model.files)[0]
