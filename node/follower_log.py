@@ -166,6 +166,9 @@ class FollowerLog:
 
         The leader may have dropped a tombstone since that lies in the part that is gone: what it deleted would be in
         our part for ever. Nobody counts on a copy that is not sound and not in sync.
+
+        At the beginning of a leader epoch, as with ``maybe_give_up``. A topic that becomes compacted within one can
+        wait: while a copy is not in sync, no leader drops tombstones.
         """
         if (
             self._has_begun_anew
@@ -178,6 +181,8 @@ class FollowerLog:
         with failing_disk_is_fatal(self._on_fatal):
             self._log.restart_at(self._log.log_start_offset)
         self.high_watermark = self._log.log_start_offset
+        lost = FateUnknownError(f"{self._name}: the copy that took the record is made anew")
+        self._acknowledgements.fail_above(-1, lost)
 
     def _counts_in(self, state: Partition) -> bool:
         """Whether this copy is one of those that hold what is committed."""

@@ -228,8 +228,8 @@ class PartitionRunner:
             damage = self.damage
             if is_later and damage is not None and self._following.maybe_give_up(damage, state):
                 self.damage = None
-        if self.role is ReplicaRole.FOLLOWER and self.settings.is_compacted:
-            self._following.maybe_begin_anew(state)
+            if self.role is ReplicaRole.FOLLOWER and self.settings.is_compacted:
+                self._following.maybe_begin_anew(state)
         self._maybe_mark_sound(state)
 
     def _maybe_mark_sound(self, state: Partition) -> None:

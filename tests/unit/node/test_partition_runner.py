@@ -730,6 +730,39 @@ class TestRestart:
         bench.image(leaders.partition((1, 2, 3), leader=2, leader_epoch=6, partition_epoch=9))
         assert bench.log.health is ReplicaHealth.SOUND
 
+    async def compacted_now(self) -> Bench:
+        """A suspect whose topic is compacted from here on; its leader sent offset 2, which is not synced yet."""
+        bench = await self.restarted(hw=3, cut=True)
+        bench.image(leaders.partition((2, 3), leader=2, leader_epoch=6, partition_epoch=8))
+        source = leading()
+        source.log.append_as_leader([batch(v) for v in "abc"], leader_epoch=5, now_ms=1)
+        bench.pool.hold()
+        rest = source.log.read_span(2, max_bytes=1 << 20)
+        bench.runner.append_as_follower(rest, leader_epoch=6)
+        bench.settings = settings(cleanup_policy="compact")
+        return bench
+
+    @virtual
+    async def test_who_waits_for_a_sync_hears_of_a_copy_that_begins_anew(self) -> None:
+        """A follower's loop holds its fetches until it does: nothing would ever be fetched again."""
+        bench = await self.compacted_now()
+        waiter: Pending[None] = Pending()
+        bench.runner.call_when_stored(waiter)
+        bench.image(leaders.partition((2, 3), leader=2, leader_epoch=7, partition_epoch=9))
+        assert bench.log.log_end_offset == 0
+        assert waiter.done()
+        bench.pool.release()
+
+    @virtual
+    async def test_a_copy_does_not_begin_anew_within_a_leader_epoch(self) -> None:
+        """Its leader may take it into the ISR for a position that it would lose."""
+        bench = await self.compacted_now()
+        bench.image(leaders.partition((2, 3), leader=2, leader_epoch=6, partition_epoch=9))
+        assert bench.log.log_end_offset == 3
+        bench.image(leaders.partition((2, 3), leader=2, leader_epoch=7, partition_epoch=10))
+        assert bench.log.log_end_offset == 0
+        bench.pool.release()
+
     @virtual
     async def test_a_damaged_copy_neither_leads_nor_serves(self) -> None:
         bench = leading()
