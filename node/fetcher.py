@@ -251,10 +251,11 @@ class LeaderFetcher:
             self._guard(self._look)
 
     def _on_long_sync(
-        self, followed: Followed, began_s: float, others: int, _: Pending[None]
+        self, followed: Followed, began_s: float, others: int, synced: Pending[None]
     ) -> None:
+        """As ``_on_synced``; ``others``: how many short syncs there had been when it began."""
         if self._short_syncs() == others or followed.runner.is_in_sync:
-            self._on_synced(followed, _)
+            self._on_synced(followed, synced)
             return
         self._followed.end_sync(followed)
         followed.is_resting = True
