@@ -132,6 +132,8 @@ class QuickRequest:
         answer = b""
         if not done.cancelled():
             status, answer = self._answer(done)
+        # Its client waits for nothing of what follows.
+        self._connection.finish_quick(answer)
         seconds = asyncio.get_running_loop().time() - self._started_s
         dispatcher.observe(head.route, status, seconds)
         if dispatcher.is_logged(status):
@@ -143,7 +145,6 @@ class QuickRequest:
                 _remote(self._connection.peername),
                 self._request_id,
             )
-        self._connection.finish_quick(answer)
         if done.cancelled():
             # As a handler's end by cancellation: nothing is known to say.
             self._connection.force_close()
