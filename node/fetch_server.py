@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from http_api.pending import Pending
@@ -636,14 +636,19 @@ class FetchServer:
         return [index for index in found if index not in late] + late if late else found
 
 
-@dataclass(slots=True)
 class _Found:
-    """What one answer will hold. ``cold``: partitions whose records are to be read from the disk."""
+    """What one answer will hold, and the ``room`` in bytes that is left in it.
 
-    rows: list[Row]
-    chunks: list[Buffer]
-    room: int
-    cold: list[int] = field(default_factory=list)
+    ``cold``: partitions whose records are to be read from the disk.
+    """
+
+    __slots__ = ("chunks", "cold", "room", "rows")
+
+    def __init__(self, rows: list[Row], chunks: list[Buffer], room: int) -> None:
+        self.rows = rows
+        self.chunks = chunks
+        self.room = room
+        self.cold: list[int] = []
 
 
 def _is_answerable(followed: Followed, index: int, found: _Found) -> bool:

@@ -40,9 +40,13 @@ class FetchCode(IntEnum):
     """The only row: the leader's node restarted or forgot the session; begin a new one."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Position:
-    """Where a follower is in one partition. Not frozen, as rows are not: that would take several times as long."""
+    """Where a follower is in one partition.
+
+    Not frozen, and ``__init__`` is written out, as that of rows is: writers wait while these are made, and what
+    dataclasses generate stays interpreted where this module is compiled.
+    """
 
     index: int
     topic_id: str
@@ -51,18 +55,52 @@ class Position:
     offset: int
     last_epoch: int
 
+    def __init__(
+        self,
+        index: int,
+        topic_id: str,
+        partition: int,
+        leader_epoch: int,
+        offset: int,
+        last_epoch: int,
+    ) -> None:
+        self.index = index
+        self.topic_id = topic_id
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.offset = offset
+        self.last_epoch = last_epoch
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, init=False)
 class Row:
     """One partition's part of the answer."""
 
     index: int
     code: FetchCode
-    high_watermark: int = -1
-    log_start: int = -1
-    size: int = 0
-    a: int = -1
-    b: int = -1
+    high_watermark: int
+    log_start: int
+    size: int
+    a: int
+    b: int
+
+    def __init__(
+        self,
+        index: int,
+        code: FetchCode,
+        high_watermark: int = -1,
+        log_start: int = -1,
+        size: int = 0,
+        a: int = -1,
+        b: int = -1,
+    ) -> None:
+        self.index = index
+        self.code = code
+        self.high_watermark = high_watermark
+        self.log_start = log_start
+        self.size = size
+        self.a = a
+        self.b = b
 
     def pack(self) -> list[int]:
         """As it travels."""
@@ -91,7 +129,8 @@ def parse_positions(raw: object) -> list[Position]:
         # Not by a pattern: it would take ten times as long, and writers wait for this.
         if type(item) is not list or [*map(type, item)] != _POSITION_TYPES:
             raise CorruptLogError("fetch: a position has the wrong shape")
-        positions.append(Position(*item))
+        index, topic_id, partition, leader_epoch, offset, last_epoch = item
+        positions.append(Position(index, topic_id, partition, leader_epoch, offset, last_epoch))
     return positions
 
 

@@ -10,7 +10,6 @@ must not overtake it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -55,15 +54,17 @@ class _Where(NamedTuple):
 _Key = tuple[str, int, int, int]
 
 
-@dataclass(slots=True, eq=False)
 class _Group:
     """Parts that will be one batch, and who waits for them."""
 
-    where: _Where
-    parts: list[PartitionBatch] = field(default_factory=list)
-    waiting: list[Pending[Offsets]] = field(default_factory=list)
-    size: int = 0
-    timer: asyncio.Handle | None = None
+    __slots__ = ("parts", "size", "timer", "waiting", "where")
+
+    def __init__(self, where: _Where) -> None:
+        self.where = where
+        self.parts: list[PartitionBatch] = []
+        self.waiting: list[Pending[Offsets]] = []
+        self.size = 0
+        self.timer: asyncio.Handle | None = None
 
 
 class WriteGatherer:

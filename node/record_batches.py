@@ -11,7 +11,7 @@ from storage.errors import InvalidRecordError, MilenaError, PartitionNotFoundErr
 from storage.partitioner import partition_for_key
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class PartitionBatch:
     """Records of one request for one partition. ``places``: their positions in the request."""
 
@@ -19,6 +19,14 @@ class PartitionBatch:
     places: Sequence[int]
     columns: RecordColumns
     base_timestamp_ms: int
+
+    def __init__(
+        self, partition: int, places: Sequence[int], columns: RecordColumns, base_timestamp_ms: int
+    ) -> None:
+        self.partition = partition
+        self.places = places
+        self.columns = columns
+        self.base_timestamp_ms = base_timestamp_ms
 
 
 def split_request(

@@ -167,8 +167,13 @@ NO_STAMP = Stamp(0, NO_EPOCH, NO_TIMESTAMP)
 """Of a batch that no leader has taken yet."""
 
 
-class BatchHeader(NamedTuple):
-    """A batch's header. A tuple and not a dataclass: it is made once a batch on every path, at a third of the cost."""
+@dataclass(slots=True, init=False)
+class BatchHeader:
+    """A batch's header.
+
+    One is made for each batch on every path, so ``__init__`` is written out: what dataclasses and named tuples generate
+    stays interpreted where this module is compiled.
+    """
 
     batch_bytes: int
     magic: int
@@ -187,9 +192,75 @@ class BatchHeader(NamedTuple):
     producer_epoch: int
     base_sequence: int
     uncompressed_bytes: int
-    idempotency: IdempotencyExtension | None = None
-    delete_horizon_ms: int | None = None
+    idempotency: IdempotencyExtension | None
+    delete_horizon_ms: int | None
     """Wall ms from which on compaction may drop the tombstones in here; None: it has not kept any yet."""
+
+    def __init__(
+        self,
+        batch_bytes: int,
+        magic: int,
+        header_bytes: int,
+        base_offset: int,
+        leader_epoch: int,
+        append_time_ms: int,
+        stamp_crc: int,
+        crc: int,
+        attributes: int,
+        record_count: int,
+        last_offset_delta: int,
+        base_timestamp_ms: int,
+        max_timestamp_ms: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        uncompressed_bytes: int,
+        idempotency: IdempotencyExtension | None = None,
+        delete_horizon_ms: int | None = None,
+    ) -> None:
+        self.batch_bytes = batch_bytes
+        self.magic = magic
+        self.header_bytes = header_bytes
+        self.base_offset = base_offset
+        self.leader_epoch = leader_epoch
+        self.append_time_ms = append_time_ms
+        self.stamp_crc = stamp_crc
+        self.crc = crc
+        self.attributes = attributes
+        self.record_count = record_count
+        self.last_offset_delta = last_offset_delta
+        self.base_timestamp_ms = base_timestamp_ms
+        self.max_timestamp_ms = max_timestamp_ms
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.uncompressed_bytes = uncompressed_bytes
+        self.idempotency = idempotency
+        self.delete_horizon_ms = delete_horizon_ms
+
+    def stamped(self, *, base_offset: int, leader_epoch: int, append_time_ms: int) -> "BatchHeader":
+        """The same batch where its leader puts it; the checksum of the stamp is still the old one's."""
+        return BatchHeader(
+            self.batch_bytes,
+            self.magic,
+            self.header_bytes,
+            base_offset,
+            leader_epoch,
+            append_time_ms,
+            self.stamp_crc,
+            self.crc,
+            self.attributes,
+            self.record_count,
+            self.last_offset_delta,
+            self.base_timestamp_ms,
+            self.max_timestamp_ms,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.uncompressed_bytes,
+            self.idempotency,
+            self.delete_horizon_ms,
+        )
 
     @property
     def codec(self) -> Codec:
@@ -554,12 +625,12 @@ def _decode_extensions(buffer: Buffer, position: int, header: BatchHeader) -> Ba
             raise CorruptBatchError(
                 f"the idempotency extension has {len(value)} bytes instead of 28"
             )
-        header = header._replace(idempotency=IdempotencyExtension(*_IDEMPOTENCY.unpack(value)))
+        header.idempotency = IdempotencyExtension(*_IDEMPOTENCY.unpack(value))
     value = found.get(_DELETE_HORIZON_TYPE)
     if value is not None:
         if len(value) != _DELETE_HORIZON.size:
             raise CorruptBatchError(f"the delete horizon has {len(value)} bytes instead of 8")
-        header = header._replace(delete_horizon_ms=_DELETE_HORIZON.unpack(value)[0])
+        header.delete_horizon_ms = _DELETE_HORIZON.unpack(value)[0]
     return header
 
 

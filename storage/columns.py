@@ -41,7 +41,7 @@ _BINARIES: frozenset[type] = frozenset((bytes, NoneType))
 _LISTS: frozenset[type] = frozenset((list, NoneType))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class RecordColumns:
     """Records as parallel columns of equal length; only ``values`` is always there.
 
@@ -55,6 +55,20 @@ class RecordColumns:
     keys: list[bytes | None] | None
     values: list[bytes | None]
     headers: list[Headers | None] | None
+
+    def __init__(
+        self,
+        offset_deltas: list[int] | None,
+        timestamp_deltas: list[int] | None,
+        keys: list[bytes | None] | None,
+        values: list[bytes | None],
+        headers: list[Headers | None] | None,
+    ) -> None:
+        self.offset_deltas = offset_deltas
+        self.timestamp_deltas = timestamp_deltas
+        self.keys = keys
+        self.values = values
+        self.headers = headers
 
 
 def pack_columns(columns: RecordColumns) -> bytes:

@@ -296,7 +296,7 @@ class PartitionLog:
             stamp = stamp_batch(
                 batch, base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
             )
-            stamped = header._replace(
+            stamped = header.stamped(
                 base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
             )
             plan.add(stamped, stamp, memoryview(batch)[STAMP_BYTES:])

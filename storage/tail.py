@@ -6,7 +6,7 @@ file. Only small appends are kept, since a node has thousands of logs; large one
 read costs little beside their size.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from storage.append_plan import AppendRun
 from storage.types import NO_OFFSET
@@ -15,12 +15,18 @@ TAIL_BYTES_MAX = 16 << 10
 """16 MB with a thousand partitions that are all written to."""
 
 
-class Tail(NamedTuple):
+@dataclass(slots=True, init=False)
+class Tail:
     """Whole batches from ``base_offset`` (NO_OFFSET: none) up to ``next_offset``, exclusive."""
 
     base_offset: int
     next_offset: int
     span: bytes
+
+    def __init__(self, base_offset: int, next_offset: int, span: bytes) -> None:
+        self.base_offset = base_offset
+        self.next_offset = next_offset
+        self.span = span
 
 
 NO_TAIL = Tail(NO_OFFSET, NO_OFFSET, b"")
