@@ -171,7 +171,8 @@ def free_ports(count: int) -> list[int]:
     """Ports on loopback that nothing listens on, and that nobody else is given until this process ends.
 
     Each is held by a socket that is bound and never listens. A node may listen beside it, as often as it starts; who
-    looks for ports, here or in another process, takes none that has a holder.
+    looks for ports, here or in another process, takes none that has a holder. On other systems than Linux nobody
+    holds them: they were free a moment ago.
     """
     found: list[int] = []
     for port in _candidates():

@@ -37,6 +37,8 @@ def test_ports_are_distinct_and_below_those_of_outgoing_connections():
     assert all(FIRST_PORT <= port < LAST_PORT for port in ports)
 
 
+# On Linux, where nodes are run and tested, this is never skipped. Elsewhere there is nothing to hold it to: a socket
+# that is bound and does not listen keeps the node from its own port, so the port is given back as soon as it is found.
 @pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere a port cannot be held for another process"
 )
