@@ -221,16 +221,22 @@ class Clients:
             self.call(lambda ports: ports.metadata.allocate_producer(None))
 
     def call(self, make: Callable[[Ports], Coroutine[Any, Any, object]]) -> None:
-        """Ask some node; what becomes of it is nobody's business."""
+        """Ask some node; the answer is nobody's business, but the run is not judged before it is there."""
         node = self._some_node()
         if node is not None:
+            self._running += 1
             self._world.client_loop.call_soon(self._ask, node, make)
 
     def _ask(
         self, node: "NodeProcess", make: Callable[[Ports], Coroutine[Any, Any, object]]
     ) -> None:
-        asked = node.ask(make)
-        asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+        node.ask(make).add_done_callback(self._on_answer)
+
+    def _on_answer(self, done: "asyncio.Future[object]") -> None:
+        self._running -= 1
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not isinstance(error, MilenaError):
+            self._world.fail(f"a call ended with {error!r}")
 
     # Reading.
 

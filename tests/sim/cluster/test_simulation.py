@@ -4,13 +4,15 @@ import asyncio
 import gc
 import importlib
 import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from immutables import Map
 
-from http_api.ports import ReassignmentRequest, ReplicaTarget
+from http_api.ports import Ports, ReassignmentRequest, ReplicaTarget
 from node.wiring import Node
 from raft_meta.machine.commands import CheckImage
 from raft_meta.machine.image import Image, Partition, Topic
@@ -191,6 +193,57 @@ def test_partitions_are_added_and_records_deleted() -> None:
     assert part.clients.history.acknowledged > 5
     assert len([key for key in world.checker.ledgers if key[0] == part.clients.topic_id]) > 1
     assert any(part.clients.deleted.values())
+
+
+def test_the_run_waits_for_who_adds_partitions_and_deletes_records_last() -> None:
+    world = World(2, Options(seconds=4, kinds=("kill",), parts=("growing",)))
+    [part] = world.parts
+    assert isinstance(part, GrowingTopic)
+    done = []
+
+    def late(what: str) -> Callable[[], Coroutine[Any, Any, None]]:
+        async def act() -> None:
+            await world.until(lambda: world.has_healed, 60, "faults do not end")
+            # Everybody else has come to an end by then.
+            await asyncio.sleep(10)
+            done.append(what)
+
+        return act
+
+    part.clients._add_partitions = late("added")  # type: ignore[method-assign]
+    part.clients._delete = late("deleted")  # type: ignore[method-assign]
+    assert world.run() == [], world.lines
+    assert done == ["added", "deleted"]
+
+
+def test_the_run_waits_for_what_was_asked_last() -> None:
+    """Of an answer that nobody waits for, too: what it changes would be half done when the run is judged."""
+    world = World(2, Options(seconds=4, kinds=("kill",), parts=()))
+    done = []
+
+    async def add(_: Ports) -> None:
+        await asyncio.sleep(10)
+        done.append("added")
+
+    heal = world.faults.heal
+
+    def heal_and_ask() -> None:
+        heal()
+        world.clients.call(add)
+
+    world.faults.heal = heal_and_ask  # type: ignore[method-assign]
+    assert world.run() == [], world.lines
+    assert done == ["added"]
+
+
+def test_a_call_that_ends_in_no_error_of_milena_is_a_problem() -> None:
+    world = World(2, Options(seconds=4, kinds=("stall",), parts=()))
+
+    async def fail(_: Ports) -> None:
+        raise KeyError("of a node")
+
+    world.faults._stall = lambda _: world.clients.call(fail)  # type: ignore[method-assign, assignment]
+    assert "a call ended with KeyError('of a node')" in world.run()[0]
 
 
 def test_partitions_that_are_gone_are_noticed_and_nodes_that_know_less_are_not() -> None:

@@ -4,14 +4,12 @@ The judge is ``tests.support.group_checker``, from what members saw; besides, ev
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from raft_meta.machine.image import Group, Image, PartitionSet
-from storage.errors import MilenaError
 from tests.sim.cluster.clients import Clients
 from tests.sim.cluster.invariants import Checker, ViolationError
 from tests.sim.cluster.machine import NodeProcess
@@ -112,13 +110,11 @@ class GroupClients(Clients):
     async def _grow_topic(self) -> None:
         """Now and then the topic gets more partitions, which belong to somebody, too."""
         await asyncio.sleep(self._rng.uniform(0, 3 * self.world.options.seconds))
-        node = self._some_node()
-        if node is None or self._is_over:
+        if self._is_over:
             return
         count = self.world.options.partitions + 1
         self.world.note(f"{count} partitions")
-        with contextlib.suppress(MilenaError):
-            await node.ask(lambda ports: ports.metadata.add_partitions(TOPIC, count))
+        self.call(lambda ports: ports.metadata.add_partitions(TOPIC, count))
 
     async def finish(self) -> None:
         """Writers come to an end, then members."""

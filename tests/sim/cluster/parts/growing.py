@@ -52,8 +52,9 @@ class GrowingClients(TopicClients):
         return [
             *(self._counted(writer) for writer in writers),
             self._counted(self._read_all),
-            self._add_partitions,
-            self._delete,
+            # What they do last is to be led, and deleted, everywhere before the run is judged.
+            self._counted(self._add_partitions),
+            self._counted(self._delete),
         ]
 
     async def _read_all(self) -> None:
