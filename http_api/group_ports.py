@@ -319,6 +319,7 @@ class ConsumersPort(Protocol):
 
         Raises:
             SubscriptionConflictError: neither subscribed nor assigned.
+            ReplicaDamagedError: the next records of a partition are damaged, and no others came; nothing was delivered.
         """
 
     def take_back(self, group: str, instance: str, delivered: Delivered) -> None:

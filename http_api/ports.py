@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, overload
 from http_api.group_ports import ConsumersPort, GroupsPort
 from http_api.pending import Pending
 from raft_meta.machine.image import Image, Topic
-from storage.errors import MilenaError
+from storage.errors import MilenaError, ReplicaDamagedError
 
 
 @unique
@@ -160,6 +160,28 @@ class FetchResult:
     log_start_offset: int
     leader_epoch: int
     batches: bytes
+    broker_id: int | None = None
+    """Whose copy this is; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Stored records that came to their reader damaged. ``broker_id``: from whose copy; None: the leader's."""
+
+    topic: str
+    partition: int
+    offset: int
+    """The first that is not whole."""
+    broker_id: int | None = None
+
+    @property
+    def error(self) -> ReplicaDamagedError:
+        """What is told to a reader for whom there is nothing before the damage."""
+        whose = "its leader" if self.broker_id is None else f"broker {self.broker_id}"
+        return ReplicaDamagedError(
+            f"{self.topic}-{self.partition}: the records at offset {self.offset} are damaged in the copy of {whose}, "
+            "which is checked now, and restored if another one is in sync; try again in a few seconds"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +253,19 @@ class RecordsPort(Protocol):
         """Append one batch as a client encoded it; the node checks it whole before it trusts it."""
 
     async def fetch(self, request: FetchRequest) -> FetchResult:
-        """Read committed records, waiting up to ``timeout_ms`` when there are none yet."""
+        """Read committed records, waiting up to ``timeout_ms`` when there are none yet.
+
+        The bytes are as they were stored: who decodes them checks them, and says what is not whole (``doubt``).
+
+        Raises:
+            ReplicaDamagedError: what was asked for is damaged, and nobody else could be asked.
+        """
+
+    async def doubt(self, doubt: Doubt) -> None:
+        """Let the copy be checked soon, once for however many readers say so; raises nothing.
+
+        Who meets the damage again says it again: nothing more is done about a word that got lost.
+        """
 
     async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
         """The readable range, from the leader."""

@@ -2,15 +2,22 @@
 
 Any replica serves what lies below its own high watermark (KIP-392). What needs the truth about the log's end, "latest",
 out of range, timestamps, is judged by the leader alone, once it has made sure that it still leads (``log_ends``). An
-empty answer at the end judges nothing: it says that there is no more *here*, and the reader comes again. One call
-crosses the peer port: ``read``.
+empty answer at the end judges nothing: it says that there is no more *here*, and the reader comes again.
+
+Stored bytes are sent as they are. Whoever decodes them says which were not whole, and the node whose copy it was has it
+checked (``node.scrubber``), as when a follower says so.
+
+One call crosses the peer port: ``read``, with ``topic`` (id), ``partition``, ``offset``, ``timestamp``, ``max_bytes``,
+``timeout_ms`` and ``epoch`` of the leader or -1. With ``bad`` it asks for nothing, and says that what was sent from
+``offset`` on was not whole; a node of an earlier release takes it for a read.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from http_api.ports import FetchRequest, FetchResult, PartitionOffsets
+from http_api.ports import Doubt, FetchRequest, FetchResult, PartitionOffsets
 from node.leaderships import Leaderships
 from node.log_ends import LogEnds, MovedError
 from node.metadata import MetadataStore
@@ -20,6 +27,7 @@ from node.record_batches import check_partition
 from node.replicas import LocalReplicas
 from raft_meta.machine.image import Topic
 from storage.errors import (
+    CorruptLogError,
     FateUnknownError,
     MalformedRequestError,
     MilenaError,
@@ -33,8 +41,12 @@ from storage.errors import (
 from storage.files import Buffer
 from storage.log_reader import end_of_span, first_with_records
 
+logger = logging.getLogger(__name__)
+
 READ = "read"
 ANSWER_MARGIN_MS = 2_000
+DOUBT_MS_MAX = 1_000
+"""How long a reader waits until another node has heard of the damage in its copy."""
 LEADER_WAIT_MS = 300
 """How long a read waits for a replica that is just being made, or is just taking over."""
 
@@ -79,6 +91,8 @@ class ReadService:
         self._ends = LogEnds(metadata)
         self._leaderships = Leaderships()
         self._disk = asyncio.Semaphore(COLD_READS_MAX)
+        self._telling: set[tuple[int, str, int]] = set()
+        """Brokers that are being told of damage, and in which partition: not twice at a time."""
         metadata.listen(self._leaderships.on_image)
 
     @property
@@ -114,13 +128,14 @@ class ReadService:
                 state.leader_epoch,
                 timeout_ms=LEADER_WAIT_MS,
             )
+        damaged: ReplicaDamagedError | None = None
         if runner is not None and self._can_serve(runner, request):
             try:
                 return await self._fetch_here(runner, request)
-            except ReplicaDamagedError:
-                # Found out while the reader waited; another one has it all.
-                pass
-        return await self._fetch_there(topic, request)
+            except ReplicaDamagedError as error:
+                # Found out while the reader waited, or by its read; another one has it all.
+                damaged = error
+        return await self._fetch_there(topic, request, damaged)
 
     def _can_serve(self, runner: PartitionRunner, request: FetchRequest) -> bool:
         """Whether this replica may answer: the leader anything, a follower what it has."""
@@ -134,8 +149,36 @@ class ReadService:
         return runner.log.log_start_offset <= request.offset <= runner.log.log_end_offset
 
     async def _fetch_here(self, runner: PartitionRunner, request: FetchRequest) -> FetchResult:
+        """Read this copy.
+
+        Raises:
+            ReplicaDamagedError: it is damaged, perhaps only where it was to be read.
+            MovedError: another one leads.
+        """
         runner.check_readable()
-        offset = await self._place(runner, request)
+        offset: int | None = None
+        try:
+            offset = await self._place(runner, request)
+            return await self._fetch_at(runner, offset, request)
+        except CorruptLogError as error:
+            runner.on_doubt(offset)
+            logger.debug("cannot read partition=%s: %s", runner.name, error)
+            if offset is None:
+                raise ReplicaDamagedError(
+                    f"{runner.name}: broker {self._node_id} cannot read its copy, which is checked now; "
+                    "try again in a few seconds"
+                ) from error
+            doubt = Doubt(
+                topic=runner.topic,
+                partition=runner.partition,
+                offset=offset,
+                broker_id=self._node_id,
+            )
+            raise doubt.error from error
+
+    async def _fetch_at(
+        self, runner: PartitionRunner, offset: int, request: FetchRequest
+    ) -> FetchResult:
         await runner.wait_committed(offset, request.timeout_ms)
         # It may have been found damaged meanwhile, and ends before the damage then.
         runner.check_readable()
@@ -154,6 +197,7 @@ class ReadService:
             log_start_offset=runner.log.log_start_offset,
             leader_epoch=runner.leader_epoch,
             batches=data,
+            broker_id=self._node_id,
         )
 
     async def _read(
@@ -244,15 +288,22 @@ class ReadService:
     def _end_of(self, runner: PartitionRunner) -> int:
         return runner.established_end(has_lease=self._has_lease())
 
-    async def _fetch_there(self, topic: Topic, request: FetchRequest) -> FetchResult:
-        """Ask the leader; for a plain offset any other replica will do when it cannot answer."""
+    async def _fetch_there(
+        self, topic: Topic, request: FetchRequest, damaged: ReplicaDamagedError | None
+    ) -> FetchResult:
+        """Ask the leader; for a plain offset any other replica will do when it cannot answer.
+
+        ``damaged``: why this node does not answer although it could; what is raised when nobody else is there to ask.
+        """
         state = self._metadata.image.partition(topic.topic_id, request.partition)
         if state is None:
             raise NoLeaderError(f"{topic.name}-{request.partition} is not known here yet")
         candidates = [] if state.leader in (None, self._node_id) else [state.leader]
         if _is_plain(request):
             candidates += [b for b in state.replicas if b not in (state.leader, self._node_id)]
-        last: MilenaError = NoLeaderError(f"{topic.name}-{request.partition} has no leader")
+        last: MilenaError = damaged or NoLeaderError(
+            f"{topic.name}-{request.partition} has no leader"
+        )
         for broker_id in candidates:
             try:
                 if broker_id != state.leader:
@@ -304,6 +355,7 @@ class ReadService:
                     log_start_offset=log_start,
                     leader_epoch=e,
                     batches=body,
+                    broker_id=broker_id,
                 )
             case _:
                 raise NoLeaderError(f"node {broker_id} answered a read in the wrong shape")
@@ -326,6 +378,9 @@ class ReadService:
                 pass
             case _:
                 raise MalformedRequestError("read: the request has the wrong shape")
+        if header.get("bad") is True:
+            self._doubt_here(topic_id, partition, offset)
+            return {}, []
         runner = await self._replicas.leading(
             topic_id, partition, leader_epoch, timeout_ms=LEADER_WAIT_MS
         )
@@ -353,6 +408,52 @@ class ReadService:
             "epoch": result.leader_epoch,
         }
         return fields, [result.batches]
+
+    async def doubt(self, doubt: Doubt) -> None:
+        """A reader here decoded what is not whole: let the node whose copy it was check that."""
+        topic = self._metadata.image.topic(doubt.topic)
+        if topic is None:
+            return
+        key = (topic.topic_id, doubt.partition)
+        broker_id = doubt.broker_id
+        if broker_id is None:
+            state = self._metadata.image.partition(*key)
+            broker_id = None if state is None else state.leader
+        if broker_id == self._node_id:
+            self._doubt_here(*key, doubt.offset)
+        elif broker_id is not None and (broker_id, *key) not in self._telling:
+            self._telling.add((broker_id, *key))
+            try:
+                await self._tell(broker_id, key, doubt.offset)
+            except MilenaError as error:
+                logger.debug("node_id=%d was not told of damage: %s", broker_id, error)
+            finally:
+                self._telling.discard((broker_id, *key))
+
+    def _doubt_here(self, topic_id: str, partition: int, offset: object) -> None:
+        runner = self._replicas.find(topic_id, partition)
+        # What a peer says need not be an offset that is still there.
+        if runner is not None and isinstance(offset, int):
+            log = runner.log
+            if log.log_start_offset <= offset < log.log_end_offset:
+                runner.on_doubt(offset)
+
+    async def _tell(self, broker_id: int, key: tuple[str, int], offset: int) -> None:
+        await self._peer.call(
+            broker_id,
+            READ,
+            {
+                "topic": key[0],
+                "partition": key[1],
+                "offset": offset,
+                "timestamp": None,
+                "max_bytes": 1,
+                "timeout_ms": 0,
+                "epoch": -1,
+                "bad": True,
+            },
+            timeout_ms=DOUBT_MS_MAX,
+        )
 
     async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
         """The readable range, as the leader knows it."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from http_api.ports import (
     Acks,
     BatchReceipt,
+    Doubt,
     FetchRequest,
     FetchResult,
     PartitionOffsets,
@@ -46,6 +47,10 @@ class RecordsService:
     async def fetch(self, request: FetchRequest) -> FetchResult:
         """Read committed records."""
         return await self._reads.fetch(request)
+
+    async def doubt(self, doubt: Doubt) -> None:
+        """Let a copy be checked that a reader found damaged."""
+        await self._reads.doubt(doubt)
 
     async def delete_records(
         self, topic: str, partition: int, before: int | None, *, timeout_ms: int

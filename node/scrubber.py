@@ -129,8 +129,12 @@ class Scrubber:
         """Where somebody met damage; None: somewhere below what is sealed."""
 
     def doubt(self, runner: PartitionRunner, offset: int | None) -> None:
-        """Check the segment that holds ``offset`` soon, or all that are sealed."""
-        self._doubts.setdefault(runner, offset)
+        """Check the segment that holds ``offset`` soon, or all that are sealed; one look a replica at a time."""
+        # Readers may come by the thousand. What is known to be damaged need not be looked for.
+        if runner in self._doubts or runner in self._held:
+            return
+        self._doubts[runner] = offset
+        logger.warning("damage met partition=%s offset=%s", runner.name, offset)
 
     async def attend(self) -> None:
         """Check what is doubted, and give up the copies that could not be given up before, until cancelled."""

@@ -376,6 +376,7 @@ class Node:
             clock=self._clock,
             groups=self.groups,
             fetch=self.reads.fetch,
+            doubt=self.reads.doubt,
             topic=self.admin.topic,
             current_image=self.admin.current_image,
             broker_epoch=lambda: self.membership.broker_epoch,

@@ -326,7 +326,7 @@ class DiskFullError(UnavailableError):
 
 
 class ReplicaDamagedError(UnavailableError):
-    """This replica failed a checksum below its recovery point and serves nothing."""
+    """A replica failed a checksum: below its recovery point, and it serves nothing; or in what was to be read."""
 
     code = "replica_damaged"
 

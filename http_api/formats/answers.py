@@ -14,16 +14,21 @@ from http_api.media import (
 )
 from http_api.ports import FetchResult
 from storage.batch import iterate_headers
-from storage.errors import NotAcceptableError
+from storage.errors import CorruptBatchError, NotAcceptableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsBody:
-    """A body. ``next_offset``: the first offset that the reader has not been given yet."""
+    """A body. ``next_offset``: the first offset that the reader has not been given yet.
+
+    ``damaged_at``: the first that is stored damaged; the body ends before it. ``is_barren``: and holds nothing then.
+    """
 
     body: bytes
     content_type: str
     next_offset: int
+    damaged_at: int | None = None
+    is_barren: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +48,6 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
     Raises:
         NotAcceptableError: JSON was asked for, and the very first record is not JSON. When a later one is not, the
             answer ends before it, so that a reader gets the error exactly at the record's offset.
-        CorruptBatchError: the batches are damaged.
     """
     if wanted.type.format is RecordFormat.BATCH:
         return _batches(result)
@@ -56,6 +60,8 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
                 body=json_list(rows),
                 content_type=wanted.type.content_type or JSON_V2_TYPE,
                 next_offset=selection.next_offset if bad_offset is None else bad_offset,
+                damaged_at=selection.damaged_at,
+                is_barren=not rows,
             )
         if wanted.type.format is RecordFormat.JSON:
             raise NotAcceptableError(
@@ -66,15 +72,29 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
         body=json_list(binary_v2.encode(writer, selection)),
         content_type=BINARY_V2_TYPE,
         next_offset=selection.next_offset,
+        damaged_at=selection.damaged_at,
+        is_barren=not selection.slices,
     )
 
 
 def _batches(result: FetchResult) -> RecordsBody:
-    """Stored bytes as they are; whoever decodes them checks them."""
+    """Stored bytes as they are; whoever decodes them checks them. Where there is no batch they cannot be told apart."""
     next_offset = result.start_offset
-    for _, header in iterate_headers(result.batches):
-        next_offset = max(next_offset, min(header.next_offset, result.high_watermark))
-    return RecordsBody(body=result.batches, content_type=BATCH_TYPE, next_offset=next_offset)
+    damaged_at = None
+    end = 0
+    try:
+        for position, header in iterate_headers(result.batches):
+            next_offset = max(next_offset, min(header.next_offset, result.high_watermark))
+            end = position + header.batch_bytes
+    except CorruptBatchError:
+        damaged_at = next_offset
+    return RecordsBody(
+        body=result.batches[:end],
+        content_type=BATCH_TYPE,
+        next_offset=next_offset,
+        damaged_at=damaged_at,
+        is_barren=end == 0,
+    )
 
 
 def rows_of(writer: RowWriter, selection: Selection, format_: RecordFormat) -> list[bytes]:

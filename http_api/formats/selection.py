@@ -14,6 +14,7 @@ from storage.batch import (
     offsets_of,
     timestamps_of,
 )
+from storage.errors import CorruptBatchError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +47,26 @@ class Selection:
 
     next_offset: int
     slices: list[Slice] = field(default_factory=list)
+    damaged_at: int | None = None
+    """From here on what is stored is not whole. It ends the answer: the next one begins there."""
 
 
 def select(result: FetchResult, *, count: int | None, bytes_max: int) -> Selection:
     """The readable records of a fetch: at most ``count``, and whole batches of up to ``bytes_max`` decompressed.
 
-    The first batch with records is taken whatever its size, so that a reader always gets on.
-
-    Raises:
-        CorruptBatchError: the batches are damaged.
+    The first batch with records is taken whatever its size, so that a reader always gets on. What lies before a damaged
+    batch is taken, and nothing behind it.
     """
     selection = Selection(result.start_offset)
+    try:
+        _fill(selection, result, count, bytes_max)
+    except CorruptBatchError:
+        selection.damaged_at = selection.next_offset
+    return selection
+
+
+def _fill(selection: Selection, result: FetchResult, count: int | None, bytes_max: int) -> None:
+    """Take what goes in; stops, with ``selection`` as it is up to there, at the first batch that is not whole."""
     left = count
     budget = bytes_max
     for position, header in iterate_batches(result.batches):
@@ -65,17 +75,18 @@ def select(result: FetchResult, *, count: int | None, bytes_max: int) -> Selecti
         budget -= header.uncompressed_bytes
         is_full = left == 0 or (budget < 0 and selection.slices)
         if header.base_offset >= result.high_watermark or is_full:
-            break
-        selection.next_offset = min(header.next_offset, result.high_watermark)
+            return
+        next_offset = min(header.next_offset, result.high_watermark)
         if header.is_control or header.record_count == 0:
+            selection.next_offset = next_offset
             continue
         columns = decode_columns(result.batches, header, position)
         piece = _trim(_slice_of(header, columns), result)
+        selection.next_offset = next_offset
         if left is not None:
             left = _limit(selection, piece, left)
         elif piece.values:
             selection.slices.append(piece)
-    return selection
 
 
 def _limit(selection: Selection, piece: Slice, left: int) -> int:

@@ -15,7 +15,7 @@ from http_api.formats.selection import Selection, select
 from http_api.group_ports import Delivered, Delivery
 from http_api.media import RecordFormat, StreamFraming, consumer_records_type, stream_type
 from http_api.params import IntegerParam
-from http_api.ports import FetchResult
+from http_api.ports import Doubt, FetchResult
 from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, Retries, stream_answer
 from http_api.v2.consumers import place
 from http_api.v2.fetch import FOLLOW
@@ -43,10 +43,11 @@ _ALL = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records as JSON texts, and what tells them apart."""
+    """Records as JSON texts, and what tells them apart. ``doubt``: the first that came damaged."""
 
     rows: list[bytes]
     ids: list[bytes]
+    doubt: Doubt | None = None
 
 
 async def get_records(call: Call) -> web.StreamResponse:
@@ -70,8 +71,8 @@ async def get_records(call: Call) -> web.StreamResponse:
         return await stream_answer(call, type_.framing, pieces, topic_missing_code=40401)
     delivered = await consumers.records(group, instance, timeout_ms=timeout_ms, max_bytes=max_bytes)
     try:
-        written = await _written(delivered)
-    except asyncio.CancelledError:
+        written = await _written(call, delivered)
+    except BaseException:
         consumers.take_back(group, instance, delivered)
         raise
     return bytes_answer(json_list(written.rows), type_.content_type)
@@ -105,21 +106,31 @@ async def _pieces(
             continue
         retries.reset()
         try:
-            written = await _written(delivered)
+            written = await _written(call, delivered)
             yield frame(framing, written.rows, written.ids)
-        except (GeneratorExit, asyncio.CancelledError):
-            # The client is gone, and perhaps before this came.
+        except BaseException:
+            # The client is gone, and perhaps before this came. Or it is not whole.
             call.ports.consumers.take_back(group, instance, delivered)
             raise
         if not is_following:
             return
 
 
-async def _written(delivered: Delivered) -> Rows:
+async def _written(call: Call, delivered: Delivered) -> Rows:
+    """All that was delivered.
+
+    Raises:
+        ReplicaDamagedError: not all of it is whole. The coordinator has checked it, if it is of this release.
+    """
     size = sum(len(delivery.batches) for delivery in delivered.deliveries)
     if size < _THREAD_BYTES_MIN:
-        return _write(delivered)
-    return await asyncio.to_thread(_write, delivered)
+        written = _write(delivered)
+    else:
+        written = await asyncio.to_thread(_write, delivered)
+    if written.doubt is not None:
+        await call.ports.records.doubt(written.doubt)
+        raise written.doubt.error
+    return written
 
 
 def _write(delivered: Delivered) -> Rows:
@@ -128,6 +139,11 @@ def _write(delivered: Delivered) -> Rows:
     ids: list[bytes] = []
     for delivery in delivered.deliveries:
         selection = _selection(delivery)
+        if selection.damaged_at is not None:
+            doubt = Doubt(
+                topic=delivery.topic, partition=delivery.partition, offset=selection.damaged_at
+            )
+            return Rows([], [], doubt)
         rows += rows_of(RowWriter(delivery.topic, delivery.partition), selection, format_)
         ids += _ids(delivery, selection)
     return Rows(rows, ids)

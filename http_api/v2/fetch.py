@@ -13,7 +13,7 @@ from http_api.formats.envelope import parse_time
 from http_api.lookup import partition_number
 from http_api.media import RecordFormat, StreamFraming, records_type, stream_type
 from http_api.params import ChoiceParam, IntegerParam, Param, ParamPlace, text_param
-from http_api.ports import ApiLimits, FetchRequest, FetchResult
+from http_api.ports import ApiLimits, Doubt, FetchRequest, FetchResult
 from http_api.schemas import integer_text, parse_query
 from http_api.shapes.blocks import text
 from http_api.streams import stream_answer
@@ -164,7 +164,18 @@ async def fetch_records(call: Call) -> web.StreamResponse:
         # Decompressed records may be this much larger than the stored ones, and no more.
         bytes_max=limits.fetch_bytes_max,
     )
-    return fetch_answer(result, await _encode(result, wanted))
+    records = await _encode(result, wanted)
+    if records.damaged_at is not None:
+        doubt = Doubt(
+            topic=topic,
+            partition=partition,
+            offset=records.damaged_at,
+            broker_id=result.broker_id,
+        )
+        await call.ports.records.doubt(doubt)
+        if records.is_barren:
+            raise doubt.error
+    return fetch_answer(result, records)
 
 
 async def _stream(

@@ -12,7 +12,7 @@ from http_api.formats.framing import frame
 from http_api.formats.rows import RowWriter
 from http_api.formats.selection import select
 from http_api.media import RecordFormat, StreamFraming
-from http_api.ports import FetchRequest, FetchResult, Ports
+from http_api.ports import Doubt, FetchRequest, FetchResult, Ports
 from http_api.schemas import integer_text
 from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, RETRY_S_TOTAL, Retries
 from storage.errors import MalformedRequestError, NotLeaderError, UnavailableError
@@ -38,11 +38,12 @@ def last_event_offset(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some records as they are sent. ``count``: how many."""
+    """Some records as they are sent. ``count``: how many. ``damaged_at``: why there are no more."""
 
     body: bytes
     count: int
     next_offset: int
+    damaged_at: int | None
 
 
 class RecordSource:
@@ -76,12 +77,11 @@ class RecordSource:
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The body. An error before the first piece is the caller's; later ones are waited out while they may pass."""
-        result = await self._records.fetch(self._request)
+        result, piece = await self._read()
         end = result.high_watermark
         silent_ms = 0
         is_first = True
         while True:
-            piece = await self._encode(result)
             if self._left is not None:
                 self._left -= piece.count
             has_moved = piece.next_offset > result.start_offset
@@ -93,7 +93,7 @@ class RecordSource:
                 return
             is_first = False
             self._go_on(piece.next_offset, end, silent_ms)
-            result = await self._fetch()
+            result, piece = await self._read_on()
 
     def _is_over(self, next_offset: int, end: int, silent_ms: int) -> bool:
         if self._is_following:
@@ -112,15 +112,35 @@ class RecordSource:
             self._request, offset=next_offset, timestamp_ms=None, timeout_ms=wait_ms
         )
 
-    async def _fetch(self) -> FetchResult:
+    async def _read_on(self) -> tuple[FetchResult, Piece]:
         while True:
             try:
-                result = await self._records.fetch(self._request)
+                found = await self._read()
             except (UnavailableError, NotLeaderError) as error:
                 await self._retries.wait_after(error)
             else:
                 self._retries.reset()
-                return result
+                return found
+
+    async def _read(self) -> tuple[FetchResult, Piece]:
+        """What there is, or what lies before damaged records.
+
+        Raises:
+            ReplicaDamagedError: that is nothing.
+        """
+        result = await self._records.fetch(self._request)
+        piece = await self._encode(result)
+        if piece.damaged_at is not None:
+            doubt = Doubt(
+                topic=self._request.topic,
+                partition=self._request.partition,
+                offset=piece.damaged_at,
+                broker_id=result.broker_id,
+            )
+            await self._records.doubt(doubt)
+            if not piece.count:
+                raise doubt.error
+        return result, piece
 
     async def _encode(self, result: FetchResult) -> Piece:
         if len(result.batches) < _THREAD_BYTES_MIN:
@@ -132,4 +152,5 @@ class RecordSource:
         writer = RowWriter(self._request.topic, self._request.partition)
         rows = rows_of(writer, selection, self._format)
         ids = (b"%d" % offset for piece in selection.slices for offset in piece.offsets)
-        return Piece(frame(self._framing, rows, ids), len(rows), selection.next_offset)
+        body = frame(self._framing, rows, ids)
+        return Piece(body, len(rows), selection.next_offset, selection.damaged_at)

@@ -7,7 +7,7 @@ its group. Handlers run under ``CoordinatorCalls``, which see to it that this no
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from http_api.ports import FetchRequest, FetchResult
+from http_api.ports import Doubt, FetchRequest, FetchResult
 from node.clock import Clock
 from node.consumers import lookup, wire
 from node.consumers.answers import Answers
@@ -44,6 +44,7 @@ class ConsumerCoordinator:
         current_image: Callable[[], Awaitable[Image]],
         topic: Callable[[str], Awaitable[Topic]],
         fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
+        doubt: Callable[[Doubt], Awaitable[None]],
         calls: CoordinatorCalls,
         memberships: Memberships,
         commits: Commits,
@@ -56,6 +57,7 @@ class ConsumerCoordinator:
         self._topic = topic
         self._memberships = memberships
         self._tails = tails
+        self._doubt = doubt
         self._clock = clock
         self._idle = idle
         self._store = ConsumerStore(metadata, broker_epoch)
@@ -178,6 +180,7 @@ class ConsumerCoordinator:
                 timeout_ms=int_field(fields, "wait_ms"),
                 max_bytes=optional_int_field(fields, "max_bytes"),
                 tails=self._tails,
+                doubt=self._doubt,
                 clock=self._clock,
             )
             return wire.pack_delivered(await call.run())

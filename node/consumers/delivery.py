@@ -7,8 +7,9 @@ record that is larger than what a client allows never stops it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.batch import decode_columns, iterate_headers, offsets_of
+from storage.batch import decode_columns, iterate_batches, offsets_of
 from storage.columns import RecordColumns
+from storage.errors import CorruptBatchError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,8 @@ class Cut:
     is_full: bool
     """There was another record, and no room for it."""
     batches: bytes
+    damaged_at: int | None = None
+    """What was stored from here on came damaged; nothing of it is in here."""
 
 
 def cut(batches: bytes, start_offset: int, end_offset: int, room: Room) -> Cut:
@@ -59,38 +62,39 @@ def cut(batches: bytes, start_offset: int, end_offset: int, room: Room) -> Cut:
         start_offset: where the reader stands.
         end_offset: the high watermark under which they were read.
         room: what the answer may still take.
-
-    Raises:
-        CorruptBatchError: these are no batches.
     """
     count = used = 0
     epoch = -1
     is_full = False
+    damaged_at = None
     last_end = next_offset = start_offset
     first = last = 0
-    for position, header in iterate_headers(batches):
-        if header.base_offset >= end_offset:
-            break
-        if header.last_offset < start_offset:
-            first = last = position + header.batch_bytes
-            continue
-        if not header.is_control and header.record_count:
-            columns = decode_columns(batches, header, position)
-            taken = _take(columns, offsets_of(header, columns), start_offset, end_offset, room)
-            if taken.count:
-                count, used = count + taken.count, used + taken.payload_bytes
-                last_end, epoch = taken.end_offset, header.leader_epoch
-                last = position + header.batch_bytes
-                room = Room(
-                    payload_bytes=room.payload_bytes - taken.payload_bytes,
-                    records=room.records - taken.count,
-                    needs_one=False,
-                )
-            is_full = taken.is_full
-            if is_full:
-                next_offset = max(next_offset, last_end)
+    try:
+        for position, header in iterate_batches(batches):
+            if header.base_offset >= end_offset:
                 break
-        next_offset = min(header.next_offset, end_offset)
+            if header.last_offset < start_offset:
+                first = last = position + header.batch_bytes
+                continue
+            if not header.is_control and header.record_count:
+                columns = decode_columns(batches, header, position)
+                taken = _take(columns, offsets_of(header, columns), start_offset, end_offset, room)
+                if taken.count:
+                    count, used = count + taken.count, used + taken.payload_bytes
+                    last_end, epoch = taken.end_offset, header.leader_epoch
+                    last = position + header.batch_bytes
+                    room = Room(
+                        payload_bytes=room.payload_bytes - taken.payload_bytes,
+                        records=room.records - taken.count,
+                        needs_one=False,
+                    )
+                is_full = taken.is_full
+                if is_full:
+                    next_offset = max(next_offset, last_end)
+                    break
+            next_offset = min(header.next_offset, end_offset)
+    except CorruptBatchError:
+        damaged_at = next_offset
     return Cut(
         start_offset=start_offset,
         end_offset=last_end,
@@ -100,6 +104,7 @@ def cut(batches: bytes, start_offset: int, end_offset: int, room: Room) -> Cut:
         payload_bytes=used,
         is_full=is_full,
         batches=batches[first:last] if count else b"",
+        damaged_at=damaged_at,
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from http_api.ports import FetchRequest, FetchResult
+from http_api.ports import Doubt, FetchRequest, FetchResult
 from node.clock import Clock
 from node.consumers.coordinator import ConsumerCoordinator
 from node.consumers.expiry import ConsumerExpiry
@@ -31,6 +31,7 @@ class ConsumerKeeper:
         clock: Clock,
         groups: Groups,
         fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
+        doubt: Callable[[Doubt], Awaitable[None]],
         topic: Callable[[str], Awaitable[Topic]],
         current_image: Callable[[], Awaitable[Image]],
         broker_epoch: Callable[[], int],
@@ -44,6 +45,7 @@ class ConsumerKeeper:
             current_image=current_image,
             topic=topic,
             fetch=fetch,
+            doubt=doubt,
             calls=groups.calls,
             memberships=groups.coordinator,
             commits=groups.commits,

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from http_api.group_ports import Delivered, Delivery
-from http_api.ports import FetchResult
+from http_api.ports import Doubt, FetchResult
 from node.clock import Clock
-from node.consumers.delivery import Room, cut
+from node.consumers.delivery import Cut, Room, cut
 from node.consumers.places import PARALLEL
 from node.consumers.session import ConsumerSession
 from node.consumers.tails import Tails, Waiter
@@ -17,6 +17,7 @@ from storage.errors import (
     FateUnknownError,
     MilenaError,
     OffsetOutOfRangeError,
+    ReplicaDamagedError,
     SubscriptionConflictError,
 )
 
@@ -74,6 +75,10 @@ class _Round:
 
     has_moved: bool = False
     failed: set[PartitionKey] = field(default_factory=set)
+    damaged: ReplicaDamagedError | None = None
+    """Why one of them failed: its next records are not whole."""
+    doubts: list[Doubt] = field(default_factory=list)
+    """To be told once everything that was read is taken: nothing may change in between."""
 
 
 class RecordsCall:
@@ -91,6 +96,7 @@ class RecordsCall:
         timeout_ms: int,
         max_bytes: int | None,
         tails: Tails,
+        doubt: Callable[[Doubt], Awaitable[None]],
         clock: Clock,
     ) -> None:
         self._session = session
@@ -99,6 +105,7 @@ class RecordsCall:
         self._seeks = session.seeks
         self._retry_ms = RETRY_MS
         self._tails = tails
+        self._doubt = doubt
         self._clock = clock
         consumer = session.view.consumer
         wanted = ANSWER_BYTES_DEFAULT if max_bytes is None else max_bytes
@@ -117,6 +124,7 @@ class RecordsCall:
         Raises:
             SubscriptionConflictError: neither subscribed nor assigned.
             OffsetOutOfRangeError: the consumer's policy does not say where to go.
+            ReplicaDamagedError: the next records of a partition are damaged, and no others came; nothing was delivered.
             NotCoordinatorError, ConsumerNotFoundError: nothing was delivered.
             FateUnknownError: a repetition of this call has taken its place.
         """
@@ -158,6 +166,8 @@ class RecordsCall:
                 deadline_ms = min(deadline_ms, self._answer.gather_until(now_ms))
                 left_ms = deadline_ms - now_ms
                 if self._answer.is_enough or left_ms <= 0:
+                    if looked.damaged is not None and not self._answer.deliveries:
+                        raise looked.damaged
                     return self._delivered()
                 if not looked.has_moved:
                     await self._wait(waiter, looked, left_ms)
@@ -222,6 +232,10 @@ class RecordsCall:
             else:
                 logger.debug("consumer=%s/%s cannot read: %s", *session.key, result)
                 looked.failed.add(key)
+                if isinstance(result, ReplicaDamagedError):
+                    looked.damaged = result
+        doubts, looked.doubts = looked.doubts, []
+        await asyncio.gather(*(self._doubt(doubt) for doubt in doubts))
 
     async def _fetch(self, key: PartitionKey, max_bytes: int) -> FetchResult | MilenaError:
         position = self._session.cursor.position(key)
@@ -245,11 +259,28 @@ class RecordsCall:
         self._session.take_assignment()
 
     def _take(self, key: PartitionKey, result: FetchResult, looked: _Round) -> None:
+        """Deliver what there is room for, up to what is not whole; if that comes first, the call may fail with it."""
         answer = self._answer
         if answer.room.is_over:
             return
         made = cut(result.batches, result.start_offset, result.high_watermark, answer.room)
         answer.is_full |= made.is_full
+        topic = self._session.view.image.topics.get(key[0])
+        if made.damaged_at is not None and topic is not None:
+            doubt = Doubt(
+                topic=topic.name,
+                partition=key[1],
+                offset=made.damaged_at,
+                broker_id=result.broker_id,
+            )
+            looked.doubts.append(doubt)
+            if not made.record_count:
+                looked.failed.add(key)
+                looked.damaged = doubt.error
+        self._deliver(key, made, looked)
+
+    def _deliver(self, key: PartitionKey, made: Cut, looked: _Round) -> None:
+        answer = self._answer
         if made.next_offset == made.start_offset or not self._session.cursor.deliver(key, made):
             return
         looked.has_moved = True

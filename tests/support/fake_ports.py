@@ -14,6 +14,7 @@ from http_api.ports import (
     Acks,
     ApiLimits,
     BatchReceipt,
+    Doubt,
     FetchRequest,
     FetchResult,
     IdempotencyKey,
@@ -82,6 +83,11 @@ class FakeLog:
         self.high_watermark = decode_header(self.batches[-1]).next_offset
         return base_offset
 
+    def rot(self, index: int) -> None:
+        """Flip a bit of a batch's payload, or flip it back."""
+        batch = self.batches[index]
+        self.batches[index] = batch[:-1] + bytes([batch[-1] ^ 1])
+
     def read(self, offset: int, max_bytes: int) -> bytes:
         found: list[bytes] = []
         size = 0
@@ -111,6 +117,7 @@ class FakeNode:
         self.queued: list[tuple[ProduceRequest, Pending[Sequence[int | None]]]] = []
         self.batch_requests: list[tuple[str, int, bytes, Acks, int]] = []
         self.fetch_requests: list[FetchRequest] = []
+        self.doubts: list[Doubt] = []
         self.codec = Codec.NONE
         self.is_ready = True
         self.drains: list[int] = []
@@ -356,7 +363,11 @@ class FakeNode:
             log_start_offset=log.log_start_offset,
             leader_epoch=LEADER_EPOCH,
             batches=log.read(start, request.max_bytes),
+            broker_id=self.node_id,
         )
+
+    async def doubt(self, doubt: Doubt) -> None:
+        self.doubts.append(doubt)
 
     @staticmethod
     def _start(log: FakeLog, request: FetchRequest) -> int:

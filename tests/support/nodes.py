@@ -258,6 +258,7 @@ class SimNode:
             clock=self.clock,
             groups=self.groups,
             fetch=self.reads.fetch,
+            doubt=self.reads.doubt,
             topic=self.admin.topic,
             current_image=self.admin.current_image,
             broker_epoch=lambda: self.membership.broker_epoch,

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import orjson
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from http_api.media import records_type
 from http_api.ports import FetchResult
 from storage.batch import RecordColumns, decode_header, encode_batch, stamp_batch
 from storage.errors import (
-    CorruptBatchError,
     InvalidRecordError,
     MalformedRequestError,
     MilenaError,
@@ -498,12 +498,59 @@ def test_batches_go_out_as_they_are(codec):
     assert (made.body, made.content_type, made.next_offset) == (fetched.batches, BATCH, 3)
 
 
+def rotten(whole, position=-2):
+    damaged = bytearray(whole)
+    damaged[position] ^= 1
+    return bytes(damaged)
+
+
 @pytest.mark.parametrize("accept", ["", JSON_V2, BINARY_V2])
 def test_damaged_batches_are_never_shown(accept):
-    whole = batch([b'"abc"'])
-    damaged = whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:]
-    with pytest.raises(CorruptBatchError):
-        encode(result(damaged, high_watermark=1), accept)
+    made = encode(result(rotten(batch([b'"abc"'])), high_watermark=1), accept)
+    assert (made.body, made.next_offset) == (b"[]", 0)
+    assert (made.damaged_at, made.is_barren) == (0, True)
+
+
+@pytest.mark.parametrize("accept", ["", JSON_V2, BINARY_V2])
+@pytest.mark.parametrize("position", [20, 40, -2])
+def test_what_lies_before_a_damaged_batch_is_shown_and_nothing_behind_it(accept, position):
+    fetched = result(
+        batch([b"0", b"1"]),
+        batch([b"x"], 2, control=True),
+        rotten(batch([b"3", b"4"], 3), position),
+        batch([b"5"], 5),
+        high_watermark=6,
+    )
+    made = encode(fetched, accept)
+    assert [row["offset"] for row in orjson.loads(made.body)] == [0, 1]
+    assert (made.next_offset, made.damaged_at, made.is_barren) == (3, 3, False)
+
+
+def test_who_asked_for_less_is_given_it_and_the_damage_is_known():
+    fetched = result(batch([b"0", b"1"]), rotten(batch([b"2"], 2)), high_watermark=3)
+    made = encode(fetched, count=1)
+    assert [row["offset"] for row in orjson.loads(made.body)] == [0]
+    assert (made.next_offset, made.is_barren) == (1, False)
+    whole = encode(result(batch([b"0"])))
+    assert (whole.damaged_at, whole.is_barren) == (None, False)
+
+
+def test_a_batch_that_holds_no_records_is_not_passed_over_though_its_checksum_is_right():
+    whole = bytearray(batch([b"2"], 2))
+    whole[79] ^= 0x10
+    whole[31:35] = crc32c(bytes(whole[35:])).to_bytes(4)
+    made = encode(result(batch([b"0", b"1"]), bytes(whole), batch([b"3"], 3), high_watermark=4))
+    assert [row["offset"] for row in orjson.loads(made.body)] == [0, 1]
+    assert (made.next_offset, made.damaged_at) == (2, 2)
+
+
+def test_batches_that_cannot_be_told_apart_are_not_sent():
+    first, second = batch([b"0", b"1"]), batch([b"2"], 2)
+    made = encode(result(first, rotten(second, 20), high_watermark=3), BATCH)
+    assert (made.body, made.next_offset, made.damaged_at) == (first, 2, 2)
+    assert not made.is_barren
+    made = encode(result(rotten(first, 3), second, high_watermark=3), BATCH)
+    assert (made.body, made.next_offset, made.damaged_at, made.is_barren) == (b"", 0, 0, True)
 
 
 def _dumped(value):

@@ -264,6 +264,34 @@ async def test_an_error_that_stays_ends_the_stream_and_is_told(filled, monkeypat
         assert lines(await response.read())[-1] == {"error_code": 40002, "message": "gone"}
 
 
+@pytest.mark.parametrize("piece_bytes", [1, 1 << 18])
+async def test_damaged_records_are_waited_for_and_none_is_left_out(
+    filled, monkeypatch, piece_bytes
+):
+    monkeypatch.setattr(record_source, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(streams, "RETRY_S_FIRST", 0.001)
+    log = filled.node.log("t", 0)
+    log.rot(2)
+    async with following(filled, "?offset=0") as response:
+        before = await until(response, b'"offset":3')
+        while len(filled.node.doubts) < 3:
+            await turns()
+        log.rot(2)
+        found = events(before + await until(response, b'"offset":9'))
+    assert [event["id"] for event in found] == [str(offset) for offset in range(10)]
+    assert {(d.topic, d.partition, d.offset) for d in filled.node.doubts} == {("t", 0, 4)}
+
+
+async def test_records_that_stay_damaged_end_the_stream_and_are_told(filled, monkeypatch):
+    monkeypatch.setattr(streams, "RETRY_S_TOTAL", 0.0)
+    filled.node.log("t", 0).rot(2)
+    *found, last = lines((await filled.records("t", accept=LINES)).body)
+    assert offsets(found) == [0, 1, 2, 3]
+    assert last["error_code"] == 50307
+    assert "t-0: the records at offset 4 are damaged" in last["message"]
+    assert (await filled.records("t", "?offset=5", accept=LINES)).error == (503, 50307)
+
+
 async def test_a_bug_breaks_the_body_off(filled):
     async with following(filled, "?offset=9") as response:
         await until(response, b'"offset":9')

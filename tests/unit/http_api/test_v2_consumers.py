@@ -398,6 +398,20 @@ async def test_what_its_client_did_not_stay_for_is_given_back(subscribed):
     assert (group, instance, len(delivered.deliveries)) == ("g", "c1", 1)
 
 
+@pytest.mark.parametrize("accept", [JSON, NDJSON])
+async def test_what_came_damaged_is_given_back_and_an_error_that_passes(subscribed, accept):
+    """Else the next call would count as a word that it arrived."""
+    subscribed.node.append("t", 0, [b"4"])
+    subscribed.node.log("t", 0).rot(1)
+    answer = await subscribed.get(f"{C1}/records", accept)
+    assert answer.error == (503, 50307)
+    assert "t-0: the records at offset 3 are damaged" in answer.json["message"]
+    ((group, instance, delivered),) = subscribed.node.consumers.taken_back
+    assert (group, instance, len(delivered.deliveries)) == ("g", "c1", 1)
+    (doubt,) = subscribed.node.doubts
+    assert (doubt.topic, doubt.partition, doubt.offset, doubt.broker_id) == ("t", 0, 3, None)
+
+
 async def test_whoever_follows_gets_lines(subscribed):
     url = f"{subscribed.base_url}{C1}/records?follow=true"
     async with subscribed.session.get(url) as response:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from http_api.ports import ApiLimits
+from http_api.ports import ApiLimits, Doubt
 from storage.errors import NotReadyError
 from storage.types import Codec
 from tests.support.api_server import BATCH, BINARY_V2, JSON_V2, serving
@@ -221,3 +221,43 @@ async def test_a_leader_that_is_not_ready(filled):
     answer = await filled.records("t")
     assert answer.error == (503, 50309)
     assert answer.headers["Retry-After"] == "1"
+
+
+def doubt(offset):
+    return Doubt(topic="t", partition=0, offset=offset, broker_id=1)
+
+
+@pytest.mark.parametrize("accept", [JSON_V2, BINARY_V2, None])
+async def test_damaged_records_are_an_error_that_passes_and_are_said_to_be_damaged(
+    filled, accept, caplog
+):
+    filled.node.log("t", 0).rot(1)
+    answer = await filled.records("t", accept=accept)
+    assert offsets(answer) == [0, 1, 2], "what lies before them is sound"
+    assert answer.headers["Milena-Next-Offset"] == "3"
+    assert filled.node.doubts == [doubt(3)]
+    for offset in (3, 4):
+        answer = await filled.records("t", f"?offset={offset}", accept=accept)
+        assert answer.error == (503, 50307)
+        assert answer.headers["Milena-Error"] == "replica_damaged"
+        assert answer.headers["Retry-After"] == "1"
+        assert f"t-0: the records at offset {offset} are damaged" in answer.json["message"]
+        assert filled.node.doubts[-1] == doubt(offset)
+    assert len(filled.node.doubts) == 3
+    assert offsets(await filled.records("t", "?offset=6", accept=accept)) == [6, 7, 8, 9]
+    filled.node.log("t", 0).rot(1)
+    assert offsets(await filled.records("t", accept=accept)) == list(range(10))
+    assert "unexpected error" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_encoded_batches_whose_header_is_damaged_are_said_to_be(filled):
+    log = filled.node.log("t", 0)
+    whole = log.batches[1]
+    log.batches[1] = bytes([whole[0] ^ 1]) + whole[1:]
+    sent = log.batches[0]
+    log.read = lambda offset, max_bytes: b"".join(log.batches[0 if offset < 3 else 1 :])
+    answer = await filled.records("t", accept=BATCH)
+    assert (answer.status, answer.body) == (200, sent)
+    assert (await filled.records("t", "?offset=3", accept=BATCH)).error == (503, 50307)
+    assert filled.node.doubts == [doubt(3), doubt(3)]

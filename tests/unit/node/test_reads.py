@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from http_api.formats.selection import select
-from http_api.ports import Acks, FetchResult
+from http_api.ports import Acks, Doubt, FetchResult
 from storage.errors import (
     MalformedRequestError,
     NoLeaderError,
@@ -14,9 +14,11 @@ from storage.errors import (
     NotReadyError,
     OffsetOutOfRangeError,
     PartitionNotFoundError,
+    ReplicaDamagedError,
     ReplicaNotFoundError,
     TopicNotFoundError,
 )
+from storage.segment import LOG_SUFFIX
 from tests.support.compacted_cluster import CONFIGS, compact, update, write
 from tests.support.nodes import Cluster, cluster_of
 from tests.support.overtaken import overtaken, quorum_of, written
@@ -440,3 +442,147 @@ class TestCompactedLogs:
             result = await cluster.nodes[2].fetch("t", 3, timeout_ms=2_000)
             assert asyncio.get_running_loop().time() - began >= 2
             assert result.batches == b""
+
+
+def doubts_of(cluster: Cluster) -> dict[int, list[int | None]]:
+    """What each node's scrubber hears, by node."""
+    found: dict[int, list[int | None]] = {}
+    for node_id, node in cluster.nodes.items():
+        heard = found.setdefault(node_id, [])
+        node.doubt = lambda _, offset, heard=heard: heard.append(offset)
+    return found
+
+
+def segment_of(cluster: Cluster, node_id: int) -> str:
+    """The file of a copy of ``t``."""
+    directory = cluster.runner(node_id, "t").log.directory
+    paths = cluster.files[node_id].paths()
+    (path,) = (p for p in paths if p.startswith(directory) and p.endswith(LOG_SUFFIX))
+    return path
+
+
+def fail_reads(cluster: Cluster, node_id: int) -> None:
+    """The next read of this copy does not find batches on the disk."""
+    path = segment_of(cluster, node_id)
+    cluster.files[node_id].evict(path)
+    cluster.files[node_id].fail_next_read(path)
+
+
+def doubt(offset: int, broker_id: int | None = 2, topic: str = "t") -> Doubt:
+    return Doubt(topic=topic, partition=0, offset=offset, broker_id=broker_id)
+
+
+class TestDamage:
+    """Topic ``t`` is led by node 2, node 1 has a copy."""
+
+    @virtual
+    async def test_the_answer_says_whose_copy_it_is_of(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            asked = {n: (await node.fetch("t", 0)).broker_id for n, node in cluster.nodes.items()}
+            assert asked == {1: 1, 2: 2, 3: 2}
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    @pytest.mark.parametrize("broker_id", [1, 2, None])
+    async def test_whose_copy_was_read_hears_what_its_reader_found(
+        self, asked: int, broker_id: int | None
+    ) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            heard = doubts_of(cluster)
+            await cluster.nodes[asked].reads.doubt(doubt(1, broker_id))
+            owner = broker_id or 2
+            assert heard == {n: [1] if n == owner else [] for n in (1, 2, 3)}
+
+    @virtual
+    async def test_what_is_not_there_is_not_doubted(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            await cluster.nodes[2].delete_records("t", 1)
+            heard = doubts_of(cluster)
+            for asked in (2, 3):
+                for offset in (-1, 0, 2, 1 << 62):
+                    await cluster.nodes[asked].reads.doubt(doubt(offset))
+                await cluster.nodes[asked].reads.doubt(doubt(1, topic="nothing"))
+                await cluster.nodes[asked].reads.doubt(doubt(1, 3))
+                wrong = Doubt(topic="t", partition=7, offset=1)
+                await cluster.nodes[asked].reads.doubt(wrong)
+            assert heard == {1: [], 2: [], 3: []}
+
+    @virtual
+    async def test_a_node_is_told_once_at_a_time_however_many_readers_there_are(self) -> None:
+        async with cluster_of(Cluster(network_ms=lambda rng: 10.0)) as cluster:
+            await written(cluster, "a", "b")
+            heard = doubts_of(cluster)
+            reads = cluster.nodes[3].reads
+            await asyncio.gather(*(reads.doubt(doubt(1)) for _ in range(100)))
+            assert heard[2] == [1]
+            await reads.doubt(doubt(1))
+            assert heard[2] == [1, 1], "it goes on complaining"
+
+    @virtual
+    async def test_a_node_that_cannot_be_told_keeps_no_reader_waiting(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            cluster.network.cut(2, 3)
+            began = asyncio.get_running_loop().time()
+            await cluster.nodes[3].reads.doubt(doubt(1))
+            assert asyncio.get_running_loop().time() - began <= 1
+            assert not cluster.nodes[3].reads._telling
+
+    @virtual
+    async def test_to_a_node_of_an_earlier_release_it_is_a_read(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            await cluster.nodes[3].reads.doubt(doubt(1))
+            ((_, _, _, fields),) = [c for c in cluster.network.calls if c[2] == "read"]
+            earlier = {name: value for name, value in fields.items() if name != "bad"}
+            answer, body = await cluster.nodes[2].reads.on_read(3, earlier, b"")
+            assert answer["start"] == 1
+            assert values_of(bytes(body[0])) == ["b"]
+            assert (await cluster.nodes[2].reads.on_read(3, fields, b"")) == ({}, [])
+
+    @virtual
+    async def test_payloads_are_sent_as_they_are_and_their_reader_says_where(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            whole = len(cluster.runner(2, "t").log.read_span(0, max_bytes=1))
+            cluster.files[2].flip_bit(segment_of(cluster, 2), whole + 80)
+            for node_id in (2, 3):
+                result = await cluster.nodes[node_id].fetch("t", 0)
+                chosen = select(result, count=None, bytes_max=1 << 20)
+                assert (chosen.next_offset, chosen.damaged_at, result.broker_id) == (1, 1, 2)
+
+    @virtual
+    @pytest.mark.parametrize("asked", [2, 3])
+    async def test_what_cannot_be_read_here_is_read_from_another_copy(self, asked: int) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            heard = doubts_of(cluster)
+            fail_reads(cluster, 2)
+            result = await cluster.nodes[asked].fetch("t", 1)
+            assert (result.broker_id, values_of(result.batches)) == (1, ["b", "c"])
+            assert set(heard[2]) == {1}
+            assert heard[1] == heard[3] == []
+
+    @virtual
+    @pytest.mark.parametrize("asked", [2, 3])
+    async def test_what_no_other_copy_has_is_an_error_that_passes(self, asked: int) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2,), min_insync_replicas="1")
+            for value in "abc":
+                await cluster.nodes[2].write("t", value)
+            fail_reads(cluster, 2)
+            with pytest.raises(ReplicaDamagedError, match="t-0: the records at offset 1 are"):
+                await cluster.nodes[asked].fetch("t", 1)
+            fail_reads(cluster, 2)
+            with pytest.raises(ReplicaDamagedError, match="at offset 1"):
+                await cluster.nodes[asked].fetch("t", -2)
+            fail_reads(cluster, 2)
+            with pytest.raises(ReplicaDamagedError):
+                await cluster.nodes[2].fetch("t", 1, is_local=True)
+            fail_reads(cluster, 2)
+            with pytest.raises(ReplicaDamagedError, match="t-0: broker 2 cannot read its copy"):
+                await cluster.nodes[asked].fetch("t", timestamp_ms=1)
+            assert ReplicaDamagedError.is_retriable

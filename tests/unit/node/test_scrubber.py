@@ -7,6 +7,8 @@ from random import Random
 
 import pytest
 
+from http_api.formats.selection import select
+from http_api.ports import Doubt
 from node.metrics import ScrubCounts
 from node.scrubber import RETRY_MS, CopyGiver, Scrubber, ScrubSettings
 from storage.errors import DiskFullError
@@ -47,7 +49,7 @@ async def sealed(cluster: Cluster, **configs: str) -> None:
             for runner in node.replicas:
                 runner.upkeep.maybe_roll()
         await LoopClock().sleep(2_500)
-    for node_id in cluster.nodes:
+    for node_id in (1, 2, 3):
         log = cluster.runner(node_id, "t").log
         assert (log.segment_count, log.recovery_point) == (3, 32)
 
@@ -347,3 +349,70 @@ async def test_a_log_whose_compaction_met_damage_is_checked() -> None:
             await LoopClock().sleep(RETRY_MS)
             await healed(cluster, 1)
             assert scrubber._counts.damages == 1
+
+
+async def read_all(cluster: Cluster, node_id: int) -> list[str]:
+    """As the API reads for its clients, until the end or a batch that is not whole, which it says."""
+    node, found, offset = cluster.nodes[node_id], list[str](), 0
+    while True:
+        result = await node.fetch("t", offset)
+        chosen = select(result, count=None, bytes_max=1 << 20)
+        found += [(value or b"").decode() for piece in chosen.slices for value in piece.values]
+        if chosen.damaged_at is not None:
+            doubt = Doubt(
+                topic="t", partition=0, offset=chosen.damaged_at, broker_id=result.broker_id
+            )
+            await node.reads.doubt(doubt)
+            return found
+        if chosen.next_offset in {offset, result.high_watermark}:
+            return found
+        offset = chosen.next_offset
+
+
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "growing"])
+@pytest.mark.parametrize("reader", [1, 4])
+@virtual
+async def test_what_a_reader_decodes_in_vain_is_checked_at_once_and_another_replica_leads(
+    reader: int, is_sealed: bool
+) -> None:
+    """On the leader, node 1, and on a node without a copy, which asks the leader."""
+    values = [str(n) for _ in range(3) for n in range(4) for _ in range(4)]
+    async with cluster_of(Cluster(node_ids=(1, 2, 3, 4))) as cluster:
+        await sealed(cluster)
+        await update(cluster, 4)
+        async with attended(cluster, 1) as scrubber:
+            rot(cluster, 1, segment=1 if is_sealed else 2, byte=100)
+            sound = await read_all(cluster, reader)
+            assert sound == values[: 16 if is_sealed else 32]
+            assert len(scrubber._doubts) == 1
+            await cluster.until(lambda: cluster.leader_of("t") != 1, RETRY_MS + 1_000)
+            assert await read_all(cluster, reader) == values
+            await healed(cluster, 1)
+            assert await read_all(cluster, reader) == values
+            assert (scrubber._counts.damages, scrubber._counts.held) == (1, 0)
+
+
+@virtual
+async def test_however_many_readers_fail_a_replica_is_checked_once_at_a_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1,), segment_ms="1000", min_insync_replicas="1")
+        await update(cluster, 4)
+        cluster.runner(1, "t").upkeep.maybe_roll()
+        await update(cluster, 4)
+        async with attended(cluster, 1) as scrubber:
+            runner = cluster.runner(1, "t")
+            rot(cluster, 1)
+            for _ in range(100):
+                scrubber.doubt(runner, 12)
+            await LoopClock().sleep(RETRY_MS + 500)
+            assert (scrubber._counts.damages, scrubber._counts.held) == (1, 1)
+            checked = scrubber._counts.checked_bytes
+            for _ in range(100):
+                scrubber.doubt(runner, 12)
+                assert not scrubber._doubts, "it is known"
+            await LoopClock().sleep(RETRY_MS + 500)
+            assert scrubber._counts.checked_bytes == checked
+            met = [r for r in caplog.records if "damage met" in r.getMessage()]
+            assert len(met) == 1

@@ -62,6 +62,17 @@ class TestWhere:
         assert cut(batches, 0, 1, AMPLE).leader_epoch == 3
 
 
+class TestDamage:
+    def test_what_lies_before_it_is_delivered_and_the_next_cut_begins_there(self) -> None:
+        whole, damaged = stored(0, [b"a", b"b"]), bytearray(stored(2, [b"c", b"d"]))
+        damaged[-1] ^= 1
+        made = cut(whole + damaged + stored(4, [b"e"]), 0, 5, AMPLE)
+        assert (offsets_in(made), made.next_offset, made.damaged_at) == ([0, 1], 2, 2)
+        made = cut(bytes(damaged) + stored(4, [b"e"]), 3, 5, AMPLE)
+        assert (made.record_count, made.next_offset, made.damaged_at) == (0, 3, 3)
+        assert cut(whole, 0, 2, AMPLE).damaged_at is None
+
+
 class TestGaps:
     def test_what_compaction_removed_is_passed_over(self) -> None:
         batches = filler(0, 4) + stored(4, [b"a", b"b"], deltas=[1, 3])

@@ -1,6 +1,7 @@
 """Rules of REST consumers where something fails: answers get lost, leaders, disks and coordinators go away."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -12,8 +13,10 @@ from storage.errors import (
     InvalidConsumerError,
     MalformedRequestError,
     MilenaError,
+    ReplicaDamagedError,
     TooManyRequestsError,
 )
+from storage.segment import LOG_SUFFIX
 from tests.support.compacted_cluster import CONFIGS, compact, update
 from tests.support.nodes import Cluster, cluster_of
 from tests.support.sim_consumers import GROUP, Client, wanted
@@ -96,6 +99,77 @@ class TestLostAnswers:
             cluster.network.lose_answers_to.add((asked, "consumer_commit"))
             with pytest.raises(FateUnknownError):
                 await client.commit(node_id=asked)
+
+
+def rot(cluster: Cluster, node_id: int, partition: int = 0) -> Callable[[], None]:
+    """Flip a bit of the payload of the second batch in a copy of ``t``; flips it back when it is called."""
+    log = cluster.runner(node_id, "t", partition).log
+    (path,) = (
+        path
+        for path in cluster.files[node_id].paths()
+        if path.startswith(log.directory) and path.endswith(LOG_SUFFIX)
+    )
+    position = len(log.read_span(0, max_bytes=1)) + 80
+    cluster.files[node_id].flip_bit(path, position)
+    return lambda: cluster.files[node_id].flip_bit(path, position)
+
+
+class TestDamage:
+    @virtual
+    async def test_damaged_records_are_an_error_and_are_not_passed_over(self) -> None:
+        async with cluster_of() as cluster:
+            client = Client(cluster)
+            leader = other_than(cluster, client.coordinator)
+            await cluster.create("t", (leader,))
+            for value in "abc":
+                await cluster.nodes[leader].write("t", value)
+            doubts: list[int | None] = []
+            cluster.nodes[leader].doubt = lambda _, offset: doubts.append(offset)
+            mend = rot(cluster, leader)
+            await (await client.create(is_auto_commit=True)).subscribe("t")
+            assert await client.read() == ["a"]
+            assert doubts == [1], "whose copy it is has heard of it"
+            for _ in range(3):
+                with pytest.raises(ReplicaDamagedError, match="t-0: the records at offset 1"):
+                    await client.read(timeout_ms=6_000)
+            assert await client.committed() == {0: 1}
+            mend()
+            assert await client.read() == ["b", "c"]
+
+    @virtual
+    async def test_a_call_that_waits_goes_on_once_they_are_mended(self) -> None:
+        async with cluster_of() as cluster:
+            client = Client(cluster)
+            await cluster.create("t", (client.coordinator,))
+            for value in "abc":
+                await cluster.any.write("t", value)
+            mend = rot(cluster, client.coordinator)
+            await (await client.create()).subscribe("t")
+            assert await client.read() == ["a"]
+            reading = asyncio.create_task(client.read(timeout_ms=30_000))
+            await after(3_000)
+            assert not reading.done()
+            mend()
+            assert await reading == ["b", "c"]
+
+    @virtual
+    async def test_damage_in_one_partition_does_not_stop_the_others(self) -> None:
+        async with cluster_of() as cluster:
+            client = Client(cluster)
+            leader = client.coordinator
+            await cluster.create("t", (leader,), (leader,))
+            for value in "abc":
+                await cluster.any.write("t", value, partition=0)
+            mend = rot(cluster, leader)
+            await (await client.create()).subscribe("t")
+            assert await client.read() == ["a"]
+            for value in "xyz":
+                await cluster.any.write("t", value, partition=1)
+                assert await client.read() == [value]
+            with pytest.raises(ReplicaDamagedError):
+                await client.read()
+            mend()
+            assert await client.read() == ["b", "c"]
 
 
 class TestLeaders:
