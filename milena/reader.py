@@ -51,9 +51,16 @@ class FetchPort(Protocol):
     """What a reader needs of ``milena.transport``: one attempt at a fetch, at the leader if it can be reached."""
 
     async def fetch(
-        self, topic: str, partition: int, *, offset: Position, max_bytes: int, wait_ms: int
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offset: Position,
+        max_bytes: int,
+        wait_ms: int,
+        is_verified: bool = False,
     ) -> Answer:
-        """Stored batches from ``offset`` on."""
+        """Stored batches from ``offset`` on; ``is_verified``: the node checks them before it sends them."""
 
 
 class MetadataPort(Protocol):
@@ -100,6 +107,8 @@ class PartitionReader:
         self._fetched: asyncio.Queue[FetchedChunk | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._is_open = False
+        self._is_verified = False
+        """The last answer was damaged: the node is to check the next one before it sends it."""
         self._records: Iterator[ConsumedRecord] = iter(())
         self._skipped_told = 0
         self._begins_at: Position = plan.start
@@ -235,6 +244,8 @@ class PartitionReader:
         try:
             return await work()
         except CorruptBatchError as error:
+            # On the way, or on the node's disk: it finds out, and has its copy restored.
+            self._is_verified = True
             bad = UnexpectedAnswerError(f"{self._cursor.name}: damaged answers: {error.message}")
             await self._be_patient(bad, cause=error)
         except UnexpectedAnswerError as error:
@@ -258,11 +269,11 @@ class PartitionReader:
         await self._clock.sleep(wait_ms)
 
     async def _pin(self) -> None:
-        self._cursor.pin(await self._ask(StartAt.LATEST, max_bytes=1, wait_ms=0))
+        self._cursor.pin(await self._ask(StartAt.LATEST))
         self._patience.on_success()
 
     async def _locate(self) -> None:
-        self._cursor.locate(await self._ask(self._cursor.position, max_bytes=1, wait_ms=0))
+        self._cursor.locate(await self._ask(self._cursor.position))
         self._patience.on_success()
 
     async def _go_into_range(self) -> None:
@@ -272,7 +283,7 @@ class PartitionReader:
             raise UnexpectedAnswerError(
                 f"{self._cursor.name}: out of range, although no offset was asked for"
             )
-        answer = await self._ask(StartAt.LATEST, max_bytes=1, wait_ms=0)
+        answer = await self._ask(StartAt.LATEST)
         self._cursor.go_into_range(answer.log_start_offset, answer.start_offset)
         self._tell_skipped()
         raise UnreachableError(
@@ -283,9 +294,16 @@ class PartitionReader:
         cursor = self._cursor
         before, begun_ms = cursor.position, self._clock.now_ms()
         wait_ms = self._wait_ms if cursor.may_wait else 0
-        chunk = cursor.take(
-            await self._ask(cursor.position, max_bytes=self._max_bytes, wait_ms=wait_ms)
+        answer = await self._transport.fetch(
+            self.plan.topic,
+            self.plan.partition,
+            offset=cursor.position,
+            max_bytes=self._max_bytes,
+            wait_ms=wait_ms,
+            is_verified=self._is_verified,
         )
+        chunk = cursor.take(answer)
+        self._is_verified = False
         self._tell_skipped()
         if chunk is None and cursor.position == before and not self.plan.is_following:
             raise UnreachableError(
@@ -308,11 +326,8 @@ class PartitionReader:
             )
             self._skipped_told = self._cursor.skipped
 
-    async def _ask(self, position: Position, *, max_bytes: int, wait_ms: int) -> Answer:
+    async def _ask(self, position: Position) -> Answer:
+        """What a position comes to."""
         return await self._transport.fetch(
-            self.plan.topic,
-            self.plan.partition,
-            offset=position,
-            max_bytes=max_bytes,
-            wait_ms=wait_ms,
+            self.plan.topic, self.plan.partition, offset=position, max_bytes=1, wait_ms=0
         )

@@ -65,9 +65,19 @@ class Transport:
         self._metadata = metadata
 
     async def fetch(
-        self, topic: str, partition: int, *, offset: Position, max_bytes: int, wait_ms: int
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offset: Position,
+        max_bytes: int,
+        wait_ms: int,
+        is_verified: bool = False,
     ) -> FetchAnswer:
         """Committed batches from a position on; waits up to ``wait_ms`` for the first.
+
+        ``is_verified``: the node checks what it sends, and has its copy looked at where that is damaged; a node of an
+        earlier release sends it as it is.
 
         Raises:
             OutOfRangeError: the partition has no such offset.
@@ -75,6 +85,8 @@ class Transport:
             UnreachableError, NotNowError: no answer, or not now.
         """
         query = f"{_position(offset)}&max_bytes={max_bytes}&timeout={wait_ms}"
+        if is_verified:
+            query += "&verify=true"
         path = f"{_partition_path(topic, partition)}/records?{query}"
         call = Call(
             method="GET",

@@ -13,7 +13,7 @@ from http_api.media import (
     RecordsType,
 )
 from http_api.ports import FetchResult
-from storage.batch import iterate_headers
+from storage.batch import iterate_batches, iterate_headers
 from storage.errors import CorruptBatchError, NotAcceptableError
 
 
@@ -33,13 +33,14 @@ class RecordsBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the request asked for. ``count`` None: no bound."""
+    """What the request asked for. ``count`` None: no bound. ``is_verified``: stored batches, too, are checked whole."""
 
     topic: str
     partition: int
     type: RecordsType
     count: int | None
     bytes_max: int
+    is_verified: bool = False
 
 
 def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
@@ -50,7 +51,7 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
             answer ends before it, so that a reader gets the error exactly at the record's offset.
     """
     if wanted.type.format is RecordFormat.BATCH:
-        return _batches(result)
+        return _batches(result, is_verified=wanted.is_verified)
     selection = select(result, count=wanted.count, bytes_max=wanted.bytes_max)
     writer = RowWriter(wanted.topic, wanted.partition)
     if wanted.type.format is not RecordFormat.BINARY:
@@ -77,13 +78,14 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
     )
 
 
-def _batches(result: FetchResult) -> RecordsBody:
+def _batches(result: FetchResult, *, is_verified: bool) -> RecordsBody:
     """Stored bytes as they are; whoever decodes them checks them. Where there is no batch they cannot be told apart."""
+    iterate = iterate_batches if is_verified else iterate_headers
     next_offset = result.start_offset
     damaged_at = None
     end = 0
     try:
-        for position, header in iterate_headers(result.batches):
+        for position, header in iterate(result.batches):
             next_offset = max(next_offset, min(header.next_offset, result.high_watermark))
             end = position + header.batch_bytes
     except CorruptBatchError:

@@ -67,6 +67,7 @@ _FETCH_PARAMS = (
     fetch.REPLICA.param,
     fetch.FOLLOW.param,
     fetch.FORMAT.param,
+    fetch.VERIFY.param,
     fetch.LAST_EVENT_ID,
 )
 

@@ -77,6 +77,15 @@ FORMAT = ChoiceParam(
     words={"json": RecordFormat.JSON, "binary": RecordFormat.BINARY},
     hint="json or binary",
 )
+VERIFY = ChoiceParam(
+    name="verify",
+    description=(
+        "of encoded batches: check their payloads before they are sent (`true`), as those are that go out as JSON. For "
+        "a reader that was sent damaged ones, so that the node hears of it"
+    ),
+    words={"false": False, "true": True},
+    hint="true or false",
+)
 LAST_EVENT_ID = Param(
     name="Last-Event-ID",
     place=ParamPlace.HEADER,
@@ -101,11 +110,12 @@ class FetchOptions:
     is_local: bool
     is_following: bool | None
     stream_format: RecordFormat
+    is_verified: bool
 
 
 @lru_cache(maxsize=1024)
 def parse_options(raw_query: str) -> FetchOptions:
-    """``?offset=&timestamp=&count=&max_bytes=&timeout=&replica=&follow=&format=``.
+    """``?offset=&timestamp=&count=&max_bytes=&timeout=&replica=&follow=&format=&verify=``.
 
     Raises:
         MalformedRequestError: one of them is not what it should be.
@@ -121,6 +131,7 @@ def parse_options(raw_query: str) -> FetchOptions:
         is_local=REPLICA.read(query),
         is_following=FOLLOW.read(query),
         stream_format=FORMAT.read(query),
+        is_verified=VERIFY.read(query),
     )
 
 
@@ -161,6 +172,7 @@ async def fetch_records(call: Call) -> web.StreamResponse:
         partition=partition,
         type=type_,
         count=options.count,
+        is_verified=options.is_verified,
         # Decompressed records may be this much larger than the stored ones, and no more.
         bytes_max=limits.fetch_bytes_max,
     )

@@ -1,7 +1,10 @@
 """A bit that rots on the disk of a running node is found and restored; who reads elsewhere notices nothing."""
 
+import json
+
 import pytest
 
+from milena.sync import Client
 from tests.support.live_cluster import (
     call,
     create_topic,
@@ -128,3 +131,19 @@ def whole_part(node, topic):
     answer = call(node, f"GET /topics/{topic}/partitions/0/records", offset=-len(VALUES))
     assert int(answer.headers["Milena-Next-Offset"]) == len(ok(answer))
     return ok(answer)
+
+
+def test_the_client_reads_on_once_what_it_was_sent_damaged_is_restored(unscrubbed):
+    """It is sent stored batches as they are: it has its node check them, and is patient."""
+    topic = create_topic(unscrubbed.nodes[0], "met-by-client", segment_bytes=64 << 10)
+    for value in VALUES:
+        ok(write(unscrubbed.nodes[0], topic, value))
+    wait_in_sync(unscrubbed, topic)
+    leader = leader_of(unscrubbed, topic)
+    path = first_segment(leader, topic)
+    eventually(lambda: path.with_suffix(".index").exists())
+    found = metric(leader, "scrub_damage_total")
+    flip(path, 20_000)
+    with Client(leader.url) as client, client.reader(topic, 0) as reader:
+        assert [json.loads(record.value) for record in reader] == VALUES
+    eventually(lambda: metric(leader, "scrub_damage_total") == found + 1)

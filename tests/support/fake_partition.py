@@ -81,6 +81,7 @@ class FakePartition:
         self.per_answer = per_answer
         self.failures = deque()
         self.requests = []
+        self.verified = []
         self.stale = 0
         self._grown = asyncio.Event()
 
@@ -101,8 +102,9 @@ class FakePartition:
     def mark_stale(self, topic=None):
         self.stale += 1
 
-    async def fetch(self, topic, partition, *, offset, max_bytes, wait_ms):
+    async def fetch(self, topic, partition, *, offset, max_bytes, wait_ms, is_verified=False):
         self.requests.append((offset, wait_ms))
+        self.verified.append(is_verified)
         await asyncio.sleep(0)
         if self.failures:
             failure = self.failures.popleft()

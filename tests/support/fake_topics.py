@@ -42,13 +42,11 @@ class FakeTopics:
             raise TargetNotFoundError(f"no topic {name}", status=404, error_code=40401)
         return count
 
-    async def fetch(self, topic, partition, *, offset, max_bytes, wait_ms):
+    async def fetch(self, topic, partition, **asked):
         found = self.partitions.get((topic, partition))
         if found is None:
             raise TargetNotFoundError(f"no {topic}-{partition}", status=404, error_code=40402)
-        return await found.fetch(
-            topic, partition, offset=offset, max_bytes=max_bytes, wait_ms=wait_ms
-        )
+        return await found.fetch(topic, partition, **asked)
 
     def _view(self):
         topics = sorted({topic for topic, _ in self.partitions})

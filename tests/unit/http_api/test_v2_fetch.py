@@ -261,3 +261,25 @@ async def test_encoded_batches_whose_header_is_damaged_are_said_to_be(filled):
     assert (answer.status, answer.body) == (200, sent)
     assert (await filled.records("t", "?offset=3", accept=BATCH)).error == (503, 50307)
     assert filled.node.doubts == [doubt(3), doubt(3)]
+
+
+async def test_encoded_batches_are_checked_when_asked_to(filled):
+    """Else they go out as they are stored: whoever decodes them checks them."""
+    log = filled.node.log("t", 0)
+    whole, sound = b"".join(log.batches), log.batches[0]
+    log.rot(1)
+    stored = b"".join(log.batches)
+    for query in ("", "?verify=false"):
+        assert (await filled.records("t", query, accept=BATCH)).body == stored
+    assert filled.node.doubts == []
+    answer = await filled.records("t", "?verify=true", accept=BATCH)
+    assert (answer.status, answer.body) == (200, sound)
+    assert answer.headers["Milena-Next-Offset"] == "3"
+    assert (await filled.records("t", "?offset=3&verify=true", accept=BATCH)).error == (503, 50307)
+    assert filled.node.doubts == [doubt(3), doubt(3)]
+    log.rot(1)
+    assert (await filled.records("t", "?verify=true", accept=BATCH)).body == whole
+
+
+async def test_verify_is_yes_or_no(filled):
+    assert (await filled.records("t", "?verify=maybe", accept=BATCH)).error == (400, 400)

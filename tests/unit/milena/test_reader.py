@@ -216,6 +216,17 @@ async def test_what_can_pass_is_waited_for_and_loses_nothing(read, partition, cl
     assert clock.sleeps == [20, 40, 80]
 
 
+async def test_a_damaged_answer_is_asked_for_again_checked_by_the_node(read, partition):
+    """Else a node whose copy has rotted would never hear of it."""
+    async with read() as reader:
+        bad = Answer(data=b"damaged", start_offset=0, high_watermark=10)
+        partition.failures.extend([bad, no_leader()])
+        assert await offsets(reader) == list(range(10))
+    where, *asked = partition.verified
+    assert not where, "where it ends"
+    assert asked[:4] == [False, True, True, False], "until an answer was whole"
+
+
 async def test_the_pin_is_as_patient_as_the_rest(read, partition):
     partition.failures.extend([no_leader()] * 3)
     async with read() as reader:

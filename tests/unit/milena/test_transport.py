@@ -124,6 +124,13 @@ async def test_a_fetch_gives_the_bytes_and_where_the_partition_stands():
     assert headers["Accept"] == BATCH
 
 
+async def test_a_node_can_be_asked_to_check_what_it_sends():
+    async with stand_in() as (server, client):
+        server.answer = lambda _: web.Response(body=b"bytes", content_type=BATCH, headers=OFFSETS)
+        await fetch(client, is_verified=True)
+    assert server.requests[0][1].endswith("?offset=3&max_bytes=1000&timeout=0&verify=true")
+
+
 @pytest.mark.parametrize(
     ("position", "query"),
     [
