@@ -95,6 +95,19 @@ class Flushing:
         unsynced = self._table.above(self.synced_end)
         return SyncTicket(self._replica, unsynced, log_end_offset, has_names=True)
 
+    def sync_all(self, log_end_offset: int) -> None:
+        """Sync everything now, on this thread. A ticket under way stays so: another thread may be in the middle of it.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        ticket = self.ticket_for_all(log_end_offset)
+        try:
+            ticket.run()
+        finally:
+            ticket.release()
+        self.note_all_synced(log_end_offset)
+
     def note_synced(self, end_offset: int) -> None:
         """A checkpoint synced everything below ``end_offset``; names of newer segments may still be unsynced."""
         self.synced_end = max(self.synced_end, end_offset)

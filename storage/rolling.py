@@ -1,7 +1,72 @@
-"""When a segment is old enough to be closed, however small it is."""
+"""When a log goes on in a new segment, besides the append for which the active one has no room.
 
-from storage.errors import CorruptLogError
+By age, however small the active segment is; because what it holds is to be looked at or forgotten, which happens to
+closed ones alone.
+"""
+
+from contextlib import suppress
+
+from storage.errors import CorruptLogError, DiskFullError
+from storage.flushing import Flushing
+from storage.log_state import LogState
+from storage.replica_folder import ReplicaFiles
 from storage.segment import Segment
+from storage.tail import NO_TAIL
+
+
+class Rolling:
+    """The change from one active segment of a log to the next.
+
+    Invariants:
+        - the new segment begins at the log end, and its name is synced with the next batch;
+        - a log with remains is not rolled but by an append, which has dropped them.
+    """
+
+    __slots__ = ("_age", "_flushing", "_replica", "_state")
+
+    def __init__(self, replica: ReplicaFiles, state: LogState, flushing: Flushing) -> None:
+        self._replica = replica
+        self._state = state
+        self._flushing = flushing
+        self._age = SegmentAge()
+
+    def push(self, segment: Segment) -> None:
+        """A new segment takes over; the last one is sealed by the next checkpoint."""
+        state = self._state
+        state.tail = NO_TAIL
+        state.table.push(segment, state.writers.freeze(state.end_offset))
+        self._flushing.note_name()
+
+    def try_roll(self) -> None:
+        """Begin a new segment at the log end, unless the active one is empty; on a full disk some other time.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        if self._state.table.active.size_bytes:
+            with suppress(DiskFullError):
+                self.push(self._replica.new_segment(self._state.end_offset))
+
+    def roll_by_age(self, roll_ms: int | None, now_ms: int) -> None:
+        """The same once the first batch of the active segment is ``roll_ms`` old; None: never.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        active = self._state.table.active
+        if roll_ms is None or not active.size_bytes or self._state.has_remains:
+            return
+        if self._age.has_reached(roll_ms, active, now_ms):
+            self.try_roll()
+
+    def close_segment(self, offset: int) -> None:
+        """The same if the active segment holds ``offset``.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        if self._state.table.active.base_offset <= offset and not self._state.has_remains:
+            self.try_roll()
 
 
 class SegmentAge:

@@ -10,12 +10,14 @@ finds is true of the segment as it was when the scrub began: ``PartitionLog.is_c
 The copy in the page cache is what it sees where there is one, as readers do.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from storage.errors import CorruptLogError
 from storage.files import File
 from storage.index import SegmentSummary
 from storage.segment import LOG_SUFFIX, Segment, read_batches
+from storage.segment_table import SegmentTable
 
 STEP_BYTES = 256 << 10
 STEP_BATCHES = 500
@@ -105,3 +107,34 @@ class SegmentScrub:
     def close(self) -> None:
         """Close its descriptor."""
         self._file.close()
+
+
+def scrub_above(
+    table: SegmentTable, offset: int, limit: int, *, again: Damage | None
+) -> SegmentScrub | None:
+    """A scrub of the first segment that ends above ``offset`` and is sealed below ``limit``; None without one."""
+    for segment in table.segments[:-1]:
+        if segment.next_offset > limit or segment in table.unsealed:
+            return None
+        if segment.next_offset > offset:
+            # A removal or a swap may be ahead of the table.
+            with suppress(FileNotFoundError):
+                return SegmentScrub(segment, again=again)
+    return None
+
+
+def scrub_of(segment: Segment) -> SegmentScrub | None:
+    """A scrub of what is written by now of this segment; None if it was removed or replaced."""
+    with suppress(FileNotFoundError):
+        return SegmentScrub(segment)
+    return None
+
+
+def is_current(table: SegmentTable, damage: Damage) -> bool:
+    """Whether the segment in which it was found is still the same sealed part of the log."""
+    segment = damage.segment
+    return (
+        segment in table.segments[:-1]
+        and segment not in table.unsealed
+        and segment.summary == damage.summary
+    )

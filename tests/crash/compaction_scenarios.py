@@ -29,7 +29,7 @@ Values = dict[bytes | None, bytes]
 
 def writers_of(log: PartitionLog) -> str:
     """What the log remembers of its writers."""
-    writers = log._writers.freeze(log.log_end_offset)
+    writers = log._state.writers.freeze(log.log_end_offset)
     return blake2b(repr((writers.producers, writers.idempotency)).encode()).hexdigest()
 
 

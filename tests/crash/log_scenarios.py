@@ -45,7 +45,7 @@ def verdict_of(log: PartitionLog) -> Verdict:
         assert offset is None or header.base_offset == offset, "offsets are dense"
         offset = header.next_offset
     assert offset in (None, log.log_end_offset)
-    writers = log._writers.freeze(log.log_end_offset)
+    writers = log._state.writers.freeze(log.log_end_offset)
     seen = blake2b(repr((writers.producers, writers.idempotency)).encode()).hexdigest()
     epochs = tuple(log.epoch_end(epoch) for epoch in range(log.last_epoch + 1))
     return Verdict(

@@ -87,7 +87,7 @@ class CompactedLogMachine(RuleBasedStateMachine):
 
     @rule()
     def roll(self):
-        self.log._roll()
+        self.log.close_segment(self.log.log_end_offset)
 
     @rule(segment_bytes=st.sampled_from([300, 600, 1500, 20_000]))
     def resize(self, segment_bytes):
@@ -143,7 +143,7 @@ class CompactedLogMachine(RuleBasedStateMachine):
     def prepare(self):
         """Begin a run over all that there is."""
         self.finish()
-        self.log._roll()
+        self.log.close_segment(self.log.log_end_offset)
         self.commit()
         self.begin()
 

@@ -111,8 +111,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="stored-end",
         guard="a strict topic's stored end is the synced end",
         module="storage.partition_log",
-        old="return self._flushing.synced_end if self._config.is_strict else self._log_end_offset",
-        new="return self._log_end_offset",
+        old="return self._flushing.synced_end if self._config.is_strict else self._state.end_offset",
+        new="return self._state.end_offset",
         options=("--faults", "cut_power,cut_all_power,slow_disk"),
     ),
     Mutation(

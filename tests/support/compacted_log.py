@@ -58,7 +58,7 @@ def append(log: PartitionLog, *batches: bytes, epoch: int = 0, now_ms: int = NOW
 
 def roll(log: PartitionLog) -> None:
     """Close the active segment, and let a checkpoint seal it: only such segments are compacted."""
-    log._roll()
+    log.close_segment(log.log_end_offset)
     log.checkpoint(log.log_end_offset)
 
 

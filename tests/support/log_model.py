@@ -331,7 +331,7 @@ class LogModel:
         for batch in self.expected.batches:
             header = decode_header(batch)
             replayed.record(header, header.base_offset, header.append_time_ms)
-        state = self.log._writers
+        state = self.log._state.writers
         assert state.producers.freeze() == replayed.producers.freeze()
         assert state.idempotency.freeze() == replayed.idempotency.freeze()
 
@@ -373,5 +373,5 @@ class LogModel:
 
     def next_sequence(self, producer_id: int) -> int:
         """The sequence that the producer must use next."""
-        state = self.log._writers.producers.get(producer_id)
+        state = self.log._state.writers.producers.get(producer_id)
         return 0 if state is None else (state.batches[-1].last_sequence + 1) % (1 << 31)

@@ -76,6 +76,7 @@ class _Watch:
         "meta",
         "replica",
         "runner",
+        "state",
         "synced_end",
     )
 
@@ -83,6 +84,7 @@ class _Watch:
         self.key = key
         self.runner = runner
         log = self.log = runner.log
+        self.state = log._state
         self.flushing = log._flushing
         self.replica = log._replica
         self.compaction = log._compaction
@@ -96,10 +98,10 @@ class _Watch:
         return not (
             self.runner.leader is self.leader
             and self.limit.high_watermark is self.high_watermark
-            and log._log_end_offset is self.log_end
+            and self.state.end_offset is self.log_end
             and self.flushing.synced_end is self.synced_end
             and self.runner.leader_epoch is self.leader_epoch
-            and log._log_start_offset is self.log_start
+            and self.state.start_offset is self.log_start
             and self.replica.meta is self.meta
             and self.compaction._mark is self.mark
             and log._config is self.config
@@ -112,8 +114,8 @@ class _Watch:
         leader = self.leader = runner.leader
         self.limit = runner._following if leader is None else leader
         self.high_watermark = self.limit.high_watermark
-        self.log_start = log._log_start_offset
-        self.log_end = log._log_end_offset
+        self.log_start = self.state.start_offset
+        self.log_end = self.state.end_offset
         self.synced_end = self.flushing.synced_end
         self.config = log._config
         self.meta = self.replica.meta

@@ -46,7 +46,15 @@ from node import (
 )
 from node.replication import follower, leader
 from raft_meta.consensus import driver, frames, raft_quorum, transport, wal
-from storage import data_directory, flushing, log_compaction, log_config, replica_folder, segment
+from storage import (
+    data_directory,
+    flushing,
+    log_compaction,
+    log_config,
+    log_state,
+    replica_folder,
+    segment,
+)
 from storage.types import MonotonicMs, WallMs
 from tests.sim.cluster.threads import Process, Scheduler
 from tests.sim.cluster.wires import NetLoop, SimSocket, Wires
@@ -85,6 +93,7 @@ WATCHED = (
     leader.PartitionLeader,
     follower_log.FollowerLog,
     storage.partition_log.PartitionLog,
+    log_state.LogState,
     flushing.Flushing,
     replica_folder.ReplicaFiles,
     log_compaction.LogCompaction,

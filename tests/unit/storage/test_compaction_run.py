@@ -378,4 +378,4 @@ def test_a_follower_takes_a_compacted_log_from_any_position():
         while follower.log_end_offset < source.log_end_offset:
             follower.append_as_follower(source.read_span(follower.log_end_offset, max_bytes=200))
         assert values_of(follower) == wanted, count
-        assert follower._epochs.entries == source._epochs.entries
+        assert follower._state.epochs.entries == source._state.epochs.entries

@@ -152,7 +152,7 @@ def test_truncation_across_segments_is_announced_before_anything_goes(files, log
 def test_a_log_that_was_cut_to_nothing_forgets_its_epochs_over_a_crash(files, log):
     fill(log, 3, leader_epoch=4)
     log.sync()
-    log._checkpoint(0, is_forced=True)
+    log.checkpoint(0, is_forced=True)
     log.truncate_to(0)
     assert log.last_epoch == -1
     files.crash()
@@ -163,7 +163,7 @@ def test_truncation_works_on_a_full_disk(files, log):
     fill(log, 10, leader_epoch=1)
     fill(log, 20, leader_epoch=2)
     log.sync()
-    log._checkpoint(0, is_forced=True)
+    log.checkpoint(0, is_forced=True)
     files.capacity = files.used_bytes()
     log.truncate_to(13)
     files.capacity = files.used_bytes()
@@ -222,7 +222,7 @@ def test_the_log_start_moves_on_a_full_disk_too(files, log):
     """Retention is how a full disk recovers."""
     fill(log, 30)
     log.sync()
-    log._checkpoint(0, is_forced=True)
+    log.checkpoint(0, is_forced=True)
     fill(log, 10)
     log.sync()
     files.capacity = files.used_bytes()

@@ -78,7 +78,7 @@ def test_a_read_out_of_range_says_what_the_range_is(log):
 def test_a_cached_read_never_touches_the_disk(files, log):
     fill(log, 30)
     log.sync()
-    log._checkpoint(0, is_forced=True)
+    log.checkpoint(0, is_forced=True)
     files.kill()
     log = open_log(files)
     assert log.read_span_cached(0, max_bytes=900) is None, "the index is not in memory"
@@ -92,7 +92,7 @@ def test_a_cached_read_never_touches_the_disk(files, log):
 def test_only_a_few_old_segments_stay_open(files, log):
     fill(log, 100)
     log.sync()
-    log._checkpoint(0, is_forced=True)
+    log.checkpoint(0, is_forced=True)
     assert log.segment_count > 12
     for _ in range(2):
         assert len(read_all(log)) == 100
@@ -105,11 +105,11 @@ def test_only_a_few_old_segments_stay_open(files, log):
 def test_a_reader_that_comes_after_retention_is_told_that_its_offset_is_gone(files, log):
     fill(log, 30)
     log.sync()
-    log._checkpoint(0, is_forced=True)
+    log.checkpoint(0, is_forced=True)
     table = log._table._table
     log.advance_log_start(40)
     log._table._table = table
-    log._log_start_offset = 0
+    log._state.start_offset = 0
     for segment in log._table.segments:
         segment.let_go()
     with pytest.raises(OffsetOutOfRangeError):
@@ -137,7 +137,7 @@ def test_readers_on_other_threads_see_whole_batches_while_the_owner_appends(file
     for _ in range(40):
         fill(log, 3)
         log.sync()
-        log._checkpoint(0, is_forced=True)
+        log.checkpoint(0, is_forced=True)
     is_done.set()
     for reader in readers:
         reader.join()

@@ -270,9 +270,9 @@ def test_a_checkpoint_that_only_keeps_the_high_watermark_leaves_the_recovery_poi
     log.sync()
     light = log.begin_checkpoint(5)
     log.truncate_to(20)
-    log._checkpoint(0, is_forced=True)
+    log.checkpoint(0, is_forced=True)
     assert log.recovery_point == 20
-    light.generation = log._generations.current
+    light.generation = log._checkpointing._generations.current
     light.run()
     log.finish_checkpoint(light)
     assert log.recovery_point == 20
@@ -325,7 +325,7 @@ def test_a_clean_stop_after_a_truncation_is_still_clean(files):
     model = LogModel(files=files)
     model.append([make_batch(2, value_bytes=150) for _ in range(10)])
     model.sync()
-    model.log._checkpoint(0, is_forced=True)
+    model.log.checkpoint(0, is_forced=True)
     model.truncate_to(7)
     model.reopen_cleanly()
 

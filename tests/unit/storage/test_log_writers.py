@@ -92,7 +92,7 @@ def test_cutting_the_batch_that_holds_the_log_start_keeps_what_is_known_below(lo
     append(log, producer_batch(1, records=2), now_ms=NOW_MS + 5)
     log.advance_log_start(2)
     log.truncate_to(2)
-    assert log._writers.producers.get(7).append_time_ms == NOW_MS
+    assert log._state.writers.producers.get(7).append_time_ms == NOW_MS
     assert log.last_sequence(7) == 0
 
 
@@ -142,11 +142,13 @@ def test_a_follower_that_starts_above_takes_over_the_leaders_writers(files):
             follower.append_as_follower(batch)
     follower.sync()
     assert follower.log_end_offset == leader.log_end_offset
-    assert follower._writers.producers.freeze() == leader._writers.producers.freeze()
-    assert follower._writers.idempotency.freeze() == leader._writers.idempotency.freeze()
+    assert follower._state.writers.producers.freeze() == leader._state.writers.producers.freeze()
+    assert (
+        follower._state.writers.idempotency.freeze() == leader._state.writers.idempotency.freeze()
+    )
     files.crash()
     follower = open_log(files)
-    assert follower._writers.idempotency.lookup(key(0).key_hash, NOW_MS) is not None
+    assert follower._state.writers.idempotency.lookup(key(0).key_hash, NOW_MS) is not None
     header = decode_header(producer_batch(18))
     assert follower.producer_check(header, NOW_MS) == Duplicate(27, 28)
 
@@ -204,7 +206,7 @@ def test_a_snapshot_that_does_not_fit_on_the_disk_changes_nothing(files, log):
     append(leader, producer_batch(0))
     append(log, make_batch(6))
     log.sync()
-    log._checkpoint(0, is_forced=True)
+    log.checkpoint(0, is_forced=True)
     files.capacity = files.used_bytes()
     for install in (log.install_producer_snapshot, lambda content: log.restart_at(50, content)):
         with pytest.raises(DiskFullError):

@@ -327,7 +327,7 @@ def test_a_power_cut_while_it_begins_there(keep, seed):
         try:
             log.append_as_follower(b"".join(leaders_batches(5, base_offset=100)))
             log.sync()
-            log._checkpoint(0, is_forced=True)
+            log.checkpoint(0, is_forced=True)
             is_cut_short = False
         except SimulatedCrashError:
             is_cut_short = True
@@ -336,7 +336,7 @@ def test_a_power_cut_while_it_begins_there(keep, seed):
         is_torn = keep == "some" and log.recovery.cut_bytes > 0
         assert is_torn or log.health is ReplicaHealth.SOUND, log.recovery
         assert log.log_start_offset == 101
-        assert log._writers.producers.get(7) is not None
+        assert log._state.writers.producers.get(7) is not None
         batches = leaders_batches(5, base_offset=100)
         done = max(log.log_end_offset - 100, 0) // 2
         assert log.append_as_follower(b"".join(batches[done:])) == 110

@@ -223,7 +223,7 @@ def test_a_power_cut_while_a_replica_is_deleted_leaves_nothing_to_be_taken_for_o
 @pytest.mark.parametrize("offset", [0, 4, 18])
 def test_a_truncation_that_was_announced_is_finished(offset):
     model = filled(config=TINY, count=10)
-    model.log._checkpoint(12, is_forced=True)
+    model.log.checkpoint(12, is_forced=True)
     meta = model.log._replica.meta
     model.log._replica.store_meta(replace(meta, change=Change(ChangeKind.TRUNCATE, offset)))
     for _ in range(2):
@@ -255,7 +255,7 @@ def test_a_clean_stop_skips_the_scan():
 
 def test_an_unclean_stop_is_scanned_from_the_recovery_point():
     model = filled(config=LARGE, checkpoint_at=None)
-    model.log._checkpoint(0, is_forced=True)
+    model.log.checkpoint(0, is_forced=True)
     model.append(batches(4))
     model.sync()
     tail = sum(map(len, model.expected.batches[-4:]))
@@ -608,9 +608,9 @@ def test_a_lost_index_does_not_keep_a_node_with_a_full_disk_from_starting(suffix
 def test_an_index_that_reaches_above_the_recovery_point_is_used_below_it():
     """A truncation lowered the point, and what was appended since is something else."""
     model = filled(config=LARGE, count=14)
-    model.log._checkpoint(0, is_forced=True)
+    model.log.checkpoint(0, is_forced=True)
     model.append(batches(16))
-    model.log._checkpoint(0, is_forced=True)
+    model.log.checkpoint(0, is_forced=True)
     model.truncate_to(33)
     model.is_state_exact = False
     for number in range(20):

@@ -1,0 +1,62 @@
+"""What a log holds in memory of itself: where it begins and ends, its segments, epochs and writers.
+
+One object, because each of those who change a log changes several of these at once: an append (``partition_log``), a
+roll (``rolling``), a cut (``cutting``) and a new log start (``log_start``). Which of its states are sound is what the
+invariants of ``PartitionLog`` say; here are no steps and no files.
+"""
+
+from storage.leader_epochs import LeaderEpochs
+from storage.log_reader import Bounds
+from storage.producer_state import WriterState
+from storage.segment_table import SegmentTable
+from storage.tail import NO_TAIL, Tail
+
+
+class LogState:
+    """See the module. The owner's thread alone assigns; readers on others look at the bounds, the table and the tail.
+
+    Attributes:
+        name: of the partition, for messages.
+        table: the segments.
+        epochs: where each leader epoch begins.
+        writers: what is known of producers and idempotency keys at the log end.
+        start_offset: first readable offset.
+        end_offset: next offset to be written.
+        has_remains: files of a damaged replica lie behind the log end and must go before it grows.
+        tail: the last append, for those who ask for it right away.
+    """
+
+    __slots__ = (
+        "end_offset",
+        "epochs",
+        "has_remains",
+        "name",
+        "start_offset",
+        "table",
+        "tail",
+        "writers",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        table: SegmentTable,
+        epochs: LeaderEpochs,
+        writers: WriterState,
+        *,
+        log_start_offset: int,
+        has_remains: bool,
+    ) -> None:
+        """``log_start_offset``: of the checkpoint; the log may begin above it."""
+        self.name = name
+        self.table = table
+        self.epochs = epochs
+        self.writers = writers
+        self.start_offset = max(log_start_offset, table.bases[0])
+        self.end_offset = table.active.next_offset
+        self.has_remains = has_remains
+        self.tail: Tail = NO_TAIL
+
+    def bounds(self) -> Bounds:
+        """What may be read now."""
+        return Bounds(self.start_offset, self.end_offset, self.name)
