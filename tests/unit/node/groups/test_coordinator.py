@@ -13,6 +13,7 @@ from http_api.group_ports import (
     Reset,
     ResetTarget,
 )
+from node.groups.coordinator import GroupCoordinator
 from node.groups.desk import GroupDesk
 from raft_meta.machine.coordinators import coordinator_of
 from storage.errors import (
@@ -28,6 +29,7 @@ from storage.errors import (
     StaleMemberEpochError,
     TopicNotFoundError,
 )
+from storage.types import MonotonicMs
 from tests.support.nodes import Cluster, SimNode
 from tests.support.virtual_time import after, virtual
 
@@ -107,6 +109,34 @@ async def test_a_member_joins_through_any_node_and_works_on_everything() -> None
     await member.beat(node=other(cluster))
     assert member.numbers == [0, 1, 2, 3]
     assert member.epoch == 1
+    await cluster.close()
+
+
+@virtual
+async def test_who_coordinates_nothing_looks_around_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[GroupCoordinator] = []
+    tick = GroupCoordinator._tick
+
+    def counted(self: GroupCoordinator, now_ms: MonotonicMs) -> None:
+        looks.append(self)
+        tick(self, now_ms)
+
+    monkeypatch.setattr(GroupCoordinator, "_tick", counted)
+    cluster = await started()
+    await after(1_000)
+    looks.clear()
+    await after(5_000)
+    assert {looks.count(node.groups.coordinator) for node in cluster.nodes.values()} == {10}
+    member = Member(cluster, "m1")
+    await member.beat()
+    await after(1_000)
+    looks.clear()
+    await after(5_000)
+    busy = coordinator(cluster)
+    for node in cluster.nodes.values():
+        assert looks.count(node.groups.coordinator) == (50 if node is busy else 10)
     await cluster.close()
 
 
