@@ -17,10 +17,11 @@ import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from storage.errors import CorruptLogError, DiskFailedError, DiskFullError, StartupError
 from storage.files import Buffer
+from storage.last_closes import LastCloses
 
 # Chunks that the kernel takes in one call (UIO_MAXIOV).
 _IOV_MAX = 1024
@@ -49,6 +50,7 @@ class _Probe(threading.local):
 
 
 _probe = _Probe()
+_last_closes = LastCloses()
 
 
 @contextlib.contextmanager
@@ -71,9 +73,13 @@ def _typed(action: str, path: str, error: OSError) -> DiskFullError | DiskFailed
 class OsFile:
     """An open descriptor. One thread writes; others may read and sync at the same time."""
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(
+        self, path: str, descriptor: int, *, close_last: Callable[[int], None] = os.close
+    ) -> None:
+        """``close_last`` closes the descriptor when the file has lost its name, and may do so later."""
         self._path = path
         self._descriptor = descriptor
+        self._close_last = close_last
         self._has_failed = False
         self._is_read_once = False
         self._known_size = -1
@@ -259,7 +265,22 @@ class OsFile:
         """Close; fine when closed before."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            has_name = os.fstat(descriptor).st_nlink > 0
+            (os.close if has_name else self._close_last)(descriptor)
+
+
+def _hold(path: str) -> int:
+    """A descriptor that keeps the file's blocks when its name goes; -1 where the process may open no more.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    try:
+        return os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return -1
 
 
 def _views_after(chunks: Sequence[Buffer], skip: int) -> list[memoryview]:
@@ -287,7 +308,11 @@ class OsLock:
 
 
 class OsFiles:
-    """The file system that the process runs on. Without state: any thread may use it."""
+    """The file system that the process runs on. Any thread may use it."""
+
+    def __init__(self, *, close_last: Callable[[int], None] = _last_closes.close) -> None:
+        """``close_last`` closes descriptors of files without a name, which frees their blocks, and may do so later."""
+        self._close_last = close_last
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """Open for reading and writing; ``create`` makes a missing file, whose name is not yet durable.
@@ -298,7 +323,7 @@ class OsFiles:
         """
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         with _typed_errors("open", path):
-            return OsFile(path, os.open(path, flags, _FILE_MODE))
+            return OsFile(path, os.open(path, flags, _FILE_MODE), close_last=self._close_last)
 
     def exists(self, path: str) -> bool:
         """Whether a file or folder of this name is there."""
@@ -320,9 +345,14 @@ class OsFiles:
         self.sync_directory(parent)
 
     def remove(self, path: str) -> None:
-        """Remove a file; fine when it is missing."""
+        """Remove a file; fine when it is missing. Its name goes at once, its blocks soon after."""
         with _typed_errors("remove", path), contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            descriptor = _hold(path)
+            try:
+                os.unlink(path)
+            finally:
+                if descriptor >= 0:
+                    self._close_last(descriptor)
 
     def remove_tree(self, path: str) -> None:
         """Remove a folder and all below it; fine when it is missing."""

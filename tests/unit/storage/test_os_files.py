@@ -285,3 +285,40 @@ def test_a_relative_path_works(files, tmp_path, monkeypatch):
     files.write_atomically("a", b"x")
     files.rename_durably("a", "d/a")
     assert files.read_bytes("d/a") == b"x"
+
+
+def test_whoever_removes_a_file_does_not_wait_until_its_blocks_are_free(tmp_path):
+    left = []
+    files = OsFiles(close_last=left.append)
+    path = str(tmp_path / "a")
+    file = files.open(path, create=True)
+    file.pwritev([bytes(8192)], 0)
+    files.remove(path)
+    file.close()
+    assert not files.exists(path)
+    states = [os.fstat(descriptor) for descriptor in left]
+    assert [(state.st_nlink, state.st_size) for state in states] == [(0, 8192)] * 2
+    for descriptor in left:
+        os.close(descriptor)
+
+
+def test_a_file_that_keeps_its_name_is_closed_at_once(tmp_path):
+    left = []
+    files = OsFiles(close_last=left.append)
+    file = files.open(str(tmp_path / "a"), create=True)
+    descriptor = file.fileno()
+    file.close()
+    assert left == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_a_file_is_removed_even_where_no_other_may_be_opened(tmp_path, monkeypatch):
+    left = []
+    files = OsFiles(close_last=left.append)
+    path = str(tmp_path / "a")
+    files.open(path, create=True).close()
+    monkeypatch.setattr(os, "open", failing(errno.EMFILE))
+    files.remove(path)
+    assert not files.exists(path)
+    assert left == []
