@@ -23,6 +23,10 @@ _PACKED_AT_ONCE_BYTES = 4 << 10
 """A body that is no larger is unpacked in one go: it can become some 4 MB."""
 
 
+_CHUNK_BYTES_MIN = 4 << 10
+"""What comes in larger pieces is copied once, when all is there."""
+
+
 @dataclass(slots=True)
 class InFlight:
     """Requests under way and the bytes of their bodies, against their bounds."""
@@ -260,21 +264,21 @@ class Call:
     async def _read_chunks(self) -> bytes:
         content = self.request.content
         chunks: list[bytes] = []
-        # A large body is gathered in one piece: thousands of freed chunks would leave a heap full of holes.
-        gathered = bytearray()
+        # Small chunks become one piece: thousands that are freed would leave a heap full of holes.
+        small = bytearray()
         size = 0
         while chunk := await content.readany():
             size += len(chunk)
             self.account(size)
-            if size < LARGE_BYTES:
-                chunks.append(chunk)
+            if len(chunk) < _CHUNK_BYTES_MIN:
+                small += chunk
                 continue
-            for earlier in chunks:
-                gathered += earlier
-            chunks.clear()
-            gathered += chunk
-        if gathered:
-            return bytes(gathered)
+            if small:
+                chunks.append(bytes(small))
+                small.clear()
+            chunks.append(chunk)
+        if small:
+            chunks.append(bytes(small))
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _check_size(self, size: int) -> None:

@@ -584,6 +584,7 @@ class Node:
     async def _housekeeping(self) -> None:
         """Checkpoints, retention and room, one small thing at a time."""
         retention_ms = self._clock.now_ms()
+        returns = memory.Returns(self._clock)
         while True:
             await self._clock.sleep(HOUSEKEEPING_MS)
             for runner in list(self.replicas):
@@ -593,7 +594,7 @@ class Node:
                 self.replicas.run_retention()
             for watch in self._certificates:
                 watch.maybe_reload()
-            if memory.kept_bytes() > memory.KEPT_BYTES_MAX:
+            if returns.are_due():
                 await asyncio.to_thread(memory.give_back)
             if self.membership.is_disk_full and self.directory.has_room(ROOM_BYTES):
                 self.directory.maybe_restore_reserve()

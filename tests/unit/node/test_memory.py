@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from node import memory
+from tests.support.fake_clock import FakeClock
 
 
 def resident_pages():
@@ -23,3 +26,27 @@ def test_where_nobody_can_tell_nothing_is_done(monkeypatch):
     monkeypatch.setattr(memory, "_glibc", lambda: None)
     assert memory.kept_bytes() == 0
     memory.give_back()
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """What the heap keeps, in bytes; set ``kept[0]``."""
+    kept = [memory.KEPT_BYTES_MAX + 1]
+    monkeypatch.setattr(memory, "kept_bytes", lambda: kept[0])
+    return kept
+
+
+async def test_it_is_given_back_when_there_is_much_and_then_not_for_a_while(kept):
+    clock = FakeClock()
+    returns = memory.Returns(clock)
+    assert returns.are_due()
+    assert not returns.are_due()
+    await clock.advance(memory.REST_MS - 1)
+    assert not returns.are_due()
+    await clock.advance(1)
+    assert returns.are_due()
+
+
+def test_little_is_kept(kept):
+    kept[0] = memory.KEPT_BYTES_MAX
+    assert not memory.Returns(FakeClock()).are_due()
