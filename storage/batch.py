@@ -44,7 +44,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from storage.codecs import compress, decompress
-from storage.columns import Headers, RecordColumns, pack_columns, unpack_columns
+from storage.columns import Headers, RecordColumns, are_plain, pack_columns, unpack_columns
 from storage.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
 from storage.types import (
     NO_EPOCH,
@@ -809,15 +809,30 @@ def validate_client_batch(
         _check_client_header(header, records_max)
         _check_client_producer(header)
         _check_client_size(header.uncompressed_bytes, bytes_max)
-        columns = decode_columns(batch, header, bytes_max=bytes_max)
+        timestamp_deltas = None
+        if needs_keys or not _is_plain(batch, header):
+            columns = decode_columns(batch, header, bytes_max=bytes_max)
+            if needs_keys:
+                _check_client_keys(columns.keys)
+            if columns.offset_deltas is not None:
+                raise InvalidRecordError(
+                    "offset_deltas must be nil: a producer's offsets have no gaps"
+                )
+            timestamp_deltas = columns.timestamp_deltas
     except CorruptBatchError as error:
         raise InvalidRecordError(f"the batch is damaged: {error}") from error
-    if needs_keys:
-        _check_client_keys(columns.keys)
-    if columns.offset_deltas is not None:
-        raise InvalidRecordError("offset_deltas must be nil: a producer's offsets have no gaps")
-    _check_client_timestamps(header, columns.timestamp_deltas, now_ms + timestamp_ahead_ms_max)
+    _check_client_timestamps(header, timestamp_deltas, now_ms + timestamp_ahead_ms_max)
     return header
+
+
+def _is_plain(batch: bytes, header: BatchHeader) -> bool:
+    """Whether the records need not be unpacked to be believed."""
+    start, size = header.header_bytes, header.batch_bytes
+    return (
+        header.codec is Codec.NONE
+        and header.uncompressed_bytes == size - start
+        and are_plain(batch, start, size, header.record_count)
+    )
 
 
 def _check_client_keys(keys: Sequence[bytes | None] | None) -> None:

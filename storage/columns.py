@@ -32,6 +32,11 @@ HEADERS_PER_RECORD_MAX = 1024
 
 _COLUMNS = 5
 _NIL = b"\xc0"
+_PLAIN_HEAD = b"\x95\xc0\xc0"
+"""A list of five, and the first two of them are nil."""
+_NIL_BYTE = 0xC0
+_BINARY_8, _BINARY_16, _BINARY_32 = 0xC4, 0xC5, 0xC6
+_ARRAY_4, _ARRAY_16, _ARRAY_32 = 0x90, 0xDC, 0xDD
 _ONE_CALL_BYTES_MAX = 2 << 20
 _ONE_CALL_RECORDS_MAX = 16_384
 _SLICE_RECORDS = 4096
@@ -112,6 +117,56 @@ def unpack_columns(payload: bytes | memoryview, record_count: int) -> RecordColu
     # Every failure of msgpack is a ValueError, but for an array that ends too early.
     except (ValueError, msgpack.UnpackException) as error:
         raise CorruptBatchError(f"the payload is not columns of records: {error}") from error
+
+
+def are_plain(buffer: bytes, start: int, end: int, record_count: int) -> bool:
+    """Whether ``buffer[start:end]`` is a payload of so many records without headers, all at the base timestamp.
+
+    That is ``[nil, nil, keys or nil, values, nil]``, the commonest case, found out without making an object of any
+    record. False means nothing: ask ``unpack_columns``.
+    """
+    if end > len(buffer) or buffer[start : start + 3] != _PLAIN_HEAD:
+        return False
+    try:
+        at = start + 3
+        at = at + 1 if buffer[at] == _NIL_BYTE else _skip_binaries(buffer, at, record_count)
+        at = _skip_binaries(buffer, at, record_count)
+        return at == end - 1 and buffer[at] == _NIL_BYTE
+    except IndexError:
+        return False
+
+
+def _skip_binaries(buffer: bytes, at: int, count: int) -> int:
+    """Where a column of ``count`` binaries or nils ends that begins at ``at``.
+
+    Raises:
+        IndexError: it is no such column, or reaches beyond the buffer.
+    """
+    kind = buffer[at]
+    if kind == _ARRAY_16:
+        length = buffer[at + 1] << 8 | buffer[at + 2]
+        at += 3
+    elif kind == _ARRAY_32:
+        length = int.from_bytes(buffer[at + 1 : at + 5], "big")
+        at += 5
+    else:
+        length = kind - _ARRAY_4
+        at += 1
+    if length != count:
+        raise IndexError(at)
+    for _ in range(count):
+        kind = buffer[at]
+        if kind == _BINARY_8:
+            at += 2 + buffer[at + 1]
+        elif kind == _BINARY_16:
+            at += 3 + (buffer[at + 1] << 8 | buffer[at + 2])
+        elif kind == _NIL_BYTE:
+            at += 1
+        elif kind == _BINARY_32:
+            at += 5 + int.from_bytes(buffer[at + 1 : at + 5], "big")
+        else:
+            raise IndexError(at)
+    return at
 
 
 def _unpack_in_one_call(payload: bytes | memoryview, record_count: int) -> RecordColumns:

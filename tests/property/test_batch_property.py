@@ -27,7 +27,7 @@ from storage.batch import (
     validate_client_batch,
 )
 from storage.codecs import compress, decompress
-from storage.columns import unpack_columns
+from storage.columns import are_plain, pack_columns, unpack_columns
 from storage.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
 from storage.types import Codec, TimestampType
 
@@ -227,6 +227,61 @@ def test_any_msgpack_as_payload_is_refused_or_read_alike_both_ways(value, count,
                 results.append(None)
     assert results[0] == results[1]
     judge(client_batch(payload, count, codec))
+
+
+def is_plain(payload, count):
+    """Whether it is what ``are_plain`` is to find, as told by who unpacks it."""
+    try:
+        columns = unpack_columns(payload, count)
+    except CorruptBatchError:
+        return False
+    return columns.offset_deltas is columns.timestamp_deltas is columns.headers is None
+
+
+@given(record_columns(), st.binary(max_size=4), st.binary(max_size=4))
+def test_records_without_headers_and_times_need_not_be_unpacked(columns, before, behind):
+    payload = pack_columns(columns)
+    found = are_plain(
+        before + payload + behind, len(before), len(before) + len(payload), len(columns.values)
+    )
+    assert found == (columns.timestamp_deltas is None and columns.headers is None)
+
+
+@given(
+    st.lists(maybe, max_size=4),
+    st.sampled_from([(0, 0), (0, 1), (0, 2), (4, 0), (40, 0)]),
+    st.data(),
+)
+@settings(max_examples=300)
+def test_what_need_not_be_unpacked_is_what_unpacks(values, lengths, data):
+    """Also with longer forms of lengths than were needed, and with any byte changed."""
+    array, binary = lengths
+    packed = bytearray(b"\x95\xc0\xc0")
+    for items in data.draw(st.sampled_from([(None, values), (values, values)])):
+        packed += b"\xc0" if items is None else column(items, array, binary)
+    packed += data.draw(st.sampled_from([b"\xc0", b"", b"\xc0\xc0"]))
+    for _ in range(data.draw(st.integers(0, 2))):
+        packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(
+            st.sampled_from([0x90, 0x91, 0xC0, 0xC4, 0xC5, 0xC6, 0xDC, 0xDD, 0xFF])
+            | st.integers(0, 255)
+        )
+    payload = bytes(packed)
+    count = data.draw(st.sampled_from([len(values), len(values) + 1]))
+    assert are_plain(payload, 0, len(payload), count) == is_plain(payload, count)
+
+
+def column(items, array, binary):
+    """A column whose array has a length of so many bytes, and its binaries lengths of 1, 2 or 4."""
+    head = {
+        0: lambda: bytes([0x90 | len(items)]),
+        4: lambda: b"\xdd" + len(items).to_bytes(4, "big"),
+        40: lambda: b"\xdc" + len(items).to_bytes(2, "big"),
+    }[array]()
+    kind = (0xC4, 0xC5, 0xC6)[binary]
+    return head + b"".join(
+        b"\xc0" if item is None else bytes([kind]) + len(item).to_bytes(1 << binary, "big") + item
+        for item in items
+    )
 
 
 @given(st.binary(max_size=60), st.integers(0, 4), codecs)
