@@ -562,18 +562,18 @@ class FetchServer:
         """Collect what is new of a partition; False: the disk would have to be read for it."""
         if not _is_answerable(followed, index, found):
             return True
-        data: bytes | None = b""
+        chunks: Sequence[Buffer] | None = ()
         runner, position = followed.runner, followed.position
         end = runner.log.log_end_offset
         if not followed.is_settled and position.offset < end:
             try:
-                data = runner.read_cached(position.offset, max_bytes=limit, end_offset=end)
+                chunks = runner.read_for_replica(position.offset, max_bytes=limit, end_offset=end)
             except (OffsetOutOfRangeError, UnavailableError, CorruptLogError) as error:
                 _cannot_read(followed, index, found, error)
                 return True
-        if data is None:
+        if chunks is None:
             return False
-        self._add(session, followed, index, data, found)
+        self._add(session, followed, index, chunks, found)
         return True
 
     async def _read_cold(self, session: FollowerSession, index: int, found: "_Found") -> None:
@@ -596,30 +596,31 @@ class FetchServer:
         # Meanwhile the leadership may be over, or the follower may have begun anew.
         is_same = session.followed.get(index) is followed and followed.position is position
         if is_same and _is_answerable(followed, index, found):
-            self._add(session, followed, index, data, found)
+            self._add(session, followed, index, (data,), found)
 
     def _add(
         self,
         session: FollowerSession,
         followed: Followed,
         index: int,
-        data: bytes,
+        chunks: Sequence[Buffer],
         found: "_Found",
     ) -> None:
         runner = followed.runner
+        size = sum(map(len, chunks))
         high_watermark, log_start = runner.high_watermark, runner.log.log_start_offset
         is_known = (
             high_watermark <= followed.sent_high_watermark and log_start <= followed.sent_log_start
         )
-        if not data and is_known:
+        if not size and is_known:
             return
-        found.rows.append(Row(index, FetchCode.OK, high_watermark, log_start, len(data)))
-        if data:
-            runner.counts.replicated_bytes_out += len(data)
+        found.rows.append(Row(index, FetchCode.OK, high_watermark, log_start, size))
+        if size:
+            runner.counts.replicated_bytes_out += size
             followed.is_settled = True
-            found.chunks.append(data)
-            found.room -= len(data)
-            self._throttle.on_sent(runner.state, session.follower, len(data))
+            found.chunks += chunks
+            found.room -= size
+            self._throttle.on_sent(runner.state, session.follower, size)
 
     @staticmethod
     def _in_order(session: FollowerSession) -> list[int]:

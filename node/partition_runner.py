@@ -45,6 +45,7 @@ from storage.errors import (
     OffsetOutOfRangeError,
     ReplicaDamagedError,
 )
+from storage.files import Buffer
 from storage.partition_log import PartitionLog
 from storage.types import MonotonicMs, ReplicaHealth
 
@@ -278,6 +279,7 @@ class PartitionRunner:
             self._syncs.maybe_begin()
         else:
             self.role = ReplicaRole.OFFLINE if state.leader is None else ReplicaRole.FOLLOWER
+            self.log.forget_uncommitted()
         logger.info(
             "replica role=%s partition=%s log_end=%d high_watermark=%d leader_epoch=%d leader=%s isr=%s",
             self.role,
@@ -463,6 +465,7 @@ class PartitionRunner:
             self._on_high_watermark()
 
     def _on_high_watermark(self) -> None:
+        self.log.forget_uncommitted(self.high_watermark)
         self._acknowledgements.on_committed(self.high_watermark)
         self._notify_watchers()
 
@@ -676,6 +679,16 @@ class PartitionRunner:
             self.on_doubt(offset)
             raise
 
+    def read_for_replica(
+        self, offset: int, *, max_bytes: int, end_offset: int
+    ) -> Sequence[Buffer] | None:
+        """As ``read_cached``, in pieces: what was appended last is sent as it came."""
+        chunks = self.log.read_uncommitted(offset, max_bytes=max_bytes, end_offset=end_offset)
+        if chunks:
+            return chunks
+        found = self.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
+        return None if found is None else (found,)
+
     async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes:
         """Whole batches from the one that holds ``offset``, below ``end_offset``."""
         found = self.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
@@ -693,6 +706,7 @@ class PartitionRunner:
 
     def on_doubt(self, offset: int | None) -> None:
         """Who read here found what is not as it was written, at ``offset`` or somewhere: it must not stay unknown."""
+        self.log.forget_uncommitted()
         self._context.on_doubt(self, offset)
 
     # -- housekeeping ----------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from storage.errors import DiskFullError, MilenaError
 from storage.files import Files
 from storage.partition_log import LogConfig, PartitionLog
 from storage.types import ReplicaHealth
+from storage.uncommitted import UncommittedMemory
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class LocalReplicas:
         self._context = context
         self._pool = pool
         self._clock = clock
+        self._memory = UncommittedMemory()
         self._opened: dict[PartitionKey, OpenedLog] = {}
         self._leaving: dict[PartitionKey, PartitionLog] = {}
         """Taken out: they are to go from the manifest, then from the disk, before they may be made anew."""
@@ -174,6 +176,7 @@ class LocalReplicas:
             is_listed=True,
             was_clean=was_clean,
             now_ms=self._clock.wall_ms(),
+            memory=self._memory,
         )
         return OpenedLog(topic_id=topic_id, topic=log.topic_name, partition=partition, log=log)
 
@@ -355,6 +358,7 @@ class LocalReplicas:
                 is_listed=False,
                 was_clean=False,
                 now_ms=self._clock.wall_ms(),
+                memory=self._memory,
             )
         except DiskFullError:
             self._files.remove_tree(path)

@@ -24,7 +24,6 @@ from storage.replica_folder import ReplicaFiles, write_snapshot, write_truncated
 from storage.replica_meta import Change, ChangeKind
 from storage.scrub import Damage
 from storage.segment import SNAPSHOT_SUFFIX, Segment, offset_name
-from storage.tail import NO_TAIL
 from storage.truncation import remove_above, writers_at
 from storage.types import ReplicaHealth
 
@@ -121,7 +120,7 @@ class Cutting:
         if state.epochs.truncate_to(end_offset):
             write_truncated_epochs(replica, state.epochs)
         self._checkpointing.note_cut()
-        state.tail = NO_TAIL
+        state.forget_appended()
         state.table.drop_last(kept)
         state.end_offset = end_offset
         remove_above(replica, end_offset=end_offset, last_base_offset=kept[-1].base_offset)
@@ -155,7 +154,7 @@ class Cutting:
             change = Change(ChangeKind.RESTART, offset)
             replica.store_meta(replace(replica.meta, change=change))
             state.table.replace_all(replica.restart_at(offset))
-        state.tail = NO_TAIL
+        state.forget_appended()
         state.epochs.clear()
         state.writers = writers
         state.has_remains = False
@@ -221,7 +220,7 @@ class Cutting:
             state.writers.forget_from(offset)
             self._flushing.note_truncation(offset)
             state.has_remains = True
-        state.tail = NO_TAIL
+        state.forget_appended()
         state.end_offset = offset
         self._checkpointing.note_cut()
 

@@ -10,6 +10,7 @@ from storage.log_reader import Bounds
 from storage.producer_state import WriterState
 from storage.segment_table import SegmentTable
 from storage.tail import NO_TAIL, Tail
+from storage.uncommitted import Uncommitted, UncommittedMemory
 
 
 class LogState:
@@ -24,6 +25,7 @@ class LogState:
         end_offset: next offset to be written.
         has_remains: files of a damaged replica lie behind the log end and must go before it grows.
         tail: the last append, for those who ask for it right away.
+        uncommitted: the last large ones, likewise.
     """
 
     __slots__ = (
@@ -34,6 +36,7 @@ class LogState:
         "start_offset",
         "table",
         "tail",
+        "uncommitted",
         "writers",
     )
 
@@ -46,6 +49,7 @@ class LogState:
         *,
         log_start_offset: int,
         has_remains: bool,
+        memory: UncommittedMemory,
     ) -> None:
         """``log_start_offset``: of the checkpoint; the log may begin above it."""
         self.name = name
@@ -56,6 +60,12 @@ class LogState:
         self.end_offset = table.active.next_offset
         self.has_remains = has_remains
         self.tail: Tail = NO_TAIL
+        self.uncommitted = Uncommitted(memory)
+
+    def forget_appended(self) -> None:
+        """The log was cut: what was appended last may be there no more."""
+        self.tail = NO_TAIL
+        self.uncommitted.forget()
 
     def bounds(self) -> Bounds:
         """What may be read now."""

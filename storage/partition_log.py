@@ -74,6 +74,7 @@ from storage.succession import check_succession, fit_filler, is_straddling
 from storage.tail import NO_TAIL, TAIL_BYTES_MAX, Tail, tail_of
 from storage.tickets import CheckpointTicket, SyncTicket
 from storage.types import ReplicaHealth
+from storage.uncommitted import UncommittedMemory
 
 __all__ = ["LogConfig", "PartitionLog", "RecoveryReport"]
 
@@ -89,7 +90,13 @@ class PartitionLog:
         - after a DiskFullError the log is as before the call.
     """
 
-    def __init__(self, replica: ReplicaFiles, config: LogConfig, recovered: RecoveredLog) -> None:
+    def __init__(
+        self,
+        replica: ReplicaFiles,
+        config: LogConfig,
+        recovered: RecoveredLog,
+        memory: UncommittedMemory,
+    ) -> None:
         """Used by ``open``."""
         self._replica = replica
         self._config = config
@@ -104,6 +111,7 @@ class PartitionLog:
             recovered.writers,
             log_start_offset=replica.log_start_offset,
             has_remains=recovered.has_remains,
+            memory=memory,
         )
         flushing = self._flushing = Flushing(replica, table, state.end_offset)
         self._compaction = LogCompaction(
@@ -139,6 +147,7 @@ class PartitionLog:
         is_listed: bool,
         was_clean: bool,
         now_ms: int,
+        memory: UncommittedMemory | None = None,
     ) -> "PartitionLog":
         """Open the replica in ``directory``: create it, or recover what is there.
 
@@ -155,6 +164,7 @@ class PartitionLog:
             is_listed: whether the manifest says that the replica was created before: without files it is damaged.
             was_clean: whether the node stopped in order.
             now_ms: wall clock.
+            memory: for large batches that are not committed, shared with other logs; None: its own.
 
         Raises:
             CorruptLogError: the folder belongs to another partition.
@@ -171,7 +181,7 @@ class PartitionLog:
         )
         if not was_clean:
             replica.checkpoint = replace(replica.checkpoint, is_clean=False)
-        log = cls(replica, config, recover(replica))
+        log = cls(replica, config, recover(replica), memory or UncommittedMemory())
         log._state.writers.expire(now_ms)
         return log
 
@@ -306,6 +316,8 @@ class PartitionLog:
         plan = AppendPlan(self._active, self._config)
         offset = self._state.end_offset
         offsets: list[int] = []
+        appended: list[tuple[BatchHeader, tuple[Buffer, ...]]] = []
+        total_bytes = 0
         for batch, header in zip(batches, headers, strict=True):
             stamp = stamp_batch(
                 batch, base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
@@ -313,11 +325,18 @@ class PartitionLog:
             stamped = header.stamped(
                 base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
             )
-            plan.add(stamped, stamp, memoryview(batch)[STAMP_BYTES:])
+            chunks = (stamp, memoryview(batch)[STAMP_BYTES:])
+            plan.add(stamped, *chunks)
+            appended.append((stamped, chunks))
+            total_bytes += stamped.batch_bytes
             offsets.append(offset)
             offset = stamped.next_offset
         self._append(plan)
-        self._state.tail = tail_of(plan.runs[-1])
+        if total_bytes <= TAIL_BYTES_MAX:
+            self._state.tail = tail_of(plan.runs[-1])
+        else:
+            for appended_header, pieces in appended:
+                self._state.uncommitted.keep(appended_header, pieces)
         return tuple(offsets)
 
     def next_stamp(self, *, leader_epoch: int, now_ms: int) -> Stamp:
@@ -344,6 +363,8 @@ class PartitionLog:
             self._append(plan)
         if len(batch) <= TAIL_BYTES_MAX:
             self._state.tail = Tail(header.base_offset, header.next_offset, batch)
+        else:
+            self._state.uncommitted.keep(header, (batch,))
 
     def append_as_follower(self, data: Buffer) -> int:
         """Append whole batches as the leader sent them; returns the new log end.
@@ -542,6 +563,26 @@ class PartitionLog:
             end_offset=end_offset,
             is_cached=is_cached,
         )
+
+    def read_uncommitted(self, offset: int, *, max_bytes: int, end_offset: int) -> list[Buffer]:
+        """What was appended as leader from ``offset`` on, without a copy; none where ``read_span`` must be asked.
+
+        Whole batches, one after the other in chunks, up to ``max_bytes`` and ``end_offset``.
+        """
+        state = self._state
+        if not state.uncommitted or offset < state.start_offset:
+            return []
+        return state.uncommitted.find(offset, max_bytes=max_bytes, end_offset=end_offset)
+
+    def forget_uncommitted(self, below: int | None = None) -> None:
+        """What lies below was committed, or (None) nobody will ask for any of it: it need not stay in memory."""
+        uncommitted = self._state.uncommitted
+        if not uncommitted:
+            return
+        if below is None:
+            uncommitted.forget()
+        else:
+            uncommitted.forget_below(below)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record that is not older than ``timestamp_ms``; None without one.
@@ -799,6 +840,7 @@ class PartitionLog:
             DiskFailedError: stop the process.
         """
         self._compaction.void()
+        self._state.uncommitted.forget()
         if is_clean:
             self.sync()
             has_remains = self._state.has_remains
@@ -814,6 +856,7 @@ class PartitionLog:
             DiskFailedError: stop the process.
         """
         self._compaction.void()
+        self._state.uncommitted.forget()
         with self._lock:
             self._checkpointing.void()
             self._table.close()

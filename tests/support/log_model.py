@@ -22,6 +22,7 @@ from storage.batch import (
 from storage.partition_log import LogConfig, PartitionLog
 from storage.producer_state import WriterState
 from storage.types import ReplicaHealth
+from storage.uncommitted import UncommittedMemory
 from tests.support.memory_files import Keep, MemoryFiles, SimulatedCrashError
 
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
@@ -68,6 +69,7 @@ def open_log(
     was_clean: bool = False,
     now_ms: int = NOW_MS,
     directory: str = DIRECTORY,
+    memory: UncommittedMemory | None = None,
 ) -> PartitionLog:
     """The log of partition 3."""
     return PartitionLog.open(
@@ -80,6 +82,7 @@ def open_log(
         is_listed=is_listed,
         was_clean=was_clean,
         now_ms=now_ms,
+        memory=memory,
     )
 
 

@@ -507,6 +507,48 @@ class TestVerdicts:
         assert all(row.size for row in rows)
 
     @virtual
+    async def test_a_large_batch_is_in_memory_until_it_is_committed(self) -> None:
+        served = Served()
+        bench = served.bench
+        await served.ask((0, 0, -1), full=True)
+        value = "x" * 50_000
+        served.write(value)
+        served.write("behind")
+        await settle()
+        for path in bench.files.paths():
+            bench.files.evict(path)
+        rows, body = await served.request()
+        assert values_of(body)[0] == value
+        assert body[: rows[0].size] == bench.log.read_span(0, max_bytes=rows[0].size)
+        for path in bench.files.paths():
+            bench.files.evict(path)
+        assert bench.log.read_uncommitted(0, max_bytes=1 << 20, end_offset=1)
+        await served.ask((0, 1, 5))
+        assert bench.runner.high_watermark == 1
+        assert not bench.log.read_uncommitted(0, max_bytes=1 << 20, end_offset=1)
+
+    @virtual
+    async def test_who_leads_no_more_keeps_nothing_in_memory(self) -> None:
+        served = Served()
+        served.write("x" * 50_000)
+        await settle()
+        log = served.bench.log
+        assert log.read_uncommitted(0, max_bytes=1 << 20, end_offset=1)
+        served.bench.follow(2)
+        assert not log.read_uncommitted(0, max_bytes=1 << 20, end_offset=1)
+
+    @virtual
+    async def test_what_a_follower_refuses_is_read_from_the_disk_next(self) -> None:
+        served = Served()
+        await served.ask((0, 0, -1), full=True)
+        served.write("x" * 50_000)
+        await settle()
+        await served.ask()
+        assert served.bench.log.read_uncommitted(0, max_bytes=1 << 20, end_offset=1)
+        await served.ask((0, 0, -1), bad=(0,))
+        assert not served.bench.log.read_uncommitted(0, max_bytes=1 << 20, end_offset=1)
+
+    @virtual
     async def test_a_fetch_that_was_woken_reads_from_the_disk_too(self) -> None:
         served = Served()
         await served.ask((0, 0, -1), full=True)
