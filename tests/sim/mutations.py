@@ -609,6 +609,38 @@ MUTATIONS: tuple[Mutation, ...] = (
         "            self._following.maybe_begin_anew(state)\n",
         by="tests/unit/node/test_partition_runner.py",
     ),
+    Mutation(
+        name="cut-forgets-large",
+        guard="what a cut takes away is not served from memory",
+        module="storage.log_state",
+        old="        self.uncommitted.forget()\n",
+        new="",
+        by="tests/unit/storage/test_uncommitted.py",
+    ),
+    Mutation(
+        name="gap-ends-large",
+        guard="what is served from memory has no gaps",
+        module="storage.uncommitted",
+        old="batch = self._by_offset.get(batch.next_offset)",
+        new="batch = next((b for b in self._batches if b.base_offset >= batch.next_offset), None)",
+        by="tests/unit/storage/test_uncommitted.py",
+    ),
+    Mutation(
+        name="refused-forgets-large",
+        guard="what a follower refused as damaged is not sent again from memory",
+        module=RUNNER,
+        old="        self.log.forget_uncommitted()\n        self._context.on_doubt",
+        new="        self._context.on_doubt",
+        by="tests/unit/node/test_fetch_server.py",
+    ),
+    Mutation(
+        name="plain-is-whole",
+        guard="records that are not unpacked fill their payload to its end",
+        module="storage.columns",
+        old="return at == end - 1 and buffer[at] == _NIL_BYTE",
+        new="return buffer[at] == _NIL_BYTE",
+        by="tests/property/test_batch_property.py",
+    ),
 )
 
 

@@ -32,7 +32,7 @@ from storage.errors import (
     OffsetOutOfRangeError,
     PartitionCountChangedError,
 )
-from tests.sim.cluster.history import History, Write
+from tests.sim.cluster.history import History, Write, decoded, encoded
 from tests.sim.cluster.invariants import ViolationError
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Clients:
         self._note(write, error, offset)
 
     def _records(self, write: Write) -> Records:
-        return Records(keys=None, values=[write.value.encode()])
+        return Records(keys=None, values=[encoded(write.value)])
 
     def _note(self, write: Write, error: MilenaError | None, offset: int | None) -> None:
         if error is None:
@@ -303,7 +303,7 @@ class Clients:
                     continue
                 if at != offset:
                     raise ViolationError(f"{who} asked for {partition}/{offset} and got {at}")
-                self._world.checker.on_read(who, key, at, (value or b"").decode())
+                self._world.checker.on_read(who, key, at, decoded(value or b""))
                 self.history.reads += 1
                 offset += 1
         return offset
@@ -371,7 +371,7 @@ def _batch(value: str, stamp: ProducerStamp) -> bytes:
         offset_deltas=None,
         timestamp_deltas=None,
         keys=None,
-        values=[value.encode()],
+        values=[encoded(value)],
         headers=None,
     )
     return encode_batch(columns, base_timestamp_ms=1, producer=stamp, idempotency=None)

@@ -2,6 +2,20 @@
 
 from dataclasses import dataclass, field
 
+_LARGE_BYTES = 17_000
+"""Above ``storage.tail.TAIL_BYTES_MAX``."""
+_FILLER = b"."
+
+
+def encoded(value: str) -> bytes:
+    """The value as it is sent. Some are large: those go other ways through a leader."""
+    return value.encode() + _FILLER * (_LARGE_BYTES if value.endswith("7") else 0)
+
+
+def decoded(value: bytes) -> str:
+    """The value that was sent."""
+    return value.rstrip(_FILLER).decode()
+
 
 @dataclass(slots=True)
 class Write:

@@ -26,6 +26,7 @@ from storage.batch import STAMP_BYTES, decode_columns, iterate_batches, offsets_
 from storage.errors import CorruptBatchError
 from storage.types import ReplicaHealth
 from tests.sim.cluster.digests import ImageDigest
+from tests.sim.cluster.history import decoded
 
 if TYPE_CHECKING:
     from tests.sim.cluster.machine import NodeProcess
@@ -474,7 +475,7 @@ class Checker:
             ):
                 if offset >= end:
                     continue
-                text = TOMBSTONE if value is None else value.decode()
+                text = TOMBSTONE if value is None else decoded(value)
                 is_same = (
                     ledger.values.setdefault(offset, text) == text
                     and ledger.keys.setdefault(offset, key) == key
