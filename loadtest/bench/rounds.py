@@ -3,6 +3,7 @@
 What goes on beside the measurement falls on all of them alike, as long as turns are short and rounds are many.
 """
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -104,6 +105,8 @@ async def alternate(
 async def _take(
     contender: Contender, seconds: float, rounds: Rounds
 ) -> tuple[Sample | None, float]:
+    # What the turns before have left in the page cache is written out first: it is not this one's affair.
+    await asyncio.to_thread(os.sync)
     watch = Watch(contender.pids)
     try:
         turn = await contender.turn(seconds)
