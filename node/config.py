@@ -322,6 +322,16 @@ class NodeConfig:
             REPLICATION,
         ),
     )
+    cpu_awake_ms: int = field(
+        default=0,
+        metadata=option(
+            kinds.integer(0, 60_000, "ms"),
+            "Keep the machine's processors from being halted for so long after each write, and at most twice that: "
+            "where waking them is slow (virtual machines), a lone writer's latency halves. They take power and their "
+            "host's time meanwhile. Needs `/dev/cpu_dma_latency`; 0: let them sleep.",
+            REPLICATION,
+        ),
+    )
     leader_balance_interval_ms: int = field(
         default=60_000,
         metadata=option(

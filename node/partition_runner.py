@@ -92,6 +92,8 @@ class RunnerContext:
     on_doubt: Callable[["PartitionRunner", int | None], None]
     """Must have the stored records checked from this offset on, or all of them."""
     counts: NodeCounts
+    on_write: Callable[[], None] | None = None
+    """Told of every append, as leader and as follower."""
 
 
 class PartitionRunner:
@@ -131,6 +133,7 @@ class PartitionRunner:
         """Found in this copy, which is about to be given up; nothing is appended meanwhile."""
         self.counts = PartitionCounts()
         self._context = context
+        self._on_write = context.on_write
         self._queue = AppendQueue(
             log,
             topic=topic,
@@ -437,6 +440,8 @@ class PartitionRunner:
     def _on_appended(self) -> None:
         """The log has grown under this leader."""
         assert self.leader is not None
+        if self._on_write is not None:
+            self._on_write()
         self.is_disk_full = False
         self.leader.on_appended(self.log.log_end_offset, now_ms=self._context.clock.now_ms())
         self._notify_watchers()
@@ -580,6 +585,8 @@ class PartitionRunner:
             DiskFullError, CorruptLogError: nothing was appended.
         """
         self._check_follows(leader_epoch)
+        if self._on_write is not None:
+            self._on_write()
         try:
             self.log.append_as_follower(batches)
         except DiskFailedError as error:

@@ -22,6 +22,7 @@ from http_api.app import build_runner
 from http_api.ports import ApiLimits, Ports
 from node import descriptors, memory
 from node.admin import AdminService, TopicDefaults
+from node.awake import Awake
 from node.catch_up import CatchUpThrottle
 from node.clock import Clock, SystemClock
 from node.compactor import Compactor, CompactorSettings
@@ -125,6 +126,9 @@ class Node:
         self._clock = clock
         self._ids = ids
         self._loop = asyncio.get_running_loop()
+        self._awake = (
+            Awake(config.cpu_awake_ms, loop=self._loop) if config.cpu_awake_ms > 0 else None
+        )
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="milena-io")
         self._sync_pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="milena-sync")
         self._files = OsFiles()
@@ -247,6 +251,7 @@ class Node:
                 on_disk_full=lambda _: self.membership.on_disk_full(),
                 on_doubt=self._on_doubt,
                 counts=self.counts,
+                on_write=None if self._awake is None else self._awake.on_write,
             ),
             pool=self._pool,
             clock=self._clock,
@@ -628,6 +633,8 @@ class Node:
         self.directory.close()
         self._pool.shutdown()
         self._sync_pool.shutdown()
+        if self._awake is not None:
+            self._awake.close()
         logger.info("stopped")
 
 

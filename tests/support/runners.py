@@ -88,6 +88,8 @@ class Bench:
     full_disks: list[PartitionRunner] = field(default_factory=list)
     doubts: list[int | None] = field(default_factory=list)
     counts: NodeCounts = field(default_factory=NodeCounts)
+    appends: int = 0
+    """Times that the runner told of one."""
     brokers: dict[int, Broker] = field(default_factory=lambda: leaders.brokers(1, 2, 3))
 
     def __post_init__(self) -> None:
@@ -122,8 +124,12 @@ class Bench:
                 on_disk_full=self.full_disks.append,
                 on_doubt=lambda _, offset: self.doubts.append(offset),
                 counts=self.counts,
+                on_write=self._count_append,
             ),
         )
+
+    def _count_append(self) -> None:
+        self.appends += 1
 
     @property
     def log(self) -> PartitionLog:

@@ -58,6 +58,18 @@ class TestGroupAppend:
         assert bench.files.operations["write"] == writes + 1
 
     @virtual
+    async def test_a_write_is_told_of_once_and_one_that_is_refused_is_not(self) -> None:
+        bench = leading()
+        tasks = [bench.send(batch(f"{i}")) for i in range(5)]
+        await settle()
+        assert bench.appends == 1
+        bench.follow(2)
+        tasks.append(bench.send(batch("late")))
+        await settle()
+        assert isinstance(tasks[-1].exception(), NotLeaderError)
+        assert bench.appends == 1
+
+    @virtual
     async def test_one_sync_covers_what_was_written_while_another_ran(self) -> None:
         bench = leading()
         bench.pool.hold()
@@ -370,6 +382,7 @@ class TestFollowing:
     @virtual
     async def test_a_stale_leaders_records_are_refused(self) -> None:
         bench = self.follower("a")
+        assert bench.appends == 1, "a follower tells of what it writes as well"
         with pytest.raises(NotLeaderError):
             bench.runner.append_as_follower(b"", leader_epoch=5)
         with pytest.raises(NotLeaderError):
