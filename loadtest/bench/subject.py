@@ -1,7 +1,7 @@
 """Milena as a contender: a cluster of real nodes, its topics, and the requests that are sent to them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,8 +28,11 @@ _ADMIN_S = 30.0
 class Subject:
     """Nodes of this machine; an asynchronous context manager that starts and kills them."""
 
-    def __init__(self, directory: Path, *, node_count: int = 3) -> None:
-        environment = {"MILENA_RETENTION_CHECK_MS": str(_RETENTION_CHECK_MS)}
+    def __init__(
+        self, directory: Path, *, node_count: int = 3, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """``settings``: more variables of the nodes' environment."""
+        environment = {"MILENA_RETENTION_CHECK_MS": str(_RETENTION_CHECK_MS), **(settings or {})}
         self.cluster = LocalCluster(directory, node_count=node_count, environment=environment)
 
     async def __aenter__(self) -> Self:

@@ -1,6 +1,7 @@
 """Writing: one record a request, many records a request, and one client that waits for each."""
 
 import asyncio
+import os
 from contextlib import AsyncExitStack
 from time import perf_counter
 
@@ -19,6 +20,8 @@ BATCH_CLIENTS = 4
 """Enough that the leader never waits for a client, few enough that it is not the queue that is measured."""
 SMALL, LARGE = 100, 1024
 BATCH_BYTES = 1 << 20
+_AWAKE_DEVICE = "/dev/cpu_dma_latency"
+_AWAKE_SETTINGS = {"MILENA_CPU_AWAKE_MS": "10"}
 
 
 def http_contender(
@@ -145,6 +148,7 @@ async def latency(plan: Plan) -> Rounds:
         plan,
         nats_name=targets.NATS_SYNC,
         names={targets.SINGLE_ALL: "all", targets.SINGLE_LEADER: "1"},
+        awake_names={targets.SINGLE_ALL_AWAKE: "all", targets.SINGLE_LEADER_AWAKE: "1"},
         is_durable=False,
     )
 
@@ -160,19 +164,34 @@ async def latency_durable(plan: Plan) -> Rounds:
 
 
 async def _latency(
-    plan: Plan, *, nats_name: str, names: dict[str, str], is_durable: bool
+    plan: Plan,
+    *,
+    nats_name: str,
+    names: dict[str, str],
+    awake_names: dict[str, str] | None = None,
+    is_durable: bool,
 ) -> Rounds:
+    """``names``: contenders and their acks; ``awake_names``: those whose nodes keep processors awake."""
     rounds = Rounds()
     async with AsyncExitStack() as stack:
-        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
-        url = await subject.create_topic("single", is_durable=is_durable)
+        clusters = [(Subject(plan.directory / "milena"), names)]
+        if awake_names and not os.access(_AWAKE_DEVICE, os.W_OK):
+            why = f"{_AWAKE_DEVICE} cannot be written to, which cpu_awake_ms needs"
+            rounds.failures.update(dict.fromkeys(awake_names, why))
+        elif awake_names:
+            clusters.append(
+                (Subject(plan.directory / "awake", settings=_AWAKE_SETTINGS), awake_names)
+            )
         contenders = []
         nats = start_nats(plan, stack, rounds, nats_name, is_synced=is_durable)
         if nats is not None:
             contenders.append(_nats_each(nats_name, nats))
-        for name, acks in names.items():
-            ask = json_ask(url, "single", records=1, size=SMALL, acks=acks)
-            contenders.append(http_contender(name, url, ask, connections=1, pids=subject.pids))
+        for subject, acks_of in clusters:
+            await stack.enter_async_context(subject)
+            url = await subject.create_topic("single", is_durable=is_durable)
+            for name, acks in acks_of.items():
+                ask = json_ask(url, "single", records=1, size=SMALL, acks=acks)
+                contenders.append(http_contender(name, url, ask, connections=1, pids=subject.pids))
         await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
     return rounds
 
