@@ -8,10 +8,13 @@ instead and take power, and the time of whoever shares them: hence only from a w
 """
 
 import asyncio
+import logging
 import os
 import struct
 
 from storage.errors import StartupError
+
+logger = logging.getLogger(__name__)
 
 DEVICE = "/dev/cpu_dma_latency"
 
@@ -60,8 +63,11 @@ class Awake:
             self._set(_NO_BOUND)
 
     def _set(self, bound: bytes) -> None:
-        # The device has no position: each write replaces the bound.
-        os.write(self._descriptor, bound)
+        # The device has no position: each write replaces the bound. Nobody's write may fail with it.
+        try:
+            os.write(self._descriptor, bound)
+        except OSError as error:
+            logger.warning("processors are not kept awake: %s", error)
 
     def close(self) -> None:
         """Let processors sleep: the bound ends with the descriptor."""

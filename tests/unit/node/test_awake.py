@@ -53,6 +53,21 @@ async def test_many_writes_ask_once_and_it_ends_when_they_do(device):
 
 
 @virtual
+async def test_a_device_that_fails_is_nobody_elses_matter(device, monkeypatch, caplog):
+    awake = awake_of(device)
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", fail)
+        awake.on_write()
+    assert "not kept awake" in caplog.text
+    await after(2 * HOLD_MS)
+    awake.close()
+
+
+@virtual
 async def test_where_the_device_is_not_to_be_had_the_node_does_not_start(tmp_path):
     with pytest.raises(StartupError, match=r"cpu_awake_ms=10: .*No such file.*leave cpu_awake_ms"):
         awake_of(tmp_path / "none")
