@@ -12,7 +12,8 @@ time, while the segment is still the same part of the log. Then the copy is give
 
 A pass may be days away when somebody meets the damage: a follower that refuses what its leader sends, a reader, the
 compactor. A leader would send the same again and again, and a replica that a move adds would never catch up. So what is
-doubted is checked ahead of the pass, also where it lies in the segment that still grows.
+doubted is checked ahead of the pass, also where it lies in the segment that still grows: first near the place, then
+all of the segment.
 """
 
 import asyncio
@@ -152,15 +153,24 @@ class Scrubber:
     async def _settle(self, runner: PartitionRunner, offset: int | None) -> None:
         if offset is None:
             await self._scrub(runner)
-            return
-        is_sealed = await self._scrub_segment(runner, offset) is not None
-        if is_sealed or runner.is_closed or runner in self._held:
-            return
-        look = runner.log.begin_look(offset)
+        elif not await self._find(runner, offset, is_near=True):
+            # Whoever doubts may be off the mark.
+            await self._find(runner, offset, is_near=False)
+
+    async def _find(self, runner: PartitionRunner, offset: int, *, is_near: bool) -> bool:
+        """Check the segment that holds ``offset``, or what is near it; False: all that was checked is whole."""
+        found_before = self._counts.damages
+        if await self._scrub_segment(runner, offset, is_near=is_near) is not None:
+            return self._counts.damages > found_before
+        if runner.is_closed or runner in self._held:
+            return True
+        look = runner.log.begin_look(offset, is_near=is_near)
         if look is not None and await self._check(look) is not None:
             # Only what does not change any more can be given up.
             await runner.upkeep.close_segment(offset)
-            await self._scrub_segment(runner, offset)
+            await self._scrub_segment(runner, offset, is_near=is_near)
+            return True
+        return False
 
     async def run(self) -> None:
         """Pass after pass until cancelled."""
@@ -188,11 +198,13 @@ class Scrubber:
         while offset is not None:
             offset = await self._scrub_segment(runner, offset)
 
-    async def _scrub_segment(self, runner: PartitionRunner, offset: int) -> int | None:
+    async def _scrub_segment(
+        self, runner: PartitionRunner, offset: int, *, is_near: bool = False
+    ) -> int | None:
         """Check the sealed segment that holds ``offset``; returns where it ends, None without one."""
         if runner.is_closed or runner in self._held:
             return None
-        scrub = runner.log.begin_scrub(offset)
+        scrub = runner.log.begin_scrub(offset, is_near=is_near)
         if scrub is None:
             return None
         damage = await self._check(scrub)

@@ -773,22 +773,30 @@ class PartitionLog:
 
     # Damage.
 
-    def begin_scrub(self, offset: int, *, again: Damage | None = None) -> SegmentScrub | None:
-        """A scrub of the first segment above ``offset`` that is sealed below the recovery point; None without one."""
+    def begin_scrub(
+        self, offset: int, *, again: Damage | None = None, is_near: bool = False
+    ) -> SegmentScrub | None:
+        """A scrub of the first segment above ``offset`` that is sealed below the recovery point; None without one.
+
+        ``is_near``: only from a little before ``offset`` until some way behind it.
+        """
         if self.health is ReplicaHealth.DAMAGED:
             return None
         limit = min(self.recovery_point, self._flushing.synced_end)
-        return scrub_above(self._table, offset, limit, again=again)
+        near = offset if is_near else None
+        return scrub_above(self._table, offset, limit, again=again, near=near)
 
-    def begin_look(self, offset: int) -> SegmentScrub | None:
+    def begin_look(self, offset: int, *, is_near: bool = False) -> SegmentScrub | None:
         """A scrub of what is written by now of the segment that holds ``offset``, sealed or not; None at the log end.
+
+        ``is_near``: as for ``begin_scrub``.
 
         Where it is not sealed, damage that is found is a reason to close it, and to scrub it then: what is cut and
         written anew meanwhile may look like damage.
         """
         if self.health is ReplicaHealth.DAMAGED or offset >= self._state.end_offset:
             return None
-        return scrub_of(self._table.find(offset))
+        return scrub_of(self._table.find(offset), near=offset if is_near else None)
 
     def is_current(self, damage: Damage) -> bool:
         """Whether the segment in which it was found is still the same part of the log."""

@@ -10,9 +10,11 @@ finds is true of the segment as it was when the scrub began: ``PartitionLog.is_c
 The copy in the page cache is what it sees where there is one, as readers do.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from storage.batch import BatchHeader
 from storage.errors import CorruptLogError
 from storage.files import File
 from storage.index import SegmentSummary
@@ -22,11 +24,13 @@ from storage.segment_table import SegmentTable
 STEP_BYTES = 256 << 10
 STEP_BATCHES = 500
 """Whichever comes first: a batch costs some microseconds of the interpreter, however small it is."""
+NEAR_BYTES = 4 << 20
+"""What is checked from a place on that somebody doubts, before all of its segment is: that one may take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """The first bad batch of a segment: ``offset`` is where it should begin, and lies at byte ``position``."""
+    """A segment's first bad batch that was seen: ``offset`` is where it should begin, and lies at byte ``position``."""
 
     segment: Segment
     summary: SegmentSummary
@@ -51,8 +55,15 @@ class _Once:
 class SegmentScrub:
     """One way through a sealed segment; ``close`` it in the end."""
 
-    def __init__(self, segment: Segment, *, again: Damage | None = None) -> None:
-        """``again``: begin at this damage, to see whether it is still there.
+    def __init__(
+        self, segment: Segment, *, again: Damage | None = None, near: int | None = None
+    ) -> None:
+        """Begin at the beginning and go on to the end.
+
+        Args:
+            segment: to be checked.
+            again: begin at this damage, to see whether it is still there.
+            near: begin where the index knows a place before this offset, and go on for ``NEAR_BYTES``.
 
         Raises:
             FileNotFoundError: the segment was removed or replaced.
@@ -64,11 +75,29 @@ class SegmentScrub:
         self._position = 0 if again is None else again.position
         self._offset = segment.base_offset if again is None else again.offset
         self._epoch = -1 if again is None else again.epoch
-        self._batches = read_batches(_Once(self._file), self._position, self.summary.size_bytes)
+        self._near = near
+        self._stop = self.summary.size_bytes
+        self._batches = self._read_on()
         self.is_done = False
+
+    def _read_on(self) -> Iterator[tuple[bytes, BatchHeader, int]]:
+        return read_batches(_Once(self._file), self._position, self.summary.size_bytes)
+
+    def _seek(self, offset: int) -> None:
+        """Go to what the index knows before it; stay where its files are gone and the log cannot tell either."""
+        with suppress(CorruptLogError, FileNotFoundError):
+            index = self.segment.load_index()
+            entry = max(index.floor(offset), 0)
+            self._position, self._offset = index.positions[entry], index.offsets[entry]
+            self._stop = min(self._stop, self._position + NEAR_BYTES)
+            self._batches = self._read_on()
 
     def step(self) -> int:
         """Check some batches; returns how many bytes they have. ``is_done`` and ``damage`` say the rest."""
+        if self._near is not None:
+            # Not before: it may have to read files, and steps are what worker threads take.
+            near, self._near = self._near, None
+            self._seek(near)
         began = self._position
         try:
             for _ in range(STEP_BATCHES):
@@ -102,6 +131,9 @@ class SegmentScrub:
             raise CorruptLogError(f"leader epoch {header.leader_epoch} after {self._epoch}")
         self._position += header.batch_bytes
         self._offset, self._epoch = header.next_offset, header.leader_epoch
+        if self._stop <= self._position < self.summary.size_bytes:
+            self.is_done = True
+            return False
         return True
 
     def close(self) -> None:
@@ -110,7 +142,12 @@ class SegmentScrub:
 
 
 def scrub_above(
-    table: SegmentTable, offset: int, limit: int, *, again: Damage | None
+    table: SegmentTable,
+    offset: int,
+    limit: int,
+    *,
+    again: Damage | None = None,
+    near: int | None = None,
 ) -> SegmentScrub | None:
     """A scrub of the first segment that ends above ``offset`` and is sealed below ``limit``; None without one."""
     for segment in table.segments[:-1]:
@@ -119,14 +156,14 @@ def scrub_above(
         if segment.next_offset > offset:
             # A removal or a swap may be ahead of the table.
             with suppress(FileNotFoundError):
-                return SegmentScrub(segment, again=again)
+                return SegmentScrub(segment, again=again, near=near)
     return None
 
 
-def scrub_of(segment: Segment) -> SegmentScrub | None:
+def scrub_of(segment: Segment, *, near: int | None = None) -> SegmentScrub | None:
     """A scrub of what is written by now of this segment; None if it was removed or replaced."""
     with suppress(FileNotFoundError):
-        return SegmentScrub(segment)
+        return SegmentScrub(segment, near=near)
     return None
 
 

@@ -610,6 +610,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         by="tests/unit/node/test_partition_runner.py",
     ),
     Mutation(
+        name="doubt-all-of-it",
+        guard="what is doubted is checked as a whole where it is sound near the place",
+        module="node.scrubber",
+        old="            await self._find(runner, offset, is_near=False)\n",
+        new="            pass\n",
+        by="tests/unit/node/test_scrubber.py",
+    ),
+    Mutation(
         name="cut-forgets-large",
         guard="what a cut takes away is not served from memory",
         module="storage.log_state",

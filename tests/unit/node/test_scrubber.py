@@ -286,6 +286,23 @@ async def test_what_a_follower_refuses_is_checked_at_once_and_another_replica_le
 
 @pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "growing"])
 @virtual
+async def test_who_doubts_may_be_off_the_mark(
+    is_sealed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Near the place all is whole, farther on it is not."""
+    monkeypatch.setattr("storage.scrub.NEAR_BYTES", 1)
+    async with cluster_of() as cluster:
+        await behind(cluster, is_sealed=is_sealed)
+        async with attended(cluster, 1) as scrubber:
+            rot(cluster, 1, segment=2, byte=400)
+            scrubber.doubt(cluster.runner(1, "t"), 32)
+            await cluster.until(lambda: scrubber._counts.damages == 1, RETRY_MS + 2_000)
+            await cluster.restart(3)
+            await healed(cluster, 1)
+
+
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "growing"])
+@virtual
 async def test_what_is_whole_is_left_alone_whoever_doubts_it(is_sealed: bool) -> None:
     """Records may be spoilt on their way, or where they arrive."""
     async with cluster_of() as cluster:

@@ -6,7 +6,7 @@ from storage.batch import decode_header
 from storage.errors import DiskFailedError, ReplicaDamagedError
 from storage.partition_log import PartitionLog
 from storage.scrub import Damage
-from storage.segment import LOG_SUFFIX, offset_name
+from storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from storage.types import ReplicaHealth
 from tests.support.log_model import DIRECTORY, SMALL, LogModel, make_batch, open_log, read_all
 from tests.support.small_logs import bases
@@ -114,6 +114,62 @@ def look(log: PartitionLog, offset: int) -> Damage | None:
         run.step()
     run.close()
     return run.damage
+
+
+def near(log: PartitionLog, offset: int) -> tuple[int, Damage | None]:
+    """Bytes that were checked around a place, and what was found."""
+    run = log.begin_scrub(offset, is_near=True)
+    assert run is not None
+    checked = 0
+    while not run.is_done:
+        checked += run.step()
+    run.close()
+    return checked, run.damage
+
+
+def test_near_a_place_the_damage_is_found_without_what_lies_far_before_it() -> None:
+    model = model_of()
+    base = bases(model.files)[0]
+    size = model.log._table.segments[0].size_bytes
+    model.files.flip_bit(path(base), size - 10)
+    checked, damage = scrub(model.log)
+    assert damage is not None
+    found = near(model.log, damage.offset)
+    assert found[1] is not None
+    assert (found[1].offset, found[1].position) == (damage.offset, damage.position)
+    assert found[0] < checked
+    model.log.give_up_from(found[1])
+    assert model.log.log_end_offset == damage.offset
+    restore(model, model.log)
+
+
+def test_near_a_place_is_not_all_of_its_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.scrub.NEAR_BYTES", 1)
+    model = model_of()
+    base = bases(model.files)[0]
+    size = model.log._table.segments[0].size_bytes
+    checked, damage = near(model.log, base)
+    assert damage is None
+    assert 0 < checked < size // 2
+    model.files.flip_bit(path(base), size - 10)
+    assert near(model.log, base)[1] is None
+    assert near(model.log, base + 1)[1] is None
+    assert scrub(model.log)[1] is not None
+
+
+def test_near_a_place_is_the_whole_segment_where_no_index_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("storage.scrub.NEAR_BYTES", 1)
+    model = model_of()
+    segment = model.log._table.segments[0]
+    segment.drop_index()
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        model.files.remove(segment.path(suffix))
+    model.files.flip_bit(path(segment.base_offset), segment.size_bytes - 10)
+    damage = near(model.log, segment.base_offset)[1]
+    assert damage is not None
+    assert damage.offset == segment.next_offset - 2
 
 
 def test_it_warms_nothing_up() -> None:
