@@ -5,8 +5,8 @@ where the file system tells the disk about every extent (ext4 mounted with ``dis
 to free. A log that forgets old segments does so on the loop that answers writers.
 """
 
-import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 WAITING_MAX = 64
@@ -16,7 +16,9 @@ WAITING_MAX = 64
 class LastCloses:
     """Closes descriptors, soon; any thread may bring one."""
 
-    def __init__(self) -> None:
+    def __init__(self, close: Callable[[int], None]) -> None:
+        """``close`` is the operating system's."""
+        self._close_now = close
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="milena-last-close")
         self._room = threading.Semaphore(WAITING_MAX)
 
@@ -29,7 +31,7 @@ class LastCloses:
                 self._room.release()
             else:
                 return
-        os.close(descriptor)
+        self._close_now(descriptor)
 
     def stop(self) -> None:
         """Wait for those that were brought; later ones are closed by whoever brings them."""
@@ -37,6 +39,6 @@ class LastCloses:
 
     def _close(self, descriptor: int) -> None:
         try:
-            os.close(descriptor)
+            self._close_now(descriptor)
         finally:
             self._room.release()

@@ -50,7 +50,7 @@ class _Probe(threading.local):
 
 
 _probe = _Probe()
-_last_closes = LastCloses()
+_last_closes = LastCloses(os.close)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Descriptors of files without a name are closed on a thread, a bounded number of them."""
 
-import os
 import threading
 
 import pytest
@@ -9,7 +8,7 @@ from storage.last_closes import WAITING_MAX, LastCloses
 
 
 class Disk:
-    """``os.close`` as it is where the disk takes its time: a close waits until it may."""
+    """Closes as it goes where the disk takes its time: on the thread a close waits until it may."""
 
     def __init__(self):
         self.may_close = threading.Event()
@@ -22,15 +21,14 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch):
+def disk():
     disk = Disk()
-    monkeypatch.setattr(os, "close", disk.close)
     yield disk
     disk.may_close.set()
 
 
 def test_the_caller_does_not_wait_for_the_disk(disk):
-    closes = LastCloses()
+    closes = LastCloses(disk.close)
     closes.close(-7)
     assert disk.closed == []
     disk.may_close.set()
@@ -39,7 +37,7 @@ def test_the_caller_does_not_wait_for_the_disk(disk):
 
 
 def test_who_brings_one_too_many_closes_it_itself(disk):
-    closes = LastCloses()
+    closes = LastCloses(disk.close)
     for number in range(WAITING_MAX + 1):
         closes.close(-1 - number)
     assert disk.closed == [(-1 - WAITING_MAX, True)]
@@ -49,7 +47,7 @@ def test_who_brings_one_too_many_closes_it_itself(disk):
 
 
 def test_after_its_end_every_caller_closes_itself(disk):
-    closes = LastCloses()
+    closes = LastCloses(disk.close)
     closes.stop()
     closes.close(-7)
     assert disk.closed == [(-7, True)]
