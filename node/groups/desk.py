@@ -19,6 +19,7 @@ from node.groups.waiting import WaitingMembers
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Group, GroupMember, PartitionKey
 from storage.errors import (
+    FateUnknownError,
     InvalidRequestError,
     LimitReachedError,
     MilenaError,
@@ -44,7 +45,8 @@ class GroupDesk:
     """One group on its coordinator.
 
     Invariants:
-        At most one proposal of this desk is under way.
+        At most one proposal of this desk is under way. Nobody is told to go on working while it is being removed for
+        its silence, or may have been.
     """
 
     def __init__(self, group_id: str, context: DeskContext) -> None:
@@ -58,6 +60,8 @@ class GroupDesk:
         self._looked: Group | None = None
         self._held: frozenset[PartitionKey] | None = None
         self._is_working = False
+        self._leaving: dict[str, asyncio.Future[None]] = {}
+        """Members that expired, until it is certain whether they are gone."""
         self.is_closed = False
         self.is_dirty = False
         """The group is to be looked at, whether anybody asked or not."""
@@ -150,20 +154,57 @@ class GroupDesk:
         """Remove members that were silent, or kept what they were asked for, for too long."""
         self.look()
         changes: list[Change] = []
-        for member_id in self.sessions.expired(now_ms):
+        # Who may be gone already is not spared for having been heard since then.
+        due = {**dict.fromkeys(self._leaving), **dict.fromkeys(self.sessions.expired(now_ms))}
+        for member_id in due:
             member = self.sessions.member(member_id)
-            assert member is not None, "only members have sessions"
+            if member is None:
+                self._leaving.pop(member_id, None)
+                continue
             if member.is_rest:
                 # It lives as long as its consumer, which was asked to finish with these.
                 changes.append(release(member))
                 continue
-            logger.info("member expired group=%s member=%s", self.group_id, member_id)
-            self._context.counts.expired_members += 1
+            if member_id not in self._leaving:
+                logger.info("member expired group=%s member=%s", self.group_id, member_id)
+                self._context.counts.expired_members += 1
             changes.append(Leave(member_id=member_id))
         if changes and not self._is_working:
-            self._submit(changes)
+            self._remove(changes)
         again_ms = MonotonicMs(now_ms + LOOK_AGAIN_MS)
-        self._context.on_due(self.group_id, max(self.sessions.next_due_ms(), again_ms))
+        next_ms = again_ms if self._leaving else max(self.sessions.next_due_ms(), again_ms)
+        self._context.on_due(self.group_id, next_ms)
+
+    def _remove(self, changes: Sequence[Change]) -> None:
+        done = self._submit(changes)
+        gone = [change.member_id for change in changes if isinstance(change, Leave)]
+        self._leaving.update(dict.fromkeys(gone, done))
+        done.add_done_callback(lambda _: self._on_removed(gone, done))
+
+    def _on_removed(self, member_ids: Sequence[str], done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, FateUnknownError):
+            return  # once more, in ``expire``
+        for member_id in member_ids:
+            self._leaving.pop(member_id, None)
+
+    async def removed(self, member_id: str) -> None:
+        """Return once it is certain whether a member that expired is removed; at once for all others.
+
+        Its partitions are others' from then on. Told to go on, it would work on them for another session.
+
+        Raises:
+            NotCoordinatorError: nobody knows yet.
+        """
+        done = self._leaving.get(member_id)
+        if done is None:
+            return
+        await asyncio.wait([done])
+        if member_id in self._leaving:
+            raise NotCoordinatorError(
+                f"member {member_id!r} of group {self.group_id!r} was silent and may have been removed; "
+                "nothing was done, ask again"
+            )
 
     def _submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
         """Changes that nobody waits for: when they fail, the reason for them is still there."""

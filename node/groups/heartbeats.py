@@ -61,6 +61,7 @@ class Heartbeats:
             raise InvalidConsumerError(
                 f"member_epoch {heartbeat.member_epoch}: give 0 to join, -1 to leave, else the epoch of the last answer"
             )
+        await desk.removed(heartbeat.member_id)
         changes = self._changes(desk, heartbeat, heartbeat.member_id)
         desk.sessions.heard(heartbeat.member_id, self._clock.now_ms())
         with desk.waiting.presence(heartbeat.member_id) as number:
@@ -122,6 +123,7 @@ class Heartbeats:
         started = self._clock.now_ms()
         waiting = desk.waiting
         while True:
+            await desk.removed(member_id)
             member = self._coordinator.desk(desk.group_id).member(member_id)
             if member is None:
                 raise _absent(desk, heartbeat, member_id)

@@ -618,6 +618,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         by="tests/unit/node/test_scrubber.py",
     ),
     Mutation(
+        name="removed-told",
+        guard="a member that is being removed for its silence is not told to go on",
+        module="node.groups.desk",
+        old="        if done is None:\n            return\n        await asyncio.wait([done])",
+        new="        if done is None or done:\n            return\n        await asyncio.wait([done])",
+        by="tests/unit/node/groups/test_coordinator.py",
+    ),
+    Mutation(
         name="cut-forgets-large",
         guard="what a cut takes away is not served from memory",
         module="storage.log_state",

@@ -15,6 +15,7 @@ from http_api.group_ports import (
 )
 from node.groups.coordinator import GroupCoordinator
 from node.groups.desk import GroupDesk
+from raft_meta.machine.commands import AlterGroup
 from raft_meta.machine.coordinators import coordinator_of
 from storage.errors import (
     FateUnknownError,
@@ -23,6 +24,7 @@ from storage.errors import (
     InvalidConsumerError,
     InvalidRequestError,
     MemberNotFoundError,
+    NoQuorumError,
     NotCoordinatorError,
     PartitionNotFoundError,
     RequestTooLargeError,
@@ -238,6 +240,81 @@ async def test_a_silent_member_loses_its_partitions_after_its_session() -> None:
         await one.beat()
     with pytest.raises(MemberNotFoundError):
         await one.commit(0, 5)
+    await cluster.close()
+
+
+class HeldProposals:
+    """What a node proposes to its groups waits from now on; ``fates`` says how each ends, in turn."""
+
+    def __init__(self, node: SimNode, *fates: Exception | None) -> None:
+        self._propose = node.metadata.propose
+        self._fates = list(fates)
+        self.release = asyncio.Event()
+        self.count = 0
+        node.metadata.propose = self.propose  # type: ignore[method-assign]
+
+    async def propose(self, command: object, **named: object) -> object:
+        if not isinstance(command, AlterGroup):
+            return await self._propose(command, **named)  # type: ignore[arg-type]
+        self.count += 1
+        await self.release.wait()
+        fate = self._fates.pop(0) if self._fates else None
+        if fate is not None:
+            raise fate
+        return await self._propose(command, **named)  # type: ignore[arg-type]
+
+
+async def expiring(*fates: Exception | None) -> tuple[Cluster, HeldProposals, Member, Member]:
+    """``m1`` was silent for too long, and its removal is under way."""
+    cluster = await started()
+    one, two = Member(cluster, "m1"), Member(cluster, "m2")
+    await one.beat(session_timeout_ms=2_000)
+    await two.beat(session_timeout_ms=60_000)
+    held = HeldProposals(coordinator(cluster), *fates)
+    await after(2_500)
+    assert held.count == 1
+    return cluster, held, one, two
+
+
+@virtual
+async def test_who_is_being_removed_is_not_told_to_go_on() -> None:
+    """Else it would work on for a session on what another member is given at once."""
+    cluster, held, one, two = await expiring()
+    late = asyncio.create_task(one.beat())
+    await after(100)
+    assert not late.done()
+    held.release.set()
+    with pytest.raises(MemberNotFoundError):
+        await late
+    await two.beat()
+    assert two.numbers == [0, 1, 2, 3]
+    await cluster.close()
+
+
+@virtual
+async def test_who_could_not_be_removed_goes_on_when_it_is_heard() -> None:
+    cluster, held, one, two = await expiring(NoQuorumError("no quorum; nothing was changed"))
+    late = asyncio.create_task(one.beat())
+    await after(100)
+    held.release.set()
+    await late
+    await one.beat()
+    await two.beat()
+    assert (len(one.numbers), len(two.numbers)) == (2, 2)
+    await cluster.close()
+
+
+@virtual
+async def test_who_may_have_been_removed_is_not_told_to_go_on_before_it_is_known() -> None:
+    cluster, held, one, two = await expiring(FateUnknownError("nobody knows"))
+    late = asyncio.create_task(one.beat())
+    await after(100)
+    held.release.set()
+    with pytest.raises(MemberNotFoundError):
+        await late
+    assert held.count == 2
+    await two.beat()
+    assert two.numbers == [0, 1, 2, 3]
     await cluster.close()
 
 
