@@ -33,6 +33,7 @@ from node import (
     fetcher,
     follower_log,
     membership,
+    memory,
     metadata,
     partition_runner,
     peer,
@@ -287,6 +288,8 @@ def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, obje
         (transport, "socket", sockets),
         (segment, "ALLOCATION_BYTES_MIN", SMALL),
         (controller, "CHECK_IMAGE_MS", CHECK_IMAGE_MS),
+        # How much this process keeps depends on what it ran before.
+        (memory, "kept_bytes", lambda: 0),
         *((kind, "__setattr__", touch) for kind in WATCHED),
     ]
 

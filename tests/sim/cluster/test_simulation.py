@@ -13,6 +13,7 @@ import pytest
 from immutables import Map
 
 from http_api.ports import Ports, ReassignmentRequest, ReplicaTarget
+from node import memory
 from node.wiring import Node
 from raft_meta.machine.commands import CheckImage
 from raft_meta.machine.image import Image, Partition, Topic
@@ -417,4 +418,13 @@ def test_a_run_does_not_depend_on_those_before_it() -> None:
     options = Options(seconds=3)
     first = run_world(11, options).digest
     run_world(12, options)
+    assert run_world(11, options).digest == first
+
+
+def test_a_run_does_not_depend_on_what_the_process_keeps_in_its_heap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = Options(seconds=3)
+    first = run_world(11, options).digest
+    monkeypatch.setattr(memory, "kept_bytes", lambda: 1 << 40)
     assert run_world(11, options).digest == first
