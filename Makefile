@@ -34,7 +34,7 @@ compiled: $(STAMP)  ## build/compiled/HASH: a copy whose hot modules are extensi
 	$(BIN)/python build_support.py
 
 test: $(STAMP)  ## unit, property, script, simulation and integration tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 -m "not long" tests
 
 test-moves: $(STAMP)  ## replicas of a loaded topic move between five real nodes, each of which is killed on the way
 	$(BIN)/python -m pytest tests/integration/test_reassignments.py

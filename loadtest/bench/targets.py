@@ -150,6 +150,7 @@ BEHIND_ACK = f"{TAIL_ACK}, a follower catches up"
 BEHIND_DELIVERY = f"{TAIL_DELIVERY}, a follower catches up"
 
 IDLE = "idle node of three"
+PARTITIONS_CREATED = "1,000 partitions, created"
 PARTITIONS_IDLE = "1,000 partitions, idle"
 FAILOVER = "1,000 partitions, failover of a third"
 RECOVERY = "recovery after kill -9"
@@ -428,6 +429,17 @@ TARGETS: tuple[Target, ...] = (
         durability=_NOTHING,
         floor=120,
         ambition=80,
+        is_less_better=True,
+    ),
+    Target(
+        name="partitions-created",
+        what="1,000 partitions on 3 nodes, created and each written to, s",
+        stage="partitions",
+        subject=PARTITIONS_CREATED,
+        quantity=Quantity.SECONDS,
+        durability=_NOTHING,
+        floor=30,
+        ambition=10,
         is_less_better=True,
     ),
     Target(

@@ -34,21 +34,23 @@ async def idle(plan: Plan) -> Rounds:
 
 
 async def partitions(plan: Plan) -> Rounds:
-    """A topic of many partitions: idle, and when the node that leads a third of them is killed."""
+    """A topic of many partitions: created, idle, and when the node that leads a third of them is killed."""
     rounds = Rounds()
     async with LocalCluster(plan.directory / "milena", node_count=3) as cluster:
         phases = await measure(
             cluster, partitions=plan.partitions, topics=1, replication=3, idle_s=plan.idle_s
         )
     if plan.partitions < _MANY:
-        for name in (targets.PARTITIONS_IDLE, targets.FAILOVER):
+        for name in (targets.PARTITIONS_CREATED, targets.PARTITIONS_IDLE, targets.FAILOVER):
             rounds.reduced[name] = (
                 f"with {plan.partitions} partitions; --partitions {_MANY} judges it"
             )
     for phase in phases:
         rounds.facts[phase.phase] = f"{phase.wall_s:.1f} s"
     (quiet,) = (phase for phase in phases if phase.phase == "idle")
+    created_s = sum(phase.wall_s for phase in phases if phase.phase.startswith("create"))
     failover_s = sum(phase.wall_s for phase in phases if phase.phase.startswith("kill -9"))
+    rounds.note(targets.PARTITIONS_CREATED, Sample(figures={Quantity.SECONDS: created_s}))
     rounds.note(targets.PARTITIONS_IDLE, Sample(figures={Quantity.CPU: quiet.cpu_percent}))
     rounds.note(targets.FAILOVER, Sample(figures={Quantity.SECONDS: failover_s}))
     return rounds
