@@ -17,7 +17,7 @@ SECONDS_EACH ?= 60
 DISK ?= dir
 NETWORK ?= none
 
-.PHONY: demo compiled test test-moves test-spark test-helm loadtest bench lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
+.PHONY: demo compiled test test-compiled test-moves test-spark test-helm loadtest bench lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
 
 .venv: $(STAMP)
 
@@ -33,8 +33,11 @@ demo: $(STAMP)  ## the main job on real input: produce, kill a leader, read back
 compiled: $(STAMP)  ## build/compiled/HASH: a copy whose hot modules are extensions in C; needs a C compiler
 	$(BIN)/python build_support.py
 
-test: $(STAMP)  ## unit, property, script, simulation and integration tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 -m "not long" tests
+test: $(STAMP)  ## unit, property, script, simulation and integration tests, of the sources
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 -m "not long" --ignore tests/compiled/test_tree.py tests
+
+test-compiled: $(STAMP)  ## the suites of storage, node, API, quorum and clusters on the compiled tree; needs a C compiler
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15 tests/compiled/test_tree.py
 
 test-moves: $(STAMP)  ## replicas of a loaded topic move between five real nodes, each of which is killed on the way
 	$(BIN)/python -m pytest tests/integration/test_reassignments.py

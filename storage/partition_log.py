@@ -787,14 +787,15 @@ class PartitionLog:
         return scrub_above(self._table, offset, limit, again=again, near=near)
 
     def begin_look(self, offset: int, *, is_near: bool = False) -> SegmentScrub | None:
-        """A scrub of what is written by now of the segment that holds ``offset``, sealed or not; None at the log end.
+        """A scrub of what is written by now of the segment that holds ``offset``, sealed or not; None without one.
 
         ``is_near``: as for ``begin_scrub``.
 
         Where it is not sealed, damage that is found is a reason to close it, and to scrub it then: what is cut and
         written anew meanwhile may look like damage.
         """
-        if self.health is ReplicaHealth.DAMAGED or offset >= self._state.end_offset:
+        is_there = self.log_start_offset <= offset < self._state.end_offset
+        if self.health is ReplicaHealth.DAMAGED or not is_there:
             return None
         return scrub_of(self._table.find(offset), near=offset if is_near else None)
 

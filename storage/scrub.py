@@ -87,8 +87,10 @@ class SegmentScrub:
         """Go to what the index knows before it; stay where its files are gone and the log cannot tell either."""
         with suppress(CorruptLogError, FileNotFoundError):
             index = self.segment.load_index()
-            entry = max(index.floor(offset), 0)
-            self._position, self._offset = index.positions[entry], index.offsets[entry]
+            # It may know what was written since, and nothing at all where the segment was cut.
+            entry = index.floor(min(offset, self.summary.next_offset - 1))
+            if entry >= 0:
+                self._position, self._offset = index.positions[entry], index.offsets[entry]
             self._stop = min(self._stop, self._position + NEAR_BYTES)
             self._batches = self._read_on()
 

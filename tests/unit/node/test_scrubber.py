@@ -319,6 +319,21 @@ async def test_what_is_whole_is_left_alone_whoever_doubts_it(is_sealed: bool) ->
         assert (log.segment_count, cluster.runner(1, "t").leader_epoch) == (segments, epoch)
 
 
+@virtual
+async def test_what_is_gone_by_now_is_doubted_no_more() -> None:
+    async with cluster_of() as cluster:
+        await behind(cluster, is_sealed=False)
+        runner = cluster.runner(1, "t")
+        runner.log.close_segment(47)
+        runner.log.advance_log_start(48)
+        async with attended(cluster, 1) as scrubber:
+            for offset in (32, 47, None):
+                scrubber.doubt(runner, offset)
+                await LoopClock().sleep(RETRY_MS + 500)
+                assert not scrubber._doubts
+        assert scrubber._counts.damages == 0
+
+
 def refuse_to_create(kind: str, path: str) -> None:
     if kind == "create":
         raise DiskFullError(path)

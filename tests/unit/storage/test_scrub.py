@@ -107,8 +107,8 @@ def test_a_look_needs_records_and_a_copy_that_is_not_given_up() -> None:
     assert model.log.begin_look(0) is None
 
 
-def look(log: PartitionLog, offset: int) -> Damage | None:
-    run = log.begin_look(offset)
+def look(log: PartitionLog, offset: int, *, is_near: bool = False) -> Damage | None:
+    run = log.begin_look(offset, is_near=is_near)
     assert run is not None
     while not run.is_done:
         run.step()
@@ -170,6 +170,50 @@ def test_near_a_place_is_the_whole_segment_where_no_index_tells(
     damage = near(model.log, segment.base_offset)[1]
     assert damage is not None
     assert damage.offset == segment.next_offset - 2
+
+
+def test_what_was_deleted_is_not_looked_for_in_what_follows_it() -> None:
+    model = model_of()
+    log, end = model.log, model.log.log_end_offset
+    log.close_segment(end - 1)
+    model.advance_log_start(end)
+    assert (bases(model.files), log._active.size_bytes) == ([end], 0)
+    assert log.begin_look(end - 1, is_near=True) is None
+    model.append([make_batch(2, value_bytes=150)])
+    assert log.begin_look(end - 1, is_near=True) is None
+    assert look(log, end, is_near=True) is None
+
+
+@pytest.mark.parametrize("count", [2, 30])
+@pytest.mark.parametrize("cut", ["truncated", "begun anew"])
+def test_a_look_near_a_place_that_is_cut_before_it_begins_finds_nothing_that_stays(
+    cut: str, count: int
+) -> None:
+    model = model_of(count)
+    log, base = model.log, bases(model.files)[-1]
+    run = log.begin_look(base, is_near=True)
+    assert run is not None
+    model.truncate_to(base)
+    if cut == "begun anew":
+        model.restart_at(base + 100)
+    while not run.is_done:
+        run.step()
+    run.close()
+    assert run.damage is None or not log.is_current(run.damage)
+
+
+def test_a_look_near_a_place_takes_no_notice_of_what_was_written_since_it_began() -> None:
+    model = model_of()
+    log, base = model.log, bases(model.files)[-1]
+    offset = log.log_end_offset - 1
+    run = log.begin_look(offset, is_near=True)
+    assert run is not None
+    while bases(model.files)[-1] == base:
+        model.append([make_batch(2, value_bytes=150)])
+    while not run.is_done:
+        run.step()
+    run.close()
+    assert run.damage is None
 
 
 def test_it_warms_nothing_up() -> None:
