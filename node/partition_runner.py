@@ -517,7 +517,7 @@ class PartitionRunner:
             offset=offset,
             last_epoch=last_epoch,
             log_start=self.log.log_start_offset,
-            epoch_end=self.agreed_end(last_epoch),
+            epoch_end=self.log.epoch_end(last_epoch),
             brokers=brokers,
         )
         if verdict is FetchVerdict.ACCEPTED:
@@ -543,8 +543,8 @@ class PartitionRunner:
     def agreed_end(self, epoch: int) -> tuple[int, int]:
         """The greatest epoch <= ``epoch`` that our log knows, and its end (exclusive).
 
-        An epoch older than all that is left of the log ended where the log starts now: what it wrote was committed
-        and then deleted, so a follower that stands there agrees with us.
+        An epoch older than all that we know of has no record here above the log start: there is nothing above it
+        that a follower who wrote last in that epoch could have in common with us.
         """
         found, end = self.log.epoch_end(epoch)
         if found < 0 <= epoch:

@@ -21,7 +21,9 @@ class LeaderEpochs:
 
     Invariants:
         - epochs ascend strictly, and so do their start offsets;
-        - an epoch without a batch is not there.
+        - an epoch without a batch is not there;
+        - the first may begin below the log start: the epoch of the last record that was deleted stays, since a copy
+          that ends at the log start is told apart by it alone.
     """
 
     __slots__ = ("_epochs", "_starts")
@@ -61,10 +63,6 @@ class LeaderEpochs:
         """
         if self._epochs and epoch == self._epochs[-1]:
             return False
-        if self._starts and self._starts[-1] == offset and epoch > self._epochs[-1]:
-            # The last epoch was kept in an empty log (see ``advance_start``): it has no batch.
-            self._epochs[-1] = epoch
-            return True
         self._push(epoch, offset)
         return True
 
@@ -92,15 +90,15 @@ class LeaderEpochs:
         return len(self._starts) != size
 
     def advance_start(self, offset: int) -> bool:
-        """Forget epochs that end at or below ``offset``; the one that covers it begins there from now on.
+        """Forget epochs that end below ``offset``, the log start from now on; True when there were any.
 
-        The last epoch stays even when the log becomes empty: a replica must be able to say which epoch it saw last.
+        The epoch of the last record below it stays (Kafka's cache forgets it too): a follower may end at ``offset``
+        with another record there, of another epoch, and knows writers by it that nobody else ever heard of.
         """
-        index = bisect_right(self._starts, offset) - 1
-        if index < 0 or (index == 0 and self._starts[0] == offset):
+        index = bisect_right(self._starts, offset - 1) - 1
+        if index <= 0:
             return False
         del self._starts[:index], self._epochs[:index]
-        self._starts[0] = offset
         return True
 
     def clear(self) -> None:

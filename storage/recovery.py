@@ -236,9 +236,7 @@ class _Recovery:
         self._writers, self._writers_offset = load_writers(self._replica, point)
         log_start_offset = max(bases[0], self._replica.log_start_offset)
         epochs = read_epochs(self._replica)
-        is_empty = point == log_start_offset and self._end_max is None
-        # An empty log remembers the epoch it saw last as one that begins at its end.
-        epochs.truncate_to(point + 1 if is_empty else point)
+        epochs.truncate_to(point)
         self._has_epochs = point <= log_start_offset or epochs.epoch_at(log_start_offset) >= 0
         self._epochs = epochs if self._has_epochs else LeaderEpochs()
 

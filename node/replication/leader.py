@@ -208,7 +208,7 @@ class PartitionLeader:
     ) -> FetchVerdict:
         """Whether a fetch may count; changes nothing.
 
-        ``epoch_end``: our (epoch, end offset) for the greatest epoch <= ``last_epoch``.
+        ``epoch_end``: our (epoch, end offset) for the greatest epoch <= ``last_epoch``; negative: we know of none.
         """
         if leader_epoch != self.leader_epoch:
             is_old = leader_epoch < self.leader_epoch
@@ -225,6 +225,10 @@ class PartitionLeader:
             # deleted where it copied from, though we may still have it, and not know yet that it was committed.
             return FetchVerdict.ACCEPTED
         epoch, end = epoch_end
+        if epoch < 0 and offset == log_start:
+            # Its last record is not the one that was deleted here. It may have told no reader of it, but it knows
+            # whoever wrote it, and would answer a retry by it if it led.
+            return FetchVerdict.BELOW_LOG_START
         if epoch != last_epoch or offset > end:
             return FetchVerdict.DIVERGING
         return FetchVerdict.ACCEPTED

@@ -457,20 +457,35 @@ class TestFollowing:
             bench.ack(3)
 
     @virtual
-    async def test_a_position_at_our_log_start_with_an_epoch_that_we_forgot_is_accepted(
+    async def test_a_position_at_our_log_start_with_the_epoch_of_what_was_deleted_is_accepted(
         self,
     ) -> None:
-        # Kafka's LeaderEpochFileCache.endOffsetFor: an epoch before all that are left ends where the log starts.
         bench = leading((1, 2))
         await bench.sent("a", "b")
         bench.ack(2)
         bench.log.advance_log_start(2)
         bench.lead((1, 2), epoch=6, version=8)
         await bench.sent("c")
-        assert bench.log.epoch_end(5) == (-1, -1)
         assert bench.ack(2, 2, last_epoch=5) == "ACCEPTED"
         assert bench.ack(2, 3, last_epoch=5) == "DIVERGING"
         assert bench.runner.agreed_end(5) == (5, 2)
+
+    @virtual
+    async def test_a_position_at_our_log_start_with_another_epoch_than_what_was_deleted_is_not(
+        self,
+    ) -> None:
+        """What it has there is not what was committed: it would tell its writer that it is."""
+        bench = leading((1, 2))
+        await bench.sent("a")
+        bench.lead((1, 2), epoch=6, version=8)
+        await bench.sent("b")
+        bench.ack(2)
+        bench.log.advance_log_start(2)
+        await bench.sent("c")
+        assert bench.log.epoch_end(5) == (-1, -1)
+        assert bench.ack(2, 3, last_epoch=5) == "DIVERGING"
+        assert bench.runner.agreed_end(5) == (5, 2)
+        assert bench.ack(2, 2, last_epoch=5) == "BELOW_LOG_START"
 
 
 class TestSyncing:

@@ -51,22 +51,36 @@ def test_truncation_forgets_epochs_that_begin_above():
     assert table.entries == ()
 
 
-def test_the_first_epoch_begins_at_the_log_start():
+@pytest.mark.parametrize(
+    ("log_start", "left"),
+    [
+        (0, (3, 5, 7)),
+        (10, (3, 5, 7)),
+        (20, (3, 5, 7)),
+        (21, (5, 7)),
+        (40, (5, 7)),
+        (41, (7,)),
+        (99, (7,)),
+    ],
+)
+def test_the_epoch_of_the_last_record_below_the_log_start_stays(log_start, left):
     table = epochs((3, 10), (5, 20), (7, 40))
-    assert table.advance_start(25)
-    assert table.entries == ((5, 25), (7, 40))
-    assert not table.advance_start(25)
-    assert not table.advance_start(7)
+    assert table.advance_start(log_start) == (len(left) < 3)
+    starts = {3: 10, 5: 20, 7: 40}
+    assert table.entries == tuple((epoch, starts[epoch]) for epoch in left)
+    assert not table.advance_start(log_start)
 
 
-def test_an_empty_log_remembers_its_last_epoch_until_a_batch_takes_its_place():
+def test_an_empty_log_remembers_its_last_epoch_and_where_it_ended():
     table = epochs((3, 10), (5, 20))
     table.advance_start(60)
-    assert table.entries == ((5, 60),)
+    assert table.entries == ((5, 20),)
     assert table.end_of(5, 60) == (5, 60)
     assert not table.assign(5, 60)
     assert table.assign(6, 60)
-    assert table.entries == ((6, 60),)
+    assert table.entries == ((5, 20), (6, 60))
+    assert table.end_of(5, 61) == (5, 60)
+    assert table.end_of(4, 61) == (-1, -1)
 
 
 def test_the_file_holds_the_table():

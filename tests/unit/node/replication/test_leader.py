@@ -62,6 +62,15 @@ class TestJudgeFetch:
         verdict = judge(leader(), offset=4, log_start=4, last_epoch=-1, epoch_end=(-1, -1))
         assert verdict is FetchVerdict.ACCEPTED
 
+    def test_who_ends_at_the_log_start_with_an_epoch_that_we_know_nothing_of_starts_anew(
+        self,
+    ) -> None:
+        def verdict(offset: int) -> FetchVerdict:
+            return judge(leader(), offset=offset, log_start=4, last_epoch=2, epoch_end=(-1, -1))
+
+        assert verdict(4) is FetchVerdict.BELOW_LOG_START
+        assert verdict(5) is FetchVerdict.DIVERGING
+
     def test_epoch_that_we_do_not_have_diverges(self) -> None:
         # KIP-595: the greatest epoch <= theirs on our log is another one.
         assert judge(leader(), last_epoch=4, epoch_end=(3, 8)) is FetchVerdict.DIVERGING
