@@ -69,10 +69,14 @@ class Cutting:
             self._cut(offset)
         except CorruptLogError as error:
             # Going on after half of it, the log would answer retries by records that it has no more. Recovery reads
-            # what the cut has to read, from the same place on, and knows what to do with a damaged copy.
+            # what the cut has to read, from the same place on, and knows what to do with a damaged copy: where an
+            # index tells it of batches, it would not read them, and the next cut would end here again.
+            kept, _ = self._state.table.split_at(offset)
             with self._lock:
                 self._checkpointing.void()
                 self._replica.lower_checkpoint(offset)
+                self._replica.remove_index(kept[-1].base_offset)
+                self._replica.files.sync_directory(self._replica.directory)
             raise DiskFailedError(
                 f"cannot cut {self._state.name} at offset {offset}: {error}"
             ) from error

@@ -83,7 +83,12 @@ class ReplicaFiles:
 
     def remove_segment(self, base_offset: int) -> None:
         """Remove the files of a segment."""
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+        self.remove_index(base_offset)
+        self.files.remove(self.path(offset_name(base_offset, LOG_SUFFIX)))
+
+    def remove_index(self, base_offset: int) -> None:
+        """Remove the index files of a segment: recovery reads all of its batches then."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             self.files.remove(self.path(offset_name(base_offset, suffix)))
 
     @property

@@ -16,9 +16,7 @@ from contextlib import suppress
 from storage.errors import DiskFullError
 from storage.replica_folder import ReplicaFiles
 from storage.segment import (
-    INDEX_SUFFIX,
     LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
     offset_name,
     parse_offset_name,
 )
@@ -65,8 +63,7 @@ def _finish(
     for replaced in reversed(replica.offsets_of(LOG_SUFFIX)):
         if base_offset < replaced < next_offset:
             replica.remove_segment(replaced)
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-        files.remove(replica.path(offset_name(base_offset, suffix)))
+    replica.remove_index(base_offset)
     # Before the last step: a segment that comes back would overlap with the new one.
     files.sync_directory(replica.directory)
     with suppress(DiskFullError):

@@ -116,6 +116,49 @@ def test_wherever_bytes_rot_a_cut_is_whole_or_the_next_start_knows(cut):
             assert is_kept == (log.log_end_offset == 59)
 
 
+@pytest.mark.parametrize("snapshots", ["with", "without"])
+@pytest.mark.parametrize("is_rolled", [False, True])
+def test_wherever_bytes_rot_no_cut_is_refused_by_start_after_start(is_rolled, snapshots):
+    """The checkpoint's index tells recovery of what the cut has to read."""
+
+    def begin():
+        files = MemoryFiles()
+        log = open_log(files, is_listed=False)
+        fill(log, 30)
+        if snapshots == "without":
+            log.checkpoint(log.log_end_offset)
+            log.truncate_to(log.log_end_offset - 1)
+        append(log, make_batch(key=key(1)))
+        append(log, make_batch(key=key(3)))
+        if is_rolled:
+            log.close_segment(log.log_end_offset - 1)
+        log.sync()
+        cut = log.log_end_offset
+        log.checkpoint(cut)
+        append(log, make_batch(key=key(2)))
+        log.sync()
+        return files, log, cut
+
+    sound = begin()[0]
+    refused = 0
+    for base in bases(sound):
+        name = f"{DIRECTORY}/{offset_name(base, LOG_SUFFIX)}"
+        for byte in range(5, len(sound.read_bytes(name)), 61):
+            files, log, cut = begin()
+            files.flip_bit(name, byte, byte % 8)
+            try:
+                log.truncate_to(cut)
+            except DiskFailedError:
+                refused += 1
+                files.crash()
+                log = open_log(files)
+                if log.health is not ReplicaHealth.DAMAGED:
+                    log.truncate_to(cut)
+            assert log.log_end_offset <= cut
+            assert log.idempotency_lookup(key(2).key_hash, NOW_MS) is None
+    assert refused
+
+
 def test_truncation_above_the_end_does_nothing(files, log):
     fill(log, 3)
     before = files.operation_count
