@@ -657,6 +657,38 @@ MUTATIONS: tuple[Mutation, ...] = (
         new="return buffer[at] == _NIL_BYTE",
         by="tests/property/test_batch_property.py",
     ),
+    Mutation(
+        name="start-keeps-epoch",
+        guard="the epoch of the last record below the log start is not forgotten",
+        module="storage.leader_epochs",
+        old="bisect_right(self._starts, offset - 1) - 1",
+        new="bisect_right(self._starts, offset) - 1",
+        by="tests/unit/node/test_partition_runner.py",
+    ),
+    Mutation(
+        name="unknown-epoch-anew",
+        guard="a follower at the log start, of an epoch that the leader knows nothing of, starts anew",
+        module="node.replication.leader",
+        old="if epoch < 0 and offset == log_start:",
+        new="if epoch < 0 and offset == log_start:\n            return FetchVerdict.ACCEPTED\n        if False:",
+        by="tests/unit/node/test_partition_runner.py",
+    ),
+    Mutation(
+        name="refused-cut-read",
+        guard="recovery reads what a cut that met damage has to read",
+        module="storage.cutting",
+        old="                self._replica.remove_index(kept[-1].base_offset)\n",
+        new="",
+        by="tests/unit/storage/test_log_cutting.py",
+    ),
+    Mutation(
+        name="doubt-of-deleted",
+        guard="what was deleted is not looked for in what follows it",
+        module="storage.partition_log",
+        old="is_there = self.log_start_offset <= offset < self._state.end_offset",
+        new="is_there = offset < self._state.end_offset",
+        by="tests/unit/storage/test_scrub.py",
+    ),
 )
 
 

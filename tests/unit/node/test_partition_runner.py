@@ -456,16 +456,19 @@ class TestFollowing:
         with pytest.raises(NotLeaderError):
             bench.ack(3)
 
+    @pytest.mark.parametrize("is_emptied", [False, True])
     @virtual
     async def test_a_position_at_our_log_start_with_the_epoch_of_what_was_deleted_is_accepted(
-        self,
+        self, is_emptied: bool
     ) -> None:
         bench = leading((1, 2))
         await bench.sent("a", "b")
         bench.ack(2)
-        bench.log.advance_log_start(2)
+        if is_emptied:
+            bench.log.advance_log_start(2)
         bench.lead((1, 2), epoch=6, version=8)
         await bench.sent("c")
+        bench.log.advance_log_start(2)
         assert bench.ack(2, 2, last_epoch=5) == "ACCEPTED"
         assert bench.ack(2, 3, last_epoch=5) == "DIVERGING"
         assert bench.runner.agreed_end(5) == (5, 2)
