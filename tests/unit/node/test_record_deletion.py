@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from http_api.ports import Acks, IdempotencyKey, ProduceRequest, Records
 from node.record_deletion import DELETE_RECORDS
 from storage.errors import (
     FateUnknownError,
@@ -15,7 +16,7 @@ from storage.errors import (
     PartitionNotFoundError,
     TopicNotFoundError,
 )
-from tests.support.nodes import Cluster, cluster_of
+from tests.support.nodes import Cluster, cluster_of, outcome
 from tests.support.overtaken import overtaken
 from tests.support.virtual_time import after, virtual
 
@@ -189,6 +190,35 @@ async def test_a_follower_that_slept_joins_only_once_it_has_deleted_it_too() -> 
 
         await cluster.until(is_back)
         assert seen == [5]
+
+
+@virtual
+async def test_what_was_never_committed_answers_no_retry_where_others_were_deleted() -> None:
+    """Offset 2 is "lost" on the former leader and "v2" elsewhere; nobody has either when the former leads again."""
+    lost = ProduceRequest(
+        topic="t",
+        records=Records(keys=None, values=[b"lost"]),
+        acks=Acks.ALL,
+        timeout_ms=200,
+        partition=0,
+        idempotency=IdempotencyKey(key_hash=b"k" * 16, body_hash=b"b" * 8),
+    )
+    async with cluster_of() as cluster:
+        await filled(cluster, 2)
+        cluster.isolate(1)
+        unknown = await outcome(cluster.nodes[1].produce.produce(lost))
+        assert isinstance(unknown, FateUnknownError)
+        assert cluster.runner(1, "t").log.log_end_offset == 3
+        await cluster.until(lambda: cluster.leader_of("t") in {2, 3})
+        leader = cluster.leader_of("t") or 0
+        assert (await cluster.nodes[leader].write("t", "v2"))[0].offset == 2
+        assert await cluster.nodes[leader].delete_records("t", 3) == 3
+        cluster.heal()
+        await cluster.until(lambda: cluster.isr_of("t") == (1, 2, 3))
+        await cluster.kill(leader)
+        await cluster.until(lambda: cluster.leader_of("t") == 1 and cluster.is_led("t"))
+        assert await outcome(cluster.nodes[1].produce.produce(lost)) == [3]
+        assert await cluster.nodes[1].read("t") == ["lost"]
 
 
 @virtual
