@@ -11,6 +11,7 @@ import gc
 import hashlib
 import hmac
 import logging
+import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -280,7 +281,8 @@ def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, obje
         (wiring, "socket", sockets),
         (wiring, "build_runner", build_runner),
         (wiring, "web", SimpleNamespace(SockSite=_ApiSite, ServerRunner=_ApiRunner)),
-        (frames, "secrets", SimpleNamespace(token_bytes=scheduler.rng.randbytes)),
+        # Of the module itself: a compiled one does not look whether its name for it stands for another.
+        (secrets, "token_bytes", scheduler.rng.randbytes),
         (frames, "hmac", SimpleNamespace(digest=_keyed, compare_digest=hmac.compare_digest)),
         (frames, "_FrameMac", _FrameMac),
         (topic_settings, "_parsed", _SettingsOfNodes(scheduler)),
