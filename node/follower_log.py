@@ -3,7 +3,7 @@
 Three things cut it or replace it, and each tells those who wait for what is gone that nobody knows its fate:
 
     truncate        the logs part: end where they may agree, but never below what is committed
-    restart         the leader deleted what would come next: go on where its log starts
+    restart         the leader deleted what would come next, or what it follows on: go on where its log starts
     give up, begin  the copy is damaged, or lacks a part that compaction may have changed: the leader restores it, and
     anew            nobody counts on it meanwhile
 
@@ -119,7 +119,7 @@ class FollowerLog:
         self._acknowledgements.fail_above(truncation.offset, cut)
 
     def restart(self, *, leader_epoch: int, log_start: int, producers: bytes) -> None:
-        """The leader deleted what we ask for: drop the log and go on at its start, with its producer state."""
+        """What we have cannot be held against the leader's any more: go on at its start, with its writers' state."""
         logger.warning(
             "restart partition=%s log_end=%d at=%d leader_epoch=%d",
             self._name,

@@ -629,7 +629,7 @@ class PartitionRunner:
         self._following.truncate(state, epoch=epoch, end_offset=end_offset)
 
     def restart_as_follower(self, *, leader_epoch: int, log_start: int, producers: bytes) -> None:
-        """The leader deleted what we ask for: drop our log and go on at its start, with its producer state."""
+        """What we have cannot be held against the leader's any more: go on at its start, with its writers' state."""
         self._check_follows(leader_epoch)
         self._following.restart(leader_epoch=leader_epoch, log_start=log_start, producers=producers)
 

@@ -43,7 +43,7 @@ class FetchVerdict(Enum):
     DIVERGING = auto()
     """Its (offset, last epoch) is not on our log: it must truncate and ask again."""
     BELOW_LOG_START = auto()
-    """What it asks for is deleted here: it must start anew at our log start."""
+    """What it asks for is deleted here, or what its last record would be held against: it must start anew."""
     STALE_LEADER_EPOCH = auto()
     """It follows an earlier leadership; it will learn of this one."""
     UNKNOWN_LEADER_EPOCH = auto()
