@@ -92,6 +92,23 @@ def test_a_cut_that_meets_rotten_bytes_is_finished_by_the_next_start(files):
     assert log.idempotency_lookup(key(2).key_hash, NOW_MS) is None
 
 
+def cut_at(files: MemoryFiles, log: PartitionLog, cut: int) -> tuple[PartitionLog, bool]:
+    """Cut as a node does that is started again where that stops it: the log then, and whether it was."""
+    is_stopped = False
+    try:
+        log.truncate_to(cut)
+    except DiskFailedError:
+        is_stopped = True
+        files.crash()
+        log = open_log(files)
+        if log.health is not ReplicaHealth.DAMAGED:
+            # What rotted was cut: the same cut is not refused again and again.
+            log.truncate_to(cut)
+    assert log.log_end_offset <= cut
+    assert log.idempotency_lookup(key(2).key_hash, NOW_MS) is None
+    return log, is_stopped
+
+
 @pytest.mark.parametrize("cut", [58, 59, 41])
 def test_wherever_bytes_rot_a_cut_is_whole_or_the_next_start_knows(cut):
     sound = MemoryFiles()
@@ -102,16 +119,7 @@ def test_wherever_bytes_rot_a_cut_is_whole_or_the_next_start_knows(cut):
             files = MemoryFiles()
             log = log_without_snapshots(files)
             files.flip_bit(name, byte, byte % 8)
-            try:
-                log.truncate_to(cut)
-            except DiskFailedError:
-                files.crash()
-                log = open_log(files)
-                if log.health is not ReplicaHealth.DAMAGED:
-                    # What rotted was cut: the same cut is not refused again and again.
-                    log.truncate_to(cut)
-            assert log.log_end_offset <= cut
-            assert log.idempotency_lookup(key(2).key_hash, NOW_MS) is None
+            log, _ = cut_at(files, log, cut)
             is_kept = log.idempotency_lookup(key(1).key_hash, NOW_MS) is not None
             assert is_kept == (log.log_end_offset == 59)
 
@@ -146,16 +154,7 @@ def test_wherever_bytes_rot_no_cut_is_refused_by_start_after_start(is_rolled, sn
         for byte in range(5, len(sound.read_bytes(name)), 61):
             files, log, cut = begin()
             files.flip_bit(name, byte, byte % 8)
-            try:
-                log.truncate_to(cut)
-            except DiskFailedError:
-                refused += 1
-                files.crash()
-                log = open_log(files)
-                if log.health is not ReplicaHealth.DAMAGED:
-                    log.truncate_to(cut)
-            assert log.log_end_offset <= cut
-            assert log.idempotency_lookup(key(2).key_hash, NOW_MS) is None
+            refused += cut_at(files, log, cut)[1]
     assert refused
 
 
