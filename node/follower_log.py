@@ -169,6 +169,9 @@ class FollowerLog:
 
         At the beginning of a leader epoch, as with ``maybe_give_up``. A topic that becomes compacted within one can
         wait: while a copy is not in sync, no leader drops tombstones.
+
+        It begins at 0, wherever our log started: who asks for what is deleted is sent what is known of its writers,
+        and their retries would be taken for new ones otherwise.
         """
         if (
             self._has_begun_anew
@@ -179,8 +182,8 @@ class FollowerLog:
         logger.warning("copied anew partition=%s: %s", self._name, self._log.recovery.reason)
         self._has_begun_anew = True
         with failing_disk_is_fatal(self._on_fatal):
-            self._log.restart_at(self._log.log_start_offset)
-        self.high_watermark = self._log.log_start_offset
+            self._log.restart_at(0)
+        self.high_watermark = 0
         lost = FateUnknownError(f"{self._name}: the copy that took the record is made anew")
         self._acknowledgements.fail_above(-1, lost)
 

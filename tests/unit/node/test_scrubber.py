@@ -8,14 +8,14 @@ from random import Random
 import pytest
 
 from http_api.formats.selection import select
-from http_api.ports import Doubt
+from http_api.ports import Acks, Doubt, IdempotencyKey, ProduceRequest, Records
 from node.metrics import ScrubCounts
 from node.scrubber import RETRY_MS, CopyGiver, Scrubber, ScrubSettings
 from storage.errors import DiskFullError
 from storage.segment import LOG_SUFFIX
 from storage.types import ReplicaHealth
 from tests.support.compacted_cluster import CONFIGS, compact, update, write
-from tests.support.nodes import Cluster, cluster_of
+from tests.support.nodes import Cluster, cluster_of, outcome
 from tests.support.runners import values_of
 from tests.support.virtual_time import LoopClock, virtual
 
@@ -45,13 +45,18 @@ async def sealed(cluster: Cluster, **configs: str) -> None:
     await cluster.create("t", (1, 2, 3), segment_ms="1000", **configs)
     for _ in range(2):
         await update(cluster, 4)
-        for node in cluster.nodes.values():
-            for runner in node.replicas:
-                runner.upkeep.maybe_roll()
-        await LoopClock().sleep(2_500)
+        await roll(cluster)
     for node_id in (1, 2, 3):
         log = cluster.runner(node_id, "t").log
         assert (log.segment_count, log.recovery_point) == (3, 32)
+
+
+async def roll(cluster: Cluster) -> None:
+    """Close the segments that hold what was written, and let a checkpoint cover them."""
+    for node in cluster.nodes.values():
+        for runner in node.replicas:
+            runner.upkeep.maybe_roll()
+    await LoopClock().sleep(2_500)
 
 
 def rot(cluster: Cluster, node_id: int, *, byte: int = 400, segment: int = 0) -> str:
@@ -188,6 +193,33 @@ async def test_a_compacted_log_is_copied_anew() -> None:
         rot(cluster, 3)
         await scrubber_of(cluster, 3).look()
         await healed(cluster, 3)
+
+
+@virtual
+async def test_a_copy_made_anew_knows_the_writers_of_what_was_deleted() -> None:
+    """Nothing in what it copies tells of them, and it may be the one that is asked again."""
+    write_once = ProduceRequest(
+        topic="t",
+        records=Records(keys=[b"key"], values=[b"once"]),
+        acks=Acks.ALL,
+        timeout_ms=1_000,
+        partition=0,
+        idempotency=IdempotencyKey(key_hash=b"k" * 16, body_hash=b"b" * 8),
+    )
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3), **CONFIGS)
+        assert await outcome(cluster.nodes[1].produce.produce(write_once)) == [0]
+        await update(cluster, 4)
+        await roll(cluster)
+        assert await cluster.nodes[1].delete_records("t", 1) == 1
+        rot(cluster, 3)
+        await scrubber_of(cluster, 3).look()
+        await healed(cluster, 3)
+        await cluster.kill(1)
+        await cluster.kill(2)
+        await cluster.restart(2)
+        await cluster.until(lambda: cluster.leader_of("t") == 3 and cluster.is_led("t"))
+        assert await outcome(cluster.nodes[3].produce.produce(write_once)) == [0]
 
 
 @virtual
