@@ -19,6 +19,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+from storage.cached_reads import read_cached
 from storage.errors import CorruptLogError, DiskFailedError, DiskFullError, StartupError
 from storage.files import Buffer
 from storage.last_closes import LastCloses
@@ -28,9 +29,6 @@ _IOV_MAX = 1024
 
 # Zeros are written in pieces of this size where the file system cannot preallocate.
 _ZEROS = bytes(1 << 20)
-
-# The page cache is asked for a file's pages a piece at a time.
-_PROBE_BYTES = 1 << 20
 
 # A reader who passes by once looks for cached pages, and drops what was not cached, in pieces of this size.
 _COLD_BYTES = 16 << 10
@@ -46,7 +44,7 @@ class _Probe(threading.local):
     """A buffer a thread, for bytes that nobody looks at."""
 
     def __init__(self) -> None:
-        self.view = memoryview(bytearray(_PROBE_BYTES))
+        self.view = memoryview(bytearray(_COLD_BYTES))
 
 
 _probe = _Probe()
@@ -123,24 +121,8 @@ class OsFile:
         return b"".join(parts)
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
-        """The same without touching the disk: None when it would have to.
-
-        Asks for every page first and reads then: two copies in the cache's speed cost less than zeroing a
-        buffer of that size. A page that is dropped in between is a wait, not an error.
-        """
-        at, end = position, position + length
-        while at < end:
-            view = _probe.view[: min(end - at, _PROBE_BYTES)]
-            try:
-                count = os.preadv(self._descriptor, (view,), at, os.RWF_NOWAIT)
-            except OSError:
-                # EAGAIN: a page is not cached. EOPNOTSUPP: this file system cannot tell. Anything
-                # else comes up again, and is told apart, in the read that follows.
-                return None
-            if count == 0:
-                break
-            at += count
-        return self.pread(at - position, position)
+        """The same without touching the disk: None when it would have to, or when it cannot tell."""
+        return read_cached(self._descriptor, length, position)
 
     def pread_once(self, length: int, position: int) -> bytes:
         """``pread`` that leaves the page cache as it was, on a descriptor that reads nothing else.
@@ -168,7 +150,7 @@ class OsFile:
                 if os.preadv(self._descriptor, (view,), start, os.RWF_NOWAIT) == wanted:
                     continue
             except OSError:
-                pass  # see pread_cached
+                pass  # EAGAIN: a page is not cached. EOPNOTSUPP: this file system cannot tell.
             first = ranges.pop()[0] if ranges and ranges[-1][1] == start else start
             ranges.append((first, start + _COLD_BYTES))
         return ranges

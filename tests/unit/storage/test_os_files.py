@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from storage import cached_reads
 from storage.errors import CorruptLogError, DiskFailedError, DiskFullError
 from storage.os_files import OsFiles
 
@@ -139,41 +140,51 @@ def test_the_descriptor_is_there_for_reads_of_the_event_loop(file):
 
 class TestCachedRead:
     def test_a_cold_page_is_declined(self, file, monkeypatch):
-        monkeypatch.setattr(os, "preadv", failing(errno.EAGAIN))
+        file.pwritev([b"x" * 100], 0)
+        monkeypatch.setattr(cached_reads, "read_into", lambda *_: -1)
         assert file.pread_cached(4, 0) is None
 
     def test_a_cold_page_behind_a_cached_one_is_declined(self, file, monkeypatch):
-        real = os.preadv
+        real = cached_reads.read_into
         file.pwritev([b"x" * 100], 0)
-        partial = in_turn(lambda *a: real(a[0], [a[1][0][:10]], a[2]), failing(errno.EAGAIN))
-        monkeypatch.setattr(os, "preadv", partial)
+        partial = in_turn(lambda d, address, _, at: real(d, address, 10, at), lambda *_: -1)
+        monkeypatch.setattr(cached_reads, "read_into", partial)
         assert file.pread_cached(50, 0) is None
 
     def test_a_short_result_is_gone_on_with(self, file, monkeypatch):
-        real = os.preadv
+        real = cached_reads.read_into
         file.pwritev([b"0123456789"], 0)
         monkeypatch.setattr(
-            os, "preadv", lambda descriptor, views, at, _: real(descriptor, [views[0][:3]], at)
+            cached_reads,
+            "read_into",
+            lambda d, address, length, at: real(d, address, min(length, 3), at),
         )
         assert file.pread_cached(8, 1) == b"12345678"
         assert file.pread_cached(80, 4) == b"456789"
 
-    def test_a_file_system_that_cannot_tell_is_declined(self, file, monkeypatch):
-        monkeypatch.setattr(os, "preadv", failing(errno.EOPNOTSUPP))
+    def test_what_the_page_cache_has_is_what_a_read_that_waits_finds(self, file):
+        content = os.urandom((2 << 20) + 99)
+        file.pwritev([content], 0)
+        assert file.pread_cached(len(content), 0) == content
+        assert file.pread_cached((2 << 20) + 7, 3) == content[3 : (2 << 20) + 10]
+        assert file.pread_cached(1, 98) == content[98:99]
+        assert file.pread_cached(5, len(content) - 2) == content[-2:]
+        assert file.pread_cached(5, len(content)) == file.pread_cached(0, 7) == b""
+
+    def test_what_was_dropped_from_the_page_cache_is_declined(self, file):
+        file.pwritev([b"x" * (1 << 20)], 0)
+        file.sync()
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+        except OSError:
+            assert file.pread_cached(1 << 20, 0) is None
+        else:
+            pytest.skip("this file system keeps its pages in memory")
+
+    def test_a_descriptor_that_cannot_be_read_is_declined(self, file):
+        file.close()
         assert file.pread_cached(4, 0) is None
-
-    def test_every_piece_of_a_long_read_is_asked_for(self, file, monkeypatch):
-        real = os.preadv
-        file.pwritev([b"x" * (5 << 20)], 0)
-        asked = []
-
-        def preadv(descriptor, views, at, flags):
-            asked.append((at, len(views[0])))
-            return real(descriptor, views, at)
-
-        monkeypatch.setattr(os, "preadv", preadv)
-        assert file.pread_cached((2 << 20) + 7, 3) == b"x" * ((2 << 20) + 7)
-        assert asked == [(3, 1 << 20), (3 + (1 << 20), 1 << 20), (3 + (2 << 20), 7)]
 
 
 class TestReadOnce:
