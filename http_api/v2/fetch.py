@@ -6,13 +6,13 @@ from functools import lru_cache
 
 from aiohttp import web
 
-from http_api.answers import bytes_answer
 from http_api.call import Call
 from http_api.formats.answers import RecordsBody, Wanted, encode_records
 from http_api.formats.envelope import parse_time
 from http_api.lookup import partition_number
 from http_api.media import RecordFormat, StreamFraming, records_type, stream_type
 from http_api.params import ChoiceParam, IntegerParam, Param, ParamPlace, text_param
+from http_api.plain_answer import PlainAnswer
 from http_api.ports import ApiLimits, Doubt, FetchRequest, FetchResult
 from http_api.schemas import integer_text, parse_query
 from http_api.shapes.blocks import text
@@ -222,9 +222,9 @@ async def _encode(result: FetchResult, wanted: Wanted) -> RecordsBody:
     return await asyncio.to_thread(encode_records, result, wanted)
 
 
-def fetch_answer(result: FetchResult, records: RecordsBody) -> web.Response:
+def fetch_answer(result: FetchResult, records: RecordsBody) -> PlainAnswer:
     """The answer; headers tell where the partition stands and where to go on."""
-    return bytes_answer(
+    return PlainAnswer(
         records.body,
         records.content_type,
         headers=[
