@@ -1,5 +1,6 @@
 """The API over ports in memory, on a port of the system's choice, and a client for it."""
 
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -82,17 +83,22 @@ class ApiClient:
 
 @asynccontextmanager
 async def serving(
-    node: FakeNode | None = None, limits: ApiLimits | None = None, **options
+    node: FakeNode | None = None,
+    limits: ApiLimits | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+    **options,
 ) -> AsyncIterator[ApiClient]:
     """The API for as long as the block runs."""
     node = node or FakeNode()
     runner = build_runner(node.ports(limits), **options)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
         host, port = runner.addresses[0][:2]
         async with aiohttp.ClientSession(auto_decompress=False) as session:
-            yield ApiClient(node, f"http://{host}:{port}", session)
+            scheme = "http" if tls is None else "https"
+            yield ApiClient(node, f"{scheme}://{host}:{port}", session)
     finally:
         await runner.cleanup()

@@ -1,13 +1,17 @@
 """An answer in one piece says what aiohttp's says, and leaves connections as aiohttp does."""
 
 import asyncio
+import ssl
+from pathlib import Path
 
 import pytest
+import uvloop
 
 from storage.batch import decode_columns, iterate_headers
 from tests.support.api_server import BATCH, JSON_V2, serving
 from tests.support.runners import batch
 
+TLS_FILES = Path(__file__).parents[2] / "data" / "tls"
 BODY = b'{"records":[{"value":1}]}'
 
 
@@ -191,3 +195,25 @@ async def test_a_client_that_leaves_in_the_middle_of_a_large_answer_harms_nobody
         leaver.transport.abort()
     writer.write(_fetch())
     assert _values((await _answer(reader))[2]) == [b"x" * size]
+
+
+async def _fetched_over_tls() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS_FILES / "cluster.pem", TLS_FILES / "cluster.key")
+    async with serving(tls=context) as api:
+        api.node.add_topic("t")
+        host, port = api.base_url.removeprefix("https://").split(":")
+        trust = ssl.create_default_context(cafile=TLS_FILES / "cluster-ca.pem")
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=trust)
+        writer.write(_produce(batch("x" * 3_000_000)))
+        await _answer(reader)
+        for _ in range(3):
+            writer.write(_fetch())
+            assert _values((await _answer(reader))[2]) == [b"x" * 3_000_000]
+        writer.close()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_large_answer_arrives_whole_under_tls(run):
+    """A connection under TLS is another kind of transport, and each loop has its own."""
+    run(asyncio.wait_for(_fetched_over_tls(), 30))

@@ -1,0 +1,54 @@
+"""A cluster whose API is HTTPS: whom the command line trusts, and what it says to others."""
+
+import asyncio
+import os
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.api_server import ApiClient, serving
+
+FILES = Path(__file__).parents[2] / "data" / "tls"
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiClient]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(FILES / "cluster.pem", FILES / "cluster.key")
+    async with serving(tls=context) as api:
+        api.node.add_topic("flights")
+        yield api
+
+
+async def milena(*words: str, trusting: str) -> tuple[int | None, str, str]:
+    """A process of its own: what it trusts is read when it starts."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "milena",
+        *words,
+        env={**os.environ, "SSL_CERT_FILE": str(FILES / f"{trusting}-ca.pem")},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_a_cluster_whose_authority_is_trusted_is_spoken_to(api: ApiClient) -> None:
+    code, out, err = await milena("--url", api.base_url, "topics", "list", trusting="cluster")
+    assert (code, err) == (0, "")
+    assert "flights" in out
+
+
+async def test_a_cluster_whose_authority_is_not_trusted_is_told_apart_from_one_that_is_away(
+    api: ApiClient,
+) -> None:
+    code, out, err = await milena(
+        *("--url", api.base_url, "--timeout", "2", "topics", "list"), trusting="stranger"
+    )
+    assert (code, out) == (2, "")
+    assert "certificate" in err
