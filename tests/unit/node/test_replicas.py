@@ -499,6 +499,40 @@ class TestRoles:
         host.control.stop()
 
     @virtual
+    async def test_a_change_of_a_partition_is_told_to_its_replica_alone_and_one_of_the_fleet_to_all(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A leader judges its followers by the epochs of their brokers, whatever partitions they have in common."""
+        host = await Host().start()
+        await host.create(ONE, (1, 2), (1, 2))
+        await host.create(TWO, (1, 3))
+        told: list[tuple[str, int]] = []
+        on_image = PartitionRunner.on_image
+
+        def hear(runner: PartitionRunner, *state: Any, brokers: Any, **rest: Any) -> None:
+            told.append((runner.name, brokers[3].broker_epoch))
+            on_image(runner, *state, brokers=brokers, **rest)
+
+        monkeypatch.setattr(PartitionRunner, "on_image", hear)
+        image = host.control.image
+        before = image.partitions[ONE, 1]
+        moved = replace(before, leader=2, leader_epoch=before.leader_epoch + 1)
+        image = replace(
+            image, index=image.index + 1, partitions=image.partitions.set((ONE, 1), moved)
+        )
+        host.replicas.on_image(image)
+        former = image.brokers[3].broker_epoch
+        assert told == [("a-1", former)]
+        told.clear()
+        again = replace(image.brokers[3], broker_epoch=former + 1)
+        host.replicas.on_image(
+            replace(image, index=image.index + 1, brokers=image.brokers.set(3, again))
+        )
+        assert sorted(told) == [(name, former + 1) for name in ("a-0", "a-1", "b-0")]
+        await host.stop()
+        host.control.stop()
+
+    @virtual
     async def test_a_change_of_configs_and_of_a_leader_in_one_image_are_both_told(self) -> None:
         """Images in between may be skipped."""
         host = await Host().start()
