@@ -150,9 +150,10 @@ class CompactedTopic(Part):
             raise
         for key, offset in last_offsets(ledger, runner.log.log_start_offset, end).items():
             found = left.pop(key, None)
-            if found == offset or (
-                found is None and self._may_be_gone(runner, ledger, key, offset)
-            ):
+            is_deletion = ledger.values[offset] == TOMBSTONE
+            if found == offset or (found is None and is_deletion):
+                continue
+            if (found is None or found < offset) and self._is_replaced(runner, ledger, key, offset):
                 continue
             raise ViolationError(
                 f"{who}: the last of key {key!r} in {TOPIC} is at {found}, committed at {offset} as "
@@ -162,13 +163,15 @@ class CompactedTopic(Part):
             raise ViolationError(f"{who}: {left} in {TOPIC} is committed nowhere")
 
     @staticmethod
-    def _may_be_gone(
+    def _is_replaced(
         runner: PartitionRunner, ledger: Ledger, key: bytes | None, offset: int
     ) -> bool:
-        """It deletes, or what replaced it is in the log, above a high watermark that a restart has forgotten."""
+        """What replaced it is in the log, above a high watermark that a restart has forgotten.
+
+        It may be gone then, whatever older one is still there: this copy had that before its leader compacted the rest.
+        """
         end = min(runner.log.log_end_offset, ledger.end)
-        later = last_offsets(ledger, offset + 1, end)
-        return ledger.values[offset] == TOMBSTONE or key in later
+        return key in last_offsets(ledger, offset + 1, end)
 
 
 def last_offsets(ledger: Ledger, start: int, end: int) -> dict[bytes | None, int]:
