@@ -204,8 +204,13 @@ class PartitionRunner:
 
     @property
     def has_heirs(self) -> bool:
-        """Whether another replica may take over while this one lives: those in sync may, and those on their way in."""
-        return self.leader is None or self.leader.has_heirs
+        """Whether another replica may take over while this one lives.
+
+        Those in sync may, those on their way in, and the eligible: they left when too few were in sync to commit more.
+        """
+        if self.leader is None or self.leader.has_heirs or self.state is None:
+            return True
+        return any(broker_id != self._context.broker_id for broker_id in self.state.eligible)
 
     # -- roles -----------------------------------------------------------------------------------
 

@@ -135,8 +135,8 @@ class PartitionLeader:
     def has_heirs(self) -> bool:
         """Whether the controller may let another one lead without this one's doing.
 
-        It elects from the committed ISR. Nobody enters that unless this leader proposes it, and an election of one that
-        is not in it waits until this leader's lease is over.
+        It elects from the committed ISR, which nobody enters unless this leader proposes it, and from the eligible, of
+        whom the runner knows. An election of any other one waits until this leader's lease is over.
         """
         proposals = [*self.outstanding, *([] if self.in_flight is None else [self.in_flight])]
         return any(

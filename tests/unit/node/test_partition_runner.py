@@ -669,6 +669,21 @@ class TestIsr:
 
 
 class TestReading:
+    @pytest.mark.parametrize(
+        ("isr", "eligible", "has_heirs"),
+        [((1,), (), False), ((1,), (1,), False), ((1, 2), (), True), ((1,), (2,), True)],
+    )
+    @virtual
+    async def test_a_leader_has_heirs_where_the_controller_may_elect_another(
+        self, isr: tuple[int, ...], eligible: tuple[int, ...], has_heirs: bool
+    ) -> None:
+        """It speaks of its log's end without asking the quorum only where nobody else can have led by then."""
+        bench = leading(isr)
+        assert bench.runner.state is not None
+        bench.image(replace(bench.runner.state, eligible=eligible))
+        assert bench.runner.role is ReplicaRole.LEADER
+        assert bench.runner.has_heirs is has_heirs
+
     @virtual
     async def test_a_reader_waits_for_the_commit(self) -> None:
         bench = leading((1, 2))
