@@ -424,7 +424,8 @@ class Checker:
         assert leader is not None
         if len(leader.isr) < runner.settings.min_insync_replicas:
             raise ViolationError(f"{where}: committed with an isr of {sorted(leader.isr)}")
-        state = self.newest_image().partitions.get(key)
+        # That anybody ever applied: who gave its replica back by it may be dead, and no other knows of it yet.
+        state = self._newest.partitions.get(key)
         if state is None or state.leader_epoch != now.leader_epoch:
             return
         for member in state.isr:
