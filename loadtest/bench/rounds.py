@@ -12,6 +12,7 @@ from time import perf_counter, process_time
 
 from loadtest.bench.http_load import LoadError
 from loadtest.bench.process_cpu import tree_cpu_s
+from loadtest.bench.resident import make_resident
 from loadtest.bench.samples import Rounds, Sample, sample_of
 from milena.errors import ClientError
 
@@ -84,16 +85,21 @@ async def alternate(
     count: int,
     seconds: float,
     say: Callable[[str], None],
+    resident_bytes: int = 0,
 ) -> None:
     """So many rounds, after turns that nobody counts.
 
-    A contender that fails once is left out from then on, and the reason noted.
+    A contender that fails once is left out from then on, and the reason noted. Before each turn so much free memory is
+    touched (``resident.py``).
     """
     for number in range(-1, count):
         order = contenders if number % 2 == 0 else list(reversed(contenders))
         for contender in order:
             if contender.name in rounds.failures:
                 continue
+            # What the turns before have left in the page cache is written out first: it is not this one's affair.
+            await asyncio.to_thread(os.sync)
+            make_resident(resident_bytes)
             sample, others = await _take(contender, WARM_UP_S if number < 0 else seconds, rounds)
             if number >= 0:
                 rounds.note(contender.name, sample)
@@ -105,8 +111,6 @@ async def alternate(
 async def _take(
     contender: Contender, seconds: float, rounds: Rounds
 ) -> tuple[Sample | None, float]:
-    # What the turns before have left in the page cache is written out first: it is not this one's affair.
-    await asyncio.to_thread(os.sync)
     watch = Watch(contender.pids)
     try:
         turn = await contender.turn(seconds)

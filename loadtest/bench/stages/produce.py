@@ -11,6 +11,7 @@ from loadtest.bench.nats_wire import publish_each
 from loadtest.bench.peers import NatsCluster, PeerMissingError, bare_server, listening, nats_cluster
 from loadtest.bench.plan import Plan
 from loadtest.bench.record_stream import RecordStream
+from loadtest.bench.resident import RESIDENT_BYTES
 from loadtest.bench.rounds import Contender, Turn, alternate
 from loadtest.bench.samples import Rounds
 from loadtest.bench.subject import Subject, batch_ask, http_turn, json_ask
@@ -87,7 +88,14 @@ async def batches(plan: Plan) -> Rounds:
                 http_contender(name, url, ask, connections=BATCH_CLIENTS, pids=subject.pids)
             )
         contenders.append(await _v3_streams(subject, plain, "plain"))
-        await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
+        await alternate(
+            contenders,
+            rounds,
+            count=plan.rounds,
+            seconds=plan.seconds,
+            say=plan.say,
+            resident_bytes=RESIDENT_BYTES,
+        )
     return rounds
 
 
