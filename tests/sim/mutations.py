@@ -689,6 +689,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         new="is_there = offset < self._state.end_offset",
         by="tests/unit/storage/test_scrub.py",
     ),
+    Mutation(
+        name="heirs-eligible",
+        guard="a leader alone in sync asks the quorum before it speaks of its end while others are eligible",
+        module=RUNNER,
+        old="return any(broker_id != self._context.broker_id for broker_id in self.state.eligible)",
+        new="return False",
+        by="tests/unit/node/test_partition_runner.py",
+    ),
+    Mutation(
+        name="anew-at-zero",
+        guard="a copy that is made anew is sent the writers of what was deleted",
+        module="node.follower_log",
+        old="self._log.restart_at(0)",
+        new="self._log.restart_at(self._log.log_start_offset)",
+        by="tests/unit/node/test_scrubber.py",
+    ),
 )
 
 
