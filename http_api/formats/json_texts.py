@@ -5,6 +5,7 @@ refused at the spot, since what follows could not be read either.
 """
 
 import re
+from contextlib import suppress
 
 import orjson
 
@@ -82,6 +83,13 @@ class JsonTexts:
         """
         lines = data.split(b"\n")
         rest = lines.pop()
+        if len(data) <= self._bytes_max:
+            # All of them without a look at each, where nothing is unusual.
+            with suppress(orjson.JSONDecodeError):
+                values = list(map(orjson.loads, lines))
+                if {dict}.issuperset(map(type, values)):
+                    found += values
+                    return rest
         for place, line in enumerate(lines):
             try:
                 value = orjson.loads(line)

@@ -51,6 +51,36 @@ class V3Record(NamedTuple):
     timestamp_ms: int | None = None
 
 
+def text_record(text: bytes) -> V3Record:
+    """A record whose value is a text, and that has nothing else."""
+    return V3Record(value=Data("STRING", text))
+
+
+def texts_of(values: Sequence[object]) -> list[bytes] | None:
+    """What such records are to store, where all of them are such, as in most streams; None: something else is there.
+
+    They are then appended without an object for each of them.
+    """
+    texts = []
+    for value in values:
+        if (text := _text(value)) is None:
+            return None
+        texts.append(text)
+    return texts
+
+
+def _text(record: object) -> bytes | None:
+    """None: the record is something else, or wrong, and wants a closer look."""
+    if type(record) is not dict or len(record) != 1:
+        return None
+    value = record.get("value")
+    if type(value) is not dict or len(value) != 2 or value.get("type") != "STRING":
+        return None
+    text = value.get("data")
+    # What is ASCII has no half characters, and is found without a search.
+    return text.encode() if type(text) is str and text.isascii() else None
+
+
 def parse_record(value: object) -> V3Record:
     """A record.
 
@@ -58,8 +88,8 @@ def parse_record(value: object) -> V3Record:
         MalformedRequestError, InvalidFieldError, InvalidRecordError, UnsupportedSchemaError, PartitionNotFoundError:
             the message says why.
     """
-    if type(value) is dict and len(value) == 1 and (data := _plain(value.get("value"))) is not None:
-        return V3Record(value=data)
+    if (text := _text(value)) is not None:
+        return text_record(text)
     fields = Fields(value, "a record", RECORD.fields)
     partition = fields.integer("partition_id", least=-(1 << 63))
     if partition is not None and partition < 0:
@@ -71,15 +101,6 @@ def parse_record(value: object) -> V3Record:
         headers=parse_headers("headers", fields.raw("headers")),
         timestamp_ms=check_timestamp(parse_timestamp("timestamp", fields.raw("timestamp"))),
     )
-
-
-def _plain(value: object) -> Data | None:
-    """Text, which is most of what is sent; None: it is something else, or wrong, and wants a closer look."""
-    if type(value) is not dict or len(value) != 2 or value.get("type") != "STRING":
-        return None
-    text = value.get("data")
-    # What is ASCII has no half characters, and is found without a search.
-    return Data("STRING", text.encode()) if type(text) is str and text.isascii() else None
 
 
 def _data(fields: Fields, name: str) -> Data:

@@ -7,8 +7,8 @@ import orjson
 
 from http_api.answers import error_envelope
 from http_api.call import Call
-from http_api.formats.v3_records import V3Record, columns_of, iso_time, parse_record
-from http_api.ports import Acks, ProduceRequest, Receipt, Receipts
+from http_api.formats.v3_records import V3Record, columns_of, iso_time, parse_record, text_record
+from http_api.ports import Acks, ProduceRequest, Receipt, Receipts, Records
 from http_api.v2.produce import parse_options
 from http_api.v3.resources import cluster_id
 from storage.errors import MilenaError
@@ -27,6 +27,12 @@ class Job:
     topic: str
     acks: Acks
     timeout_ms: int
+
+    def request(self, records: Records) -> ProduceRequest:
+        """To append these."""
+        return ProduceRequest(
+            topic=self.topic, records=records, acks=self.acks, timeout_ms=self.timeout_ms
+        )
 
     def receipt_head(self) -> bytes:
         """What all receipts of records that were taken begin with."""
@@ -66,14 +72,29 @@ async def append(call: Call, job: Job, items: Sequence[Item]) -> list[bytes]:
     return [next(receipts) if isinstance(item, V3Record) else failure(item) for item in items]
 
 
-async def _produced(call: Call, job: Job, records: Sequence[V3Record]) -> list[bytes]:
-    request = ProduceRequest(
-        topic=job.topic, records=columns_of(records), acks=job.acks, timeout_ms=job.timeout_ms
-    )
+async def append_texts(call: Call, job: Job, texts: Sequence[bytes]) -> list[bytes]:
+    """The same, for records that are a text each and nothing else (``texts_of``)."""
     try:
-        receipts = await call.ports.records.produce(request)
+        receipts = await call.ports.records.produce(
+            job.request(Records(keys=None, values=list(texts)))
+        )
+    except MilenaError as error:
+        return [failure(error)] * len(texts)
+    if isinstance(receipts, Receipts) and not receipts.errors and None not in receipts.offsets:
+        places = zip(receipts.partitions, receipts.offsets, map(len, texts), strict=True)
+        return list(map(_text_receipt(job.receipt_head()).__mod__, places))
+    return _receipts(job, map(text_record, texts), receipts)
+
+
+async def _produced(call: Call, job: Job, records: Sequence[V3Record]) -> list[bytes]:
+    try:
+        receipts = await call.ports.records.produce(job.request(columns_of(records)))
     except MilenaError as error:
         return [failure(error)] * len(records)
+    return _receipts(job, records, receipts)
+
+
+def _receipts(job: Job, records: Iterable[V3Record], receipts: Sequence[Receipt]) -> list[bytes]:
     head = job.receipt_head()
     return [
         _receipt(head, record, partition, offset) if error is None else failure(error)
@@ -101,6 +122,14 @@ def _receipt(head: bytes, record: V3Record, partition: int, offset: int | None) 
         b"null" if time_ms is None else b'"%b"' % iso_time(time_ms).encode(),
         record.key.receipt(),
         record.value.receipt(),
+    )
+
+
+def _text_receipt(head: bytes) -> bytes:
+    """The form of ``_receipt`` for a text: what is left open are partition, offset and size."""
+    return head.replace(b"%", b"%%") + (
+        b'"partition_id":%d,"offset":%d,"timestamp":null,"key":null,'
+        b'"value":{"type":"STRING","size":%d}}'
     )
 
 

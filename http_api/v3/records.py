@@ -15,8 +15,9 @@ from http_api.answers import SERVER
 from http_api.call import Call
 from http_api.errors import InvalidFieldError
 from http_api.formats.json_texts import JsonTexts
+from http_api.formats.v3_records import texts_of
 from http_api.media import JSON_TYPE, check_json_type
-from http_api.v3.receipts import Job, append, failure, item_of, job_of
+from http_api.v3.receipts import Job, append, append_texts, failure, item_of, job_of
 from storage.errors import MilenaError
 
 _STEP_BYTES = 128 << 10
@@ -70,12 +71,16 @@ class _Answer:
             self._call.begun = self.response
             self._call.begun_s = asyncio.get_running_loop().time()
             await self.response.prepare(self._call.request)
-        await self.response.write(b"".join(map(b"%b\r\n".__mod__, receipts)))
+        await self.response.write(b"\r\n".join([*receipts, b""]))
 
 
 async def _take(call: Call, job: Job, texts: JsonTexts, data: bytes, answer: _Answer) -> None:
     """Append what has come whole, and then raise what is wrong behind it."""
     values, broken = texts.feed(data)
-    await answer.write(await append(call, job, [item_of(value) for value in values]))
+    if (stored := texts_of(values)) is not None:
+        receipts = await append_texts(call, job, stored) if stored else []
+    else:
+        receipts = await append(call, job, [item_of(value) for value in values])
+    await answer.write(receipts)
     if broken is not None:
         raise broken

@@ -15,7 +15,7 @@ import msgpack
 
 from http_api.formats import binary_v2, json_v2
 from http_api.formats.json_texts import JsonTexts
-from http_api.formats.v3_records import columns_of, parse_record
+from http_api.formats.v3_records import columns_of, parse_record, texts_of
 from http_api.group_ports import Heartbeat, Seek
 from http_api.media import metadata_type, produce_format, records_type
 from http_api.routes import ROUTES
@@ -697,6 +697,8 @@ def _v3_records(data: bytes) -> object:
     found: list[object] = []
     for piece in (data[: len(data) // 2], data[len(data) // 2 :]):
         values, broken = texts.feed(piece)
+        if (stored := texts_of(values)) is not None:
+            assert stored == columns_of([parse_record(value) for value in values]).values
         found += [_encoded(columns_of([parse_record(value)])) for value in values]
         if broken is not None:
             raise broken
@@ -709,6 +711,8 @@ def _v3_record_seeds() -> list[bytes]:
         b'{"partition_id":0,"key":{"type":"STRING","data":"k\\"\\\\"},"value":{"type":"JSON","data":{"a":[1]}}}',
         b'{"value":{"type":"BINARY","data":"dmFsdWU="},"headers":[{"name":"h","value":"aGk="}]}{"value":null}',
         b' {"timestamp":1700000000000,"value":{"type":"json","data":null}}\r\n{"timestamp":"2026-01-31T12:00:00Z"}',
+        b'{"value":{"type":"STRING","data":"first"}}\n' * 3
+        + b'{"value":{"data":"","type":"STRING"}}\n' * 2,
     ]
 
 

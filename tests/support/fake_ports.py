@@ -274,6 +274,8 @@ class FakeNode:
         for index, partition in enumerate(partitions):
             self.log(request.topic, partition)
             rows.setdefault(partition, []).append(index)
+        if len(rows) == 1:
+            return self._produce_to(request, partitions[0], records)
         receipts: list[Receipt | None] = [None] * len(partitions)
         for partition, indexes in rows.items():
             part = Records(

@@ -13,7 +13,12 @@ from http_api.formats import json_texts
 from http_api.formats.json_texts import JsonTexts
 from http_api.ports import Acks, ApiLimits
 from storage.batch import decode_columns, iterate_batches
-from storage.errors import MalformedRequestError, NotEnoughReplicasError, RequestTooLargeError
+from storage.errors import (
+    MalformedRequestError,
+    NotEnoughReplicasError,
+    RequestTooLargeError,
+    TopicNotFoundError,
+)
 from tests.support.api_server import V3, serving
 from tests.support.fake_ports import CLUSTER_ID
 
@@ -126,6 +131,45 @@ async def test_what_is_wrong_with_a_record_is_in_its_receipt(api, wrong, code):
         good = {"error_code": 200}
     assert (bad["error_code"], set(bad)) == (code, {"error_code", "message"})
     assert good["error_code"] == 200
+
+
+@pytest.mark.parametrize("query", ["", "?acks=0", "?acks=1"])
+@pytest.mark.parametrize(
+    "error", [None, NotEnoughReplicasError("too few"), TopicNotFoundError("no")]
+)
+async def test_texts_alone_are_answered_as_texts_among_others(api, query, error):
+    """There is a short way for a body in which every record is a text and nothing else."""
+
+    def text(data):
+        return {"value": {"type": "STRING", "data": data}}
+
+    texts = [text("x" * n) for n in (1, 0, 300)] + [text("%d %b")]
+    answers = []
+    for last in (text("t"), {"value": {"type": "BINARY", "data": "dA=="}}):
+        if isinstance(error, TopicNotFoundError):
+            api.node.errors["produce"] = error
+        elif error is not None:
+            api.node.partition_errors[0] = error
+        answers.append(receipts(await produce(api, *texts, last, path=PATH + query)))
+        assert len(api.node.produce_requests[-1:]) == (not isinstance(error, TopicNotFoundError))
+    alone, among_others = answers
+    for receipt in among_others[:4]:
+        if receipt.get("offset") is not None:
+            receipt["offset"] -= 5
+    assert alone[:4] == among_others[:4]
+    assert len(alone) == len(among_others) == 5
+    if error is None:
+        values = [value for _, value in stored(api)]
+        assert values[:4] == values[5:9] == [b"x", b"", b"x" * 300, b"%d %b"]
+        assert values[4] == values[9] == b"t"
+
+
+async def test_texts_go_to_their_partitions(api):
+    texts = [{"value": {"type": "STRING", "data": str(n)}} for n in range(6)]
+    answer = await produce(api, *texts, path=f"{V3}/topics/many/records")
+    for receipt, text in zip(receipts(answer), texts, strict=True):
+        rows = stored(api, "many", receipt["partition_id"])
+        assert rows[receipt["offset"]] == (None, text["value"]["data"].encode())
 
 
 async def test_a_topic_that_is_not_there_and_one_that_refuses(api):
