@@ -8,6 +8,9 @@ one costs as much as the read, since it is zeroed first. Here the kernel writes 
 import ctypes
 import os
 
+PIECE_BYTES = 1 << 20
+"""One call asks for no more. What is not there begins to be read, and the syncs of all logs wait behind that."""
+
 
 class _Buffer(ctypes.Structure):
     """``struct iovec``."""
@@ -50,7 +53,8 @@ def read_cached(descriptor: int, length: int, position: int) -> bytes | None:
     address = _address_of(content)
     done = 0
     while done < length:
-        count = read_into(descriptor, address + done, length - done, position + done)
+        wanted = min(length - done, PIECE_BYTES)
+        count = read_into(descriptor, address + done, wanted, position + done)
         if count < 0:
             return None
         if count == 0:

@@ -1,6 +1,8 @@
 """How the system's errors and half-done calls become ours; the rest is in the conformance suite."""
 
+import ctypes
 import errno
+import mmap
 import os
 
 import pytest
@@ -174,17 +176,91 @@ class TestCachedRead:
     def test_what_was_dropped_from_the_page_cache_is_declined(self, file):
         file.pwritev([b"x" * (1 << 20)], 0)
         file.sync()
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        try:
-            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
-        except OSError:
-            assert file.pread_cached(1 << 20, 0) is None
-        else:
-            pytest.skip("this file system keeps its pages in memory")
+        drop(file)
+        assert file.pread_cached(1 << 20, 0) is None
+
+    def test_no_more_is_asked_for_at_a_time_than_the_disk_may_be_kept_busy_with(
+        self, file, monkeypatch
+    ):
+        asked = []
+        monkeypatch.setattr(cached_reads, "read_into", lambda *what: asked.append(what[2:]) or -1)
+        assert file.pread_cached(8 << 20, 5) is None
+        assert asked == [(1 << 20, 5)]
 
     def test_a_descriptor_that_cannot_be_read_is_declined(self, file):
         file.close()
         assert file.pread_cached(4, 0) is None
+
+
+class TestReadAhead:
+    """The system would read as far ahead as it is set up to, and that may be 8 MB, which all syncs wait behind."""
+
+    def test_no_more_of_a_cold_file_is_read_than_was_asked_for(self, file):
+        file.pwritev([b"x" * (1 << 20)], 0)
+        file.sync()
+        drop(file)
+        for at in range(0, 64 << 10, 4096):
+            assert file.pread(4096, at) == b"x" * 4096
+        assert cached_bytes(file, 1 << 20) <= 80 << 10
+
+    def test_the_disk_is_asked_for_a_megabyte_at_a_time_and_for_as_much_behind_it(
+        self, file, monkeypatch
+    ):
+        content = os.urandom((2 << 20) + (64 << 10))
+        file.pwritev([content, b"x" * (1 << 20)], 0)
+        real, asked = os.pread, []
+
+        def pread(descriptor, length, position):
+            asked.append((position, length))
+            return real(descriptor, length, position)
+
+        monkeypatch.setattr(os, "pread", pread)
+        monkeypatch.setattr(os, "posix_fadvise", lambda _, *what: asked.append(what))
+        assert file.pread(len(content), 0) == content
+        assert asked == [
+            (0, 1 << 20),
+            (1 << 20, 1 << 20, os.POSIX_FADV_WILLNEED),
+            (1 << 20, 1 << 20),
+            (2 << 20, 1 << 20, os.POSIX_FADV_WILLNEED),
+            (2 << 20, 64 << 10),
+            (len(content), 64 << 10, os.POSIX_FADV_WILLNEED),
+        ]
+
+    def test_nothing_is_read_ahead_of_a_small_read_or_behind_the_end(self, file, monkeypatch):
+        file.pwritev([b"x" * (64 << 10)], 0)
+        advice = []
+        monkeypatch.setattr(os, "posix_fadvise", lambda _, *what: advice.append(what))
+        assert len(file.pread((64 << 10) - 1, 0)) == (64 << 10) - 1
+        assert file.pread(1 << 20, 1) == b"x" * ((64 << 10) - 1)
+        assert file.pread(1 << 20, 64 << 10) == b""
+        assert advice == []
+
+    def test_a_system_that_takes_no_advice_reads_nevertheless(self, files, tmp_path, monkeypatch):
+        monkeypatch.setattr(os, "posix_fadvise", failing(errno.ENOSYS))
+        file = files.open(str(tmp_path / "a"), create=True)
+        file.pwritev([b"x" * (1 << 20)], 0)
+        assert file.pread(512 << 10, 0) == b"x" * (512 << 10)
+        file.close()
+
+
+def drop(file):
+    """Take a file out of the page cache."""
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    try:
+        os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+    except OSError:
+        return
+    pytest.skip("this file system keeps its pages in memory")
+
+
+def cached_bytes(file, size):
+    """How much of a file is in the page cache: to read it would bring it there."""
+    pages = (ctypes.c_ubyte * (size // mmap.PAGESIZE))()
+    with mmap.mmap(file.fileno(), size) as mapped:
+        window = (ctypes.c_ubyte * size).from_buffer(mapped)
+        assert ctypes.CDLL(None).mincore(window, ctypes.c_size_t(size), pages) == 0
+        del window
+    return sum(page & 1 for page in pages) * mmap.PAGESIZE
 
 
 class TestReadOnce:
@@ -208,7 +284,6 @@ class TestReadOnce:
         assert file.pread_once(100_000, 100) == b"x" * 100_000
         assert file.pread_once(10, 0) == b"x" * 10
         assert advice == [
-            (0, 0, os.POSIX_FADV_RANDOM),
             (piece, 4 * piece, os.POSIX_FADV_DONTNEED),
             (6 * piece, piece, os.POSIX_FADV_DONTNEED),
         ]
