@@ -7,7 +7,7 @@ from aiohttp import web
 
 from http_api.errors import INTERNAL_ERROR, error_headers, row_of
 from http_api.media import JSON_TYPE
-from storage.errors import MilenaError, TopicNotFoundError
+from milena.model.errors import MilenaError, TopicNotFoundError
 
 Pairs = Sequence[tuple[str, str]]
 

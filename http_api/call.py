@@ -16,8 +16,8 @@ from http_api.ports import ApiLimits, Ports
 from http_api.request_metrics import RequestMetrics
 from http_api.schemas import parse_json, parse_query
 from http_api.streams import Streams
-from http_api.turns import LARGE_BYTES, Turns
-from storage.errors import MalformedRequestError, RequestTooLargeError, TooManyRequestsError
+from milena.model.errors import MalformedRequestError, RequestTooLargeError, TooManyRequestsError
+from milena.model.turns import LARGE_BYTES, Turns
 
 _PACKED_AT_ONCE_BYTES = 4 << 10
 """A body that is no larger is unpacked in one go: it can become some 4 MB."""

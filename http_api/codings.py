@@ -7,8 +7,8 @@ few kilobytes that stand for hundreds of megabytes would hold up everybody.
 import zlib
 from collections.abc import Callable
 
-from http_api.turns import Steps
-from storage.errors import MalformedRequestError, UnsupportedMediaTypeError
+from milena.model.errors import MalformedRequestError, UnsupportedMediaTypeError
+from milena.model.turns import Steps
 
 STEP_BYTES = 1 << 20
 """Unpacked in one step, some two milliseconds."""

@@ -30,8 +30,8 @@ from http_api.ports import Ports
 from http_api.request_metrics import RequestMetrics
 from http_api.routing import Match, Router
 from http_api.streams import Streams
-from http_api.turns import Turns
-from storage.errors import MilenaError, UnsupportedMediaTypeError
+from milena.model.errors import MilenaError, UnsupportedMediaTypeError
+from milena.model.turns import Turns
 
 _log = logging.getLogger("http_api")
 _access_log = logging.getLogger("http_api.access")

@@ -11,11 +11,12 @@ from http_api.media import JSON_TYPE, V2_TYPE
 from http_api.params import Param
 from http_api.path_params import params_in
 from http_api.shapes.blocks import Part, Shape
-from storage.errors import MilenaError
+from milena.model.errors import MilenaError
 
 if TYPE_CHECKING:
     from http_api.call import Call
-    from http_api.ports import Ports, Queued
+    from http_api.ports import Ports
+    from milena.model.requests import Queued
 
 Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
 Content = Mapping[str, Part]
@@ -23,7 +24,7 @@ Content = Mapping[str, Part]
 
 
 class QuickHandler(Protocol):
-    """Answers the small requests of one head without a task of their own (``http_api.quick_lane``)."""
+    """Answers the small requests of one head without a task of their own (``http_api.quick.lane``)."""
 
     content_type: str
     """Of the answers."""

@@ -1,7 +1,7 @@
 """What may go wrong together, named once for all tables of endpoints."""
 
 from http_api.errors import InvalidFieldError
-from storage import errors as e
+from milena.model import errors as e
 
 TOPIC_ERRORS = (e.TopicNotFoundError, e.NoQuorumError)
 """Looking up a topic: the quorum is asked before a node says that there is none."""

@@ -10,8 +10,8 @@ are ours. Clients that want to know the class itself read the ``Milena-Error`` h
 from dataclasses import dataclass
 from typing import ClassVar
 
-from storage import errors as e
-from storage.errors import InvalidRequestError, MilenaError, NotFoundError
+from milena.model import errors as e
+from milena.model.errors import InvalidRequestError, MilenaError, NotFoundError
 
 
 class InvalidFieldError(InvalidRequestError):

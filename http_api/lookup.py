@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from http_api.call import Call
+from milena.model.errors import PartitionNotFoundError
 from raft_meta.machine.image import Partition, Topic
-from storage.errors import PartitionNotFoundError
 
 # Partition numbers are 32 bits wide; more digits than that name nothing.
 _PARTITION_DIGITS_MAX = 9

@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from functools import lru_cache
 
-from storage.errors import MalformedRequestError, NotAcceptableError, UnsupportedMediaTypeError
+from milena.model.errors import (
+    MalformedRequestError,
+    NotAcceptableError,
+    UnsupportedMediaTypeError,
+)
 
 JSON_TYPE = "application/json"
 V2_TYPE = "application/vnd.kafka.v2+json"

@@ -23,7 +23,7 @@ from http_api.media import JSON_TYPE, V2_TYPE
 from http_api.params import Param, ParamPlace
 from http_api.shapes.blocks import Schema, SchemaPart, Shape
 from http_api.shapes.v2 import ERROR
-from storage.errors import (
+from milena.model.errors import (
     MalformedRequestError,
     MilenaError,
     NotAcceptableError,

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from http_api.schemas import integer_text
 from http_api.shapes.blocks import Json, Schema, integer, text
-from storage.errors import MalformedRequestError
+from milena.model.errors import MalformedRequestError
 
 T = TypeVar("T")
 D = TypeVar("D", int, None)

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from http_api.endpoint import Route
 from http_api.errors import MethodNotAllowedError
-from storage.errors import MalformedRequestError, RouteNotFoundError
+from milena.model.errors import MalformedRequestError, RouteNotFoundError
 
 _FOUND_MAX = 4096
 """Paths that are remembered. With those of 8190 bytes, which is the longest, 32 MB; usually 1 MB."""

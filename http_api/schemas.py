@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from http_api.errors import InvalidFieldError
-from storage.errors import MalformedRequestError
+from milena.model.errors import MalformedRequestError
 
 T = TypeVar("T")
 

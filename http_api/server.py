@@ -11,8 +11,8 @@ from http import HTTPStatus
 from aiohttp import web
 
 from http_api.dispatch import Dispatcher
-from http_api.quick_connection import QuickConnection
-from http_api.quick_lane import QuickLane
+from http_api.quick.connection import QuickConnection
+from http_api.quick.lane import QuickLane
 from http_api.unsent import UnsentAnswers, reset_when_closed, taken_bytes
 
 _log = logging.getLogger("http_api")

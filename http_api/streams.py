@@ -18,8 +18,13 @@ from aiohttp.http import HttpVersion11
 from http_api.answers import SERVER, Pairs, bytes_answer, error_envelope
 from http_api.formats import framing
 from http_api.media import StreamFraming
-from http_api.turns import one_turn
-from storage.errors import MilenaError, NotLeaderError, TooManyRequestsError, UnavailableError
+from milena.model.errors import (
+    MilenaError,
+    NotLeaderError,
+    TooManyRequestsError,
+    UnavailableError,
+)
+from milena.model.turns import one_turn
 
 if TYPE_CHECKING:
     from http_api.call import Call

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from storage.errors import MalformedRequestError
+from milena.model.errors import MalformedRequestError
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)*/?")

@@ -26,7 +26,7 @@ from loadtest.reader import Reader, ReadError
 from loadtest.source import JSON_TYPE, Source, SourceError, flights, lines
 from loadtest.tally import Tally, Verdict
 from loadtest.writer import REQUEST_TIMEOUT_S, Progress, WriteError, Writer
-from milena.admin import AdminClient
+from milena.cluster.admin import AdminClient
 from milena.errors import ClientError
 
 PARTITIONS = 6

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadtest.local_cluster import LocalCluster, LocalNode
-from milena.admin import AdminClient
+from milena.cluster.admin import AdminClient
 
 DOWN_S = 3.0
 

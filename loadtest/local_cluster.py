@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from loadtest.node_process import NodeProcess
-from milena.admin import cluster_view
+from milena.cluster.admin import cluster_view
 from milena.errors import UnexpectedAnswerError
 
 FIRST_PORT, LAST_PORT = 20000, 32000

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from loadtest.fingerprints import fingerprint
 from loadtest.source import BINARY_TYPE
 from loadtest.workload import DamagedValueError, ForeignValueError, identify
-from storage.batch import records_in
-from storage.errors import CorruptBatchError
+from milena.model.batch import records_in
+from milena.model.errors import CorruptBatchError
 
 
 class PageError(Exception):

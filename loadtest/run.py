@@ -26,9 +26,9 @@ from loadtest.plots import draw
 from loadtest.settings import Settings, locust_command
 from loadtest.summary import Summary
 from loadtest.timeline import timeline_of
-from milena.admin import AdminClient
+from milena.cluster.admin import AdminClient
+from milena.cluster.http import normalise_url
 from milena.errors import TargetExistsError
-from milena.http import normalise_url
 
 EXIT_GOOD, EXIT_BAD_DATA, EXIT_FAILED = 0, 1, 2
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from milena import sync
-    from milena.admin import AdminClient, OffsetRange
     from milena.client import Client
-    from milena.consumer import Consumer
-    from milena.consumer_options import ConsumerOptions, RebalanceListener
-    from milena.delivery import Delivery
+    from milena.cluster.admin import AdminClient, OffsetRange
+    from milena.cluster.group_admin import PartitionLag
+    from milena.cluster.group_views import GroupMember, GroupOffset, GroupSummary, GroupView
+    from milena.consuming.consumer import Consumer
+    from milena.consuming.options import ConsumerOptions, RebalanceListener
     from milena.errors import (
         AnswerError,
         BadRecordError,
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
         UnreachableError,
         UnreadableOffsetError,
     )
-    from milena.group_admin import PartitionLag
-    from milena.group_views import GroupMember, GroupOffset, GroupSummary, GroupView
-    from milena.partitioner import Topology
-    from milena.producer import Producer
-    from milena.producer_options import ProducerOptions
-    from milena.read_cursor import OnOutOfRange
-    from milena.reader import PartitionReader
+    from milena.producing.delivery import Delivery
+    from milena.producing.options import ProducerOptions
+    from milena.producing.partitioner import Topology
+    from milena.producing.producer import Producer
+    from milena.producing.serializers import json_bytes, plain_bytes
+    from milena.reading.cursor import OnOutOfRange
+    from milena.reading.reader import PartitionReader
     from milena.records import (
         ConsumedRecord,
         FetchedChunk,
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
         TimestampMs,
         TopicPartition,
     )
-    from milena.serializers import json_bytes, plain_bytes
 
 __all__ = [
     "AdminClient",
@@ -120,18 +120,18 @@ __all__ = [
 ]
 
 _MODULES = {
-    "milena.admin": ("AdminClient", "OffsetRange"),
+    "milena.cluster.admin": ("AdminClient", "OffsetRange"),
     "milena.client": ("Client",),
-    "milena.consumer": ("Consumer",),
-    "milena.consumer_options": ("ConsumerOptions", "RebalanceListener"),
-    "milena.delivery": ("Delivery",),
-    "milena.group_admin": ("PartitionLag",),
-    "milena.group_views": ("GroupMember", "GroupOffset", "GroupSummary", "GroupView"),
-    "milena.partitioner": ("Topology",),
-    "milena.producer": ("Producer",),
-    "milena.producer_options": ("ProducerOptions",),
-    "milena.read_cursor": ("OnOutOfRange",),
-    "milena.reader": ("PartitionReader",),
+    "milena.consuming.consumer": ("Consumer",),
+    "milena.consuming.options": ("ConsumerOptions", "RebalanceListener"),
+    "milena.producing.delivery": ("Delivery",),
+    "milena.cluster.group_admin": ("PartitionLag",),
+    "milena.cluster.group_views": ("GroupMember", "GroupOffset", "GroupSummary", "GroupView"),
+    "milena.producing.partitioner": ("Topology",),
+    "milena.producing.producer": ("Producer",),
+    "milena.producing.options": ("ProducerOptions",),
+    "milena.reading.cursor": ("OnOutOfRange",),
+    "milena.reading.reader": ("PartitionReader",),
     "milena.records": (
         "ConsumedRecord",
         "FetchedChunk",
@@ -143,7 +143,7 @@ _MODULES = {
         "TimestampMs",
         "TopicPartition",
     ),
-    "milena.serializers": ("json_bytes", "plain_bytes"),
+    "milena.producing.serializers": ("json_bytes", "plain_bytes"),
 }
 
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -19,8 +19,8 @@ from importlib.metadata import EntryPoint, entry_points, version
 
 import click
 
-from milena import output
-from milena.admin import TIMEOUT_S
+from milena.cluster.admin import TIMEOUT_S
+from milena.commands import output
 from milena.commands.consume import consume
 from milena.commands.groups import groups
 from milena.commands.nodes import nodes
@@ -36,7 +36,7 @@ from milena.commands.target import (
 )
 from milena.commands.topics import topics
 from milena.errors import ClientError
-from storage.build_kind import build_kind
+from milena.model.build_kind import build_kind
 
 DEFAULT_URL = "http://127.0.0.1:8082"
 COMMAND_GROUP = "milena.commands"

@@ -5,18 +5,19 @@ from random import Random
 from types import TracebackType
 from typing import Self, Unpack
 
-from milena.admin import TIMEOUT_S, AdminClient
 from milena.clock import Clock, SystemClock
-from milena.consumer import Consumer
-from milena.consumer_options import ConsumerKeywords, ConsumerOptions, Subscription
-from milena.consumer_part import Ports
-from milena.group_calls import GroupCalls
-from milena.http import HttpSession
-from milena.metadata import MAX_AGE_MS, MetadataCache
-from milena.producer import Producer
-from milena.producer_options import ProducerKeywords, ProducerOptions
-from milena.read_cursor import OnOutOfRange, ReadPlan
-from milena.reader import (
+from milena.cluster.admin import TIMEOUT_S, AdminClient
+from milena.cluster.http import HttpSession
+from milena.cluster.metadata import MAX_AGE_MS, MetadataCache
+from milena.cluster.transport import Transport
+from milena.consuming.consumer import Consumer
+from milena.consuming.group_calls import GroupCalls
+from milena.consuming.options import ConsumerKeywords, ConsumerOptions, Subscription
+from milena.consuming.part import Ports
+from milena.producing.options import ProducerKeywords, ProducerOptions
+from milena.producing.producer import Producer
+from milena.reading.cursor import OnOutOfRange, ReadPlan
+from milena.reading.reader import (
     FETCH_BYTES,
     PATIENCE_MS,
     PREFETCH_CHUNKS,
@@ -24,7 +25,6 @@ from milena.reader import (
     PartitionReader,
 )
 from milena.records import Position, StartAt
-from milena.transport import Transport
 
 
 class Client:

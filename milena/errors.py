@@ -31,7 +31,7 @@ Every one of them carries a sentence for people; ``AnswerError`` adds the HTTP s
 ``is_retriable`` means that the same call may succeed later, unchanged, and that repeating it cannot do it twice.
 """
 
-from storage.errors import MilenaError
+from milena.model.errors import MilenaError
 
 
 class ClientError(MilenaError):

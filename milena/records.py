@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from enum import Enum, unique
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from storage.batch import Headers
-from storage.types import TimestampType
+from milena.model.batch import Headers
+from milena.model.types import TimestampType
 
 __all__ = [
     "ConsumedRecord",
@@ -99,3 +99,15 @@ class FetchedChunk:
     next_offset: int
     high_watermark: int
     log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """Under which id and epoch an idempotent producer writes."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+Acks = Literal["all", 1, 0]
+"""Who must have a record before its write is answered: every replica in sync, the leader, nobody."""

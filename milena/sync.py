@@ -14,21 +14,21 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
-from milena.admin import TIMEOUT_S, AdminClient, OffsetRange
-from milena.blocking import Delivery, PartitionReader, Producer, Resource
-from milena.blocking_consumer import Consumer, on_threads
+from milena.blocking.clients import Delivery, PartitionReader, Producer, Resource
+from milena.blocking.consumer import Consumer, on_threads
+from milena.blocking.loop_thread import LoopThread
 from milena.client import Client as AsyncClient
-from milena.cluster_view import ClusterView, TopicView
-from milena.consumer import Consumer as AsyncConsumer
-from milena.consumer_options import ConsumerKeywords
-from milena.group_admin import PartitionLag
-from milena.group_views import GroupSummary, GroupView
-from milena.loop_thread import LoopThread
-from milena.metadata import MAX_AGE_MS
-from milena.producer_options import ProducerKeywords
-from milena.read_cursor import OnOutOfRange
-from milena.reader import FETCH_BYTES, PATIENCE_MS, PREFETCH_CHUNKS, WAIT_MS
-from milena.reader import PartitionReader as AsyncPartitionReader
+from milena.cluster.admin import TIMEOUT_S, AdminClient, OffsetRange
+from milena.cluster.group_admin import PartitionLag
+from milena.cluster.group_views import GroupSummary, GroupView
+from milena.cluster.metadata import MAX_AGE_MS
+from milena.cluster.view import ClusterView, TopicView
+from milena.consuming.consumer import Consumer as AsyncConsumer
+from milena.consuming.options import ConsumerKeywords
+from milena.producing.options import ProducerKeywords
+from milena.reading.cursor import OnOutOfRange
+from milena.reading.reader import FETCH_BYTES, PATIENCE_MS, PREFETCH_CHUNKS, WAIT_MS
+from milena.reading.reader import PartitionReader as AsyncPartitionReader
 from milena.records import Position, StartAt, TopicPartition
 
 __all__ = [
@@ -197,7 +197,7 @@ class Client:
 
 
 class Admin:
-    """``milena.admin.AdminClient``, blocking."""
+    """``milena.cluster.admin.AdminClient``, blocking."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

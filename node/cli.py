@@ -16,12 +16,12 @@ from typing import TypeVar
 
 import click
 
-from node import dev as dev_cluster
-from node.announce import announcement
-from node.config import OPTIONS, NodeConfig, flag_of, load_config, warnings_of
-from node.config_docs import default_text
-from node.logs import configure_logs
-from storage.errors import StartupError
+from milena.model.errors import StartupError
+from node.config.docs import default_text
+from node.config.options import OPTIONS, NodeConfig, flag_of, load_config, warnings_of
+from node.process import dev as dev_cluster
+from node.process.announce import announcement
+from node.process.logs import configure_logs
 
 log = logging.getLogger("node")
 

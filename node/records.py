@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from http_api.ports import (
+from milena.model.requests import (
     Acks,
     BatchReceipt,
     Doubt,
@@ -13,9 +13,9 @@ from http_api.ports import (
     Queued,
     Receipt,
 )
-from node.produce import ProduceService
-from node.reads import ReadService
-from node.record_deletion import DeletionService
+from node.services.produce import ProduceService
+from node.services.reads import ReadService
+from node.services.record_deletion import DeletionService
 
 
 class RecordsService:

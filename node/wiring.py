@@ -20,51 +20,52 @@ from aiohttp import web
 
 from http_api.app import build_runner
 from http_api.ports import ApiLimits, Ports
-from node import descriptors, memory
-from node.admin import AdminService, TopicDefaults
-from node.awake import Awake
-from node.catch_up import CatchUpThrottle
-from node.clock import Clock, SystemClock
-from node.compactor import Compactor, CompactorSettings
-from node.config import NodeConfig, secret_of
+from milena.disk.os_files import OsFiles
+from milena.model.errors import StartupError
+from node.config.kinds import Address
+from node.config.options import NodeConfig, secret_of
 from node.consumers.keeper import ConsumerKeeper
 from node.consumers.tails import TAIL
 from node.consumers.wire import RETURNED
-from node.controller import Controller, ControllerSettings
-from node.discovery import VOTERS, VoterDirectory, find_voters
-from node.fetch_server import FetchServer
-from node.fetch_wire import FETCH, FETCH_WAKE
-from node.fetcher import FetcherSettings, LeaderFetcher, ReplicaFetchers
+from node.control.broker_heartbeats import HEARTBEAT
+from node.control.controller import Controller, ControllerSettings
+from node.control.membership import Identity, Membership
 from node.groups.offset_expiry import MINUTE_MS, ExpirySettings
 from node.groups.parts import Groups
-from node.health import HealthService
-from node.heartbeats import HEARTBEAT
-from node.isr_proposals import IsrProposer
-from node.membership import Identity, Membership
-from node.metadata import MetadataMachine, MetadataStore
-from node.metrics import NodeCounts, NodeMetrics, ReplicaSample
-from node.option_kinds import Address
-from node.partition_runner import PartitionRunner, RunnerContext
-from node.peer import PeerClient, PeerListener, PeerServer
-from node.peer_codec import Channel
-from node.produce import PRODUCE, ProduceService
-from node.producers import SEQUENCES, ProducerService
-from node.reads import READ, ReadService
-from node.reassignments import MOVES, ReassignmentService
-from node.record_deletion import DELETE_RECORDS, DeletionService
+from node.metadata.discovery import VOTERS, VoterDirectory, find_voters
+from node.metadata.store import MetadataMachine, MetadataStore
+from node.metrics.counts import NodeCounts
+from node.metrics.exposition import NodeMetrics, ReplicaSample
+from node.peers.codec import Channel
+from node.peers.port import PeerClient, PeerListener, PeerServer
+from node.process import descriptors, memory
+from node.process.awake import Awake
+from node.process.clock import Clock, SystemClock
+from node.process.tls import api_tls, peer_tls, watches_of
 from node.records import RecordsService
-from node.replicas import LocalReplicas
-from node.replication.leader import IsrProposal
-from node.scrubber import CopyGiver, Scrubber, ScrubSettings
-from node.tls import api_tls, peer_tls, watches_of
+from node.replica.compactor import Compactor, CompactorSettings
+from node.replica.leader import IsrProposal
+from node.replica.runner import PartitionRunner, RunnerContext
+from node.replica.scrubber import CopyGiver, Scrubber, ScrubSettings
+from node.replication.catch_up import CatchUpThrottle
+from node.replication.fetch_server import FetchServer
+from node.replication.fetch_wire import FETCH, FETCH_WAKE
+from node.replication.fetcher import FetcherSettings, LeaderFetcher, ReplicaFetchers
+from node.replication.isr_proposals import IsrProposer
+from node.replication.local_replicas import LocalReplicas
+from node.services.admin import AdminService, TopicDefaults
+from node.services.health import HealthService
+from node.services.produce import PRODUCE, ProduceService
+from node.services.producers import SEQUENCES, ProducerService
+from node.services.reads import READ, ReadService
+from node.services.reassignments import MOVES, ReassignmentService
+from node.services.record_deletion import DELETE_RECORDS, DeletionService
 from raft_meta.consensus.frames import PeerIdentity
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.consensus.raft_quorum import QuorumConfig, RaftQuorum
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.image import Image
-from storage.data_directory import DataDirectory
-from storage.errors import StartupError
-from storage.os_files import OsFiles
+from storage.replica.data_directory import DataDirectory
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from milena.client import Client
 from milena.clock import SystemClock
-from milena.cluster_view import TopicView
+from milena.cluster.view import TopicView
 from milena.errors import ClientError, TargetNotFoundError
-from milena.patience import Patience
+from milena.reading.patience import Patience
 from milena.records import StartAt, TimestampMs
 from spark_ext.errors import OptionError
 from spark_ext.options import ReadOptions, WriteOptions

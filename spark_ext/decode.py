@@ -12,10 +12,16 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from milena.model.batch import (
+    BatchHeader,
+    Headers,
+    RecordColumns,
+    decode_columns,
+    iterate_headers,
+)
+from milena.model.types import TimestampType
 from milena.records import FetchedChunk
 from spark_ext.row_schema import ARROW_HEADERS_ITEM, Column, Projection
-from storage.batch import BatchHeader, Headers, RecordColumns, decode_columns, iterate_headers
-from storage.types import TimestampType
 
 RECORDS_PER_ARROW_BATCH = 10_000
 BYTES_PER_ARROW_BATCH = 16 << 20

@@ -11,7 +11,7 @@
 The first three are raised on the driver, before a task starts.
 """
 
-from storage.errors import MilenaError
+from milena.model.errors import MilenaError
 
 
 class SparkError(MilenaError):

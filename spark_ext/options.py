@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from milena.model.types import Codec
 from spark_ext.bounds import (
     Bound,
     Edge,
@@ -27,7 +28,6 @@ from spark_ext.selection import (
     parse_subscribe,
     parse_subscribe_pattern,
 )
-from storage.types import Codec
 
 TARGET_RECORDS_PER_TASK = 1_000_000
 """A Python task costs Spark 60-80 ms of CPU, as much as 100,000 records: at this size it is a tenth."""

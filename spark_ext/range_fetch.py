@@ -12,9 +12,9 @@ from itertools import islice
 
 from milena.client import Client
 from milena.clock import SystemClock
-from milena.cluster_view import TopicView
+from milena.cluster.view import TopicView
 from milena.errors import ClientError, TargetNotFoundError, UnreadableOffsetError
-from milena.patience import Patience
+from milena.reading.patience import Patience
 from milena.records import FetchedChunk
 from spark_ext.errors import DataLossError, StalledReadError
 from spark_ext.options import Fetching

@@ -11,7 +11,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from milena.loop_thread import LoopThread
+from milena.blocking.loop_thread import LoopThread
 from milena.records import FetchedChunk
 from spark_ext.decode import ArrowRows
 from spark_ext.options import Fetching

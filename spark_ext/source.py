@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from milena.model.errors import MilenaError
 from spark_ext.errors import OptionError
 from spark_ext.options import ReadOptions, parse_read_options, parse_write_options
-from storage.errors import MilenaError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,9 +19,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from milena.model.batch import Headers
 from spark_ext.errors import RowSchemaError
 from spark_ext.options import WriteOptions
-from storage.batch import Headers
 
 _BYTES: tuple[type[DataType], ...] = (BinaryType, StringType)
 _US_PER_MS = 1000

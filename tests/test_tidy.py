@@ -19,13 +19,22 @@ PACKAGES = (
     "loadtest",
 )
 
-CORES = ("storage", "raft_meta/machine", "node/replication")
+CORES = ("storage", "raft_meta/machine", "milena/disk")
 """Decide without doing: no loop, no clock, no chance, no sockets."""
 
 CORE_FILES = (
-    "node/sessions.py",
-    "node/record_batches.py",
-    "node/fetch_wire.py",
+    "milena/model/batch.py",
+    "milena/model/codecs.py",
+    "milena/model/columns.py",
+    "milena/model/errors.py",
+    "milena/model/partitioner.py",
+    "milena/model/types.py",
+    "node/replica/follower.py",
+    "node/replica/leader.py",
+    "node/replication/throttle.py",
+    "node/control/broker_sessions.py",
+    "node/services/record_batches.py",
+    "node/replication/fetch_wire.py",
     "node/groups/assignors.py",
     "node/groups/descriptions.py",
     "node/groups/member_rules.py",
@@ -36,20 +45,20 @@ CORE_FILES = (
     "node/groups/subscriptions.py",
     "node/groups/topic_patterns.py",
     "node/groups/wire.py",
-    "milena/batching.py",
-    "milena/consumer_hand.py",
-    "milena/consumer_membership.py",
-    "milena/consumer_options.py",
-    "milena/consumer_share.py",
-    "milena/group_views.py",
-    "milena/partitioner.py",
-    "milena/placement.py",
-    "milena/producer_options.py",
-    "milena/record_checks.py",
-    "milena/retry.py",
-    "milena/routing.py",
-    "milena/sequences.py",
-    "milena/serializers.py",
+    "milena/producing/batching.py",
+    "milena/consuming/hand.py",
+    "milena/consuming/membership.py",
+    "milena/consuming/options.py",
+    "milena/consuming/share.py",
+    "milena/cluster/group_views.py",
+    "milena/producing/partitioner.py",
+    "milena/producing/placement.py",
+    "milena/producing/options.py",
+    "milena/producing/record_checks.py",
+    "milena/producing/retry.py",
+    "milena/cluster/routing.py",
+    "milena/producing/sequences.py",
+    "milena/producing/serializers.py",
     "spark_ext/bounds.py",
     "spark_ext/decode.py",
     "spark_ext/options.py",
@@ -63,9 +72,9 @@ ALLOWED = {
     # Placement is handed its random source and names the type.
     ("raft_meta/machine/placement.py", "random"),
     # So are the waits between a producer's attempts.
-    ("milena/retry.py", "random"),
+    ("milena/producing/retry.py", "random"),
 }
-OS_FILES = {"storage/os_files.py", "storage/cached_reads.py"}
+OS_FILES = {"milena/disk/os_files.py", "milena/disk/cached_reads.py"}
 ENTRY_POINTS = {
     "node.cli",
     "node.__main__",
@@ -78,7 +87,7 @@ ENTRY_POINTS = {
     "loadtest.bench.many_partitions",
     "loadtest.bench.spark_read",
     "loadtest.locustfile",
-    "node.config_docs",
+    "node.config.docs",
     "spark_ext.jobs.archive",
     "spark_ext.jobs.site_stats",
 }
@@ -117,7 +126,7 @@ def test_cores_decide_and_do_nothing(path: Path) -> None:
     tree = tree_of(path)
     used = {name.split(".")[0] for name in imported(tree)}
     if name_of(path) not in OS_FILES:
-        assert "os" not in used, "the operating system is reached through storage.files"
+        assert "os" not in used, "the operating system is reached through milena.disk.files"
         found = {
             module for module in used & FORBIDDEN_IN_CORES if (name_of(path), module) not in ALLOWED
         }

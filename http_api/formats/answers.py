@@ -12,9 +12,9 @@ from http_api.media import (
     RecordFormat,
     RecordsType,
 )
-from http_api.ports import FetchResult
-from storage.batch import iterate_batches, iterate_headers
-from storage.errors import CorruptBatchError, NotAcceptableError
+from milena.model.batch import iterate_batches, iterate_headers
+from milena.model.errors import CorruptBatchError, NotAcceptableError
+from milena.model.requests import FetchResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

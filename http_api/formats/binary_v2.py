@@ -7,8 +7,8 @@ from typing import Any
 from http_api.formats.envelope import Column, decode_base64, decode_envelope
 from http_api.formats.rows import RowWriter
 from http_api.formats.selection import Selection
-from http_api.ports import Records
-from http_api.turns import Steps, at_once
+from milena.model.requests import Records
+from milena.model.turns import Steps, at_once
 
 
 def decode(body: bytes, *, records_max: int) -> Records:

@@ -11,16 +11,16 @@ from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
 from http_api.errors import InvalidFieldError
-from http_api.ports import Records
 from http_api.schemas import json_kind, parse_json, unknown_field
-from http_api.turns import Steps
-from storage.errors import (
+from milena.model.errors import (
     InvalidRecordError,
     MalformedRequestError,
     PartitionNotFoundError,
     RequestTooLargeError,
     UnsupportedSchemaError,
 )
+from milena.model.requests import Records
+from milena.model.turns import Steps
 
 Column = list[bytes | None]
 Header = tuple[str, bytes | None]

@@ -10,7 +10,7 @@ from contextlib import suppress
 import orjson
 
 from http_api.schemas import parse_json
-from storage.errors import MalformedRequestError, MilenaError, RequestTooLargeError
+from milena.model.errors import MalformedRequestError, MilenaError, RequestTooLargeError
 
 _SPACE = b" \t\r\n"
 _SIGN = re.compile(rb'["{}\[\]]')

@@ -13,9 +13,9 @@ import orjson
 from http_api.formats.envelope import Column, decode_envelope
 from http_api.formats.rows import RowWriter
 from http_api.formats.selection import Selection, Slice
-from http_api.ports import Records
-from http_api.turns import Steps, at_once
-from storage.errors import MalformedRequestError
+from milena.model.errors import MalformedRequestError
+from milena.model.requests import Records
+from milena.model.turns import Steps, at_once
 
 # A raw newline never occurs in compact JSON, so that it tells apart the items of one big dump.
 _SEPARATOR = orjson.Fragment(b"\n")

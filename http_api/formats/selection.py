@@ -4,8 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from http_api.ports import FetchResult
-from storage.batch import (
+from milena.model.batch import (
     BatchHeader,
     Headers,
     RecordColumns,
@@ -14,7 +13,8 @@ from storage.batch import (
     offsets_of,
     timestamps_of,
 )
-from storage.errors import CorruptBatchError
+from milena.model.errors import CorruptBatchError
+from milena.model.requests import FetchResult
 
 
 @dataclass(frozen=True, slots=True)

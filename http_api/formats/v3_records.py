@@ -18,10 +18,14 @@ from http_api.formats.envelope import (
     parse_headers,
     parse_timestamp,
 )
-from http_api.ports import Records
 from http_api.schemas import Fields
 from http_api.shapes.v3_records import DATA, RECORD
-from storage.errors import MalformedRequestError, PartitionNotFoundError, UnsupportedSchemaError
+from milena.model.errors import (
+    MalformedRequestError,
+    PartitionNotFoundError,
+    UnsupportedSchemaError,
+)
+from milena.model.requests import Records
 
 _SCHEMA_TYPES = frozenset({"AVRO", "JSONSCHEMA", "PROTOBUF"})
 _SCHEMA_FIELDS = ("subject", "subject_name_strategy", "schema_id", "schema_version", "schema")

@@ -13,7 +13,7 @@ from http_api.native import (
 )
 from http_api.shapes import native, requests
 from http_api.v2.produce import TIMEOUT_MS
-from storage.errors import (
+from milena.model.errors import (
     BrokerNotFoundError,
     FateUnknownError,
     FeatureLevelError,

@@ -11,7 +11,7 @@ from http_api.error_sets import (
 from http_api.errors import InvalidFieldError
 from http_api.native import groups
 from http_api.shapes import groups as shapes
-from storage.errors import (
+from milena.model.errors import (
     GroupChangedError,
     GroupNotEmptyError,
     InvalidConsumerError,

@@ -23,7 +23,7 @@ from http_api.ports import ApiLimits
 from http_api.schemas import Fields, check_count, json_kind
 from http_api.shapes.blocks import text
 from http_api.shapes.groups import COMMIT, COMMIT_ITEM, HEARTBEAT, RESET, TOPIC_PARTITIONS_IN
-from storage.errors import MalformedRequestError
+from milena.model.errors import MalformedRequestError
 
 WAIT_MS = IntegerParam(
     name="timeout_ms",

@@ -15,7 +15,7 @@ from http_api.ports import (
 from http_api.schemas import Fields, json_kind
 from http_api.shapes.blocks import text
 from http_api.shapes.requests import MOVED_PARTITION, MOVES_CONCURRENT_DEFAULT, REASSIGN
-from storage.errors import MalformedRequestError
+from milena.model.errors import MalformedRequestError
 
 TARGETS_MAX = 10_000
 """Partitions that one request may name."""

@@ -8,7 +8,7 @@ from http_api.shapes import groups as shapes
 from http_api.shapes import v2
 from http_api.v2 import consumer_offsets, consumer_records, consumers
 from http_api.v2.fetch import FOLLOW
-from storage import errors as e
+from milena.model import errors as e
 
 _CONSUMER = "/consumers/{group}/instances/{instance}"
 _DONE = (Answer(status=204, description="It is so"),)

@@ -18,7 +18,7 @@ from http_api.schemas import Fields, check_count, integer_text
 from http_api.shapes.blocks import text
 from http_api.shapes.groups import CONSUMER_COMMIT, CONSUMER_COMMIT_ITEM
 from http_api.v2.consumers import parse_partitions, place
-from storage.errors import MalformedRequestError
+from milena.model.errors import MalformedRequestError
 
 TOPIC = text_param("topic", "only this topic", text(minLength=1), "orders")
 PARTITION = text_param(

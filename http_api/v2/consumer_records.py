@@ -15,11 +15,11 @@ from http_api.formats.selection import Selection, select
 from http_api.group_ports import Delivered, Delivery
 from http_api.media import RecordFormat, StreamFraming, consumer_records_type, stream_type
 from http_api.params import IntegerParam
-from http_api.ports import Doubt, FetchResult
 from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, Retries, stream_answer
 from http_api.v2.consumers import place
 from http_api.v2.fetch import FOLLOW
-from storage.errors import NotLeaderError, UnavailableError
+from milena.model.errors import NotLeaderError, UnavailableError
+from milena.model.requests import Doubt, FetchResult
 
 TIMEOUT = IntegerParam(
     name="timeout",

@@ -18,7 +18,7 @@ from http_api.shapes.groups import (
     TIME_IN,
 )
 from http_api.urls import base_url, path_of
-from storage.errors import InvalidConsumerError, UnsupportedSchemaError
+from milena.model.errors import InvalidConsumerError, UnsupportedSchemaError
 
 FORMATS = ("binary", "json")
 _SCHEMA_FORMATS = ("avro", "jsonschema", "protobuf")

@@ -21,10 +21,11 @@ from http_api.media import (
     NDJSON_TYPE,
     V2_TYPE,
 )
+from http_api.quick import produce as quick_produce
 from http_api.shapes import requests, v2
 from http_api.shapes.blocks import raw_bytes
-from http_api.v2 import fetch, metadata, produce, quick_produce
-from storage import errors as e
+from http_api.v2 import fetch, metadata, produce
+from milena.model import errors as e
 
 _MISSING_ON_TOPIC = 40403
 

@@ -12,12 +12,13 @@ from http_api.formats.envelope import parse_time
 from http_api.lookup import partition_number
 from http_api.media import RecordFormat, StreamFraming, records_type, stream_type
 from http_api.params import ChoiceParam, IntegerParam, Param, ParamPlace, text_param
-from http_api.plain_answer import PlainAnswer
-from http_api.ports import ApiLimits, Doubt, FetchRequest, FetchResult
+from http_api.ports import ApiLimits
+from http_api.quick.plain_answer import PlainAnswer
 from http_api.schemas import integer_text, parse_query
 from http_api.shapes.blocks import text
 from http_api.streams import stream_answer
 from http_api.v2.record_source import RecordSource, last_event_offset
+from milena.model.requests import Doubt, FetchRequest, FetchResult
 
 MISSING_ON_FETCH = 40402
 """The ``error_code`` of a topic that does not exist."""

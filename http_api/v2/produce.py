@@ -19,24 +19,13 @@ from http_api.formats import binary_v2, json_v2
 from http_api.lookup import partition_number
 from http_api.media import RecordFormat, metadata_type, produce_format
 from http_api.params import ChoiceParam, IntegerParam, Param, ParamPlace
-from http_api.plain_answer import PlainAnswer
-from http_api.ports import (
-    Acks,
-    ApiLimits,
-    IdempotencyKey,
-    ProduceRequest,
-    Receipt,
-    Receipts,
-    Records,
-)
+from http_api.ports import ApiLimits
+from http_api.quick.plain_answer import PlainAnswer
 from http_api.schemas import parse_query
 from http_api.shapes.blocks import text
-from http_api.turns import LARGE_BYTES, Steps
-from storage.errors import (
-    MalformedRequestError,
-    MilenaError,
-    UnsupportedMediaTypeError,
-)
+from milena.model.errors import MalformedRequestError, MilenaError, UnsupportedMediaTypeError
+from milena.model.requests import Acks, IdempotencyKey, ProduceRequest, Receipt, Receipts, Records
+from milena.model.turns import LARGE_BYTES, Steps
 
 _KEY_CHARS_MAX = 255
 

@@ -12,10 +12,11 @@ from http_api.formats.framing import frame
 from http_api.formats.rows import RowWriter
 from http_api.formats.selection import select
 from http_api.media import RecordFormat, StreamFraming
-from http_api.ports import Doubt, FetchRequest, FetchResult, Ports
+from http_api.ports import Ports
 from http_api.schemas import integer_text
 from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, RETRY_S_TOTAL, Retries
-from storage.errors import MalformedRequestError, NotLeaderError, UnavailableError
+from milena.model.errors import MalformedRequestError, NotLeaderError, UnavailableError
+from milena.model.requests import Doubt, FetchRequest, FetchResult
 
 _THREAD_BYTES_MIN = 1 << 20
 """A batch above this is written out by another thread."""

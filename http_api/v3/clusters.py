@@ -8,8 +8,8 @@ from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
 from http_api.urls import base_url
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
+from milena.model.errors import BrokerNotFoundError
 from raft_meta.machine.image import Broker
-from storage.errors import BrokerNotFoundError
 
 _BROKER_DIGITS_MAX = 9
 """Broker ids are 32 bits wide."""

@@ -9,8 +9,8 @@ from http_api.lookup import find_topic
 from http_api.schemas import Fields
 from http_api.shapes.requests import CONFIG_CHANGE, CONFIG_CHANGES, CONFIG_VALUE
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
+from milena.model.errors import ConfigNotFoundError
 from raft_meta.machine.configs import ConfigValue, effective
-from storage.errors import ConfigNotFoundError
 
 _SET_SOURCE = "DYNAMIC_TOPIC_CONFIG"
 _DEFAULT_SOURCE = "DEFAULT_CONFIG"

@@ -14,7 +14,7 @@ from http_api.v2.produce import ACKS, TIMEOUT_MS
 from http_api.v3 import clusters, configs, partitions, record_batch, records, topics
 from http_api.v3.group_endpoints import GROUP_ROUTES
 from http_api.v3.rows import CLUSTER, DONE, v3_route
-from storage import errors as e
+from milena.model import errors as e
 
 _TOPIC = f"{CLUSTER}/topics/{{topic}}"
 _PARTITION = f"{_TOPIC}/partitions/{{partition}}"

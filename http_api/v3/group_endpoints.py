@@ -14,7 +14,7 @@ from http_api.shapes import groups as shapes
 from http_api.shapes import v3
 from http_api.v3 import groups
 from http_api.v3.rows import CLUSTER, DONE, v3_route
-from storage.errors import MemberNotFoundError
+from milena.model.errors import MemberNotFoundError
 
 _GROUPS = f"{CLUSTER}/consumer-groups"
 _GROUP = f"{_GROUPS}/{{group}}"

@@ -11,7 +11,7 @@ from http_api.errors import ResourceNotFoundError
 from http_api.group_ports import GroupDescription, GroupOffset, MemberDescription, TopicPartition
 from http_api.native import groups as native
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
-from storage.errors import MemberNotFoundError, PartitionNotFoundError, TopicNotFoundError
+from milena.model.errors import MemberNotFoundError, PartitionNotFoundError, TopicNotFoundError
 
 _AT_ONCE = 32
 """Partitions whose leaders are asked at a time."""

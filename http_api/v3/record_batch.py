@@ -14,7 +14,7 @@ from http_api.call import Call
 from http_api.schemas import Fields
 from http_api.shapes.v3_records import BATCH
 from http_api.v3.receipts import Item, append, item_of, job_of
-from storage.errors import InvalidRecordError, MalformedRequestError
+from milena.model.errors import InvalidRecordError, MalformedRequestError
 
 ENTRIES_MAX = 1000
 _ID = re.compile(r"[0-9A-Za-z_-]{1,80}")

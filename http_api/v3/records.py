@@ -18,7 +18,7 @@ from http_api.formats.json_texts import JsonTexts
 from http_api.formats.v3_records import texts_of
 from http_api.media import JSON_TYPE, check_json_type
 from http_api.v3.receipts import Job, append, append_texts, failure, item_of, job_of
-from storage.errors import MilenaError
+from milena.model.errors import MilenaError
 
 _STEP_BYTES = 128 << 10
 """Of a body that comes in large pieces (a compressed one comes whole), so that it holds nobody up."""

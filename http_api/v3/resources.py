@@ -7,7 +7,7 @@ from aiohttp import web
 from http_api.answers import json_answer
 from http_api.call import Call
 from http_api.urls import base_url, path_of
-from storage.errors import ClusterNotFoundError, NotReadyError
+from milena.model.errors import ClusterNotFoundError, NotReadyError
 
 Resource = dict[str, object]
 

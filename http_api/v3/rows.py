@@ -2,8 +2,8 @@
 
 from http_api.endpoint import Answer, Body, Handler, Route, Tag, route
 from http_api.params import Param
-from storage import errors as e
-from storage.errors import MilenaError
+from milena.model import errors as e
+from milena.model.errors import MilenaError
 
 _TOPIC_MISSING = 40403
 _CLUSTER_ERRORS = (e.ClusterNotFoundError, e.NotReadyError)

@@ -13,8 +13,8 @@ from http_api.ports import NewTopic
 from http_api.schemas import Fields, integer_text, json_kind, parse_json
 from http_api.shapes.requests import ASSIGNMENT, NEW_CONFIG, NEW_TOPIC_V3, TOPIC_CHANGE
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
+from milena.model.errors import MalformedRequestError
 from raft_meta.machine.image import Topic
-from storage.errors import MalformedRequestError
 
 
 def topic_resource(links: Links, topic: Topic) -> Resource:

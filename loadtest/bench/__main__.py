@@ -28,9 +28,9 @@ from loadtest.bench.samples import Rounds
 from loadtest.bench.stages import STAGES
 from loadtest.bench.targets import TARGETS, Target, judge
 from loadtest.local_cluster import ClusterError
-from milena import output
+from milena.commands import output
 from milena.errors import ClientError
-from storage.build_kind import build_kind
+from milena.model.build_kind import build_kind
 
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 

@@ -24,8 +24,8 @@ import click
 
 from loadtest.bench.many_partitions import Measured, Phases
 from loadtest.local_cluster import LocalCluster
-from milena import output
-from milena.admin import AdminClient
+from milena.cluster.admin import AdminClient
+from milena.commands import output
 
 AT_ONCE = 64
 """Calls under way."""

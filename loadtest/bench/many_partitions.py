@@ -22,11 +22,11 @@ import click
 
 from loadtest.bench.process_cpu import tree_cpu_s
 from loadtest.local_cluster import LocalCluster, LocalNode
-from milena import output
-from milena.admin import AdminClient
-from milena.cluster_view import ClusterView
+from milena.cluster.admin import AdminClient
+from milena.cluster.http import Call, HttpSession, json_of
+from milena.cluster.view import ClusterView
+from milena.commands import output
 from milena.errors import AnswerError, ClientError, UnreachableError
-from milena.http import Call, HttpSession, json_of
 
 POLL_S = 0.1
 SETTLE_S = 3.0

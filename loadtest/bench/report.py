@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from loadtest.bench.samples import Quantity, Rounds, Sample, Spread
 from loadtest.bench.targets import Outcome, Target, Verdict
-from milena import output
+from milena.commands import output
 
 Figure = str | int | float | bool | None
 Tree = Figure | Sequence["Tree"] | Mapping[str, "Tree"]

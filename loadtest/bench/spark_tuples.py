@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from milena.model.batch import records_in
 from spark_ext.reading import ChunkStream
 from spark_ext.source import MilenaDataSource, MilenaReader
-from storage.batch import records_in
 
 FORMAT = "milena_tuples"
 

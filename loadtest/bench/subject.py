@@ -9,10 +9,10 @@ from typing import Self
 from loadtest.bench.http_load import Ask, HttpLoad, encode_request
 from loadtest.bench.rounds import Turn
 from loadtest.local_cluster import LocalCluster, LocalNode
-from milena.admin import AdminClient
-from milena.http import HttpSession
-from storage.batch import encode_batch
-from storage.columns import RecordColumns
+from milena.cluster.admin import AdminClient
+from milena.cluster.http import HttpSession
+from milena.model.batch import encode_batch
+from milena.model.columns import RecordColumns
 
 JSON_TYPE = "application/vnd.kafka.json.v2+json"
 BATCH_TYPE = "application/vnd.milena.batch"

@@ -10,14 +10,14 @@ import click
 from milena.client import Client
 from milena.commands.consume_following import check_member, print_following
 from milena.commands.consume_options import ConsumeOptions
+from milena.commands.formats import Format, Layout
 from milena.commands.options import moment, separator
+from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import NoSuchPartitionError, Target
-from milena.formats import Format, Layout
-from milena.read_cursor import OnOutOfRange
-from milena.reader import FETCH_BYTES, PREFETCH_CHUNKS, PartitionReader
+from milena.reading.cursor import OnOutOfRange
+from milena.reading.reader import FETCH_BYTES, PREFETCH_CHUNKS, PartitionReader
+from milena.reading.topic_order import as_they_come, by_time, one_after_the_other
 from milena.records import ConsumedRecord, LastN, Position, StartAt, TimestampMs
-from milena.standard_streams import DaemonThread, write_all
-from milena.topic_order import as_they_come, by_time, one_after_the_other
 
 HELD_BYTES = 64 << 20
 """What all readers together may hold: with many partitions each fetches less, and less far ahead."""

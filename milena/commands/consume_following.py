@@ -12,8 +12,8 @@ import click
 
 from milena.client import Client
 from milena.commands.consume_options import ConsumeOptions
+from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import EXIT_INTERRUPTED
-from milena.standard_streams import DaemonThread, write_all
 
 RECORDS_AT_ONCE = 2_000
 """What is printed before a member of a group may commit it, or give partitions back."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from milena.formats import Layout
-from milena.read_cursor import OnOutOfRange
+from milena.commands.formats import Layout
+from milena.reading.cursor import OnOutOfRange
 from milena.records import Position
 
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import click
 
-from milena import group_output, output
-from milena.admin import AdminClient
+from milena.cluster.admin import AdminClient
+from milena.cluster.group_admin import PartitionLag
+from milena.cluster.group_views import GroupView
+from milena.commands import group_output, output
 from milena.commands.options import confirm, moment
 from milena.commands.target import Target
-from milena.group_admin import PartitionLag
-from milena.group_views import GroupView
 from milena.records import Position, StartAt, TimestampMs
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from milena import output
+from milena.commands import output
 from milena.commands.target import Target
 
 

@@ -6,8 +6,8 @@ import sys
 import click
 
 from milena.clock import SystemClock
-from milena.lines import parse_separator
-from milena.times import parse_moment
+from milena.commands.lines import parse_separator
+from milena.commands.times import parse_moment
 
 
 def separator(ctx: click.Context, parameter: click.Parameter, text: str | None) -> bytes | None:

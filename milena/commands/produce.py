@@ -11,10 +11,14 @@ from typing import Literal
 import click
 from tqdm import tqdm
 
-from milena import output
 from milena.client import Client
 from milena.clock import SystemClock
+from milena.commands import output
+from milena.commands.line_producer import LineOptions, LineProducer
+from milena.commands.line_source import STANDARD_INPUT, BadSourceError, LineSource
+from milena.commands.lines import LineRule
 from milena.commands.options import separator
+from milena.commands.produce_tally import Tally, counted
 from milena.commands.target import (
     EXIT_INTERRUPTED,
     EXIT_REFUSED,
@@ -23,11 +27,7 @@ from milena.commands.target import (
     exit_code,
 )
 from milena.errors import TargetNotFoundError
-from milena.line_producer import LineOptions, LineProducer
-from milena.line_source import STANDARD_INPUT, BadSourceError, LineSource
-from milena.lines import LineRule
-from milena.produce_tally import Tally, counted
-from milena.producer_options import COMPRESSIONS, ProducerKeywords, ProducerOptions
+from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
 
 _DEFAULTS = ProducerOptions()
 _ACKS: dict[str, Literal["all", 1, 0]] = {"all": "all", "1": 1, "0": 0}

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 import click
 from tqdm import tqdm
 
-from milena import output
-from milena.admin import AdminClient
 from milena.clock import SystemClock
+from milena.cluster.admin import AdminClient
+from milena.cluster.moves import Move, PlannedMove
+from milena.commands import output
 from milena.commands.options import byte_rate
 from milena.commands.target import EXIT_REFUSED, Target
 from milena.errors import AnswerError, UnreachableError
 from milena.fields import Json
-from milena.moves import Move, PlannedMove
 
 POLL_MS = 500
 PATIENCE_MS = 60_000

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import click
 
-from milena.admin import AdminClient
 from milena.client import Client
+from milena.cluster.admin import AdminClient
 from milena.errors import (
     ClientError,
     TargetExistsError,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import click
 
-from milena import output
-from milena.admin import AdminClient, OffsetRange
-from milena.cluster_view import TopicView
+from milena.cluster.admin import AdminClient, OffsetRange
+from milena.cluster.view import TopicView
+from milena.commands import output
 from milena.commands.options import confirm, moment
 from milena.commands.target import NoSuchPartitionError, Target
 from milena.errors import TargetExistsError

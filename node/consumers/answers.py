@@ -2,11 +2,11 @@
 
 import logging
 
+from milena.model.errors import MilenaError
 from node.consumers import wire
 from node.consumers.session import ConsumerSession
-from node.peer import PeerClient
-from node.peer_codec import bool_field
-from storage.errors import MilenaError
+from node.peers.codec import bool_field
+from node.peers.port import PeerClient
 
 logger = logging.getLogger(__name__)
 

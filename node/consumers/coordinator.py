@@ -7,8 +7,8 @@ its group. Handlers run under ``CoordinatorCalls``, which see to it that this no
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from http_api.ports import Doubt, FetchRequest, FetchResult
-from node.clock import Clock
+from milena.model.errors import ConsumerExistsError, ConsumerNotFoundError
+from milena.model.requests import Doubt, FetchRequest, FetchResult
 from node.consumers import lookup, wire
 from node.consumers.answers import Answers
 from node.consumers.idle import IdleClocks
@@ -19,9 +19,9 @@ from node.consumers.store import ConsumerStore
 from node.consumers.subscription_calls import SubscriptionCalls
 from node.consumers.tails import Tails
 from node.groups.coordinator_calls import CoordinatorCalls, Reply
-from node.metadata import MetadataStore
-from node.peer import PeerClient
-from node.peer_codec import (
+from node.metadata.store import MetadataStore
+from node.metadata.topic_partitions import partitions_field
+from node.peers.codec import (
     Fields,
     bool_field,
     int_field,
@@ -29,9 +29,9 @@ from node.peer_codec import (
     optional_int_field,
     str_field,
 )
-from node.topic_partitions import partitions_field
+from node.peers.port import PeerClient
+from node.process.clock import Clock
 from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsumer, Topic
-from storage.errors import ConsumerExistsError, ConsumerNotFoundError
 
 
 class ConsumerCoordinator:

@@ -7,9 +7,9 @@ record that is larger than what a client allows never stops it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.batch import decode_columns, iterate_batches, offsets_of
-from storage.columns import RecordColumns
-from storage.errors import CorruptBatchError
+from milena.model.batch import decode_columns, iterate_batches, offsets_of
+from milena.model.columns import RecordColumns
+from milena.model.errors import CorruptBatchError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

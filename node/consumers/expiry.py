@@ -8,14 +8,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from node.clock import Clock
+from milena.model.errors import MilenaError
 from node.consumers.coordinator import ConsumerCoordinator
 from node.consumers.idle import IdleClocks
 from node.groups.coordinator_calls import CoordinatorCalls
-from node.metadata import MetadataStore
+from node.metadata.store import MetadataStore
+from node.process.clock import Clock
 from raft_meta.machine.coordinators import Coordinators
 from raft_meta.machine.image import Broker, ConsumerKey, Image, RestConsumer
-from storage.errors import MilenaError
 
 if TYPE_CHECKING:
     from immutables import Map

@@ -2,17 +2,17 @@
 
 from collections.abc import Awaitable, Callable
 
-from http_api.ports import Doubt, FetchRequest, FetchResult
-from node.clock import Clock
+from milena.model.requests import Doubt, FetchRequest, FetchResult
 from node.consumers.coordinator import ConsumerCoordinator
 from node.consumers.expiry import ConsumerExpiry
 from node.consumers.idle import IdleClocks
 from node.consumers.service import ConsumersService
 from node.consumers.tails import Tails
 from node.groups.parts import Groups
-from node.metadata import MetadataStore
-from node.peer import PeerClient
-from node.replicas import LocalReplicas
+from node.metadata.store import MetadataStore
+from node.peers.port import PeerClient
+from node.process.clock import Clock
+from node.replication.local_replicas import LocalReplicas
 from raft_meta.machine.image import Image, PartitionSet, Topic
 
 

@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from immutables import Map
 
 from http_api.group_ports import GroupOffset, OffsetToCommit, TopicPartition
-from node.metadata import MetadataStore
-from node.record_batches import check_partition
+from milena.model.errors import ConsumerNotFoundError
+from node.metadata.lookup import check_partition
+from node.metadata.store import MetadataStore
 from raft_meta.machine.commands import OffsetCommit
 from raft_meta.machine.image import (
     CommittedOffset,
@@ -16,7 +17,6 @@ from raft_meta.machine.image import (
     RestConsumer,
     Topic,
 )
-from storage.errors import ConsumerNotFoundError
 
 _NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
 

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from http_api.group_ports import Reset, Seek
-from http_api.ports import FetchRequest, FetchResult
+from milena.model.errors import MilenaError, OffsetOutOfRangeError, PartitionNotFoundError
+from milena.model.requests import FetchRequest, FetchResult
 from node.consumers.cursor import Cursor, Mark
 from node.consumers.session_commits import SessionCommits
 from node.consumers.view import ConsumerView
 from raft_meta.machine.image import PartitionKey
-from storage.errors import MilenaError, OffsetOutOfRangeError, PartitionNotFoundError
 
 if TYPE_CHECKING:
     from immutables import Map

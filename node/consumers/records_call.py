@@ -6,20 +6,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from http_api.group_ports import Delivered, Delivery
-from http_api.ports import Doubt, FetchResult
-from node.clock import Clock
-from node.consumers.delivery import Cut, Room, cut
-from node.consumers.places import PARALLEL
-from node.consumers.session import ConsumerSession
-from node.consumers.tails import Tails, Waiter
-from raft_meta.machine.image import PartitionKey
-from storage.errors import (
+from milena.model.errors import (
     FateUnknownError,
     MilenaError,
     OffsetOutOfRangeError,
     ReplicaDamagedError,
     SubscriptionConflictError,
 )
+from milena.model.requests import Doubt, FetchResult
+from node.consumers.delivery import Cut, Room, cut
+from node.consumers.places import PARALLEL
+from node.consumers.session import ConsumerSession
+from node.consumers.tails import Tails, Waiter
+from node.process.clock import Clock
+from raft_meta.machine.image import PartitionKey
 
 logger = logging.getLogger(__name__)
 

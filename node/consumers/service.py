@@ -14,22 +14,7 @@ from http_api.group_ports import (
     Seek,
     TopicPartition,
 )
-from node.clock import Clock
-from node.consumers import lookup, wire
-from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, CoordinatorCalls, Repeat
-from node.metadata import MetadataStore
-from node.peer_codec import (
-    Buffer,
-    Fields,
-    map_list_field,
-    optional_str_field,
-    str_field,
-    str_list_field,
-)
-from node.topic_partitions import pack_partitions, partitions_field
-from raft_meta.machine import group_rules
-from raft_meta.machine.image import ConsumerKey, Image
-from storage.errors import (
+from milena.model.errors import (
     FateUnknownError,
     InvalidConsumerError,
     MalformedRequestError,
@@ -37,6 +22,21 @@ from storage.errors import (
     NotCoordinatorError,
     SubscriptionConflictError,
 )
+from node.consumers import lookup, wire
+from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, CoordinatorCalls, Repeat
+from node.metadata.store import MetadataStore
+from node.metadata.topic_partitions import pack_partitions, partitions_field
+from node.peers.codec import (
+    Buffer,
+    Fields,
+    map_list_field,
+    optional_str_field,
+    str_field,
+    str_list_field,
+)
+from node.process.clock import Clock
+from raft_meta.machine import group_rules
+from raft_meta.machine.image import ConsumerKey, Image
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from immutables import Map
 
+from milena.model.errors import MilenaError, NotCoordinatorError, SubscriptionConflictError
 from node.consumers.cursor import Cursor, Mark
 from node.consumers.places import Places
 from node.consumers.session_commits import SessionCommits
 from node.consumers.session_tools import SessionTools
 from node.consumers.view import ConsumerView
 from raft_meta.machine.image import CommittedOffset, PartitionKey, RestConsumer
-from storage.errors import MilenaError, NotCoordinatorError, SubscriptionConflictError
 
 if TYPE_CHECKING:
     from node.consumers.tails import Waiter

@@ -4,13 +4,13 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
+from milena.model.errors import MilenaError, StaleMemberEpochError
 from node.consumers.cursor import Cursor, Mark
 from node.consumers.session_tools import SessionTools
 from node.consumers.view import ConsumerView
 from raft_meta.machine import partition_sets
 from raft_meta.machine.commands import GroupCommit, OffsetCommit
 from raft_meta.machine.image import PartitionKey, PartitionSet
-from storage.errors import MilenaError, StaleMemberEpochError
 
 logger = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING
 
-from http_api.ports import FetchRequest, FetchResult
-from node.clock import Clock
+from milena.model.errors import MilenaError, TooManyRequestsError
+from milena.model.requests import FetchRequest, FetchResult
 from node.consumers import lookup
 from node.consumers.idle import IdleClocks
 from node.consumers.session import ConsumerSession
 from node.consumers.session_tools import Commits, Memberships, SessionTools
-from node.metadata import MetadataStore
+from node.metadata.store import MetadataStore
+from node.process.clock import Clock
 from raft_meta.machine.image import Broker, ConsumerKey, Group, Image, PartitionSet
-from storage.errors import MilenaError, TooManyRequestsError
 
 if TYPE_CHECKING:
     from immutables import Map

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Protocol
 
-from http_api.ports import FetchRequest, FetchResult
-from node.clock import Clock
+from milena.model.requests import FetchRequest, FetchResult
+from node.process.clock import Clock
 from raft_meta.machine.commands import GroupCommit
 from raft_meta.machine.image import Image
 

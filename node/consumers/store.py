@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from node.metadata import MetadataStore
+from node.metadata.store import MetadataStore
 from raft_meta.machine import group_rules
 from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
 from raft_meta.machine.image import RestConsumer

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from milena.model.errors import InvalidRequestError, LimitReachedError, SubscriptionConflictError
 from node.consumers import lookup, wire
 from node.consumers.answers import Answers
 from node.consumers.session import ConsumerSession
@@ -11,12 +12,11 @@ from node.consumers.session_tools import Memberships
 from node.consumers.store import ConsumerStore
 from node.groups.coordinator_calls import Reply
 from node.groups.rest_members import member_of
-from node.metadata import MetadataStore
-from node.peer_codec import Fields, int_field, optional_str_field, str_list_field
-from node.topic_partitions import pack_partitions, partitions_field
+from node.metadata.store import MetadataStore
+from node.metadata.topic_partitions import pack_partitions, partitions_field
+from node.peers.codec import Fields, int_field, optional_str_field, str_list_field
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Image, RestConsumer, Topic
-from storage.errors import InvalidRequestError, LimitReachedError, SubscriptionConflictError
 
 SHARING_MS = 500
 """How long a subscription waits until what it reads is its own."""

@@ -9,15 +9,15 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from node.clock import Clock
-from node.metadata import MetadataStore
-from node.partition_runner import PartitionRunner, ReplicaRole
-from node.peer import PeerClient
-from node.peer_codec import Fields, int_field, str_field
-from node.replicas import LocalReplicas
+from milena.disk.files import Buffer
+from milena.model.errors import MilenaError, NoLeaderError, NotLeaderError
+from node.metadata.store import MetadataStore
+from node.peers.codec import Fields, int_field, str_field
+from node.peers.port import PeerClient
+from node.process.clock import Clock
+from node.replica.runner import PartitionRunner, ReplicaRole
+from node.replication.local_replicas import LocalReplicas
 from raft_meta.machine.image import Image, Partition, PartitionKey
-from storage.errors import MilenaError, NoLeaderError, NotLeaderError
-from storage.files import Buffer
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from milena.model.errors import ConsumerNotFoundError
 from node.groups.rest_members import assignment_of, member_of
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import (
@@ -11,7 +12,6 @@ from raft_meta.machine.image import (
     PartitionKey,
     RestConsumer,
 )
-from storage.errors import ConsumerNotFoundError
 
 
 class ConsumerView:

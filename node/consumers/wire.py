@@ -9,7 +9,8 @@ from http_api.group_ports import (
     Reset,
     Seek,
 )
-from node.peer_codec import (
+from milena.model.errors import MalformedRequestError
+from node.peers.codec import (
     Buffer,
     Fields,
     bool_field,
@@ -20,7 +21,6 @@ from node.peer_codec import (
     str_field,
 )
 from raft_meta.machine.image import ConsumerKey
-from storage.errors import MalformedRequestError
 
 CREATE = "consumer_create"
 DELETE = "consumer_delete"

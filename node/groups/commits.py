@@ -8,17 +8,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from node.groups.group_counts import GroupCounts
-from node.metadata import MetadataStore
-from raft_meta.machine import codec, group_rules, offsets
-from raft_meta.machine.commands import CommitOffsets, GroupCommit
-from storage.errors import (
+from milena.model.errors import (
     DrainingError,
     MilenaError,
     NotCoordinatorError,
     StaleBrokerEpochError,
     TooManyRequestsError,
 )
+from node.metadata.store import MetadataStore
+from node.metrics.counts import GroupCounts
+from raft_meta.machine import codec, group_rules, offsets
+from raft_meta.machine.commands import CommitOffsets, GroupCommit
 
 PROPOSE_TIMEOUT_MS = 5_000
 COMMAND_BYTES_MAX = 640 << 10

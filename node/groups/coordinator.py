@@ -13,19 +13,19 @@ from concurrent.futures import Executor
 
 from immutables import Map
 
-from node.clock import Clock
+from milena.model.errors import NotCoordinatorError
+from milena.model.types import MonotonicMs
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.desk import GroupDesk
 from node.groups.desk_context import DeskContext
-from node.groups.group_counts import GroupCounts
 from node.groups.rest_members import RestMembers
 from node.groups.sessions import NEVER
 from node.groups.subscriptions import Subscriptions
-from node.metadata import MetadataStore
+from node.metadata.store import MetadataStore
+from node.metrics.counts import GroupCounts
+from node.process.clock import Clock
 from raft_meta.machine.coordinators import Coordinators
 from raft_meta.machine.image import Broker, Group, Image, Partition, PartitionKey, Topic
-from storage.errors import NotCoordinatorError
-from storage.types import MonotonicMs
 
 TICK_MS = 100
 RESTING_TICK_MS = 500

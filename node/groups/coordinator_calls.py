@@ -22,13 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum, unique
 from typing import TypeAlias
 
-from node.clock import Clock
-from node.metadata import MetadataStore
-from node.peer import PeerClient, PeerServer, PeerUnreachableError
-from node.peer_codec import Buffer, Fields, str_field
-from raft_meta.machine.coordinators import coordinator_of
-from raft_meta.machine.image import Image
-from storage.errors import (
+from milena.model.errors import (
     DrainingError,
     FateUnknownError,
     FeatureLevelError,
@@ -37,6 +31,12 @@ from storage.errors import (
     NotCoordinatorError,
     NotReadyError,
 )
+from node.metadata.store import MetadataStore
+from node.peers.codec import Buffer, Fields, str_field
+from node.peers.port import PeerClient, PeerServer, PeerUnreachableError
+from node.process.clock import Clock
+from raft_meta.machine.coordinators import coordinator_of
+from raft_meta.machine.image import Image
 
 COORDINATOR_WAIT_MS = 5_000
 """How long a call waits for somebody who coordinates the group: a broker is fenced within about two seconds, and its

@@ -10,6 +10,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from milena.model.errors import (
+    FateUnknownError,
+    InvalidRequestError,
+    LimitReachedError,
+    MilenaError,
+    NotCoordinatorError,
+)
+from milena.model.types import MonotonicMs
 from node.groups.desk_context import DeskContext
 from node.groups.next_states import NextStates
 from node.groups.rebalance import Change, Join, Leave
@@ -18,14 +26,6 @@ from node.groups.sessions import GroupSessions
 from node.groups.waiting import WaitingMembers
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Group, GroupMember, PartitionKey
-from storage.errors import (
-    FateUnknownError,
-    InvalidRequestError,
-    LimitReachedError,
-    MilenaError,
-    NotCoordinatorError,
-)
-from storage.types import MonotonicMs
 
 logger = logging.getLogger(__name__)
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from node.clock import Clock
-from node.groups.group_counts import GroupCounts
+from milena.model.types import MonotonicMs
 from node.groups.rest_members import RestMembers
 from node.groups.subscriptions import Subscriptions
-from node.metadata import MetadataStore
-from storage.types import MonotonicMs
+from node.metadata.store import MetadataStore
+from node.metrics.counts import GroupCounts
+from node.process.clock import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

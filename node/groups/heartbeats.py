@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from http_api.group_ports import Heartbeat, HeartbeatAnswer
-from node.clock import Clock
-from node.groups.coordinator import GroupCoordinator
-from node.groups.desk import GroupDesk
-from node.groups.group_counts import GroupCounts
-from node.groups.member_rules import check_subscription, newcomer
-from node.groups.names import TopicNames
-from node.groups.rebalance import Change, Join, Leave, Release, effective, waited_for
-from raft_meta.machine import group_rules
-from raft_meta.machine.image import Group, GroupMember
-from storage.errors import (
+from milena.model.errors import (
     GroupLimitError,
     InvalidConsumerError,
     MemberNotFoundError,
     MilenaError,
     StaleMemberEpochError,
 )
+from node.groups.coordinator import GroupCoordinator
+from node.groups.desk import GroupDesk
+from node.groups.member_rules import check_subscription, newcomer
+from node.groups.names import TopicNames
+from node.groups.rebalance import Change, Join, Leave, Release, effective, waited_for
+from node.metrics.counts import GroupCounts
+from node.process.clock import Clock
+from raft_meta.machine import group_rules
+from raft_meta.machine.image import Group, GroupMember
 
 JOIN = 0
 LEAVE = -1

@@ -1,12 +1,12 @@
 """What one member may ask for, judged before it meets what others ask for. Pure."""
 
+from milena.model.errors import InvalidConsumerError
 from node.groups import assignors
 from node.groups.rebalance import NO_EPOCH
 from node.groups.topic_patterns import TopicPattern
 from raft_meta.machine import group_rules, partition_sets
 from raft_meta.machine.image import GroupMember
 from raft_meta.machine.topics import check_name
-from storage.errors import InvalidConsumerError
 
 SESSION_MS = 45_000
 SESSION_MS_MIN = 1_000

@@ -9,13 +9,13 @@ import functools
 import logging
 from collections.abc import Sequence
 
+from milena.model.errors import FencedError, GroupChangedError, NotCoordinatorError
 from node.groups.desk_context import DeskContext
 from node.groups.rebalance import Change, Leave, NextState, Release, next_state
 from node.groups.subscriptions import Subscriptions
 from node.groups.waiting import WaitingMembers
 from raft_meta.machine.commands import AlterGroup
 from raft_meta.machine.image import Group, Image
-from storage.errors import FencedError, GroupChangedError, NotCoordinatorError
 
 logger = logging.getLogger(__name__)
 

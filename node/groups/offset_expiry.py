@@ -8,14 +8,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from node.clock import Clock
+from milena.model.errors import MilenaError
+from milena.model.types import WallMs
 from node.groups.coordinator_calls import CoordinatorCalls
-from node.groups.group_counts import GroupCounts
-from node.metadata import MetadataStore
+from node.metadata.store import MetadataStore
+from node.metrics.counts import GroupCounts
+from node.process.clock import Clock
 from raft_meta.machine.commands import ExpireOffsets, GroupExpiry
 from raft_meta.machine.image import Group, Image
-from storage.errors import MilenaError
-from storage.types import WallMs
 
 logger = logging.getLogger(__name__)
 

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from node.clock import Clock
 from node.groups.commits import GroupCommits
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
-from node.groups.group_counts import GroupCounts
 from node.groups.heartbeats import Heartbeats
 from node.groups.names import TopicNames
 from node.groups.offset_expiry import ExpirySettings, OffsetExpiry
 from node.groups.service import Fetch, GetTopic, GroupService
-from node.metadata import MetadataStore
-from node.peer import PeerClient
+from node.metadata.store import MetadataStore
+from node.metrics.counts import GroupCounts
+from node.peers.port import PeerClient
+from node.process.clock import Clock
 from raft_meta.machine.image import Image
 
 

@@ -22,11 +22,11 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import Protocol
 
+from milena.model.errors import InvalidConsumerError
 from node.groups.member_rules import check_subscription, newcomer
 from node.groups.rebalance import Change, Join, Leave, effective
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import GroupMember, Image, PartitionSet
-from storage.errors import InvalidConsumerError
 
 
 class RestMembers(Protocol):

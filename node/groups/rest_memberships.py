@@ -8,12 +8,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from milena.model.errors import InvalidRequestError, LimitReachedError
 from node.groups.desk_context import DeskContext
 from node.groups.rebalance import Change, Release, to_give_back
 from node.groups.rest_members import membership_change
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Group, GroupMember
-from storage.errors import InvalidRequestError, LimitReachedError
 
 logger = logging.getLogger(__name__)
 

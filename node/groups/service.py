@@ -18,21 +18,7 @@ from http_api.group_ports import (
     ResetTarget,
     TopicPartition,
 )
-from http_api.ports import FetchRequest, FetchResult
-from node.groups import wire
-from node.groups.commits import GroupCommits
-from node.groups.coordinator_calls import CoordinatorCalls, Repeat, Reply
-from node.groups.descriptions import describe, offsets_of
-from node.groups.heartbeats import Heartbeats
-from node.groups.member_rules import SESSION_MS_MAX
-from node.metadata import MetadataStore
-from node.peer_codec import Fields, int_field, optional_str_field, str_field
-from node.record_batches import check_partition
-from raft_meta.machine import group_rules
-from raft_meta.machine.commands import DeleteGroup, GroupCommit, OffsetCommit
-from raft_meta.machine.coordinators import Coordinators
-from raft_meta.machine.image import Image, Topic
-from storage.errors import (
+from milena.model.errors import (
     FencedError,
     GroupNotEmptyError,
     GroupNotFoundError,
@@ -40,6 +26,20 @@ from storage.errors import (
     NotCoordinatorError,
     RequestTooLargeError,
 )
+from milena.model.requests import FetchRequest, FetchResult
+from node.groups import wire
+from node.groups.commits import GroupCommits
+from node.groups.coordinator_calls import CoordinatorCalls, Repeat, Reply
+from node.groups.descriptions import describe, offsets_of
+from node.groups.heartbeats import Heartbeats
+from node.groups.member_rules import SESSION_MS_MAX
+from node.metadata.lookup import check_partition
+from node.metadata.store import MetadataStore
+from node.peers.codec import Fields, int_field, optional_str_field, str_field
+from raft_meta.machine import group_rules
+from raft_meta.machine.commands import DeleteGroup, GroupCommit, OffsetCommit
+from raft_meta.machine.coordinators import Coordinators
+from raft_meta.machine.image import Image, Topic
 
 BARRIER_TIMEOUT_MS = 3_000
 PROPOSE_TIMEOUT_MS = 5_000

@@ -7,10 +7,10 @@ full rebalance timeout. REST members have no session here, only a time to give b
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from milena.model.types import MonotonicMs
 from node.groups.rebalance import effective, to_give_back
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Group, GroupMember, PartitionSet
-from storage.types import MonotonicMs
 
 NEVER = MonotonicMs(1 << 62)
 

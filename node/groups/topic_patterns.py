@@ -7,7 +7,7 @@ and lookaround; Kafka 4 matches subscriptions with it for the same reason (KIP-8
 
 import re2
 
-from storage.errors import InvalidConsumerError
+from milena.model.errors import InvalidConsumerError
 
 LENGTH_MAX = 1_000
 """Characters of a pattern."""

@@ -6,7 +6,9 @@ Fields that a peer of another release does not know are passed over, those that 
 from collections.abc import Iterable
 
 from http_api.group_ports import Heartbeat, HeartbeatAnswer
-from node.peer_codec import (
+from milena.model.errors import FateUnknownError, MalformedRequestError
+from node.metadata.topic_partitions import pack_partitions, partitions_field
+from node.peers.codec import (
     Fields,
     int_field,
     list_field,
@@ -15,9 +17,7 @@ from node.peer_codec import (
     str_field,
     str_list_field,
 )
-from node.topic_partitions import pack_partitions, partitions_field
 from raft_meta.machine.commands import OffsetCommit
-from storage.errors import FateUnknownError, MalformedRequestError
 
 HEARTBEAT = "group_heartbeat"
 COMMIT = "group_commit"

@@ -24,9 +24,9 @@ from typing import Final
 import crc32c
 import msgpack  # type: ignore[import-untyped]  # ships no type hints
 
+from milena.disk.files import Files
+from milena.model.errors import CorruptLogError, StartupError
 from raft_meta.consensus.frames import BootstrapState
-from storage.errors import CorruptLogError, StartupError
-from storage.files import Files
 
 RECORD_NAME: Final = "voter"
 _FORMAT_VERSION: Final = 1

@@ -8,12 +8,12 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from milena.model.errors import DiskFullError
 from raft_meta.consensus.guards import Guard
 from raft_meta.consensus.library import Library
 from raft_meta.consensus.quorum import StateMachine
 from raft_meta.consensus.snapshot import SnapshotMeta, SnapshotStore, write_snapshot
 from raft_meta.consensus.wal import Wal
-from storage.errors import DiskFullError
 
 _log = logging.getLogger(__name__)
 

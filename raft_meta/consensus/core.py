@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
+from milena.model.errors import CorruptLogError
 from raft_meta.consensus.compactor import Background, Compactor
 from raft_meta.consensus.guards import ALL_GUARDS, Guard, PreVote, VoteBook, matching_count
 from raft_meta.consensus.installer import Installer
@@ -32,7 +33,6 @@ from raft_meta.consensus.quorum import QuorumStatus, Role, StateMachine
 from raft_meta.consensus.replicator import WINDOW_PIECES, Replicator
 from raft_meta.consensus.snapshot import SnapshotStore
 from raft_meta.consensus.wal import Wal
-from storage.errors import CorruptLogError
 
 _log = logging.getLogger(__name__)
 

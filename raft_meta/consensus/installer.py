@@ -7,13 +7,13 @@ rename it over the old one → restore the state → align the log → only then
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from milena.model.errors import CorruptLogError, DiskFullError
 from raft_meta.consensus.guards import Guard
 from raft_meta.consensus.library import Library
 from raft_meta.consensus.messages import Chunk, Entry, Message
 from raft_meta.consensus.quorum import StateMachine
 from raft_meta.consensus.snapshot import IncomingTransfer, SnapshotStore
 from raft_meta.consensus.wal import Wal
-from storage.errors import CorruptLogError, DiskFullError
 
 _FIRST: Final = 1
 

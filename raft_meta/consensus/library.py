@@ -24,9 +24,9 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
+from milena.model.errors import StartupError
 from raft_meta.consensus.messages import Entry, Message
 from raft_meta.consensus.wal import Wal
-from storage.errors import StartupError
 
 REQUIRED_VERSION: Final = "0.3.17"
 

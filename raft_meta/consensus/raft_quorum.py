@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from milena.disk.files import Files
+from milena.model.errors import CorruptLogError, RequestTooLargeError, StartupError
 from raft_meta.consensus.bootstrap import (
     VoterRecord,
     check_directory,
@@ -35,8 +37,6 @@ from raft_meta.consensus.requests import Request, Requests
 from raft_meta.consensus.snapshot import SnapshotStore
 from raft_meta.consensus.transport import Transport, TransportConfig
 from raft_meta.consensus.wal import Wal
-from storage.errors import CorruptLogError, RequestTooLargeError, StartupError
-from storage.files import Files
 
 _log = logging.getLogger(__name__)
 

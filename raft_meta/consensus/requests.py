@@ -10,10 +10,10 @@ import contextlib
 from collections import deque
 from typing import Final
 
+from milena.model.errors import FateUnknownError, MilenaError, NoQuorumError
 from raft_meta.consensus.core import RaftCore
 from raft_meta.consensus.driver import Driver, LoopThread
 from raft_meta.consensus.library import Failure
-from storage.errors import FateUnknownError, MilenaError, NoQuorumError
 
 _RETRY_SECONDS: Final = 0.02
 

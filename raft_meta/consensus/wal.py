@@ -36,9 +36,9 @@ from typing import Final
 import crc32c
 import msgpack  # type: ignore[import-untyped]  # ships no type hints
 
+from milena.disk.files import File, Files
+from milena.model.errors import CorruptLogError, DiskFailedError, DiskFullError
 from raft_meta.consensus.messages import Entry
-from storage.errors import CorruptLogError, DiskFailedError, DiskFullError
-from storage.files import File, Files
 
 FORMAT_VERSION: Final = 1
 

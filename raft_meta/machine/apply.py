@@ -10,6 +10,19 @@ on, and is left to propagate.
 
 from dataclasses import dataclass
 
+from milena.model.errors import (
+    ConflictError,
+    FateUnknownError,
+    FeatureLevelError,
+    FencedError,
+    InvalidRequestError,
+    LimitReachedError,
+    MilenaError,
+    NotFoundError,
+    NotReadyError,
+    UnavailableError,
+)
+from milena.model.types import WallMs
 from raft_meta.machine import (
     brokers,
     cluster,
@@ -56,19 +69,6 @@ from raft_meta.machine.copies import replace
 from raft_meta.machine.events import Event
 from raft_meta.machine.image import Image
 from raft_meta.machine.outcome import Outcome
-from storage.errors import (
-    ConflictError,
-    FateUnknownError,
-    FeatureLevelError,
-    FencedError,
-    InvalidRequestError,
-    LimitReachedError,
-    MilenaError,
-    NotFoundError,
-    NotReadyError,
-    UnavailableError,
-)
-from storage.types import WallMs
 
 _REFUSALS = (
     InvalidRequestError,

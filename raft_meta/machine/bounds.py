@@ -8,8 +8,8 @@ refuses, and their images would differ.
 from collections import Counter
 from collections.abc import Sequence
 
+from milena.model.errors import InvalidReplicationError, TooManyReplicasError
 from raft_meta.machine.image import Image
-from storage.errors import InvalidReplicationError, TooManyReplicasError
 
 LEVEL = 2
 """The feature level from which on ``apply`` refuses what is above a bound."""

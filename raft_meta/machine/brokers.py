@@ -7,6 +7,14 @@ image, perhaps drains, and is fenced when its session ends. After that it may be
 What a registration means for replicas is told in ``partitions``.
 """
 
+from milena.model.errors import (
+    BrokerIdInUseError,
+    BrokerInUseError,
+    BrokerNotFoundError,
+    ConflictError,
+    FeatureLevelError,
+    InvalidRequestError,
+)
 from raft_meta.machine import bounds, partitions
 from raft_meta.machine.commands import (
     DrainBroker,
@@ -20,14 +28,6 @@ from raft_meta.machine.copies import replace
 from raft_meta.machine.events import BrokerChanged, Event
 from raft_meta.machine.image import Broker, Image
 from raft_meta.machine.outcome import Outcome
-from storage.errors import (
-    BrokerIdInUseError,
-    BrokerInUseError,
-    BrokerNotFoundError,
-    ConflictError,
-    FeatureLevelError,
-    InvalidRequestError,
-)
 
 BrokerCommand = RegisterBroker | UnfenceBroker | FenceBroker | DrainBroker | UnregisterBroker
 

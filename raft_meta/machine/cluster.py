@@ -1,12 +1,12 @@
 """The cluster itself: its id and voters, who is controller, and its feature level."""
 
+from milena.model.errors import CorruptLogError, FeatureLevelError, InvalidRequestError
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.commands import CheckImage, ClaimController, InitCluster, SetFeatureLevel
 from raft_meta.machine.copies import replace
 from raft_meta.machine.events import ClusterInitialised, ControllerChanged
 from raft_meta.machine.image import Image
 from raft_meta.machine.outcome import Outcome
-from storage.errors import CorruptLogError, FeatureLevelError, InvalidRequestError
 
 ClusterCommand = InitCluster | ClaimController | CheckImage | SetFeatureLevel
 

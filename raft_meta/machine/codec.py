@@ -27,13 +27,13 @@ from typing import TypeVar
 import crc32c
 import msgpack  # type: ignore[import-untyped]  # ships no type hints
 
+from milena.model.errors import CorruptLogError, InvalidRequestError, MilenaError
+from milena.model.types import WallMs
 from raft_meta.machine import commands as c
 from raft_meta.machine import invariants, shapes
 from raft_meta.machine.image import Image
 from raft_meta.machine.image_sections import END, ImageReader, sections_of
 from raft_meta.machine.outcome import Response
-from storage.errors import CorruptLogError, InvalidRequestError, MilenaError
-from storage.types import WallMs
 
 T = TypeVar("T")
 
@@ -194,7 +194,7 @@ def _response_of(value: object) -> Response:
 def _error_of(code: str) -> Callable[[str], MilenaError]:
     """The class of an error code; the nearest that is known for a code of a newer release.
 
-    Only what ``storage.errors`` defines: a class from elsewhere shares the code of the one that it extends.
+    Only what ``milena.model.errors`` defines: a class from elsewhere shares the code of the one that it extends.
     """
     pending: list[type[MilenaError]] = [MilenaError]
     while pending:

@@ -6,8 +6,8 @@ The proposer decides everything that could differ between nodes or versions: clo
 
 from dataclasses import dataclass
 
+from milena.model.types import WallMs
 from raft_meta.machine.image import GroupMember, RestConsumer
-from storage.types import WallMs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

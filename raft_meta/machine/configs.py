@@ -14,9 +14,9 @@ from functools import lru_cache
 
 from immutables import Map
 
+from milena.model.errors import InvalidConfigError
+from milena.model.types import TimestampType
 from raft_meta.machine.image import Topic
-from storage.errors import InvalidConfigError
-from storage.types import TimestampType
 
 LEVEL = 2
 """The feature level from which on topics may be compacted, and their segments closed by age."""

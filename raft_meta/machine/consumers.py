@@ -5,20 +5,20 @@ that nothing meant for that one touches it. A subscribed consumer is also a memb
 name, which the group's coordinator sees to; both end in one step.
 """
 
-from raft_meta.machine import coordinators, group_rules, groups
-from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
-from raft_meta.machine.copies import replace
-from raft_meta.machine.events import ConsumerChanged, Event, GroupChanged
-from raft_meta.machine.image import Image, RestConsumer
-from raft_meta.machine.outcome import Outcome
-from storage.errors import (
+from milena.model.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,
     GroupLimitError,
     InvalidRequestError,
     PartitionNotFoundError,
 )
-from storage.types import WallMs
+from milena.model.types import WallMs
+from raft_meta.machine import coordinators, group_rules, groups
+from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
+from raft_meta.machine.copies import replace
+from raft_meta.machine.events import ConsumerChanged, Event, GroupChanged
+from raft_meta.machine.image import Image, RestConsumer
+from raft_meta.machine.outcome import Outcome
 
 ConsumerCommand = PutConsumer | DeleteConsumers
 

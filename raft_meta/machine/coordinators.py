@@ -7,8 +7,8 @@ Increase Hit Rates" (1998).
 
 import hashlib
 
+from milena.model.errors import NotCoordinatorError, StaleBrokerEpochError
 from raft_meta.machine.image import Image
-from storage.errors import NotCoordinatorError, StaleBrokerEpochError
 
 
 def coordinator_of(image: Image, group_id: str) -> int | None:

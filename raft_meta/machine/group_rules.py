@@ -9,9 +9,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from milena.model.errors import InvalidConsumerError
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Group, GroupMember, Image, PartitionSet, RestConsumer
-from storage.errors import InvalidConsumerError
 
 LEVEL = 3
 """The feature level from which on there are groups and consumers."""

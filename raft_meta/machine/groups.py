@@ -11,20 +11,20 @@ a generation, and a newcomer under an epoch that an earlier member of its id may
 
 from collections.abc import Iterator
 
-from raft_meta.machine import coordinators, group_rules, partition_sets
-from raft_meta.machine.commands import AlterGroup, DeleteGroup
-from raft_meta.machine.copies import replace
-from raft_meta.machine.events import ConsumerChanged, Event, GroupChanged
-from raft_meta.machine.image import NEVER_MS, Group, GroupMember, Image, RestConsumer
-from raft_meta.machine.outcome import Outcome
-from storage.errors import (
+from milena.model.errors import (
     GroupChangedError,
     GroupLimitError,
     GroupNotEmptyError,
     GroupNotFoundError,
     InvalidRequestError,
 )
-from storage.types import WallMs
+from milena.model.types import WallMs
+from raft_meta.machine import coordinators, group_rules, partition_sets
+from raft_meta.machine.commands import AlterGroup, DeleteGroup
+from raft_meta.machine.copies import replace
+from raft_meta.machine.events import ConsumerChanged, Event, GroupChanged
+from raft_meta.machine.image import NEVER_MS, Group, GroupMember, Image, RestConsumer
+from raft_meta.machine.outcome import Outcome
 
 GroupCommand = AlterGroup | DeleteGroup
 

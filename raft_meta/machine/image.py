@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from immutables import Map
 
-from storage.types import WallMs
+from milena.model.types import WallMs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ from typing import TypeVar
 
 from immutables import Map
 
+from milena.model.errors import CorruptLogError
+from milena.model.types import WallMs
 from raft_meta.machine import shapes
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import (
@@ -27,8 +29,6 @@ from raft_meta.machine.image import (
     RestConsumer,
     Topic,
 )
-from storage.errors import CorruptLogError
-from storage.types import WallMs
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ only where no command came in between understands these: there, the image at the
 
 from dataclasses import dataclass
 
+from milena.model.errors import CorruptLogError
 from raft_meta.machine.commands import CheckImage
 from raft_meta.machine.image import Image
-from storage.errors import CorruptLogError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,7 @@ from collections.abc import Iterable
 
 from immutables import Map
 
-from raft_meta.machine import coordinators, group_rules, groups
-from raft_meta.machine.commands import CommitOffsets, ExpireOffsets, GroupCommit, GroupExpiry
-from raft_meta.machine.configs import LONG_MAX
-from raft_meta.machine.copies import replace
-from raft_meta.machine.events import Event, GroupChanged
-from raft_meta.machine.image import CommittedOffset, Group, Image, PartitionKey, Topic
-from raft_meta.machine.outcome import Outcome
-from storage.errors import (
+from milena.model.errors import (
     ConflictError,
     FencedError,
     GroupLimitError,
@@ -35,7 +28,14 @@ from storage.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
-from storage.types import WallMs
+from milena.model.types import WallMs
+from raft_meta.machine import coordinators, group_rules, groups
+from raft_meta.machine.commands import CommitOffsets, ExpireOffsets, GroupCommit, GroupExpiry
+from raft_meta.machine.configs import LONG_MAX
+from raft_meta.machine.copies import replace
+from raft_meta.machine.events import Event, GroupChanged
+from raft_meta.machine.image import CommittedOffset, Group, Image, PartitionKey, Topic
+from raft_meta.machine.outcome import Outcome
 
 OffsetCommand = CommitOffsets | ExpireOffsets
 

@@ -25,20 +25,7 @@ Nothing here decides who shall lead: ``elections`` plans, these functions check 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-from raft_meta.machine import configs
-from raft_meta.machine.commands import (
-    AlterIsr,
-    ElectLeaders,
-    GiveUpReplicas,
-    IsrChange,
-    LeaderChange,
-    ReplicaReport,
-)
-from raft_meta.machine.copies import replace
-from raft_meta.machine.events import PartitionChanged
-from raft_meta.machine.image import Broker, Image, Partition, PartitionKey, Suspect
-from raft_meta.machine.outcome import Outcome
-from storage.errors import (
+from milena.model.errors import (
     BrokerNotFoundError,
     DrainingError,
     FencedError,
@@ -52,6 +39,19 @@ from storage.errors import (
     StaleLeaderEpochError,
     StaleVersionError,
 )
+from raft_meta.machine import configs
+from raft_meta.machine.commands import (
+    AlterIsr,
+    ElectLeaders,
+    GiveUpReplicas,
+    IsrChange,
+    LeaderChange,
+    ReplicaReport,
+)
+from raft_meta.machine.copies import replace
+from raft_meta.machine.events import PartitionChanged
+from raft_meta.machine.image import Broker, Image, Partition, PartitionKey, Suspect
+from raft_meta.machine.outcome import Outcome
 
 PartitionCommand = ElectLeaders | AlterIsr | GiveUpReplicas
 ChangeT = TypeVar("ChangeT", IsrChange, LeaderChange)

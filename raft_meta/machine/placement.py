@@ -16,8 +16,8 @@ Brokers without a rack count as one rack. A draining broker is taken only when t
 from collections.abc import Sequence
 from random import Random
 
+from milena.model.errors import InvalidReplicationError
 from raft_meta.machine.image import Broker, Image, Topic
-from storage.errors import InvalidReplicationError
 
 
 class _Load:

@@ -4,12 +4,12 @@ A name gives a producer its id back after a restart, with the next epoch, which 
 used twice. What each partition has seen of a producer is in the partition's own log, not here.
 """
 
+from milena.model.errors import InvalidRequestError, LimitReachedError, TooManyProducersError
 from raft_meta.machine import bounds
 from raft_meta.machine.commands import AllocateProducer
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import Image, Producer
 from raft_meta.machine.outcome import Outcome
-from storage.errors import InvalidRequestError, LimitReachedError, TooManyProducersError
 
 EPOCH_MAX = 32_767
 """A batch holds the epoch in 16 bits, signed."""

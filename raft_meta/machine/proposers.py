@@ -7,9 +7,9 @@ its process. The last ``WINDOW`` numbers are remembered with their responses; be
 
 from immutables import Map
 
+from milena.model.errors import FateUnknownError, InvalidRequestError, StaleBrokerEpochError
 from raft_meta.machine.commands import Envelope
 from raft_meta.machine.image import Image, Proposer
-from storage.errors import FateUnknownError, InvalidRequestError, StaleBrokerEpochError
 
 WINDOW = 256
 """Sequences remembered per proposer, and thus the most that one may have under way at a time."""

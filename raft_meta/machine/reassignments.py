@@ -26,6 +26,16 @@ out by a command that compares epochs, so that a late one does nothing.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from milena.model.errors import (
+    ConflictError,
+    InvalidReplicationError,
+    InvalidRequestError,
+    MilenaError,
+    NotEnoughReplicasError,
+    NotReadyError,
+    PartitionNotFoundError,
+    StaleVersionError,
+)
 from raft_meta.machine import configs, partitions
 from raft_meta.machine.commands import (
     LeaderChange,
@@ -38,16 +48,6 @@ from raft_meta.machine.copies import replace
 from raft_meta.machine.events import Event, TopicChanged
 from raft_meta.machine.image import Image, Partition, PartitionKey, Reassignment, Topic
 from raft_meta.machine.outcome import Outcome
-from storage.errors import (
-    ConflictError,
-    InvalidReplicationError,
-    InvalidRequestError,
-    MilenaError,
-    NotEnoughReplicasError,
-    NotReadyError,
-    PartitionNotFoundError,
-    StaleVersionError,
-)
 
 ReassignmentCommand = ReassignPartitions | StepReassignments
 

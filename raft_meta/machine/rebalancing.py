@@ -20,8 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
+from milena.model.errors import BrokerNotFoundError, InvalidReplicationError
 from raft_meta.machine.image import Image, Partition, PartitionKey
-from storage.errors import BrokerNotFoundError, InvalidReplicationError
 
 CANDIDATES_MAX = 200
 """Replicas looked at before one is chosen to move: more would find a slightly more even spread of topics, and take

@@ -20,7 +20,7 @@ from typing import NewType, TypeVar, get_args, get_origin, get_type_hints
 
 from immutables import Map
 
-from storage.errors import CorruptLogError
+from milena.model.errors import CorruptLogError
 
 T = TypeVar("T")
 Pack = Callable[[object], object]

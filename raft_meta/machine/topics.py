@@ -7,13 +7,7 @@ the others are eligible: until enough are in sync nothing is committed, and an e
 
 import re
 
-from raft_meta.machine import bounds, configs, groups, offsets, partitions
-from raft_meta.machine.commands import AddPartitions, AlterConfigs, CreateTopic, DeleteTopic
-from raft_meta.machine.copies import replace
-from raft_meta.machine.events import TopicChanged, TopicCreated, TopicDeleted
-from raft_meta.machine.image import Image, Partition, PartitionKey, Topic
-from raft_meta.machine.outcome import Outcome
-from storage.errors import (
+from milena.model.errors import (
     ConflictError,
     InvalidReplicationError,
     InvalidRequestError,
@@ -23,7 +17,13 @@ from storage.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
-from storage.types import WallMs
+from milena.model.types import WallMs
+from raft_meta.machine import bounds, configs, groups, offsets, partitions
+from raft_meta.machine.commands import AddPartitions, AlterConfigs, CreateTopic, DeleteTopic
+from raft_meta.machine.copies import replace
+from raft_meta.machine.events import TopicChanged, TopicCreated, TopicDeleted
+from raft_meta.machine.image import Image, Partition, PartitionKey, Topic
+from raft_meta.machine.outcome import Outcome
 
 TopicCommand = CreateTopic | DeleteTopic | AddPartitions | AlterConfigs
 

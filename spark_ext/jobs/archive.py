@@ -17,14 +17,14 @@ from secrets import token_hex
 import click
 from tqdm import tqdm
 
-from milena.output import as_json
+from milena.commands.output import as_json
+from milena.disk.os_files import OsFiles
 from spark_ext.jobs.archive_run import run_archive, summary_json, summary_text
 from spark_ext.jobs.archive_verify import verdict_json, verdict_text, verify_archive
 from spark_ext.jobs.job_command import run_command
 from spark_ext.jobs.job_errors import EXIT_BAD_DATA
 from spark_ext.jobs.log_source import CODECS, SparkLogSource, TopicChoice
 from spark_ext.jobs.session import job_session
-from storage.os_files import OsFiles
 
 RECORDS_PER_FILE = 1_000_000
 DEFAULT_URL = "http://127.0.0.1:8082"

@@ -18,7 +18,7 @@ archives the same offsets again: nothing is there twice, nothing is missing. Fil
 Each run stages in a folder of its own: what a killed one started may go on writing for a while.
 
 NB: step 4 needs a rename that is atomic and durable, and step 3 one that moves no bytes. POSIX file systems and
-HDFS have both. Object stores do not: they need another implementation of ``storage.files``, in which the manifest
+HDFS have both. Object stores do not: they need another implementation of ``milena.disk.files``, in which the manifest
 is replaced by a conditional put.
 """
 
@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from milena.disk.files import Files, Lock
+from milena.model.errors import StartupError
 from spark_ext.jobs.archive_manifest import (
     DATA_FOLDER,
     MANIFEST_NAME,
@@ -42,8 +44,6 @@ from spark_ext.jobs.archive_manifest import (
 from spark_ext.jobs.archive_plan import Plan, ReadRange, WrittenFile, make_addition
 from spark_ext.jobs.job_errors import ArchiveBusyError, JobInputError
 from spark_ext.jobs.parquet_check import checksum, offset_runs
-from storage.errors import StartupError
-from storage.files import Files, Lock
 
 LOCK_NAME = "archive.lock"
 STAGING_FOLDER = "staging"

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
+from milena.disk.files import Files
+from milena.disk.os_files import OsFiles
 from spark_ext.jobs.archive_directory import read_manifest
 from spark_ext.jobs.job_errors import JobInputError
-from storage.files import Files
-from storage.os_files import OsFiles
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "

@@ -1,19 +1,20 @@
 """One run of the archive job: ask, plan, write, check, commit; what it says afterwards.
 
-The steps are here, what they work on is behind two ports: ``LogSource`` (a cluster and Spark) and ``storage.files``.
+The steps are here, what they work on is behind two ports: ``LogSource`` (a cluster and Spark) and
+``milena.disk.files``.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from milena.commands.output import table
+from milena.disk.files import Files
 from milena.fields import Json
-from milena.output import table
 from spark_ext.jobs.archive_directory import ArchiveWriter
 from spark_ext.jobs.archive_manifest import Manifest, PartitionKey
 from spark_ext.jobs.archive_plan import PartitionState, Plan, ReadRange, make_plan
 from spark_ext.jobs.job_errors import JobInputError, LostRecordsError
-from storage.files import Files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,13 @@ import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from milena.commands.output import table
+from milena.disk.files import Files
 from milena.fields import Json
-from milena.output import table
+from milena.model.errors import MilenaError
 from spark_ext.jobs.archive_directory import read_manifest, unlisted_files
 from spark_ext.jobs.archive_manifest import ArchivedFile, Manifest, PartitionArchive, PartitionKey
 from spark_ext.jobs.parquet_check import checksum, offset_runs
-from storage.errors import MilenaError
-from storage.files import Files
 
 Runs = tuple[tuple[int, int], ...]
 """Offsets as ranges [start, end)."""

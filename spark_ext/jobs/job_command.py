@@ -8,8 +8,8 @@ import click
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 
+from milena.model.errors import MilenaError
 from spark_ext.jobs.job_errors import EXIT_FAILED, JobError
-from storage.errors import MilenaError
 
 EXIT_USAGE = 64
 EXIT_INTERRUPTED = 130

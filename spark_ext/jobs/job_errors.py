@@ -12,7 +12,7 @@ command line is wrong, 130 interrupted.
 
 from typing import ClassVar
 
-from storage.errors import MilenaError
+from milena.model.errors import MilenaError
 
 EXIT_GOOD, EXIT_BAD_DATA, EXIT_FAILED, EXIT_BUSY, EXIT_BAD_INPUT = 0, 1, 2, 3, 4
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from milena.client import Client
-from milena.cluster_view import TopicView
+from milena.cluster.view import TopicView
 from milena.errors import TargetNotFoundError, UnexpectedAnswerError
 from spark_ext.cluster import pin
 from spark_ext.jobs.archive_directory import STAGED_PARTITION, STAGED_TOPIC

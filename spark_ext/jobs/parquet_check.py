@@ -1,4 +1,4 @@
-"""What a Parquet file of the archive really holds: its offsets, its checksum; read through ``storage.files``.
+"""What a Parquet file of the archive really holds: its offsets, its checksum; read through ``milena.disk.files``.
 
 The archive believes no writer: before a file enters the manifest, and whenever ``--verify`` asks, its offsets are read
 from the file itself. Only the offset column is decoded, a row group at a time.
@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from crc32c import crc32c
 
+from milena.disk.files import File
 from spark_ext.jobs.job_errors import DamagedArchiveError
-from storage.files import File
 
 CHUNK_BYTES = 4 << 20
 COLUMNS = frozenset({"key", "value", "topic", "partition", "offset", "timestamp", "timestampType"})
@@ -78,7 +78,7 @@ def _append(file: File, runs: list[tuple[int, int]], run: tuple[int, int]) -> No
 
 
 class _Reader(io.RawIOBase):
-    """A ``storage.files.File`` as Python's and Arrow's readers want it; closing it leaves the file open."""
+    """A ``milena.disk.files.File`` as Python's and Arrow's readers want it; closing it leaves the file open."""
 
     def __init__(self, file: File) -> None:
         self._file = file

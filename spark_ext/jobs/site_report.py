@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
+from milena.commands.output import table
 from milena.fields import Json
-from milena.output import table
 
 STATUS_CLASSES = (1, 2, 3, 4, 5)
 

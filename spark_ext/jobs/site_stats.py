@@ -17,7 +17,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from milena.output import as_json
+from milena.commands.output import as_json
 from spark_ext.jobs.access_log import parsed
 from spark_ext.jobs.archive_manifest import Manifest
 from spark_ext.jobs.archive_plan import make_plan

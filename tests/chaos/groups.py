@@ -4,7 +4,7 @@
 
 The scenarios are those of ``run``; the records that members read are those of its writers. Two groups read the topic:
 members with heartbeats of their own, and REST consumers together with one such member. What they saw is judged by
-``tests.support.group_checker``. Exit codes as there: 0 fine, 1 a safety violation, 2 not live, 3 nothing was shown.
+``tests.support.groups.checker``. Exit codes as there: 0 fine, 1 a safety violation, 2 not live, 3 nothing was shown.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from tests.chaos.run import FAULTS_END_S, create_topic, wait_up
 from tests.chaos.scenarios import Cycle, plan
 from tests.chaos.setup import DiskKind, NetworkKind, Setup, milena_setup
 from tests.chaos.workload import WorkloadRunner
-from tests.support.group_checker import NOTED_ONLY, Finding, findings
-from tests.support.group_history import Commit, Fate, Fenced, GroupHistory, Processed
-from tests.support.group_http import HttpGroupApi, HttpRestApi
-from tests.support.group_members import Clock, Habits, Member, RefusedError, UnknownError
-from tests.support.rest_members import RestMember
+from tests.support.groups.checker import NOTED_ONLY, Finding, findings
+from tests.support.groups.history import Commit, Fate, Fenced, GroupHistory, Processed
+from tests.support.groups.members import Clock, Habits, Member, RefusedError, UnknownError
+from tests.support.groups.over_http import HttpGroupApi, HttpRestApi
+from tests.support.groups.rest_members import RestMember
 
 PARTITIONS = 6
 WRITERS, READERS = 6, 1

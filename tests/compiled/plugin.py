@@ -14,10 +14,10 @@ STAND_IN = re.compile(
 )
 
 UNNOTICED = {
-    "tests/unit/node/test_fetch_server.py": (
+    "tests/unit/node/replication/test_fetch_server.py": (
         "test_snapshots_of_many_partitions_do_not_overflow_one_answer",
     ),
-    "tests/unit/node/test_peer.py": (
+    "tests/unit/node/peers/test_port.py": (
         "test_calls_to_a_silent_peer_fail_and_new_ones_are_not_sent",
         "test_calls_to_a_doubtful_peer_are_held_back_until_it_speaks",
         "test_calls_held_back_for_a_peer_that_stays_silent_were_never_sent",

@@ -83,14 +83,18 @@ def test_measurements_run_from_the_sources_when_asked_to(monkeypatch):
 
 
 def test_a_pattern_that_fits_nothing_is_an_error(monkeypatch):
-    monkeypatch.setattr(build_support, "patterns", lambda: ["storage/batch.py", "storage/no.py"])
+    monkeypatch.setattr(
+        build_support, "patterns", lambda: ["milena/model/batch.py", "storage/no.py"]
+    )
     with pytest.raises(build_support.BuildError, match=r"storage/no\.py fits no module"):
         build_support.compiled_modules()
 
 
 def test_a_pattern_behind_an_exclamation_mark_takes_modules_out(monkeypatch):
-    monkeypatch.setattr(build_support, "patterns", lambda: ["storage/*.py", "!storage/b*.py"])
+    monkeypatch.setattr(
+        build_support, "patterns", lambda: ["storage/log/*.py", "!storage/log/t*.py"]
+    )
     modules = build_support.compiled_modules()
-    assert "storage/segment.py" in modules
-    assert "storage/batch.py" not in modules
-    assert "storage/__init__.py" not in modules
+    assert "storage/log/partition_log.py" in modules
+    assert "storage/log/tickets.py" not in modules
+    assert "storage/log/__init__.py" not in modules

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from storage.partition_log import PartitionLog
-from storage.types import ReplicaHealth
+from milena.model.types import ReplicaHealth
+from storage.log.partition_log import PartitionLog
 from tests.crash.search import Promise, Scenario, Verdict
-from tests.support.compacted_log import (
+from tests.support.disk.compacted_log import (
     COMPACTED,
     Pair,
     append,
@@ -18,8 +18,8 @@ from tests.support.compacted_log import (
     roll,
     values_of,
 )
-from tests.support.log_model import NOW_MS, open_log
-from tests.support.memory_files import MemoryFiles
+from tests.support.disk.log_model import NOW_MS, open_log
+from tests.support.disk.memory_files import MemoryFiles
 
 SMALL_SEGMENTS = replace(COMPACTED, segment_bytes=900)
 

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from storage.batch import decode_header
-from storage.data_directory import DataDirectory, ReplicaKey
-from storage.partition_log import PartitionLog
-from storage.types import ReplicaHealth
+from milena.model.batch import decode_header
+from milena.model.types import ReplicaHealth
+from storage.log.partition_log import PartitionLog
+from storage.replica.data_directory import DataDirectory, ReplicaKey
 from tests.crash.log_scenarios import verdict_of
 from tests.crash.search import Promise, Scenario, Verdict
-from tests.support.log_model import NOW_MS, SMALL, make_batch, read_all
-from tests.support.memory_files import MemoryFiles
+from tests.support.disk.log_model import NOW_MS, SMALL, make_batch, read_all
+from tests.support.disk.memory_files import MemoryFiles
 
 Announce = Callable[[Promise], None]
 

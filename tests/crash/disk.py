@@ -19,7 +19,7 @@ from hashlib import blake2b
 from random import Random
 from typing import NamedTuple
 
-from tests.support.memory_files import (
+from tests.support.disk.memory_files import (
     SECTOR_BYTES,
     FileChange,
     FilePhoto,

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from storage.batch import IdempotencyExtension, ProducerStamp, check_batch, decode_header
-from storage.log_config import LogConfig
-from storage.partition_log import PartitionLog
-from storage.types import ReplicaHealth
+from milena.model.batch import IdempotencyExtension, ProducerStamp, check_batch, decode_header
+from milena.model.types import ReplicaHealth
+from storage.log.partition_log import PartitionLog
+from storage.segments.log_config import LogConfig
 from tests.crash.search import Promise, Scenario, Verdict
-from tests.support.log_model import (
+from tests.support.disk.log_model import (
     NOW_MS,
     SMALL,
     Expected,
@@ -19,7 +19,7 @@ from tests.support.log_model import (
     read_all,
     stamped,
 )
-from tests.support.memory_files import MemoryFiles
+from tests.support.disk.memory_files import MemoryFiles
 
 RELAXED = replace(SMALL, flush_messages=1000)
 

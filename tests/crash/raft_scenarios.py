@@ -18,8 +18,8 @@ from raft_meta.consensus.bootstrap import (
 from raft_meta.consensus.library import use_clock
 from raft_meta.consensus.messages import Entry, Message
 from tests.crash.search import Promise, Scenario, Verdict
-from tests.support.memory_files import MemoryFiles
-from tests.support.raft_bench import DIRECTORY, Bench, entries, entry, snapshot_bytes
+from tests.support.clusters.raft_bench import DIRECTORY, Bench, entries, entry, snapshot_bytes
+from tests.support.disk.memory_files import MemoryFiles
 
 Announce = Callable[[Promise], None]
 

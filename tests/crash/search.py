@@ -20,7 +20,7 @@ from random import Random
 from typing import NamedTuple, Protocol, TypeVar
 
 from tests.crash.disk import Outcome, outcomes
-from tests.support.memory_files import MemoryFiles, Photograph
+from tests.support.disk.memory_files import MemoryFiles, Photograph
 
 T = TypeVar("T")
 

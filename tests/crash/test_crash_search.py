@@ -2,12 +2,12 @@
 
 import pytest
 
-from storage.replica_folder import ReplicaFiles
-from storage.slots import SlotFile
-from storage.tickets import SyncTicket
+from storage.log.tickets import SyncTicket
+from storage.replica.folder import ReplicaFiles
+from storage.state.slots import SlotFile
 from tests.crash.scenarios import SCENARIOS
 from tests.crash.search import FULL, SHORT, CrashSearchError, Scenario, Search
-from tests.support.memory_files import MemoryFile, MemoryFiles
+from tests.support.disk.memory_files import MemoryFile, MemoryFiles
 
 
 def scenario_of(name: str) -> Scenario:

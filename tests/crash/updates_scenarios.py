@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from storage.batch import IdempotencyExtension, ProducerStamp, records_in
-from storage.types import ReplicaHealth
+from milena.model.batch import IdempotencyExtension, ProducerStamp, records_in
+from milena.model.types import ReplicaHealth
 from tests.crash.log_scenarios import verdict_of
 from tests.crash.search import Promise, Scenario, Verdict
-from tests.support.compacted_log import (
+from tests.support.disk.compacted_log import (
     COMPACTED,
     Pair,
     append,
@@ -19,8 +19,8 @@ from tests.support.compacted_log import (
     roll,
     values_of,
 )
-from tests.support.log_model import NOW_MS, open_log
-from tests.support.memory_files import MemoryFiles
+from tests.support.disk.log_model import NOW_MS, open_log
+from tests.support.disk.memory_files import MemoryFiles
 
 Announce = Callable[[Promise], None]
 Written = tuple[tuple[int, Pair], ...]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.live_cluster import running_cluster
+from tests.support.clusters.live_cluster import running_cluster
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import pytest
 
 from milena.client import Client
 from milena.records import LastN, StartAt, TimestampMs
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     BASE_TIMESTAMP_MS,
     create_topic,
     encoded,

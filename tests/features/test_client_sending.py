@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from milena import Client, json_bytes
-from storage.batch import iterate_batches
-from storage.partitioner import partition_for_key
-from tests.support.live_cluster import (
+from milena.model.batch import iterate_batches
+from milena.model.partitioner import partition_for_key
+from tests.support.clusters.live_cluster import (
     call,
     create_topic,
     leader_of,

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     cluster_id,
     create_topic,

@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     create_topic,
     eventually,

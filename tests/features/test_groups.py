@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     create_topic,
     end_offset,
@@ -14,7 +14,7 @@ from tests.support.live_cluster import (
     values,
     write,
 )
-from tests.support.live_groups import (
+from tests.support.groups.live_groups import (
     SHORT_SESSION_MS,
     committed,
     consumer_of,

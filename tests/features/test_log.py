@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.batch import check_batch, iterate_batches
-from tests.support.live_cluster import (
+from milena.model.batch import check_batch, iterate_batches
+from tests.support.clusters.live_cluster import (
     BATCH,
     call,
     create_topic,

@@ -5,10 +5,10 @@ import pytest
 from spark_ext.jobs import archive, site_stats
 from spark_ext.jobs.archive_reader import read_archive
 from spark_ext.jobs.session import prepared
-from tests.support.access_lines import sample_lines, tallies
-from tests.support.live_cluster import create_topic
-from tests.support.spark_session import spark_session
-from tests.support.stored_topics import put
+from tests.support.clusters.live_cluster import create_topic
+from tests.support.disk.stored_topics import put
+from tests.support.spark.access_lines import sample_lines, tallies
+from tests.support.spark.spark_session import spark_session
 
 pytestmark = pytest.mark.integration
 

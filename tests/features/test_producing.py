@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     create_topic,
     end_offset,

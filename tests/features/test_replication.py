@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     create_topic,
     end_offset,

@@ -5,8 +5,8 @@ import json
 import pytest
 from pyspark.sql import functions as sf
 
-from tests.support.live_cluster import create_topic, offsets_of, values, write
-from tests.support.spark_session import spark_session
+from tests.support.clusters.live_cluster import create_topic, offsets_of, values, write
+from tests.support.spark.spark_session import spark_session
 
 pytestmark = pytest.mark.integration
 

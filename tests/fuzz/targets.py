@@ -23,11 +23,15 @@ from http_api.routing import Router
 from http_api.schemas import parse_json, parse_query
 from http_api.v2.consumers import parse_partitions
 from http_api.v2.produce import parse_options
+from milena.model import batch as batches
+from milena.model.codecs import compress, decompress
+from milena.model.columns import RecordColumns, pack_columns, unpack_columns
+from milena.model.errors import CorruptBatchError, CorruptLogError, MilenaError, StartupError
+from milena.model.types import Codec
 from node.consumers import wire as consumers_wire
-from node.fetch_wire import parse_log_starts, parse_positions, parse_rows
 from node.groups import wire as groups_wire
 from node.groups.topic_patterns import TopicPattern
-from node.peer_codec import (
+from node.peers.codec import (
     decode_error,
     decode_header,
     int_field,
@@ -35,6 +39,7 @@ from node.peer_codec import (
     map_list_field,
     str_field,
 )
+from node.replication.fetch_wire import parse_log_starts, parse_positions, parse_rows
 from raft_meta.consensus.bootstrap import load_record
 from raft_meta.consensus.frames import (
     Channel,
@@ -51,25 +56,20 @@ from raft_meta.consensus.messages import decode_message, encode_message
 from raft_meta.consensus.snapshot import SnapshotReader
 from raft_meta.consensus.wal import Wal
 from raft_meta.machine import codec
-from storage import batch as batches
-from storage.checkpoint import Checkpoint, CheckpointFile
-from storage.codecs import compress, decompress
-from storage.columns import RecordColumns, pack_columns, unpack_columns
-from storage.compaction_mark import read_mark
-from storage.data_directory import DataDirectory
-from storage.errors import CorruptBatchError, CorruptLogError, MilenaError, StartupError
-from storage.index import decode_index, encode_index, encode_time_index
-from storage.leader_epochs import LeaderEpochs
-from storage.producer_state import WriterState, decode_snapshot, encode_snapshot
-from storage.replica_folder import COMPACTION_NAME, open_replica
-from storage.replica_meta import Change, ChangeKind, MetaFile, ReplicaMeta
-from storage.sealed import seal
-from storage.segment import Segment
-from storage.types import Codec
-from tests.support.log_model import NOW_MS, LogModel, make_batch, stamped
-from tests.support.machine_commands import random_group_history, random_history
-from tests.support.memory_files import MemoryFiles
-from tests.support.raft_bench import entries, entry, snapshot_bytes
+from storage.compaction.mark import read_mark
+from storage.replica.data_directory import DataDirectory
+from storage.replica.folder import COMPACTION_NAME, open_replica
+from storage.replica.meta import Change, ChangeKind, MetaFile, ReplicaMeta
+from storage.segments.index import decode_index, encode_index, encode_time_index
+from storage.segments.segment import Segment
+from storage.state.checkpoint import Checkpoint, CheckpointFile
+from storage.state.leader_epochs import LeaderEpochs
+from storage.state.producer_state import WriterState, decode_snapshot, encode_snapshot
+from storage.state.sealed import seal
+from tests.support.clusters.raft_bench import entries, entry, snapshot_bytes
+from tests.support.disk.log_model import NOW_MS, LogModel, make_batch, stamped
+from tests.support.disk.memory_files import MemoryFiles
+from tests.support.machine.commands import random_group_history, random_history
 
 BYTES_MAX = 1 << 20
 """What the targets allow a payload to become."""
@@ -198,12 +198,12 @@ def _in_file(path: str, data: bytes) -> MemoryFiles:
 
 
 def _sealed(data: bytes) -> bytes:
-    """The checksum of ``storage.sealed``."""
+    """The checksum of ``storage.state.sealed``."""
     return data[:4] + crc32c.crc32c(data[8:]).to_bytes(4, "big") + data[8:]
 
 
 def _slots(data: bytes) -> bytes:
-    """The checksums of both slots of ``storage.slots``."""
+    """The checksums of both slots of ``storage.state.slots``."""
     parts = []
     for slot in (data[:4096], data[4096:8192]):
         length = min(int.from_bytes(slot[16:20], "big"), max(len(slot) - 20, 0))

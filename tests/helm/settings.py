@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from node.config import OPTIONS, OptionDoc
+from node.config.options import OPTIONS, OptionDoc
 from tests.helm.charts import CHART
 
 SCHEMA = CHART / "values.schema.json"

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from node.config import load_config
-from node.tls import api_tls, peer_tls
+from node.config.options import load_config
+from node.process.tls import api_tls, peer_tls
 from tests.helm.certificates import issue
 from tests.helm.charts import Rendering, render
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from node.config import OPTIONS
+from node.config.options import OPTIONS
 from tests.helm.charts import CHART, RefusedError, helm, nested, render
 from tests.helm.settings import SET_BY_CHART, config_schema
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.hostile.attacks import ATTACKS, LONG, Scale
 from tests.hostile.siege import besiege
-from tests.support.live_cluster import running_cluster
+from tests.support.clusters.live_cluster import running_cluster
 
 
 def main() -> int:

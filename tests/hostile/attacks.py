@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import brotli
 
 from loadtest.local_cluster import LocalNode
-from storage.batch import RecordColumns, encode_batch
-from storage.types import Codec
+from milena.model.batch import RecordColumns, encode_batch
+from milena.model.types import Codec
 
 Outcomes = Counter[str]
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.hostile.attacks import ATTACKS, Scale
 from tests.hostile.siege import besiege
-from tests.support.live_cluster import running_cluster
+from tests.support.clusters.live_cluster import running_cluster
 
 pytestmark = pytest.mark.integration
 

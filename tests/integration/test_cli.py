@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support.live_cluster import eventually, restart, running_cluster
+from tests.support.clusters.live_cluster import eventually, restart, running_cluster
 
 pytestmark = pytest.mark.integration
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from milena import Client, StartAt, TimestampMs
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     create_topic,
     eventually,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from milena.consumer_options import ConsumerKeywords, ConsumerOptions
-from milena.producer_options import ProducerKeywords, ProducerOptions
-from tests.support.live_cluster import running_cluster
+from milena.consuming.options import ConsumerKeywords, ConsumerOptions
+from milena.producing.options import ProducerKeywords, ProducerOptions
+from tests.support.clusters.live_cluster import running_cluster
 
 pytestmark = pytest.mark.integration
 

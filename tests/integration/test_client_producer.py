@@ -17,7 +17,7 @@ from milena import (
     UnknownResultError,
 )
 from milena import sync as blocking
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     create_topic,
     end_offset,
     eventually,

@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     cluster_id,
     create_topic,

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from milena import cli as command_line
-from tests.support.console import Place, blocks, started, steps
+from tests.support.http.console import Place, blocks, started, steps
 
 cli = command_line.cli
 

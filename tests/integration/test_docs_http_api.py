@@ -12,7 +12,7 @@ import pytest
 from http_api.openapi import encode_document
 from http_api.routes import ROUTES
 from http_api.routing import Router
-from tests.support.console import Place, Step, blocks, started, steps
+from tests.support.http.console import Place, Step, blocks, started, steps
 
 pytestmark = pytest.mark.integration
 

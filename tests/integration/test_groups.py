@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     cluster_id,
     create_topic,
@@ -20,7 +20,7 @@ from tests.support.live_cluster import (
     values,
     write,
 )
-from tests.support.live_groups import (
+from tests.support.groups.live_groups import (
     SHORT_SESSION_MS,
     committed,
     coordinator_of,

@@ -19,7 +19,7 @@ from loadtest.local_cluster import free_ports
 from loadtest.plants import Plant, Planter
 from loadtest.receipts import Fate
 from loadtest.verdict import Anomaly
-from tests.support.live_cluster import create_topic, eventually, running_cluster
+from tests.support.clusters.live_cluster import create_topic, eventually, running_cluster
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from loadtest.local_cluster import LocalCluster, LocalNode
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     create_topic,
     delete_topic,

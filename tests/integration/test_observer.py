@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.local_cluster import free_ports
 from loadtest.node_process import NodeProcess
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     SESSION_MS,
     call,
     cluster_id,

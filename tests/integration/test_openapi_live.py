@@ -10,9 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from loadtest.local_cluster import free_ports
-from tests.support.api_server import Answer
-from tests.support.contract import GONE_BROKER, Ask, asks, check_all, declared_successes
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     SESSION_MS,
     cluster_id,
     create_topic,
@@ -27,7 +25,9 @@ from tests.support.live_cluster import (
     wait_in_sync,
     write,
 )
-from tests.support.openapi import Description
+from tests.support.http.api_server import Answer
+from tests.support.http.contract import GONE_BROKER, Ask, asks, check_all, declared_successes
+from tests.support.http.openapi import Description
 
 pytestmark = pytest.mark.integration
 

@@ -19,10 +19,9 @@ from aiohttp import web
 
 from milena.client import Client
 from milena.errors import AnswerError, UnexpectedAnswerError, UnreadableOffsetError
-from milena.read_cursor import OnOutOfRange
+from milena.reading.cursor import OnOutOfRange
 from milena.records import LastN, StartAt, TimestampMs
-from tests.support.http_server import serving
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     DEADLINE_S,
     call,
     create_topic,
@@ -39,6 +38,7 @@ from tests.support.live_cluster import (
     wait_ready,
     write_batch,
 )
+from tests.support.http.http_server import serving
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from loadtest.local_cluster import LocalCluster, LocalNode
-from tests.support.live_cluster import Answer, call, cluster_id, eventually, running_cluster
-from tests.support.quickstarts import ALL, BASE, Quickstart, Step
+from tests.support.clusters.live_cluster import (
+    Answer,
+    call,
+    cluster_id,
+    eventually,
+    running_cluster,
+)
+from tests.support.http.quickstarts import ALL, BASE, Quickstart, Step
 
 pytestmark = pytest.mark.integration
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from raft_meta.consensus.quorum import QuorumStatus, Role
-from raft_meta.consensus.raft_quorum import QuorumConfig, RaftQuorum
-from storage.errors import (
+from milena.model.errors import (
     CorruptLogError,
     DiskFailedError,
     FateUnknownError,
     NoQuorumError,
     StartupError,
 )
-from tests.support.memory_files import MemoryFiles, SimulatedCrashError
-from tests.support.quorum_cluster import ListMachine, QuorumCluster
+from raft_meta.consensus.quorum import QuorumStatus, Role
+from raft_meta.consensus.raft_quorum import QuorumConfig, RaftQuorum
+from tests.support.clusters.quorum_cluster import ListMachine, QuorumCluster
+from tests.support.disk.memory_files import MemoryFiles, SimulatedCrashError
 
 pytestmark = pytest.mark.integration
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from milena.model.errors import FateUnknownError, NoQuorumError, RequestTooLargeError
 from raft_meta.consensus.library import COMMAND_BYTES_MAX
 from raft_meta.consensus.quorum import Role
-from storage.errors import FateUnknownError, NoQuorumError, RequestTooLargeError
-from tests.support.quorum_cluster import QuorumCluster
+from tests.support.clusters.quorum_cluster import QuorumCluster
 
 pytestmark = pytest.mark.integration
 

@@ -39,7 +39,7 @@ class Voter:
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "tests.support.quorum_process",
+            "tests.support.clusters.quorum_process",
             str(self.node_id),
             str(self.listening.fileno()),
             str(self.directory),

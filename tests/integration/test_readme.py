@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from node.config import load_config
-from tests.support.console import RUN_S_MAX, Place, Step, blocks, started, steps
+from node.config.options import load_config
+from tests.support.http.console import RUN_S_MAX, Place, Step, blocks, started, steps
 
 pytestmark = pytest.mark.integration
 

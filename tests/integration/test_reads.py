@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     BASE_TIMESTAMP_MS,
     BATCH,
     call,

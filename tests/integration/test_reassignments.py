@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from milena import Client
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     cluster_id,
     encoded,

@@ -4,9 +4,9 @@ import msgpack
 import pytest
 
 from loadtest.local_cluster import free_ports
-from storage.os_files import OsFiles
-from storage.slots import SlotFile
-from tests.support.live_cluster import (
+from milena.disk.os_files import OsFiles
+from storage.state.slots import SlotFile
+from tests.support.clusters.live_cluster import (
     call,
     create_topic,
     eventually,

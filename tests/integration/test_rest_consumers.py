@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     create_topic,
     encoded,
@@ -20,7 +20,7 @@ from tests.support.live_cluster import (
     write,
     write_batch,
 )
-from tests.support.live_groups import (
+from tests.support.groups.live_groups import (
     committed,
     consumer_of,
     coordinator_of,

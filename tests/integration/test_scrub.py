@@ -5,7 +5,7 @@ import json
 import pytest
 
 from milena.sync import Client
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     create_topic,
     eventually,

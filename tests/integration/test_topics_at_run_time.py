@@ -6,7 +6,7 @@ import time
 import pytest
 
 from milena import Client
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     call,
     cluster_id,
     create_topic,

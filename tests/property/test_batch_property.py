@@ -10,7 +10,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.batch import (
+from milena.model.batch import (
     HEADER_BYTES,
     STAMP_BYTES,
     IdempotencyExtension,
@@ -26,10 +26,10 @@ from storage.batch import (
     stamp_batch,
     validate_client_batch,
 )
-from storage.codecs import compress, decompress
-from storage.columns import are_plain, pack_columns, unpack_columns
-from storage.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
-from storage.types import Codec, TimestampType
+from milena.model.codecs import compress, decompress
+from milena.model.columns import are_plain, pack_columns, unpack_columns
+from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
+from milena.model.types import Codec, TimestampType
 
 NOW_MS = 1_700_000_000_000
 
@@ -220,7 +220,7 @@ def test_any_msgpack_as_payload_is_refused_or_read_alike_both_ways(value, count,
     results = []
     for limit in (1 << 20, -1):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("storage.columns._ONE_CALL_BYTES_MAX", limit)
+            patch.setattr("milena.model.columns._ONE_CALL_BYTES_MAX", limit)
             try:
                 results.append(unpack_columns(payload, count))
             except CorruptBatchError:

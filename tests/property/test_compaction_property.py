@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage.batch import IdempotencyExtension, ProducerStamp, decode_header
-from storage.producer_state import Duplicate
-from storage.types import ReplicaHealth
-from tests.support.compacted_log import COMPACTED, keyed_batch, records_of
-from tests.support.log_model import NOW_MS, open_log
-from tests.support.memory_files import MemoryFiles, SimulatedCrashError
+from milena.model.batch import IdempotencyExtension, ProducerStamp, decode_header
+from milena.model.types import ReplicaHealth
+from storage.state.producer_state import Duplicate
+from tests.support.disk.compacted_log import COMPACTED, keyed_batch, records_of
+from tests.support.disk.log_model import NOW_MS, open_log
+from tests.support.disk.memory_files import MemoryFiles, SimulatedCrashError
 
 keeps = st.sampled_from(["none", "some", "all"])
 seeds = st.integers(0, 1 << 32)

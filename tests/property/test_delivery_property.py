@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from node.consumers.cursor import Cursor
 from node.consumers.delivery import Room, cut
 from raft_meta.machine.image import PartitionKey
-from tests.support.stored_batches import filler, offsets_in, stored
+from tests.support.disk.stored_batches import filler, offsets_in, stored
 
 KEYS: list[PartitionKey] = [("a" * 32, 0), ("a" * 32, 1), ("b" * 32, 0)]
 keys = st.sampled_from(KEYS)

@@ -11,7 +11,7 @@ from raft_meta.machine import commands as c
 from raft_meta.machine.apply import Applied, apply
 from raft_meta.machine.coordinators import coordinator_of
 from raft_meta.machine.image import Group, Image, PartitionKey, PartitionSet
-from tests.support.machine_commands import random_group_history
+from tests.support.machine.commands import random_group_history
 
 SEEDS = st.integers(min_value=0, max_value=1 << 32)
 Offsets = dict[tuple[str, PartitionKey], int]

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from milena.model.errors import CorruptLogError, MilenaError
 from raft_meta.machine import codec, invariants
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import apply
 from raft_meta.machine.image import Image, Partition
-from storage.errors import CorruptLogError, MilenaError
-from tests.support.machine_commands import random_history
+from tests.support.machine.commands import random_history
 
 SEEDS = st.integers(min_value=0, max_value=1 << 32)
 

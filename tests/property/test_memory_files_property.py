@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from storage.errors import MilenaError
-from storage.os_files import OsFiles
-from tests.support.memory_files import MemoryFiles
+from milena.disk.os_files import OsFiles
+from milena.model.errors import MilenaError
+from tests.support.disk.memory_files import MemoryFiles
 
 FILES = ("a", "b", "sub/a", "sub/deep/a")
 FOLDERS = ("sub", "sub/deep")

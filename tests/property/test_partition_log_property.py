@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage.batch import IdempotencyExtension, ProducerStamp
-from storage.partition_log import LogConfig
-from tests.support.log_model import NOW_MS, SMALL, LogModel, make_batch
+from milena.model.batch import IdempotencyExtension, ProducerStamp
+from storage.log.partition_log import LogConfig
+from tests.support.disk.log_model import NOW_MS, SMALL, LogModel, make_batch
 
 keeps = st.sampled_from(["none", "some", "all"])
 seeds = st.integers(0, 1 << 32)

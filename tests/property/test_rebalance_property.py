@@ -24,8 +24,8 @@ from node.groups.subscriptions import Subscriptions
 from raft_meta.machine import codec, invariants, partition_sets
 from raft_meta.machine import commands as c
 from raft_meta.machine.image import Group, GroupMember, PartitionKey
-from tests.support.machine_group_scripts import member
-from tests.support.machine_images import GroupCluster, commit_of, consumer_of
+from tests.support.machine.group_scripts import member
+from tests.support.machine.images import GroupCluster, commit_of, consumer_of
 
 SEEDS = st.integers(min_value=0, max_value=1 << 32)
 IDS = ("m1", "m2", "m3", "m4")

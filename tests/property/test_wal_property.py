@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from milena.model.errors import DiskFullError
 from raft_meta.consensus.messages import Entry
 from raft_meta.consensus.wal import Wal
-from storage.errors import DiskFullError
-from tests.support.memory_files import MemoryFiles, SimulatedCrashError
+from tests.support.disk.memory_files import MemoryFiles, SimulatedCrashError
 
 State = tuple[list[Entry], int, int | None, list[Entry]]
 

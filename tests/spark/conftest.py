@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.live_cluster import running_cluster
-from tests.support.spark_session import spark_session
+from tests.support.clusters.live_cluster import running_cluster
+from tests.support.spark.spark_session import spark_session
 
 
 @pytest.fixture(scope="session")

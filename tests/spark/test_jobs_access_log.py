@@ -8,7 +8,7 @@ from pyspark.sql import functions as sf
 
 from spark_ext.jobs.access_log import LINE_BYTES_MAX, parsed
 from spark_ext.jobs.session import prepared
-from tests.support.access_lines import read_line, sample_lines
+from tests.support.spark.access_lines import read_line, sample_lines
 
 AGENT = b'"http://from/" "Mozilla/5.0 (X11)"'
 

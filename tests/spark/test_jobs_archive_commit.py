@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from milena.model.errors import DiskFailedError, DiskFullError
 from spark_ext.jobs.archive_directory import ArchiveWriter, read_manifest, unlisted_files
 from spark_ext.jobs.archive_manifest import Gap, GapReason, Manifest, file_path
 from spark_ext.jobs.archive_run import summary_json, summary_text
@@ -14,8 +15,8 @@ from spark_ext.jobs.job_errors import (
     JobInputError,
     LostRecordsError,
 )
-from storage.errors import DiskFailedError, DiskFullError
-from tests.support.archives import (
+from tests.support.disk.memory_files import MemoryFiles, SimulatedCrashError
+from tests.support.spark.archives import (
     FakeLog,
     archived_offsets,
     key,
@@ -23,7 +24,6 @@ from tests.support.archives import (
     run_archive,
     write_file,
 )
-from tests.support.memory_files import MemoryFiles, SimulatedCrashError
 
 ROOT = "archive"
 

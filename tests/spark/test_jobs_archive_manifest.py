@@ -18,7 +18,7 @@ from spark_ext.jobs.archive_manifest import (
     file_path,
 )
 from spark_ext.jobs.job_errors import DamagedArchiveError, JobInputError
-from tests.support.archives import key
+from tests.support.spark.archives import key
 
 
 def entry(first: int, last: int, *, of=None, records: int | None = None) -> ArchivedFile:

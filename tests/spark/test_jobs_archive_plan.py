@@ -21,7 +21,7 @@ from spark_ext.jobs.archive_plan import (
     make_plan,
 )
 from spark_ext.jobs.job_errors import JobInputError, LostRecordsError
-from tests.support.archives import key
+from tests.support.spark.archives import key
 
 
 def state(start: int, end: int, of: PartitionKey | None = None) -> PartitionState:

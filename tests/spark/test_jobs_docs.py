@@ -9,7 +9,7 @@ import pytest
 from spark_ext.jobs import job_command, job_errors
 from spark_ext.jobs.archive import archive
 from spark_ext.jobs.site_stats import site_stats
-from tests.support.console import blocks, started, steps
+from tests.support.http.console import blocks, started, steps
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")

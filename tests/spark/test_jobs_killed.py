@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from milena.disk.os_files import OsFiles
 from spark_ext.jobs.archive_directory import read_manifest
 from spark_ext.jobs.archive_reader import read_archive
 from spark_ext.jobs.archive_verify import verify_archive
 from spark_ext.jobs.session import prepared
-from storage.os_files import OsFiles
-from tests.support.live_cluster import create_topic
-from tests.support.stored_topics import fill
+from tests.support.clusters.live_cluster import create_topic
+from tests.support.disk.stored_topics import fill
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

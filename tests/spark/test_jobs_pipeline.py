@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql import functions as sf
 
+from milena.disk.os_files import OsFiles
 from spark_ext.jobs import archive, site_stats
 from spark_ext.jobs.archive_reader import read_archive
 from spark_ext.jobs.archive_run import run_archive
@@ -18,9 +19,7 @@ from spark_ext.jobs.archive_verify import verify_archive
 from spark_ext.jobs.log_source import SparkLogSource, TopicChoice
 from spark_ext.jobs.session import prepared
 from spark_ext.jobs.site_report import Counts
-from storage.os_files import OsFiles
-from tests.support.access_lines import SAMPLE, Tally, sample_lines, tallies
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     BASE_TIMESTAMP_MS,
     call,
     cluster_id,
@@ -29,7 +28,8 @@ from tests.support.live_cluster import (
     eventually,
     ok,
 )
-from tests.support.stored_topics import fill, put
+from tests.support.disk.stored_topics import fill, put
+from tests.support.spark.access_lines import SAMPLE, Tally, sample_lines, tallies
 
 pytestmark = pytest.mark.integration
 

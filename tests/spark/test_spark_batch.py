@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext import register
 from spark_ext.row_schema import row_schema
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     BASE_TIMESTAMP_MS,
     call,
     cluster_id,
@@ -26,7 +26,7 @@ from tests.support.live_cluster import (
     restart,
     wait_in_sync,
 )
-from tests.support.stored_topics import fill, put
+from tests.support.disk.stored_topics import fill, put
 
 pytestmark = pytest.mark.integration
 

@@ -14,13 +14,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from milena.model.batch import RecordColumns, encode_batch, stamp_batch
+from milena.model.types import Codec, TimestampType
 from milena.records import FetchedChunk
 from spark_ext import decode
 from spark_ext.decode import ArrowRows
 from spark_ext.errors import RowSchemaError
 from spark_ext.row_schema import project, row_schema
-from storage.batch import RecordColumns, encode_batch, stamp_batch
-from storage.types import Codec, TimestampType
 
 ALL = project(row_schema(include_headers=True), include_headers=True)
 

@@ -11,8 +11,8 @@ from spark_ext.planner import OffsetRange
 from spark_ext.reading import ReadTask, read_task
 from spark_ext.row_schema import project, row_schema
 from spark_ext.selection import TopicPartition
-from tests.support.live_cluster import create_topic, delete_topic, metadata
-from tests.support.stored_topics import fill
+from tests.support.clusters.live_cluster import create_topic, delete_topic, metadata
+from tests.support.disk.stored_topics import fill
 
 pytestmark = pytest.mark.integration
 

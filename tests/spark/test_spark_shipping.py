@@ -11,8 +11,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.support.live_cluster import create_topic
-from tests.support.stored_topics import fill
+from tests.support.clusters.live_cluster import create_topic
+from tests.support.disk.stored_topics import fill
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

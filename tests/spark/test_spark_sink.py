@@ -15,12 +15,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from milena.model.partitioner import partition_for_key
 from spark_ext.errors import RowSchemaError
 from spark_ext.options import parse_write_options
 from spark_ext.row_schema import HEADERS_TYPE, row_schema
 from spark_ext.write_schema import WriteColumns, write_columns
-from storage.partitioner import partition_for_key
-from tests.support.live_cluster import (
+from tests.support.clusters.live_cluster import (
     create_topic,
     in_background,
     leader_of,

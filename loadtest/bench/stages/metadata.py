@@ -12,7 +12,7 @@ from loadtest.bench.rounds import Contender, alternate
 from loadtest.bench.samples import Rounds
 from loadtest.bench.stages.produce import CLIENTS, http_contender
 from loadtest.bench.subject import Subject
-from milena.admin import AdminClient
+from milena.cluster.admin import AdminClient
 
 _VALUE_BYTES = 100
 _VALUES = 16

@@ -12,8 +12,8 @@ from loadtest.bench.plan import Plan
 from loadtest.bench.samples import Quantity, Rounds, Sample
 from loadtest.bench.stages.produce import BATCH_BYTES, BATCH_CLIENTS, LARGE
 from loadtest.bench.subject import Subject, batch_ask, http_turn
-from milena.admin import AdminClient
 from milena.client import Client
+from milena.cluster.admin import AdminClient
 
 _TOPIC = "big"
 _WHOLE_BYTES = 10_000_000_000

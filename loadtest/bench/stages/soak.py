@@ -17,7 +17,7 @@ from loadtest.bench.samples import Quantity, Rounds, Sample
 from loadtest.bench.stages.produce import SMALL
 from loadtest.bench.subject import Subject, http_turn, json_ask
 from milena.client import Client
-from milena.read_cursor import OnOutOfRange
+from milena.reading.cursor import OnOutOfRange
 
 SAMPLES_MIN = 9
 _WHOLE_S = 1200

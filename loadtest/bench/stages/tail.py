@@ -24,7 +24,7 @@ from loadtest.bench.samples import Rounds, sample_of
 from loadtest.bench.stages.produce import LARGE, SMALL
 from loadtest.bench.subject import Subject, batch_ask, http_turn
 from loadtest.local_cluster import LocalNode
-from milena.admin import AdminClient
+from milena.cluster.admin import AdminClient
 from milena.errors import ClientError
 
 OLD_BYTES = 192 << 20

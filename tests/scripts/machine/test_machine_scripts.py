@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machine_scripts import MachineScript
-from tests.support.scripts import run_script
+from tests.support.machine.machine_scripts import MachineScript
+from tests.support.machine.scripts import run_script
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 

@@ -8,30 +8,30 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from http_api.ports import (
-    Acks,
-    FetchRequest,
-    FetchResult,
-    IdempotencyKey,
-    Ports,
-    ProduceRequest,
-    Records,
-)
-from raft_meta.machine.image import Image, PartitionKey
-from storage.batch import (
+from http_api.ports import Ports
+from milena.model.batch import (
     ProducerStamp,
     RecordColumns,
     decode_columns,
     encode_batch,
     iterate_batches,
 )
-from storage.errors import (
+from milena.model.errors import (
     CorruptBatchError,
     FateUnknownError,
     MilenaError,
     OffsetOutOfRangeError,
     PartitionCountChangedError,
 )
+from milena.model.requests import (
+    Acks,
+    FetchRequest,
+    FetchResult,
+    IdempotencyKey,
+    ProduceRequest,
+    Records,
+)
+from raft_meta.machine.image import Image, PartitionKey
 from tests.sim.cluster.history import History, Write, decoded, encoded
 from tests.sim.cluster.invariants import ViolationError
 

@@ -10,9 +10,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from http_api.ports import ReassignmentRequest, ReplicaTarget
-from storage.errors import DiskFailedError, DiskFullError
+from milena.model.errors import DiskFailedError, DiskFullError
 from tests.sim.cluster.threads import Process
-from tests.support.memory_files import Keep
+from tests.support.disk.memory_files import Keep
 
 if TYPE_CHECKING:
     from tests.sim.cluster.machine import Machine

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 _LARGE_BYTES = 17_000
-"""Above ``storage.tail.TAIL_BYTES_MAX``."""
+"""Above ``storage.segments.tail.TAIL_BYTES_MAX``."""
 _LARGE_ENDS = ("07", "37", "67")
 """Of names of values: more would make runs a fifth slower."""
 _FILLER = b"."

@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from node.partition_runner import PartitionRunner
+from milena.model.batch import STAMP_BYTES, decode_columns, iterate_batches, offsets_of
+from milena.model.errors import CorruptBatchError
+from milena.model.types import ReplicaHealth
+from node.replica.runner import PartitionRunner
 from raft_meta.machine.image import Image, Partition, PartitionKey
-from storage.batch import STAMP_BYTES, decode_columns, iterate_batches, offsets_of
-from storage.errors import CorruptBatchError
-from storage.types import ReplicaHealth
 from tests.sim.cluster.digests import ImageDigest
 from tests.sim.cluster.history import decoded
 

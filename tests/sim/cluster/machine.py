@@ -8,16 +8,16 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from http_api.ports import Ports
-from node.config import NodeConfig
-from node.discovery import find_voters
-from node.option_kinds import Address
+from milena.model.errors import FateUnknownError
+from node.config.kinds import Address
+from node.config.options import NodeConfig
+from node.metadata.discovery import find_voters
 from node.wiring import Ids, Node
 from raft_meta.machine.image import PartitionKey
-from storage.errors import FateUnknownError
 from tests.sim.cluster.platform import CAN_WATCH, SimClock, net_loop
 from tests.sim.cluster.threads import Process, ProcessExitError, Scheduler, SimLoop
 from tests.sim.cluster.wires import MACHINE_PORT, Wires
-from tests.support.memory_files import Keep, MemoryFiles, SimulatedCrashError
+from tests.support.disk.memory_files import Keep, MemoryFiles, SimulatedCrashError
 
 if TYPE_CHECKING:
     from tests.sim.cluster.world import World

@@ -25,39 +25,29 @@ import raft_meta.consensus.raft_quorum
 import raft_meta.consensus.transport
 import raft_meta.consensus.wal
 import raft_meta.machine.apply
-import storage.partition_log
-import storage.recovery
+import storage.log.partition_log
+import storage.replica.recovery
 from http_api.ports import Ports
-from node import (
-    controller,
-    fetch_server,
-    fetcher,
-    follower_log,
-    membership,
-    memory,
-    metadata,
-    partition_runner,
-    peer,
-    peer_link,
-    peer_sockets,
-    produce,
-    reads,
-    replicas,
-    topic_settings,
-    wiring,
-)
-from node.replication import follower, leader
+from milena.model.types import MonotonicMs, WallMs
+from node import wiring
+from node.control import controller, membership
+from node.metadata import store as metadata
+from node.metadata import topic_settings
+from node.peers import link as peer_link
+from node.peers import port as peer
+from node.peers import sockets as peer_sockets
+from node.process import memory
+from node.replica import follower, follower_log, leader
+from node.replica import runner as partition_runner
+from node.replication import fetch_server, fetcher
+from node.replication import local_replicas as replicas
+from node.services import produce, reads
 from raft_meta.consensus import driver, frames, raft_quorum, transport, wal
-from storage import (
-    data_directory,
-    flushing,
-    log_compaction,
-    log_config,
-    log_state,
-    replica_folder,
-    segment,
-)
-from storage.types import MonotonicMs, WallMs
+from storage.log import flushing, log_compaction
+from storage.log import state as log_state
+from storage.replica import data_directory
+from storage.replica import folder as replica_folder
+from storage.segments import log_config, segment
 from tests.sim.cluster.threads import Process, Scheduler
 from tests.sim.cluster.wires import NetLoop, SimSocket, Wires
 
@@ -70,8 +60,8 @@ PRODUCTION = {
     "quorum": raft_meta.consensus.raft_quorum.RaftQuorum,
     "raft transport": raft_meta.consensus.transport.Transport,
     "driver": driver.Driver,
-    "partition log": storage.partition_log.PartitionLog,
-    "recovery": storage.recovery.recover,
+    "partition log": storage.log.partition_log.PartitionLog,
+    "recovery": storage.replica.recovery.recover,
     "data directory": data_directory.DataDirectory,
     "leader": leader.PartitionLeader,
     "follower": follower.plan_truncation,
@@ -94,7 +84,7 @@ WATCHED = (
     partition_runner.PartitionRunner,
     leader.PartitionLeader,
     follower_log.FollowerLog,
-    storage.partition_log.PartitionLog,
+    storage.log.partition_log.PartitionLog,
     log_state.LogState,
     flushing.Flushing,
     replica_folder.ReplicaFiles,
@@ -116,7 +106,7 @@ CHECK_IMAGE_MS = 500
 
 
 class SimClock:
-    """A ``node.clock.Clock`` on the process's own time; its wall clock may be wrong, and may be set."""
+    """A ``node.process.clock.Clock`` on the process's own time; its wall clock may be wrong, and may be set."""
 
     def __init__(self, process: Process, skew_ms: Callable[[], int]) -> None:
         self._process = process

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from immutables import Map
 
+from milena.model.types import WallMs
 from raft_meta.machine.image import Image, Proposer, Topic
-from storage.types import WallMs
 from tests.sim.cluster.digests import ImageDigest
 
 TOPIC = Topic(

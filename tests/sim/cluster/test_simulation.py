@@ -13,12 +13,12 @@ import pytest
 from immutables import Map
 
 from http_api.ports import Ports, ReassignmentRequest, ReplicaTarget
-from node import memory
+from milena.model.types import WallMs
+from node.process import memory
 from node.wiring import Node
 from raft_meta.machine.commands import CheckImage
 from raft_meta.machine.image import Image, Partition, Topic
 from raft_meta.machine.marks import Comparison, ImageMarks
-from storage.types import WallMs
 from tests.sim.cluster import platform
 from tests.sim.cluster.__main__ import run
 from tests.sim.cluster.invariants import Ledger, ViolationError
@@ -28,7 +28,7 @@ from tests.sim.cluster.parts.growing import GrowingTopic
 from tests.sim.cluster.parts.rotting import RottingTopic
 from tests.sim.cluster.threads import Process, Scheduler, SimLoop
 from tests.sim.cluster.world import TOPIC, Options, World, run_world
-from tests.support.memory_files import MemoryFiles
+from tests.support.disk.memory_files import MemoryFiles
 
 DIVERGES_AT = 80
 LOAD = 5

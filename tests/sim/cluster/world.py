@@ -10,7 +10,7 @@ from math import log
 from typing import Any
 
 from http_api.ports import NewTopic
-from storage.errors import MilenaError
+from milena.model.errors import MilenaError
 from tests.sim.cluster.clients import Clients
 from tests.sim.cluster.faults import Faults
 from tests.sim.cluster.history import History

@@ -5,9 +5,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from http_api.group_ports import Heartbeat, HeartbeatAnswer, NewConsumer, OffsetToCommit, Seek
-from http_api.ports import FetchRequest, Ports
-from storage.batch import decode_columns, iterate_batches
-from storage.errors import (
+from http_api.ports import Ports
+from milena.model.batch import decode_columns, iterate_batches
+from milena.model.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,
     CorruptBatchError,
@@ -17,9 +17,10 @@ from storage.errors import (
     MilenaError,
     StaleMemberEpochError,
 )
+from milena.model.requests import FetchRequest
 from tests.sim.cluster.world import TOPIC
-from tests.support.group_members import Assigned, Beat, FencedError, RefusedError, UnknownError
-from tests.support.rest_members import GoneError
+from tests.support.groups.members import Assigned, Beat, FencedError, RefusedError, UnknownError
+from tests.support.groups.rest_members import GoneError
 
 if TYPE_CHECKING:
     from tests.sim.cluster.machine import NodeProcess

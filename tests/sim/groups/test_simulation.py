@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.groups.world import GroupOptions, run_group_world
-from tests.support.group_history import Commit, Fate, Processed
+from tests.support.groups.history import Commit, Fate, Processed
 
 FOUND = Path(__file__).with_name("seeds.txt")
 SHORT = GroupOptions(seconds=8.0)

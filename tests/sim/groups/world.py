@@ -1,6 +1,6 @@
 """One run: a simulated cluster, writers, and two groups that read it: members of their own, and REST consumers too.
 
-The judge is ``tests.support.group_checker``, from what members saw; besides, every image is looked at from inside.
+The judge is ``tests.support.groups.checker``, from what members saw; besides, every image is looked at from inside.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from tests.sim.cluster.invariants import Checker, ViolationError
 from tests.sim.cluster.machine import NodeProcess
 from tests.sim.cluster.world import TOPIC, Options, World
 from tests.sim.groups.apis import SimGroupApi, SimRestApi
-from tests.support.group_checker import violations
-from tests.support.group_history import GroupHistory
-from tests.support.group_members import Clock, Habits, Member, RefusedError, UnknownError
-from tests.support.rest_members import RestMember
+from tests.support.groups.checker import violations
+from tests.support.groups.history import GroupHistory
+from tests.support.groups.members import Clock, Habits, Member, RefusedError, UnknownError
+from tests.support.groups.rest_members import RestMember
 
 DRAIN_S = 60.0
 """Virtual seconds after the last fault within which everything is read and committed."""

@@ -6,7 +6,7 @@ import sys
 import traceback
 
 from tests.sim.nodes.campaign import Campaign
-from tests.support.virtual_time import run_virtual
+from tests.support.time.virtual_time import run_virtual
 
 
 def main() -> int:

@@ -4,12 +4,12 @@ import asyncio
 from dataclasses import dataclass, field
 from random import Random
 
-from http_api.ports import Acks, IdempotencyKey, ProduceRequest, Records
-from storage.errors import FateUnknownError, MilenaError
+from milena.model.errors import FateUnknownError, MilenaError
+from milena.model.requests import Acks, IdempotencyKey, ProduceRequest, Records
 from tests.sim.nodes.history import History, Write
-from tests.support.nodes import Cluster, SimNode
-from tests.support.runners import values_of
-from tests.support.virtual_time import LoopClock, run_virtual
+from tests.support.clusters.nodes import Cluster, SimNode
+from tests.support.clusters.runners import values_of
+from tests.support.time.virtual_time import LoopClock, run_virtual
 
 TOPIC = "t"
 PARTITIONS = 2

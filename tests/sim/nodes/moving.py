@@ -11,11 +11,11 @@ import traceback
 from collections.abc import Coroutine
 
 from http_api.ports import ReassignmentRequest, ReplicaTarget
+from milena.model.errors import MilenaError
 from raft_meta.machine.image import Partition
-from storage.errors import MilenaError
 from tests.sim.nodes.campaign import HEAL_MS, PARTITIONS, TOPIC, WRITABLE_MS, Campaign
-from tests.support.nodes import ROOT, Cluster
-from tests.support.virtual_time import run_virtual
+from tests.support.clusters.nodes import ROOT, Cluster
+from tests.support.time.virtual_time import run_virtual
 
 NODES = (1, 2, 3, 4, 5)
 PATIENCE_S = 2.0

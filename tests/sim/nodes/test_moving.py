@@ -6,7 +6,7 @@ Seeds that once found something stay here, each with a sentence.
 import pytest
 
 from tests.sim.nodes.moving import MovingCampaign
-from tests.support.virtual_time import run_virtual
+from tests.support.time.virtual_time import run_virtual
 
 SEEDS = range(3)
 

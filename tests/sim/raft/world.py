@@ -11,17 +11,17 @@ import heapq
 import random
 from typing import TYPE_CHECKING
 
+from milena.model.errors import DiskFailedError, DiskFullError
 from raft_meta.consensus.bootstrap import BootstrapState, VoterRecord, load_record, store_record
 from raft_meta.consensus.core import CoreConfig, RaftCore
 from raft_meta.consensus.guards import ALL_GUARDS, Guard
 from raft_meta.consensus.library import COMMAND, NO_OP, Failure, use_clock
 from raft_meta.consensus.snapshot import SnapshotStore
 from raft_meta.consensus.wal import Wal
-from storage.errors import DiskFailedError, DiskFullError
 from tests.sim.raft.checker import START, Checker, Operation, ViolationError, chained, fail
 from tests.sim.raft.faults import Faults
 from tests.sim.raft.network import Connection, Network
-from tests.support.memory_files import MemoryFiles, SimulatedCrashError
+from tests.support.disk.memory_files import MemoryFiles, SimulatedCrashError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.api_server import serving
+from tests.support.http.api_server import serving
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from http_api.errors import ERROR_TABLE, InvalidFieldError, ResourceNotFoundErro
 from http_api.openapi import encode_document, errors_of
 from http_api.ports import ApiLimits
 from http_api.routes import ROUTES
-from storage import errors as e
-from storage.batch import RecordColumns, encode_batch
-from tests.support.api_server import serving
-from tests.support.contract import GONE_BROKER, asks, check_all, declared_successes
-from tests.support.fake_ports import CLUSTER_ID, NOW_MS, FakeNode
-from tests.support.openapi import Description
+from milena.model import errors as e
+from milena.model.batch import RecordColumns, encode_batch
+from tests.support.fakes.ports import CLUSTER_ID, NOW_MS, FakeNode
+from tests.support.http.api_server import serving
+from tests.support.http.contract import GONE_BROKER, asks, check_all, declared_successes
+from tests.support.http.openapi import Description
 
 DOCUMENT = Description(orjson.loads(encode_document(ROUTES)))
 COLUMNS = RecordColumns(

@@ -14,9 +14,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from http_api.app import build_application
 from http_api.codings import unpack
 from http_api.ports import ApiLimits
-from storage.errors import DiskFullError
-from tests.support.api_server import JSON_V2, serving
-from tests.support.fake_ports import FakeNode
+from milena.model.errors import DiskFullError
+from tests.support.fakes.ports import FakeNode
+from tests.support.http.api_server import JSON_V2, serving
 
 
 async def raw_exchange(api, request: bytes) -> bytes:

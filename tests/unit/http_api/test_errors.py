@@ -7,8 +7,8 @@ import pytest
 
 from http_api import errors as api_errors
 from http_api.errors import ERROR_TABLE, MethodNotAllowedError, row_of
-from storage import errors as storage_errors
-from storage.errors import MilenaError, NotFoundError
+from milena.model import errors as storage_errors
+from milena.model.errors import MilenaError, NotFoundError
 
 WIRE = Path(__file__).parents[2] / "data" / "wire" / "errors.json"
 OWN_MODULES = {storage_errors.__name__, api_errors.__name__}

@@ -15,9 +15,8 @@ from http_api.formats import binary_v2, json_v2
 from http_api.formats.answers import Wanted, encode_records
 from http_api.formats.envelope import TIMESTAMP_MS_MAX, parse_time
 from http_api.media import records_type
-from http_api.ports import FetchResult
-from storage.batch import RecordColumns, decode_header, encode_batch, stamp_batch
-from storage.errors import (
+from milena.model.batch import RecordColumns, decode_header, encode_batch, stamp_batch
+from milena.model.errors import (
     InvalidRecordError,
     MalformedRequestError,
     MilenaError,
@@ -26,8 +25,9 @@ from storage.errors import (
     RequestTooLargeError,
     UnsupportedSchemaError,
 )
-from storage.types import Codec
-from tests.support.api_server import BATCH, BINARY_V2, JSON_V2
+from milena.model.requests import FetchResult
+from milena.model.types import Codec
+from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2
 
 NOW_MS = 1_700_000_000_000
 

@@ -3,10 +3,10 @@
 import pytest
 
 from http_api.group_ports import Heartbeat
-from storage.errors import NoLeaderError, NotCoordinatorError
-from tests.support.api_server import V3
-from tests.support.fake_ports import NOW_MS
-from tests.support.fake_rest import COMMIT_MS
+from milena.model.errors import NoLeaderError, NotCoordinatorError
+from tests.support.fakes.ports import NOW_MS
+from tests.support.fakes.rest import COMMIT_MS
+from tests.support.http.api_server import V3
 
 JSON = "application/json"
 G = "/groups/g"

@@ -15,7 +15,7 @@ from http_api.media import (
     produce_format,
     records_type,
 )
-from storage.errors import NotAcceptableError, UnsupportedMediaTypeError
+from milena.model.errors import NotAcceptableError, UnsupportedMediaTypeError
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from http_api.ports import ProducerState
-from storage.errors import NoQuorumError
-from tests.support.fake_ports import CLUSTER_ID
+from milena.model.errors import NoQuorumError
+from tests.support.fakes.ports import CLUSTER_ID
 
 
 async def test_producer_ids_are_allocated(api):

@@ -14,8 +14,8 @@ from http_api.params import ParamPlace
 from http_api.routes import ROUTES
 from http_api.shapes import requests
 from http_api.shapes.blocks import Shape, fields, text
-from storage.errors import DrainingError, MilenaError
-from tests.support.openapi import Description
+from milena.model.errors import DrainingError, MilenaError
+from tests.support.http.openapi import Description
 
 OPERATIONS = Path(__file__).parents[2] / "data" / "wire" / "operations.txt"
 SIZE_MAX = 192 << 10

@@ -4,7 +4,7 @@ import pytest
 
 from http_api.params import ChoiceParam, IntegerParam, ParamPlace
 from http_api.path_params import params_in
-from storage.errors import MalformedRequestError
+from milena.model.errors import MalformedRequestError
 
 SIZE = IntegerParam(name="size", description="how large", least=1, default=7)
 LIMIT = IntegerParam(name="limit", description="at most", least=0, default=None)

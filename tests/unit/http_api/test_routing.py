@@ -7,7 +7,7 @@ from http_api.errors import MethodNotAllowedError
 from http_api.params import ParamPlace
 from http_api.routes import ROUTES
 from http_api.routing import Router
-from storage.errors import MalformedRequestError, RouteNotFoundError
+from milena.model.errors import MalformedRequestError, RouteNotFoundError
 
 
 async def _nothing(call):

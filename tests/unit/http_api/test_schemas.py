@@ -9,7 +9,7 @@ from http_api.schemas import (
     parse_json,
     parse_query,
 )
-from storage.errors import MalformedRequestError
+from milena.model.errors import MalformedRequestError
 
 KNOWN = frozenset({"name", "count", "flag", "items"})
 

@@ -12,11 +12,11 @@ from http_api import streams
 from http_api.app import build_runner
 from http_api.ports import ApiLimits
 from http_api.v2 import record_source
-from storage.errors import NoLeaderError, OffsetOutOfRangeError
-from storage.types import Codec
-from tests.support.api_server import EVENTS, ApiClient, serving
-from tests.support.api_server import NDJSON as LINES
-from tests.support.fake_ports import FakeNode
+from milena.model.errors import NoLeaderError, OffsetOutOfRangeError
+from milena.model.types import Codec
+from tests.support.fakes.ports import FakeNode
+from tests.support.http.api_server import EVENTS, ApiClient, serving
+from tests.support.http.api_server import NDJSON as LINES
 
 PATH = "/topics/t/partitions/0/records"
 

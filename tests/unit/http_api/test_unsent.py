@@ -8,8 +8,8 @@ import pytest
 
 from http_api.ports import ApiLimits
 from http_api.unsent import UnsentAnswers, taken_bytes
-from tests.support.api_server import EVENTS, NDJSON, serving
-from tests.support.virtual_time import virtual
+from tests.support.http.api_server import EVENTS, NDJSON, serving
+from tests.support.time.virtual_time import virtual
 
 WAIT_MS = 60_000
 

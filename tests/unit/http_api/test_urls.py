@@ -4,7 +4,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from http_api.urls import base_url, path_of
-from storage.errors import MalformedRequestError
+from milena.model.errors import MalformedRequestError
 
 
 def base(**headers):

@@ -4,8 +4,8 @@ import orjson
 import pytest
 
 from http_api.group_ports import OffsetToCommit, Reset, Seek
-from tests.support.api_server import BINARY_V2, EVENTS, JSON_V2, NDJSON, V2
-from tests.support.fake_ports import NOW_MS
+from tests.support.fakes.ports import NOW_MS
+from tests.support.http.api_server import BINARY_V2, EVENTS, JSON_V2, NDJSON, V2
 
 GROUP = "/consumers/g"
 C1 = f"{GROUP}/instances/c1"

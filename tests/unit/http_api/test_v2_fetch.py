@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
-from http_api.ports import ApiLimits, Doubt
-from storage.errors import NotReadyError
-from storage.types import Codec
-from tests.support.api_server import BATCH, BINARY_V2, JSON_V2, serving
-from tests.support.fake_ports import NOW_MS
+from http_api.ports import ApiLimits
+from milena.model.errors import NotReadyError
+from milena.model.requests import Doubt
+from milena.model.types import Codec
+from tests.support.fakes.ports import NOW_MS
+from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2, serving
 
 
 def offsets(answer):

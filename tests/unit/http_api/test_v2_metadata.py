@@ -2,9 +2,9 @@
 
 import pytest
 
-from storage.errors import NoLeaderError
-from tests.support.api_server import V2
-from tests.support.fake_ports import CLUSTER_ID
+from milena.model.errors import NoLeaderError
+from tests.support.fakes.ports import CLUSTER_ID
+from tests.support.http.api_server import V2
 
 PARTITION = {
     "partition": 0,

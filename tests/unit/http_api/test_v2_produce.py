@@ -5,10 +5,10 @@ import base64
 import orjson
 import pytest
 
-from http_api.ports import Acks, ApiLimits, Receipt, Receipts
+from http_api.ports import ApiLimits
 from http_api.v2.produce import produce_answer, receipt_json
-from storage.batch import ProducerStamp, RecordColumns, encode_batch
-from storage.errors import (
+from milena.model.batch import ProducerStamp, RecordColumns, encode_batch
+from milena.model.errors import (
     FateUnknownError,
     IdempotencyKeyReusedError,
     NoLeaderError,
@@ -16,8 +16,9 @@ from storage.errors import (
     PartitionCountChangedError,
     PartitionNotFoundError,
 )
-from tests.support.api_server import BATCH, BINARY_V2, JSON_V2, V2, serving
-from tests.support.fake_ports import NOW_MS, no_leader
+from milena.model.requests import Acks, Receipt, Receipts
+from tests.support.fakes.ports import NOW_MS, no_leader
+from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2, V2, serving
 
 
 def item(partition, offset):

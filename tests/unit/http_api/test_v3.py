@@ -2,9 +2,9 @@
 
 import pytest
 
-from storage.errors import InvalidReplicationError, TooManyReplicasError
-from tests.support.api_server import V3, serving
-from tests.support.fake_ports import CLUSTER_ID, FakeNode
+from milena.model.errors import InvalidReplicationError, TooManyReplicasError
+from tests.support.fakes.ports import CLUSTER_ID, FakeNode
+from tests.support.http.api_server import V3, serving
 
 
 def check_item(api, item, kind, path):

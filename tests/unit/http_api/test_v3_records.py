@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from http_api.formats import json_texts
 from http_api.formats.json_texts import JsonTexts
-from http_api.ports import Acks, ApiLimits
-from storage.batch import decode_columns, iterate_batches
-from storage.errors import (
+from http_api.ports import ApiLimits
+from milena.model.batch import decode_columns, iterate_batches
+from milena.model.errors import (
     MalformedRequestError,
     NotEnoughReplicasError,
     RequestTooLargeError,
     TopicNotFoundError,
 )
-from tests.support.api_server import V3, serving
-from tests.support.fake_ports import CLUSTER_ID
+from milena.model.requests import Acks
+from tests.support.fakes.ports import CLUSTER_ID
+from tests.support.http.api_server import V3, serving
 
 PATH = f"{V3}/topics/t/records"
 JSON = "application/json"

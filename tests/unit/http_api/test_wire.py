@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from tests.support.api_server import serving
+from tests.support.http.api_server import serving
 
 EXCHANGES = Path(__file__).parents[2] / "data" / "wire" / "exchanges.json"
 

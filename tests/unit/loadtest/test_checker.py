@@ -11,7 +11,7 @@ from loadtest.pages import StoredRecord
 from loadtest.receipts import Fate
 from loadtest.verdict import EXAMPLES_MAX, Anomaly
 from loadtest.workload import Dialect, RecordMaker
-from tests.support.load_runs import LoadRun, stored
+from tests.support.spark.load_runs import LoadRun, stored
 
 EVEN, ODD = 2, 3
 """Writers of JSON and of bytes."""

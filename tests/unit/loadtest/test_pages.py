@@ -7,8 +7,8 @@ import pytest
 
 from loadtest.fingerprints import fingerprint
 from loadtest.pages import Page, PageError, PageFormat, StoredRecord, parse_page
-from storage.batch import STAMP_BYTES, RecordColumns, encode_batch, stamp_batch
-from tests.support.load_runs import LoadRun
+from milena.model.batch import STAMP_BYTES, RecordColumns, encode_batch, stamp_batch
+from tests.support.spark.load_runs import LoadRun
 
 
 @pytest.fixture

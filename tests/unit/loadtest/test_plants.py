@@ -5,7 +5,7 @@ import pytest
 from loadtest.pages import StoredRecord
 from loadtest.plants import Plant, Planter
 from loadtest.verdict import Anomaly
-from tests.support.load_runs import LoadRun
+from tests.support.spark.load_runs import LoadRun
 
 FOUND_AS = {
     Plant.LOSS: Anomaly.LOST_WRITE,

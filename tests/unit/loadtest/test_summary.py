@@ -11,7 +11,7 @@ from loadtest.plots import GAPS, OVERVIEW, draw
 from loadtest.settings import Settings, locust_command
 from loadtest.summary import Summary
 from loadtest.timeline import timeline_of
-from tests.support.load_runs import LoadRun
+from tests.support.spark.load_runs import LoadRun
 
 PNG = b"\x89PNG\r\n"
 

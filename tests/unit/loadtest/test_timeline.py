@@ -8,7 +8,7 @@ import pytest
 from loadtest.ledger import Failed, Incident, Stopping
 from loadtest.receipts import Fate
 from loadtest.timeline import Direction, Gap, Timeline, percentile, timeline_of
-from tests.support.load_runs import JSON_ENDPOINT, LoadRun
+from tests.support.spark.load_runs import JSON_ENDPOINT, LoadRun
 
 BATCH = "produce batch json"
 

@@ -14,7 +14,7 @@ from loadtest.workload import (
     RecordMaker,
     identify,
 )
-from tests.support.load_runs import stored
+from tests.support.spark.load_runs import stored
 
 WRITER = (1 << WRITER_BITS) - 5
 

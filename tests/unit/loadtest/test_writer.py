@@ -13,7 +13,7 @@ from loadtest.reader import Reader, ReadError
 from loadtest.source import JSON_TYPE, Record, Source, json_text, request_body
 from loadtest.tally import Tally
 from loadtest.writer import Progress, RoundRobin, WriteError, Writer, read_receipts
-from tests.support.http_server import serving
+from tests.support.http.http_server import serving
 
 PARTITIONS = 3
 

@@ -9,9 +9,9 @@ import pytest
 
 from milena import cli
 from milena.commands.target import EXIT_UNKNOWN
-from storage.build_kind import build_kind
-from tests.support.fake_api import FakeApi
-from tests.support.http_server import serving
+from milena.model.build_kind import build_kind
+from tests.support.fakes.api import FakeApi
+from tests.support.http.http_server import serving
 
 
 @pytest.fixture
@@ -226,7 +226,9 @@ def test_a_missing_extra_is_named_in_a_sentence(capsys, monkeypatch):
 
 def test_a_broken_installation_is_not_taken_for_a_missing_extra(monkeypatch):
     def fail(self):
-        raise ModuleNotFoundError("No module named 'storage.segment'", name="storage.segment")
+        raise ModuleNotFoundError(
+            "No module named 'storage.segments.segment'", name="storage.segments.segment"
+        )
 
     monkeypatch.setattr(EntryPoint, "load", fail)
     with pytest.raises(ModuleNotFoundError):

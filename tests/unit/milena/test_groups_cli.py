@@ -6,8 +6,8 @@ import json
 import pytest
 
 from milena import cli
-from tests.support.fake_api import FakeApi
-from tests.support.http_server import serving
+from tests.support.fakes.api import FakeApi
+from tests.support.http.http_server import serving
 
 
 @pytest.fixture

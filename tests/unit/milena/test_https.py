@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.api_server import ApiClient, serving
+from tests.support.http.api_server import ApiClient, serving
 
 FILES = Path(__file__).parents[2] / "data" / "tls"
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milena.errors import ClientError, UnknownResultError
-from milena.producer import Producer
-from milena.producer_options import ProducerOptions
-from tests.support.scripted_cluster import ScriptedClock, ScriptedCluster, not_now
+from milena.producing.options import ProducerOptions
+from milena.producing.producer import Producer
+from tests.support.fakes.scripted_cluster import ScriptedClock, ScriptedCluster, not_now
 
 STEPS = st.sampled_from(["ok", "ok", "lost answer", "lost request", "not now"])
 

@@ -7,8 +7,8 @@ import pytest
 
 from milena import cli
 from milena.commands import rebalance
-from tests.support.fake_api import FakeApi
-from tests.support.http_server import serving
+from tests.support.fakes.api import FakeApi
+from tests.support.http.http_server import serving
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from milena import sync
+from milena.blocking.loop_thread import LoopThread
 from milena.errors import BufferFullError, ClientClosedError, UnknownResultError, UnreachableError
-from milena.loop_thread import LoopThread
-from milena.producer import Producer as AsyncProducer
-from milena.producer_options import ProducerOptions
-from tests.support.scripted_cluster import ScriptedClock, ScriptedCluster
+from milena.producing.options import ProducerOptions
+from milena.producing.producer import Producer as AsyncProducer
+from tests.support.fakes.scripted_cluster import ScriptedClock, ScriptedCluster
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_an_interrupt_cancels_the_work(thread, monkeypatch):
     real = asyncio.run_coroutine_threadsafe
     with monkeypatch.context() as patch:
         patch.setattr(
-            "milena.loop_thread.asyncio.run_coroutine_threadsafe",
+            "milena.blocking.loop_thread.asyncio.run_coroutine_threadsafe",
             lambda work, loop: (
                 Interrupted(real(work, loop)) if work.__name__ == "forever" else real(work, loop)
             ),

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from milena.model.build_kind import build_kind
+from milena.model.errors import StartupError
 from node import cli
-from node.announce import announcement
-from node.config import OPTIONS, NodeConfig, load_config
-from storage.build_kind import build_kind
-from storage.errors import StartupError
+from node.config.options import OPTIONS, NodeConfig, load_config
+from node.process.announce import announcement
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from milena.disk.os_files import OsFiles
+from milena.model.errors import StartupError
 from node import wiring
-from node.config import NodeConfig
-from node.option_kinds import Address
+from node.config.kinds import Address
+from node.config.options import NodeConfig
 from node.wiring import EXIT_FATAL, EXIT_REFUSED, Node, build_node, die, draw_ids
-from storage.data_directory import DataDirectory
-from storage.errors import StartupError
-from storage.os_files import OsFiles
-from tests.support.fake_clock import WALL_START_MS, FakeClock
+from storage.replica.data_directory import DataDirectory
+from tests.support.time.fake_clock import WALL_START_MS, FakeClock
 
 ANYWHERE = Address("127.0.0.1", 0)
 

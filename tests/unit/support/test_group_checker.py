@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.group_checker import findings, violations
-from tests.support.group_history import (
+from tests.support.groups.checker import findings, violations
+from tests.support.groups.history import (
     Answered,
     Commit,
     Event,

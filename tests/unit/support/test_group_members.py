@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from tests.support.group_checker import findings
-from tests.support.group_history import Commit, Fate, Fenced, GroupHistory
-from tests.support.group_members import Assigned, Beat, Clock, FencedError, Habits, Member
-from tests.support.virtual_time import run_virtual
+from tests.support.groups.checker import findings
+from tests.support.groups.history import Commit, Fate, Fenced, GroupHistory
+from tests.support.groups.members import Assigned, Beat, Clock, FencedError, Habits, Member
+from tests.support.time.virtual_time import run_virtual
 
 PARTITIONS = 6
 MEMBERS = 4

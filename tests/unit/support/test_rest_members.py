@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from tests.support.group_checker import findings, violations
-from tests.support.group_history import Commit, Fate, GroupHistory
-from tests.support.group_members import Clock, Habits, RefusedError, UnknownError
-from tests.support.rest_members import GoneError, RestMember
-from tests.support.virtual_time import run_virtual
+from tests.support.groups.checker import findings, violations
+from tests.support.groups.history import Commit, Fate, GroupHistory
+from tests.support.groups.members import Clock, Habits, RefusedError, UnknownError
+from tests.support.groups.rest_members import GoneError, RestMember
+from tests.support.time.virtual_time import run_virtual
 
 PARTITIONS = 4
 

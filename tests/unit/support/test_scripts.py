@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import TopicNotFoundError
-from tests.support.scripts import LINES_MAX, parse_script, run_script
+from milena.model.errors import TopicNotFoundError
+from tests.support.machine.scripts import LINES_MAX, parse_script, run_script
 
 SCRIPT = "# Words come back.\nsay a\n!fail\n---\na\ntopic_not_found: no\n"
 

@@ -8,12 +8,13 @@ Looked at whenever a replica has compacted, with every answer to a reader, and i
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from http_api.ports import FetchResult, NewTopic, Records
-from node.partition_runner import PartitionRunner
+from http_api.ports import NewTopic
+from milena.model.batch import decode_columns, iterate_batches, offsets_of
+from milena.model.errors import CorruptBatchError, CorruptLogError
+from milena.model.requests import FetchResult, Records
+from milena.model.types import ReplicaHealth
+from node.replica.runner import PartitionRunner
 from raft_meta.machine.image import PartitionKey
-from storage.batch import decode_columns, iterate_batches, offsets_of
-from storage.errors import CorruptBatchError, CorruptLogError
-from storage.types import ReplicaHealth
 from tests.sim.cluster.history import Write
 from tests.sim.cluster.invariants import READ_BYTES, TOMBSTONE, Ledger, ViolationError
 from tests.sim.cluster.parts.part import Part, TopicClients

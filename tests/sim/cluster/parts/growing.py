@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from http_api.ports import NewTopic
-from node.partition_runner import PartitionRunner
+from milena.model.errors import MilenaError, OffsetOutOfRangeError
+from node.replica.runner import PartitionRunner
 from raft_meta.machine.image import Image, PartitionKey
-from storage.errors import MilenaError, OffsetOutOfRangeError
 from tests.sim.cluster.invariants import ViolationError
 from tests.sim.cluster.parts.part import Part, TopicClients
 

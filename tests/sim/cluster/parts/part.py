@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from http_api.ports import NewTopic
-from node.partition_runner import PartitionRunner
+from node.replica.runner import PartitionRunner
 from raft_meta.machine.image import PartitionKey
 from tests.sim.cluster.clients import Clients
 from tests.sim.cluster.invariants import Ledger

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from http_api.ports import NewTopic
-from node.partition_runner import PartitionRunner
+from milena.model.batch import decode_columns, iterate_batches
+from milena.model.errors import CorruptBatchError, CorruptLogError
+from milena.model.types import ReplicaHealth
+from node.replica.runner import PartitionRunner
 from raft_meta.machine.image import PartitionKey
-from storage.batch import decode_columns, iterate_batches
-from storage.errors import CorruptBatchError, CorruptLogError
-from storage.segment import LOG_SUFFIX, Segment
-from storage.types import ReplicaHealth
+from storage.segments.segment import LOG_SUFFIX, Segment
 from tests.sim.cluster.invariants import READ_BYTES, ViolationError
 from tests.sim.cluster.parts.part import Part, TopicClients
 

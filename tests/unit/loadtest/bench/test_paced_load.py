@@ -2,8 +2,8 @@
 
 from loadtest.bench.paced_load import Pace, delays_s, encode_stamp
 from loadtest.bench.subject import batch_of
-from storage.batch import encode_batch
-from storage.columns import RecordColumns
+from milena.model.batch import encode_batch
+from milena.model.columns import RecordColumns
 
 
 def test_a_free_connection_sends_at_once():

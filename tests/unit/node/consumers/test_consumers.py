@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from http_api.group_ports import NewConsumer, OffsetToCommit, Reset, Seek
-from storage.errors import (
+from milena.model.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,
     InvalidConsumerError,
@@ -13,9 +13,9 @@ from storage.errors import (
     SubscriptionConflictError,
     TopicNotFoundError,
 )
-from tests.support.nodes import Cluster, cluster_of
-from tests.support.sim_consumers import GROUP, Client, wanted
-from tests.support.virtual_time import LoopClock, after, virtual
+from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.groups.sim_consumers import GROUP, Client, wanted
+from tests.support.time.virtual_time import LoopClock, after, virtual
 
 
 async def now_ms() -> int:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from node.consumers.cursor import AUTO_COMMIT_MS, Cursor, Mark
 from node.consumers.delivery import Room, cut
 from raft_meta.machine.image import PartitionKey
-from tests.support.stored_batches import filler, stored
+from tests.support.disk.stored_batches import filler, stored
 
 A: PartitionKey = ("a" * 32, 0)
 B: PartitionKey = ("b" * 32, 1)

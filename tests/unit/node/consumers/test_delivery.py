@@ -1,7 +1,7 @@
 """Rules of cutting an answer: at records, within bounds, one at least, nothing at or above the high watermark."""
 
 from node.consumers.delivery import Room, cut
-from tests.support.stored_batches import filler, offsets_in, stored
+from tests.support.disk.stored_batches import filler, offsets_in, stored
 
 AMPLE = Room(payload_bytes=1 << 20, records=1_000, needs_one=True)
 

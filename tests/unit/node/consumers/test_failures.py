@@ -6,9 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from http_api.group_ports import Seek
-from node.consumers.service import PARTITIONS_MAX
-from node.consumers.session_table import CALLS_PER_CONSUMER_MAX
-from storage.errors import (
+from milena.model.errors import (
     FateUnknownError,
     InvalidConsumerError,
     MalformedRequestError,
@@ -16,11 +14,13 @@ from storage.errors import (
     ReplicaDamagedError,
     TooManyRequestsError,
 )
-from storage.segment import LOG_SUFFIX
-from tests.support.compacted_cluster import CONFIGS, compact, update
-from tests.support.nodes import Cluster, cluster_of
-from tests.support.sim_consumers import GROUP, Client, wanted
-from tests.support.virtual_time import after, virtual
+from node.consumers.service import PARTITIONS_MAX
+from node.consumers.session_table import CALLS_PER_CONSUMER_MAX
+from storage.segments.segment import LOG_SUFFIX
+from tests.support.clusters.compacted_cluster import CONFIGS, compact, update
+from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.groups.sim_consumers import GROUP, Client, wanted
+from tests.support.time.virtual_time import after, virtual
 
 
 def other_than(cluster: Cluster, *node_ids: int | None) -> int:

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from http_api.group_ports import OffsetToCommit
-from storage.errors import FateUnknownError
-from tests.support.nodes import cluster_of
-from tests.support.sim_consumers import Client
-from tests.support.virtual_time import after, virtual
+from milena.model.errors import FateUnknownError
+from tests.support.clusters.nodes import cluster_of
+from tests.support.groups.sim_consumers import Client
+from tests.support.time.virtual_time import after, virtual
 
 
 @virtual

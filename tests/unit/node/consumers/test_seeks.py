@@ -3,9 +3,9 @@
 import asyncio
 
 from http_api.group_ports import Seek
-from tests.support.nodes import cluster_of
-from tests.support.sim_consumers import Client
-from tests.support.virtual_time import after, virtual
+from tests.support.clusters.nodes import cluster_of
+from tests.support.groups.sim_consumers import Client
+from tests.support.time.virtual_time import after, virtual
 
 
 @virtual

@@ -4,8 +4,8 @@ import asyncio
 
 from node.consumers.tails import POLL_MS, Waiter
 from raft_meta.machine.image import PartitionKey
-from tests.support.nodes import Cluster, cluster_of
-from tests.support.virtual_time import LoopClock, after, virtual
+from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.time.virtual_time import LoopClock, after, virtual
 
 
 def key_of(cluster: Cluster, topic: str = "t") -> PartitionKey:

@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from storage.errors import MilenaError
-from tests.support.nodes import Cluster, cluster_of
-from tests.support.sim_consumers import GROUP, Client
-from tests.support.virtual_time import after, virtual
+from milena.model.errors import MilenaError
+from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.groups.sim_consumers import GROUP, Client
+from tests.support.time.virtual_time import after, virtual
 
 PARTITIONS = 3
 ROUNDS = 8

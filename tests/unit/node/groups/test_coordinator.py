@@ -13,11 +13,7 @@ from http_api.group_ports import (
     Reset,
     ResetTarget,
 )
-from node.groups.coordinator import GroupCoordinator
-from node.groups.desk import GroupDesk
-from raft_meta.machine.commands import AlterGroup
-from raft_meta.machine.coordinators import coordinator_of
-from storage.errors import (
+from milena.model.errors import (
     FateUnknownError,
     GroupNotEmptyError,
     GroupNotFoundError,
@@ -31,9 +27,13 @@ from storage.errors import (
     StaleMemberEpochError,
     TopicNotFoundError,
 )
-from storage.types import MonotonicMs
-from tests.support.nodes import Cluster, SimNode
-from tests.support.virtual_time import after, virtual
+from milena.model.types import MonotonicMs
+from node.groups.coordinator import GroupCoordinator
+from node.groups.desk import GroupDesk
+from raft_meta.machine.commands import AlterGroup
+from raft_meta.machine.coordinators import coordinator_of
+from tests.support.clusters.nodes import Cluster, SimNode
+from tests.support.time.virtual_time import after, virtual
 
 ALL = (1, 2, 3)
 

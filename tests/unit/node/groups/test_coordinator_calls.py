@@ -4,18 +4,18 @@ import asyncio
 
 import pytest
 
-from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, Repeat, Reply
-from node.peer_codec import Fields
-from raft_meta.machine.coordinators import coordinator_of
-from storage.errors import (
+from milena.model.errors import (
     FateUnknownError,
     FeatureLevelError,
     GroupNotFoundError,
     InvalidRequestError,
     NotCoordinatorError,
 )
-from tests.support.nodes import Cluster, SimNode
-from tests.support.virtual_time import after, virtual
+from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, Repeat, Reply
+from node.peers.codec import Fields
+from raft_meta.machine.coordinators import coordinator_of
+from tests.support.clusters.nodes import Cluster, SimNode
+from tests.support.time.virtual_time import after, virtual
 
 
 class Work:

@@ -3,9 +3,9 @@
 import pytest
 
 from http_api.group_ports import Heartbeat
-from tests.support.nodes import cluster_of
-from tests.support.sim_consumers import GROUP, Client
-from tests.support.virtual_time import after, virtual
+from tests.support.clusters.nodes import cluster_of
+from tests.support.groups.sim_consumers import GROUP, Client
+from tests.support.time.virtual_time import after, virtual
 
 
 @pytest.mark.parametrize("beat_after_ms", [0, 50, 1_000])

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from immutables import Map
 
+from milena.model.types import WallMs
 from node.groups.rebalance import (
     Change,
     Join,
@@ -22,7 +23,6 @@ from raft_meta.machine import partition_sets
 from raft_meta.machine.group_rules import group_problems
 from raft_meta.machine.groups import check_step
 from raft_meta.machine.image import Group, GroupMember, Image, Topic
-from storage.types import WallMs
 
 T1, T2 = "1" * 32, "2" * 32
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from milena.model.types import MonotonicMs, WallMs
 from node.groups.member_rules import newcomer
 from node.groups.sessions import NEVER, GroupSessions
 from raft_meta.machine.image import Group, GroupMember, PartitionSet
-from storage.types import MonotonicMs, WallMs
 
 T = "1" * 32
 ONE: PartitionSet = ((T, (0,)),)

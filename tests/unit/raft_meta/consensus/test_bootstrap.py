@@ -5,6 +5,7 @@ import itertools
 import crc32c
 import pytest
 
+from milena.model.errors import CorruptLogError, StartupError
 from raft_meta.consensus.bootstrap import (
     VoterRecord,
     check_directory,
@@ -13,8 +14,7 @@ from raft_meta.consensus.bootstrap import (
     store_record,
 )
 from raft_meta.consensus.frames import BootstrapState
-from storage.errors import CorruptLogError, StartupError
-from tests.support.memory_files import MemoryFiles, SimulatedCrashError
+from tests.support.disk.memory_files import MemoryFiles, SimulatedCrashError
 
 EMPTY, FOUNDING = BootstrapState.EMPTY, BootstrapState.FOUNDING
 MEMBER, LEARNER = BootstrapState.MEMBER, BootstrapState.LEARNER

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from milena.model.errors import CorruptLogError, DiskFailedError, DiskFullError
 from raft_meta.consensus.core import NEWS_SECONDS
 from raft_meta.consensus.library import NO_OP, Failure, use_clock
 from raft_meta.consensus.quorum import Role
-from storage.errors import CorruptLogError, DiskFailedError, DiskFullError
-from tests.support.memory_files import MemoryFiles
-from tests.support.raft_bench import DIRECTORY, Bench, entries, entry, snapshot_bytes
+from tests.support.clusters.raft_bench import DIRECTORY, Bench, entries, entry, snapshot_bytes
+from tests.support.disk.memory_files import MemoryFiles
 
 
 class _Clock:

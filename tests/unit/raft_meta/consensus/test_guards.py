@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from milena.model.errors import CorruptLogError
 from raft_meta.consensus.guards import Guard
 from raft_meta.consensus.library import Failure, use_clock
 from raft_meta.consensus.messages import Message
 from raft_meta.consensus.snapshot import SnapshotMeta, write_snapshot
-from storage.errors import CorruptLogError
-from tests.support.raft_bench import DIRECTORY, Bench, entries, entry, snapshot_bytes
+from tests.support.clusters.raft_bench import DIRECTORY, Bench, entries, entry, snapshot_bytes
 
 Scenario = Callable[[frozenset[Guard]], bool]
 SCENARIOS: dict[Guard, Scenario] = {}

@@ -4,9 +4,9 @@ import queue
 
 import pytest
 
+from milena.model.errors import StartupError
 from raft_meta.consensus import library
 from raft_meta.consensus.library import QUEUE_LENGTH_MAX, CommandQueue, Failure, check_version
-from storage.errors import StartupError
 
 
 def test_the_pinned_version_is_installed() -> None:

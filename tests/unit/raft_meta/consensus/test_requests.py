@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from milena.model.errors import FateUnknownError, NoQuorumError
 from raft_meta.consensus.core import RaftCore
 from raft_meta.consensus.library import Failure
 from raft_meta.consensus.requests import Request, Requests
-from storage.errors import FateUnknownError, NoQuorumError
 
 
 class FakeCore:

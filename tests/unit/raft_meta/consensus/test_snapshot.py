@@ -2,14 +2,14 @@
 
 import pytest
 
+from milena.model.errors import CorruptLogError, DiskFailedError, DiskFullError
 from raft_meta.consensus.snapshot import (
     SnapshotMeta,
     SnapshotReader,
     SnapshotStore,
     write_snapshot,
 )
-from storage.errors import CorruptLogError, DiskFailedError, DiskFullError
-from tests.support.memory_files import MemoryFiles
+from tests.support.disk.memory_files import MemoryFiles
 
 META = SnapshotMeta(last=(b"\0b", 7, 2), previous=(b"\0a", 6, 2))
 CHUNKS = [b"one", b"", b"three" * 100]

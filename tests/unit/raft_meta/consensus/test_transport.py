@@ -22,7 +22,7 @@ from raft_meta.consensus.transport import (
     Transport,
     TransportConfig,
 )
-from tests.support.virtual_time import virtual
+from tests.support.time.virtual_time import virtual
 
 VOTERS = {1: ("127.0.0.1", 1), 2: ("127.0.0.1", 2), 3: ("127.0.0.1", 3)}
 MESSAGE: Message = {"type": "response_vote", "term": 5}

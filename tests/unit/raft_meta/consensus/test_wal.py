@@ -5,10 +5,10 @@ import random
 import msgpack
 import pytest
 
+from milena.model.errors import CorruptLogError, DiskFailedError, DiskFullError
 from raft_meta.consensus.messages import Entry
 from raft_meta.consensus.wal import Wal
-from storage.errors import CorruptLogError, DiskFailedError, DiskFullError
-from tests.support.memory_files import MemoryFiles, SimulatedCrashError
+from tests.support.disk.memory_files import MemoryFiles, SimulatedCrashError
 
 PATH = "/raft/wal"
 

@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from raft_meta.machine import codec
-from raft_meta.machine import commands as c
-from raft_meta.machine.apply import apply
-from raft_meta.machine.image import Image
-from storage.errors import (
+from milena.model.errors import (
     CorruptLogError,
     FeatureLevelError,
     MilenaError,
     NotReadyError,
     TopicNotFoundError,
 )
-from storage.types import WallMs
-from tests.support.machine_images import TOPIC_ID, Cluster, register
+from milena.model.types import WallMs
+from raft_meta.machine import codec
+from raft_meta.machine import commands as c
+from raft_meta.machine.apply import apply
+from raft_meta.machine.image import Image
+from tests.support.machine.images import TOPIC_ID, Cluster, register
 
 
 def envelope(command: c.Command, *, sequence: int = 1, now_ms: int = 0) -> c.Envelope:

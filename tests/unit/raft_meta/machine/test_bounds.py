@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from raft_meta.machine import bounds
-from raft_meta.machine import commands as c
-from storage.errors import (
+from milena.model.errors import (
     BrokerInUseError,
     BrokerNotFoundError,
     ConflictError,
@@ -14,7 +12,9 @@ from storage.errors import (
     MilenaError,
     TooManyReplicasError,
 )
-from tests.support.machine_images import TOPIC_ID, Cluster
+from raft_meta.machine import bounds
+from raft_meta.machine import commands as c
+from tests.support.machine.images import TOPIC_ID, Cluster
 
 
 def at_level(level: int, brokers: int = 3) -> Cluster:

@@ -3,7 +3,7 @@
 from raft_meta.machine import cluster
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.commands import RegisterBroker, SetFeatureLevel
-from tests.support.machine_images import Cluster, register
+from tests.support.machine.images import Cluster, register
 
 
 def registered(broker_id: int, feature_max: int) -> RegisterBroker:

@@ -10,11 +10,7 @@ import pytest
 from immutables import Map
 
 import milena.errors
-from raft_meta.machine import codec, elections
-from raft_meta.machine import commands as c
-from raft_meta.machine.apply import apply
-from raft_meta.machine.image import Image, Proposer
-from storage.errors import (
+from milena.model.errors import (
     CorruptLogError,
     FeatureLevelError,
     GroupNotEmptyError,
@@ -24,9 +20,13 @@ from storage.errors import (
     StaleVersionError,
     TopicExistsError,
 )
-from storage.types import WallMs
-from tests.support.machine_group_scripts import member
-from tests.support.machine_images import TOPIC_ID, Cluster, GroupCluster, commit_of, consumer_of
+from milena.model.types import WallMs
+from raft_meta.machine import codec, elections
+from raft_meta.machine import commands as c
+from raft_meta.machine.apply import apply
+from raft_meta.machine.image import Image, Proposer
+from tests.support.machine.group_scripts import member
+from tests.support.machine.images import TOPIC_ID, Cluster, GroupCluster, commit_of, consumer_of
 
 ENVELOPE = c.Envelope(
     proposer=1,

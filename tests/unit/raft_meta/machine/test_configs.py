@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
+from milena.model.errors import InvalidConfigError
+from milena.model.types import TimestampType, WallMs
 from raft_meta.machine import configs
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Topic
-from storage.errors import InvalidConfigError
-from storage.types import TimestampType, WallMs
 
 TOPIC = Topic(
     topic_id="0" * 32,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from milena.model.errors import InvalidConsumerError, InvalidRequestError, LimitReachedError
 from raft_meta.machine import commands as c
 from raft_meta.machine import group_rules
-from storage.errors import InvalidConsumerError, InvalidRequestError, LimitReachedError
-from tests.support.machine_images import TOPIC_ID, GroupCluster, consumer_of
+from tests.support.machine.images import TOPIC_ID, GroupCluster, consumer_of
 
 
 @pytest.fixture

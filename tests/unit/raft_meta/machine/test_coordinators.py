@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
+from milena.model.errors import NotCoordinatorError, StaleBrokerEpochError
 from raft_meta.machine.coordinators import check_coordinator, coordinator_of
 from raft_meta.machine.image import Broker, Image
-from storage.errors import NotCoordinatorError, StaleBrokerEpochError
 
 PINNED = [3, 2, 3, 2, 2, 2, 3, 2, 3, 2, 1, 1]
 GROUPS = [f"group-{n}" for n in range(300)]

@@ -5,9 +5,9 @@ from dataclasses import replace as plain_replace
 
 import pytest
 
+from milena.model.types import WallMs
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import Image, Topic
-from storage.types import WallMs
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from raft_meta.machine import codec, elections
 from raft_meta.machine import commands as c
-from tests.support.machine_images import TOPIC_ID, Cluster
+from tests.support.machine.images import TOPIC_ID, Cluster
 
 
 def thousand() -> Cluster:

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from raft_meta.machine import group_rules
-from raft_meta.machine.image import PartitionSet
-from storage.errors import (
+from milena.model.errors import (
     InvalidConsumerError,
     InvalidRequestError,
     LimitReachedError,
     MilenaError,
 )
-from tests.support.machine_group_scripts import member
-from tests.support.machine_images import TOPIC_ID, GroupCluster
+from raft_meta.machine import group_rules
+from raft_meta.machine.image import PartitionSet
+from tests.support.machine.group_scripts import member
+from tests.support.machine.images import TOPIC_ID, GroupCluster
 
 ALL: PartitionSet = ((TOPIC_ID, (0, 1, 2, 3)),)
 

@@ -16,8 +16,8 @@ from raft_meta.machine.image import (
     Suspect,
 )
 from raft_meta.machine.invariants import violations
-from tests.support.machine_group_scripts import member
-from tests.support.machine_images import TOPIC_ID, Cluster, GroupCluster, commit_of, consumer_of
+from tests.support.machine.group_scripts import member
+from tests.support.machine.images import TOPIC_ID, Cluster, GroupCluster, commit_of, consumer_of
 
 KEY = (TOPIC_ID, 0)
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from milena.model.errors import CorruptLogError
 from raft_meta.machine import codec
 from raft_meta.machine import commands as c
 from raft_meta.machine.image import Image
 from raft_meta.machine.marks import ImageMarks
-from storage.errors import CorruptLogError
-from tests.support.machine_images import Cluster
+from tests.support.machine.images import Cluster
 
 FIRST = c.CheckImage(index=0, image_hash=b"")
 

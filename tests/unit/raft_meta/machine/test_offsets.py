@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from milena.model.errors import InvalidConsumerError, RequestTooLargeError, StaleBrokerEpochError
+from milena.model.types import WallMs
 from raft_meta.machine import codec, group_rules, offsets
 from raft_meta.machine import commands as c
-from storage.errors import InvalidConsumerError, RequestTooLargeError, StaleBrokerEpochError
-from storage.types import WallMs
-from tests.support.machine_images import TOPIC_ID, GroupCluster, commit_of
+from tests.support.machine.images import TOPIC_ID, GroupCluster, commit_of
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from milena.model.errors import InvalidReplicationError
 from raft_meta.machine import commands as c
 from raft_meta.machine.placement import place, place_more
-from storage.errors import InvalidReplicationError
-from tests.support.machine_images import TOPIC_ID, Cluster
+from tests.support.machine.images import TOPIC_ID, Cluster
 
 
 def test_the_same_seed_gives_the_same_placement() -> None:

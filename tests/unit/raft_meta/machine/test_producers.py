@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from milena.model.errors import InvalidRequestError, LimitReachedError, TooManyProducersError
 from raft_meta.machine import bounds, producers
 from raft_meta.machine import commands as c
 from raft_meta.machine.codec import decode_response
-from storage.errors import InvalidRequestError, LimitReachedError, TooManyProducersError
-from tests.support.machine_images import Cluster
+from tests.support.machine.images import Cluster
 
 
 def allocate(cluster: Cluster, name: str | None) -> object:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from milena.model.errors import FateUnknownError, InvalidRequestError, StaleBrokerEpochError
+from milena.model.types import WallMs
 from raft_meta.machine import commands as c
 from raft_meta.machine import proposers
 from raft_meta.machine.image import Image
-from storage.errors import FateUnknownError, InvalidRequestError, StaleBrokerEpochError
-from storage.types import WallMs
 
 FIRST = c.Envelope(
     proposer=1,

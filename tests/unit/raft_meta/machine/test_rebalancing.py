@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from milena.model.errors import BrokerNotFoundError, InvalidReplicationError
 from raft_meta.machine import commands as c
 from raft_meta.machine.image import Image, PartitionKey
 from raft_meta.machine.rebalancing import PlannedMove, plan_drain, plan_rebalance
-from storage.errors import BrokerNotFoundError, InvalidReplicationError
-from tests.support.machine_images import TOPIC_ID, Cluster
+from tests.support.machine.images import TOPIC_ID, Cluster
 
 Layout = dict[PartitionKey, tuple[int, ...]]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 from immutables import Map
 
+from milena.model.errors import CorruptLogError
 from raft_meta.machine import shapes
-from storage.errors import CorruptLogError
 
 
 @dataclass(frozen=True, kw_only=True)

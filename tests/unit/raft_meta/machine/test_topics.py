@@ -2,10 +2,10 @@
 
 import pytest
 
+from milena.model.errors import InvalidReplicationError, InvalidTopicNameError
 from raft_meta.machine import codec, topics
 from raft_meta.machine import commands as c
-from storage.errors import InvalidReplicationError, InvalidTopicNameError
-from tests.support.machine_images import TOPIC_ID, Cluster
+from tests.support.machine.images import TOPIC_ID, Cluster
 
 
 @pytest.mark.parametrize("name", ["a", "A-Z_0.9", "x" * 249, "...", "__internal"])

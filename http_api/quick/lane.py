@@ -1,0 +1,259 @@
+"""A quick lane for small requests that repeat: no task, no request object, no headers read twice.
+
+A producer sends the same head with every record. What a head says follows from its bytes alone, so that it is read
+once, by aiohttp's parser and by the route's own ``prepare``, and remembered. A later request of the same head, which
+has come whole while its connection rests, goes straight to the node, and its answer is written when the node calls
+back. **Whatever is out of the ordinary goes the usual way**, before anything was done: a head that is not known, a body
+in pieces, a request behind another, a body that the route refuses (the usual way finds the same fault and says so).
+
+What the dispatcher promises holds here too: bounds on what is in flight, request ids, metrics, the access log, errors
+in the API's envelope, no answer for a client that went away.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Protocol
+
+from aiohttp import web
+from aiohttp.http import HttpVersion11
+
+from http_api.answers import SERVER
+from http_api.connections import Closable
+from http_api.dispatch import Dispatcher
+from http_api.endpoint import QuickHandler, Route
+from http_api.quick.parsed_head import ParsedHead
+from http_api.quick.plain_answer import encode_answer
+from milena.model.errors import MilenaError
+from milena.model.pending import Pending
+from milena.model.requests import Queued
+
+HEAD_END = b"\r\n\r\n"
+
+HEADS_MAX = 1024
+HEAD_BYTES_MAX = 2048
+"""A longer head, or one that differs every time, is not worth the memory: 2 MB at most."""
+
+BODY_BYTES_MAX = 32 << 10
+"""A larger body pays for the usual way."""
+
+_TELLING = frozenset(
+    {
+        "content-encoding",
+        "expect",
+        "idempotency-key",
+        "transfer-encoding",
+        "upgrade",
+        "x-request-id",
+    }
+)
+"""Headers that make another request of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the bytes of a head mean."""
+
+    method: str
+    raw_path: str
+    route: Route
+    handler: QuickHandler
+    body_bytes: int
+
+
+class Resting(Closable, Protocol):
+    """A connection as the lane sees it."""
+
+    @property
+    def peername(self) -> object:
+        """Where its client is."""
+
+    def finish_quick(self, answer: bytes) -> None:
+        """The request is over; nothing is to be sent when ``answer`` is empty."""
+
+
+class QuickRequest:
+    """One request in the lane, from its bytes to its answer."""
+
+    __slots__ = (
+        "_connection",
+        "_dispatcher",
+        "_head",
+        "_over",
+        "_queued",
+        "_request_id",
+        "_started_s",
+        "is_over",
+    )
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        connection: Resting,
+        head: Head,
+        queued: Queued,
+        started_s: float,
+    ) -> None:
+        shared = dispatcher.shared
+        shared.in_flight.request_count += 1
+        shared.in_flight.body_bytes += head.body_bytes
+        shared.connections.work(connection)
+        self._dispatcher = dispatcher
+        self._connection = connection
+        self._head = head
+        self._queued = queued
+        self._started_s = started_s
+        self._request_id = dispatcher.next_request_id()
+        self._over: asyncio.Future[None] | None = None
+        self.is_over = False
+        """It has its answer, or needs none."""
+        queued.offsets.add_done_callback(self._on_done)
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self._queued.offsets.cancel()
+
+    def over(self) -> "asyncio.Future[None]":
+        """Done once the request is over, for one who waits for that; it is not over yet."""
+        self._over = asyncio.get_running_loop().create_future()
+        return self._over
+
+    def _on_done(self, done: Pending[Sequence[int | None]]) -> None:
+        self.is_over = True
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+        head, dispatcher = self._head, self._dispatcher
+        shared = dispatcher.shared
+        shared.in_flight.request_count -= 1
+        shared.in_flight.body_bytes -= head.body_bytes
+        shared.connections.rest(self._connection)
+        status = 499
+        answer = b""
+        if not done.cancelled():
+            status, answer = self._answer(done)
+        # Its client waits for nothing of what follows.
+        self._connection.finish_quick(answer)
+        seconds = asyncio.get_running_loop().time() - self._started_s
+        dispatcher.observe(head.route, status, seconds)
+        if dispatcher.is_logged(status):
+            dispatcher.log_access(
+                head.method,
+                head.raw_path,
+                status,
+                seconds,
+                _remote(self._connection.peername),
+                self._request_id,
+            )
+        if done.cancelled():
+            # As a handler's end by cancellation: nothing is known to say.
+            self._connection.force_close()
+
+    def _answer(self, done: Pending[Sequence[int | None]]) -> tuple[int, bytes]:
+        error = done.exception()
+        own = {"X-Request-Id": self._request_id, "Server": SERVER}
+        if error is None:
+            handler = self._head.handler
+            body = handler.encode(self._queued.partition, done.result())
+            return 200, encode_answer(200, "OK", body, handler.content_type, own)
+        refusal = self._dispatcher.failure(error, self._head.route, self._request_id)
+        assert isinstance(refusal.body, bytes), "errors are ready bytes"
+        others = {k: v for k, v in refusal.headers.items() if k not in _OF_BODY}
+        phrase = HTTPStatus(refusal.status).phrase
+        return refusal.status, encode_answer(
+            refusal.status,
+            phrase,
+            refusal.body,
+            refusal.headers["Content-Type"],
+            {**others, **own},
+        )
+
+
+_OF_BODY = frozenset({"Content-Type", "Content-Length"})
+
+
+def _remote(peername: object) -> str | None:
+    return str(peername[0]) if isinstance(peername, tuple) else None
+
+
+class QuickLane:
+    """The heads that one server knows. Belongs to its event loop."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._heads: dict[bytes, Head] = {}
+
+    def begin(self, connection: Resting, data: bytes) -> QuickRequest | None:
+        """Take a request that came whole on a connection that rests; None: it goes the usual way, untouched."""
+        end = data.find(HEAD_END)
+        head = self._heads.get(data[:end])
+        if head is None or len(data) - end - len(HEAD_END) != head.body_bytes:
+            return None
+        in_flight = self._dispatcher.shared.in_flight
+        if not in_flight.has_room_for(head.body_bytes):
+            return None
+        started_s = asyncio.get_running_loop().time()
+        try:
+            queued = head.handler.start(data[end + len(HEAD_END) :])
+        except MilenaError:
+            return None  # the usual way finds it too, and says what is wrong
+        if queued is None:
+            return None
+        return QuickRequest(self._dispatcher, connection, head, queued, started_s)
+
+    def learn(self, data: bytes, message: ParsedHead) -> int:
+        """Remember a head that the parser has just read out of ``data``, if it is one for the lane.
+
+        Returns how many bytes of the request are still to come; -1: that cannot be said.
+        """
+        end = data.find(HEAD_END)
+        # As many lines as the parser found headers: else this is not the end that the parser saw.
+        if end < 0 or data.count(b"\r\n", 0, end) != len(message.raw_headers):
+            return -1
+        if data.count(b"\n", 0, end) != len(message.raw_headers):
+            return -1
+        if message.chunked or message.upgrade:
+            return -1
+        length = message.headers.get("Content-Length", "0")
+        if not (length.isascii() and length.isdecimal()):
+            return -1
+        left = end + len(HEAD_END) + int(length) - len(data)
+        if left == 0 and message.method == "POST" and end <= HEAD_BYTES_MAX:
+            self._remember(data[:end], message, int(length))
+        return max(left, -1)
+
+    def _remember(self, raw: bytes, message: ParsedHead, body_bytes: int) -> None:
+        if raw in self._heads or body_bytes > BODY_BYTES_MAX:
+            return
+        if message.version != HttpVersion11 or message.should_close:
+            return
+        names = {name.lower() for name in message.headers}
+        if names & _TELLING or "content-type" not in names:
+            return
+        try:
+            match = self._dispatcher.find(message.method, message.url.raw_path)
+            prepare = match.route.prepare
+            handler = prepare and prepare(
+                self._dispatcher.shared.ports,
+                match.names,
+                message.url.raw_query_string,
+                _joined(message.headers),
+            )
+        except (MilenaError, web.HTTPException):
+            return
+        if handler is None:
+            return
+        if len(self._heads) >= HEADS_MAX:
+            del self._heads[next(iter(self._heads))]
+        self._heads[raw] = Head(
+            message.method, message.url.raw_path, match.route, handler, body_bytes
+        )
+
+
+def _joined(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Headers by their names in small letters; several of one name as one list."""
+    joined: dict[str, str] = {}
+    for name, value in headers.items():
+        small = name.lower()
+        joined[small] = f"{joined[small]}, {value}" if small in joined else value
+    return joined

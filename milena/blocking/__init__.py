@@ -1,0 +1,1 @@
+"""The client for programs that block, on one event loop thread of its own."""

@@ -1,0 +1,247 @@
+"""What ``milena.sync`` opens: producers and readers that block, each a shell around its asynchronous twin."""
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self, TypeVar
+
+from milena.blocking.loop_thread import LoopThread
+from milena.clock import SystemClock
+from milena.errors import ClientError
+from milena.producing.delivery import DeliveryCallback, RecordBatch
+from milena.producing.producer import Needs, buffer_full
+from milena.producing.producer import Producer as AsyncProducer
+from milena.reading.reader import PartitionReader as AsyncPartitionReader
+from milena.records import ConsumedRecord, FetchedChunk, Receipt
+
+T = TypeVar("T")
+
+OnExit = Callable[["Resource"], None]
+
+
+class Resource:
+    """A context manager around an asynchronous one, which is entered and left on the loop's thread.
+
+    What belongs to another process, or to a client that is closed, is left as it is.
+    """
+
+    def __init__(
+        self,
+        inner: AbstractAsyncContextManager[object, None],
+        thread: LoopThread,
+        *,
+        on_exit: OnExit | None = None,
+    ) -> None:
+        self._inner = inner
+        self._thread = thread
+        self._on_exit = on_exit
+
+    def __enter__(self) -> Self:
+        self._thread.run(_entered(self._inner))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if self._thread.is_usable:
+                self._thread.run(_left(self._inner, kind, error, trace))
+        finally:
+            if self._on_exit is not None:
+                self._on_exit(self)
+
+
+async def _entered(inner: AbstractAsyncContextManager[object, None]) -> None:
+    await inner.__aenter__()
+
+
+async def _left(
+    inner: AbstractAsyncContextManager[object, None],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
+    await inner.__aexit__(kind, error, trace)
+
+
+class Delivery:
+    """One record on its way; ask for its result, or forget it."""
+
+    __slots__ = ("_batch", "_number")
+
+    def __init__(self, batch: RecordBatch, number: int) -> None:
+        self._batch = batch
+        self._number = number
+
+    @property
+    def is_done(self) -> bool:
+        """``result`` would not wait."""
+        return self._batch.is_settled
+
+    def result(self, timeout_s: float | None = None) -> Receipt:
+        """Wait for the receipt.
+
+        Raises:
+            TimeoutError: it is still under way after this time; ask again.
+            ClientError: as ``milena.producing.producer.Producer`` lists.
+        """
+        if not self._batch.is_settled:
+            self._wait(timeout_s)
+        outcome = self._batch.outcome(self._number)
+        if isinstance(outcome, ClientError):
+            raise outcome
+        return outcome
+
+    def _wait(self, timeout_s: float | None) -> None:
+        event = threading.Event()
+        self._batch.waiters.append(event.set)
+        # Settled before the waiter was listed, it would never hear of it.
+        if not self._batch.is_settled and not event.wait(timeout_s):
+            raise TimeoutError(f"not delivered within {timeout_s} s")
+
+
+class Producer(Resource):
+    """``milena.Producer``, blocking; any number of threads may send. Leaving it delivers or reports all."""
+
+    def __init__(
+        self, producer: AsyncProducer, thread: LoopThread, *, on_exit: OnExit | None = None
+    ) -> None:
+        super().__init__(producer, thread, on_exit=on_exit)
+        self._producer = producer
+        self._clock = SystemClock()
+
+    def send(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: object = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> Delivery:
+        """Take a record; parameters and errors as those of the asynchronous producer.
+
+        ``on_delivery`` is called on the client's own thread and must not block.
+        """
+        self._thread.check()
+        found = self._producer.offer(
+            topic, value, key, partition, headers, timestamp_ms, on_delivery
+        )
+        if isinstance(found, Needs):
+            found = self._send_later(
+                topic, value, key, partition, headers, timestamp_ms, on_delivery
+            )
+        return Delivery(*found)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything sent so far has its outcome.
+
+        Raises:
+            TimeoutError: some has none after this time, and is still under way.
+        """
+        self._thread.run(self._producer.flush(), timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Deliver everything, take nothing more; what is left after ``timeout_s`` fails. Safe to call again."""
+        if self._thread.is_usable:
+            timeout_ms = None if timeout_s is None else timeout_s * 1000
+            self._thread.run(self._producer.close(timeout_ms))
+
+    def _send_later(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int | None,
+        on_delivery: DeliveryCallback | None,
+    ) -> tuple[RecordBatch, int]:
+        producer = self._producer
+        deadline_ms = self._clock.now_ms() + producer.options.max_block_ms
+        while True:
+            times_freed = producer.times_freed
+            found = producer.offer(topic, value, key, partition, headers, timestamp_ms, on_delivery)
+            if not isinstance(found, Needs):
+                return found
+            if found is Needs.TOPIC:
+                self._thread.run(producer.learn_topic(topic, partition))
+                continue
+            left_s = max(0.0, deadline_ms - self._clock.now_ms()) / 1000
+            # On the loop's thread, as in a delivery callback, waiting would keep room from ever being freed.
+            if self._thread.is_current or not producer.wait_for_room(times_freed, left_s):
+                raise buffer_full(producer.options)
+
+
+class PartitionReader(Resource):
+    """``milena.PartitionReader``, blocking: iterate it for records, or over ``batches()`` or ``chunks()``."""
+
+    def __init__(
+        self, reader: AsyncPartitionReader, thread: LoopThread, *, on_exit: OnExit | None = None
+    ) -> None:
+        super().__init__(reader, thread, on_exit=on_exit)
+        self._reader = reader
+        self._batches = reader.batches()
+        self._chunks = reader.chunks()
+        self._left: Iterator[ConsumedRecord] = iter(())
+        self._next_offset: int | None = None
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._next_offset = self._reader.next_offset
+        return self
+
+    @property
+    def next_offset(self) -> int | None:
+        """What a reader that goes on from here starts with; None before the first record, unless it is known."""
+        return self._next_offset
+
+    @property
+    def end_offset(self) -> int | None:
+        """Where this reader ends, exclusive; None when it does not."""
+        return self._reader.end_offset
+
+    @property
+    def high_watermark(self) -> int | None:
+        """The greatest that any answer named; None before the first."""
+        return self._reader.high_watermark
+
+    @property
+    def skipped(self) -> int:
+        """Offsets that were deleted unread and left out, as ``on_out_of_range`` allows."""
+        return self._reader.skipped
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ConsumedRecord:
+        while True:
+            for record in self._left:
+                self._next_offset = record.offset + 1
+                return record
+            batch = self._thread.run(_next_of(self._batches))
+            if batch is None:
+                raise StopIteration
+            self._left = iter(batch)
+
+    def batches(self) -> Iterator[list[ConsumedRecord]]:
+        """The records of an answer at a time, never none."""
+        while (batch := self._thread.run(_next_of(self._batches))) is not None:
+            self._next_offset = batch[-1].offset + 1
+            yield batch
+
+    def chunks(self) -> Iterator[FetchedChunk]:
+        """Stored batches, checksums verified, nothing decoded."""
+        while (chunk := self._thread.run(_next_of(self._chunks))) is not None:
+            self._next_offset = chunk.next_offset
+            yield chunk
+
+
+async def _next_of(items: AsyncIterator[T]) -> T | None:
+    return await anext(items, None)

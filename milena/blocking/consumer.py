@@ -1,0 +1,165 @@
+"""``milena.consuming.consumer.Consumer``, blocking.
+
+Records change threads a run at a time; how far the program is with a run is noted here, record by record, so that what
+is committed is what it was given, as in the asynchronous twin. Rebalances happen while the program waits for records.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Set
+from inspect import iscoroutinefunction
+from typing import Self
+
+from milena.blocking.clients import OnExit, Resource
+from milena.blocking.loop_thread import LoopThread
+from milena.consuming.consumer import Consumer as AsyncConsumer
+from milena.consuming.options import RebalanceListener, Subscription
+from milena.records import ConsumedRecord, Position, TopicPartition
+
+
+class Consumer(Resource):
+    """Iterate it for records, or ``poll``. For one thread; a listener may call it from its own while ``poll`` waits."""
+
+    def __init__(
+        self, consumer: AsyncConsumer, thread: LoopThread, *, on_exit: OnExit | None = None
+    ) -> None:
+        super().__init__(consumer, thread, on_exit=on_exit)
+        self._consumer = consumer
+        self._rest: Iterator[ConsumedRecord] = iter(())
+
+    def close(self) -> None:
+        """Commit what was given out, give the partitions back, leave the group. Safe to call again."""
+        self.__exit__(None, None, None)
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def poll(
+        self, max_records: int | None = None, timeout_s: float | None = None
+    ) -> list[ConsumedRecord]:
+        """The next records, as soon as there are some; none when there were none for ``timeout_s``."""
+        try:
+            return self._thread.run(self._consumer.poll(max_records, timeout_s))
+        except KeyboardInterrupt:
+            # Records may have been taken that never came here.
+            if self._thread.is_usable:
+                self._thread.run(self._take_back())
+            raise
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ConsumedRecord:
+        consumer = self._consumer
+        while True:
+            if not consumer.wants_attention:
+                for record in self._rest:
+                    consumer.mark(record)
+                    return record
+            self._rest = iter(self._thread.run(consumer.next_run()))
+
+    async def _take_back(self) -> None:
+        self._consumer.take_back()
+
+    # -- what it reads, and how far it is ----------------------------------------------------------
+
+    @property
+    def subscription(self) -> Subscription | None:
+        """What it is subscribed to; None when partitions were assigned by hand."""
+        return self._consumer.subscription
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that it reads now."""
+        return self._consumer.assignment
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        """Those of them that are not given out now."""
+        return self._consumer.paused
+
+    @property
+    def member_id(self) -> str | None:
+        """Under which the group knows it; None without a group."""
+        return self._consumer.member_id
+
+    @property
+    def generation(self) -> int | None:
+        """The group's generation as last heard; None without a group."""
+        return self._consumer.generation
+
+    def subscribe(self, *topics: str, pattern: str | None = None) -> None:
+        """Read these topics instead of what was read before."""
+        self._thread.run(self._consumer.subscribe(*topics, pattern=pattern))
+
+    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Read exactly these, without sharing them with a group's members."""
+        self._thread.run(self._consumer.assign(partitions))
+
+    def position(self, topic: str, partition: int) -> int:
+        """The offset of the next record to be given."""
+        return self._thread.run(self._consumer.position(topic, partition))
+
+    def lag(self, topic: str, partition: int) -> int:
+        """How many offsets are between the position and the end of the partition."""
+        return self._thread.run(self._consumer.lag(topic, partition))
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        """What the group has committed in a partition; None for nothing."""
+        return self._thread.run(self._consumer.committed(topic, partition))
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None
+    ) -> None:
+        """Commit these offsets, or (None) everything that was given out; errors as those of the twin."""
+        self._thread.run(self._consumer.commit(offsets))
+
+    def seek(self, topic: str, partition: int, position: Position) -> None:
+        """Go on there."""
+
+        async def work() -> None:
+            self._consumer.seek(topic, partition, position)
+
+        self._thread.run(work())
+
+    def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Give no records of these out until ``resume``."""
+
+        async def work() -> None:
+            self._consumer.pause(*partitions)
+
+        self._thread.run(work())
+
+    def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Give their records out again."""
+
+        async def work() -> None:
+            self._consumer.resume(*partitions)
+
+        self._thread.run(work())
+
+
+def on_threads(listener: RebalanceListener | None) -> RebalanceListener | None:
+    """The listener, called where it may block.
+
+    Raises:
+        TypeError: it has methods with ``async``, which nobody would await.
+    """
+    if listener is None:
+        return None
+    for method in (listener.on_assigned, listener.on_revoked, listener.on_lost):
+        if iscoroutinefunction(method):
+            raise TypeError(f"a listener of milena.sync has plain methods: {method.__name__}")
+    return _OnThreads(listener)
+
+
+class _OnThreads(RebalanceListener):
+    def __init__(self, listener: RebalanceListener) -> None:
+        self._listener = listener
+
+    async def on_assigned(self, partitions: Set[TopicPartition]) -> None:
+        await asyncio.to_thread(self._listener.on_assigned, partitions)
+
+    async def on_revoked(self, partitions: Set[TopicPartition]) -> None:
+        await asyncio.to_thread(self._listener.on_revoked, partitions)
+
+    async def on_lost(self, partitions: Set[TopicPartition]) -> None:
+        await asyncio.to_thread(self._listener.on_lost, partitions)

@@ -1,0 +1,1 @@
+"""The cluster over HTTP: calls, routing, metadata, administration."""

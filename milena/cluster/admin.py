@@ -1,0 +1,375 @@
+"""Administration of a cluster over HTTP: topics, and a view of the whole.
+
+Any node answers any request, so one URL is enough. Every method is one or two HTTP calls; nothing is cached but the
+cluster id, which never changes.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+from milena.cluster import group_admin
+from milena.cluster.group_admin import PartitionLag
+from milena.cluster.group_views import GroupSummary, GroupView
+from milena.cluster.http import Call, HttpSession, json_of
+from milena.cluster.moves import Move, PlannedMove, planned_moves, running_moves
+from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
+from milena.errors import UnexpectedAnswerError
+from milena.fields import Fields, Json
+from milena.records import Position, TopicPartition
+
+TIMEOUT_S = 15.0
+"""Longer than the longest election, so that an answer that comes late is still seen."""
+_BATCH_TYPE = "application/vnd.milena.batch"
+_START_OFFSET = "Milena-Start-Offset"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """Readable offsets of a partition: [log_start_offset, high_watermark)."""
+
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+
+
+class AdminClient:
+    """Administers the cluster that a node of it, at ``url``, belongs to.
+
+    An asynchronous context manager, used from one event loop. Methods raise the errors of ``milena.errors``.
+    """
+
+    def __init__(self, url: str | Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
+        self._http = HttpSession(url, timeout_s=timeout_s)
+        self._cluster_id: str | None = None
+
+    @classmethod
+    def over(cls, http: HttpSession) -> "AdminClient":
+        """Over connections that somebody else opens and closes."""
+        admin = cls(http.url)
+        admin._http = http
+        return admin
+
+    async def __aenter__(self) -> Self:
+        await self._http.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._http.__aexit__(kind, error, trace)
+
+    @property
+    def url(self) -> str:
+        """The node that is asked."""
+        return self._http.url
+
+    async def cluster(self) -> ClusterView:
+        """Nodes, topics and leaders, as the node that is asked sees them."""
+        return cluster_view(await self._http.get("/metadata"))
+
+    async def rebalance(
+        self,
+        *,
+        drain: int | None = None,
+        dry_run: bool = False,
+        throttle: int | None = None,
+        max_concurrent: int | None = None,
+    ) -> list[PlannedMove]:
+        """Make the cluster even, or one node (``drain``) empty; the moves go on in the background.
+
+        ``throttle``: most bytes a second that a node sends to new replicas. ``max_concurrent``: partitions at a time.
+
+        Raises:
+            TargetNotFoundError: there is no such node.
+            AnswerError: it cannot be done; the message says what to change.
+        """
+        body: dict[str, Json] = {"rebalance": True} if drain is None else {"drain": drain}
+        body["dry_run"] = dry_run
+        if throttle is not None:
+            body["throttle_bytes_per_s"] = throttle
+        if max_concurrent is not None:
+            body["max_concurrent"] = max_concurrent
+        return planned_moves(await self._http.post("/reassignments", body))
+
+    async def reassignments(self) -> list[Move]:
+        """Partitions on their way to other nodes, and how far they are."""
+        return running_moves(await self._http.get("/reassignments"))
+
+    async def cancel_reassignments(
+        self, topic: str | None = None, partition: int | None = None
+    ) -> list[PlannedMove]:
+        """Take partitions back to where they were: all, a topic's, or one.
+
+        Raises:
+            TargetNotFoundError: there is no such topic or partition.
+            AnswerError: too few of the former replicas are in sync.
+        """
+        params = {} if topic is None else {"topic": topic}
+        if partition is not None:
+            params["partition"] = str(partition)
+        return planned_moves(await self._http.delete("/reassignments", params))
+
+    async def cluster_id(self) -> str:
+        """The cluster's id; asked once."""
+        if self._cluster_id is None:
+            answer = Fields(await self._http.get("/v3/clusters"), "clusters")
+            clusters = list(answer.objects("data"))
+            if not clusters:
+                raise UnexpectedAnswerError("the node knows of no cluster")
+            self._cluster_id = clusters[0].text("cluster_id")
+        return self._cluster_id
+
+    async def topic_names(self) -> list[str]:
+        """Names of all topics, sorted."""
+        answer = await self._http.get("/topics")
+        if not isinstance(answer, list):
+            raise UnexpectedAnswerError("topics: expected a JSON list")
+        return sorted(name for name in answer if isinstance(name, str))
+
+    async def topic(self, name: str) -> TopicView:
+        """One topic with its effective configs and partitions.
+
+        Raises:
+            TargetNotFoundError: there is none of this name.
+        """
+        return topic_view(await self._http.get(f"/topics/{quote(name, safe='')}"))
+
+    async def offsets(self, topic: TopicView) -> list[OffsetRange]:
+        """The readable range of every partition, asked for at once."""
+        return list(
+            await asyncio.gather(
+                *(self._offset_range(topic.name, p.partition) for p in topic.partitions)
+            )
+        )
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic; None leaves the choice to the cluster.
+
+        Raises:
+            TargetExistsError: the name is taken.
+            AnswerError: a bad name, count or config; the message says what to change.
+        """
+        settings: list[Json] = [{"name": k, "value": v} for k, v in (configs or {}).items()]
+        body: dict[str, Json] = {"topic_name": name, "configs": settings}
+        if partitions is not None:
+            body["partitions_count"] = partitions
+        if replication_factor is not None:
+            body["replication_factor"] = replication_factor
+        await self._http.post(f"/v3/clusters/{await self.cluster_id()}/topics", body)
+
+    async def add_partitions(self, name: str, partitions: int) -> None:
+        """Let a topic have this many partitions; it has them already: nothing changes.
+
+        Raises:
+            TargetNotFoundError: there is none of this name.
+            AnswerError: it has more, or that are too many; the message says what to change.
+        """
+        await self._http.patch(
+            f"/v3/clusters/{await self.cluster_id()}/topics/{quote(name, safe='')}",
+            {"partitions_count": partitions},
+        )
+
+    async def alter_configs(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Set (value) or reset (None) configs of a topic, all or none of them.
+
+        Raises:
+            TargetNotFoundError: there is none of this name.
+            AnswerError: an unknown config or a bad value; the message names it.
+        """
+        data: list[Json] = [
+            {"name": config, "operation": "DELETE"}
+            if value is None
+            else {"name": config, "value": value}
+            for config, value in sorted(changes.items())
+        ]
+        await self._http.post(
+            f"/v3/clusters/{await self.cluster_id()}/topics/{quote(name, safe='')}/configs:alter",
+            {"data": data},
+        )
+
+    async def delete_records(self, topic: str, partition: int, before: int | None) -> int:
+        """Delete the records below ``before``, for good; None: all that are committed. To repeat it is harmless.
+
+        Returns the first offset that is left.
+
+        Raises:
+            TargetNotFoundError: no such topic or partition.
+            OutOfRangeError: above the high watermark; nothing was deleted.
+        """
+        body: dict[str, Json] = {"before_offset": "latest" if before is None else before}
+        path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/records:delete"
+        answer = Fields(await self._http.post(path, body), "records:delete")
+        return answer.integer("log_start_offset")
+
+    async def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
+        """The offset of the first record that is not older; the high watermark when all are."""
+        path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/records"
+        answer = await self._http.send(
+            Call(
+                method="GET",
+                path=f"{path}?timestamp={time_ms}&count=1&max_bytes=1",
+                accept=_BATCH_TYPE,
+                is_repeatable=True,
+            )
+        )
+        start = answer.headers.get(_START_OFFSET)
+        if answer.status != 200 or start is None or not start.isdigit():
+            json_of(answer, f"GET {path}")
+            raise UnexpectedAnswerError(f"GET {path}: the answer names no offset")
+        return int(start)
+
+    async def remove_node(self, node_id: int) -> None:
+        """Forget a node that is gone for good.
+
+        Raises:
+            TargetNotFoundError: there is none of this id.
+            AnswerError: it is alive, holds replicas or is a voter; the message says what to do first.
+        """
+        await self._http.delete(f"/v3/clusters/{await self.cluster_id()}/brokers/{node_id}")
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records.
+
+        Raises:
+            TargetNotFoundError: there is none of this name.
+        """
+        await self._http.delete(
+            f"/v3/clusters/{await self.cluster_id()}/topics/{quote(name, safe='')}"
+        )
+
+    async def groups(self) -> list[GroupSummary]:
+        """All consumer groups, in order of their ids."""
+        return await group_admin.groups(self._http)
+
+    async def group(self, group_id: str) -> GroupView:
+        """One consumer group: its members, what they have, and its committed offsets.
+
+        Raises:
+            TargetNotFoundError: there is none of this id.
+        """
+        return await group_admin.group(self._http, group_id)
+
+    async def group_lags(self, group: GroupView) -> list[PartitionLag]:
+        """How far a group is in each partition that it has, or has committed in; the ends are asked for at once."""
+        return await group_admin.lags(self._http, group)
+
+    async def reset_group(
+        self,
+        group_id: str,
+        topic: str,
+        position: Position,
+        *,
+        partitions: Sequence[int] | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Let a group without members go on elsewhere, in all partitions of a topic or in some.
+
+        ``position``: an offset (taken into the readable range), an end, or a time. Returns what was committed.
+
+        Raises:
+            GroupNotEmptyError: it has members, whose offsets these are; nothing was changed.
+            TargetNotFoundError: no such topic or partition.
+        """
+        return await group_admin.reset(self._http, group_id, topic, position, partitions=partitions)
+
+    async def delete_group(self, group_id: str) -> None:
+        """Forget a group without members, and its offsets.
+
+        Raises:
+            TargetNotFoundError: there is none of this id.
+            GroupNotEmptyError: it has members; nothing was changed.
+        """
+        await group_admin.delete(self._http, group_id)
+
+    async def drain(self, *, timeout_ms: int) -> bool:
+        """Make the node that is asked hand over what it leads; True when it leads nothing any more.
+
+        It stays draining until its process ends. The client's own time limit must be the longer one.
+        """
+        answer = await self._http.post("/drain", {"timeout_ms": timeout_ms}, only=self._http.url)
+        return Fields(answer, "drain").boolean("is_drained")
+
+    async def _offset_range(self, topic: str, partition: int) -> OffsetRange:
+        path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/offsets"
+        answer = Fields(await self._http.get(path), "offsets")
+        return OffsetRange(
+            partition=partition,
+            log_start_offset=answer.integer("beginning_offset"),
+            high_watermark=answer.integer("end_offset"),
+        )
+
+
+def cluster_view(answer: Json) -> ClusterView:
+    """The body of ``GET /metadata`` as values."""
+    fields = Fields(answer, "metadata")
+    return ClusterView(
+        cluster_id=fields.text("cluster_id"),
+        version=fields.integer("version"),
+        controller_id=fields.optional_integer("controller_id"),
+        nodes=tuple(sorted(map(_node_view, fields.objects("brokers")), key=lambda n: n.node_id)),
+        topics=tuple(sorted(map(_metadata_topic, fields.objects("topics")), key=lambda t: t.name)),
+    )
+
+
+def _node_view(fields: Fields) -> NodeView:
+    return NodeView(
+        node_id=fields.integer("broker_id"),
+        url=fields.text("url"),
+        rack=fields.optional_text("rack"),
+        is_live=not fields.boolean("is_fenced"),
+        is_draining=fields.boolean("is_draining", default=False),
+    )
+
+
+def _metadata_topic(fields: Fields) -> TopicView:
+    partitions = (
+        PartitionView(
+            partition=p.integer("partition"),
+            leader=p.optional_integer("leader"),
+            leader_epoch=p.integer("leader_epoch"),
+            replicas=p.integers("replicas"),
+            isr=p.integers("isr"),
+        )
+        for p in fields.objects("partitions")
+    )
+    return TopicView(
+        name=fields.text("name"),
+        partitions=tuple(sorted(partitions, key=lambda p: p.partition)),
+        configs=fields.texts("configs"),
+        topic_id=fields.optional_text("topic_id"),
+    )
+
+
+def topic_view(answer: Json) -> TopicView:
+    """The body of ``GET /topics/{name}`` as values. It has no leader epochs: they read as -1."""
+    fields = Fields(answer, "topic")
+    return TopicView(
+        name=fields.text("name"),
+        configs=fields.texts("configs"),
+        partitions=tuple(map(_topic_partition, fields.objects("partitions"))),
+    )
+
+
+def _topic_partition(fields: Fields) -> PartitionView:
+    replicas = list(fields.objects("replicas"))
+    leader = fields.integer("leader", default=-1)
+    return PartitionView(
+        partition=fields.integer("partition"),
+        leader=leader if leader >= 0 else None,
+        leader_epoch=-1,
+        replicas=tuple(r.integer("broker") for r in replicas),
+        isr=tuple(r.integer("broker") for r in replicas if r.boolean("in_sync")),
+    )

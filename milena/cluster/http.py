@@ -1,0 +1,322 @@
+"""HTTP calls to nodes and what their failures mean; everything of the client goes through here.
+
+A connection that was refused means that nothing was asked. One that broke, or timed out, after a request that
+changes something was sent means that nobody knows: that is ``UnknownResultError``, never a plain failure. Hence a
+call goes on to the next node by itself only if nothing was sent, or if it changes nothing.
+
+Answers are not trusted: no more of a body is read than the call allows, and what is not JSON of the right shape is
+``UnexpectedAnswerError``. Redirects are not followed, for a write must not go to where its sender did not look.
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from yarl import URL
+
+from milena.clock import Clock, SystemClock
+from milena.cluster.routing import NodeRoutes, normalise_url
+from milena.errors import (
+    AnswerError,
+    GroupNotEmptyError,
+    MemberUnknownError,
+    NotNowError,
+    OutOfRangeError,
+    ProducerFencedError,
+    SequenceRefusedError,
+    ServerFailedError,
+    StaleMemberError,
+    TargetExistsError,
+    TargetNotFoundError,
+    TooLargeError,
+    UnexpectedAnswerError,
+    UnknownResultError,
+    UnreachableError,
+)
+from milena.fields import Json
+
+__all__ = ["Call", "HttpSession", "RawAnswer", "json_of", "normalise_url", "read_answer"]
+
+CONNECT_TIMEOUT_S = 3.0
+"""A node on any sane network accepts within this; the rest of the time limit is for its answer."""
+
+ATTEMPTS_TIMES = 2
+"""A call that goes on to other nodes takes at most this many of its time limits in all."""
+
+ANSWER_BYTES_MAX = 64 << 20
+"""Of a JSON answer: the metadata of 100,000 partitions and more."""
+
+CONNECTIONS_MAX = 1_024
+"""Of one session, over all nodes. Callers bound their calls by partitions, far below this."""
+
+JSON_TYPE = "application/json"
+
+_PLAIN_BODY_BYTES_MAX = 1 << 20
+"""aiohttp writes bytes up to here in one piece; a larger body is given as a file, which it writes in steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request, wherever it is sent. ``path`` is percent-encoded and holds the query."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    content_type: str = JSON_TYPE
+    accept: str = "application/json, */*;q=0.5"
+    answer_bytes_max: int = ANSWER_BYTES_MAX
+    timeout_s: float | None = None
+    """None: the session's."""
+    is_repeatable: bool = False
+    """Doing it twice is doing it once: it may go to another node after it was sent to one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawAnswer:
+    """What a node said; ``url`` is the node's."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    url: str
+
+
+class HttpSession:
+    """Keep-alive connections to the nodes of a cluster. An asynchronous context manager, used from one event loop."""
+
+    def __init__(
+        self, url: str | Sequence[str], *, timeout_s: float, clock: Clock | None = None
+    ) -> None:
+        self.routes = NodeRoutes(url)
+        self._timeout_s = timeout_s
+        self._clock = SystemClock() if clock is None else clock
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def url(self) -> str:
+        """The node that the client was told of first."""
+        return self.routes.seeds[0]
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
+        """Ask; the answer's JSON.
+
+        Raises:
+            UnreachableError: no answer.
+            AnswerError: the node refused.
+        """
+        return await self._json(Call(method="GET", path=path + _query(params), is_repeatable=True))
+
+    async def post(self, path: str, body: Json, *, only: str | None = None) -> Json:
+        """Change something; ``only`` names the one node that may be asked for it.
+
+        Raises:
+            UnreachableError: nothing was sent.
+            UnknownResultError: it may or may not have happened.
+            AnswerError: the node refused.
+        """
+        call = Call(method="POST", path=path, body=json.dumps(body).encode())
+        if only is None:
+            return await self._json(call)
+        return json_of(await self._send_to(only, call, self._timeout_s), f"POST {path}")
+
+    async def patch(self, path: str, body: Json) -> Json:
+        """Change something to what ``body`` says, so that a repeat changes nothing more.
+
+        Raises:
+            UnreachableError: no answer.
+            AnswerError: the node refused.
+        """
+        call = Call(method="PATCH", path=path, body=json.dumps(body).encode(), is_repeatable=True)
+        return await self._json(call)
+
+    async def delete(self, path: str, params: Mapping[str, str] | None = None) -> Json:
+        """Remove something; raises as ``post`` does."""
+        return await self._json(Call(method="DELETE", path=path + _query(params)))
+
+    async def send(self, call: Call, *, preferred: str | None = None) -> RawAnswer:
+        """The answer of the preferred node, or of the first other one that can be reached.
+
+        Raises:
+            UnreachableError: no node could be reached, or the call is repeatable and none answered.
+            UnknownResultError: it was sent, and the answer did not come.
+            UnexpectedAnswerError: an answer above ``answer_bytes_max``, or a redirect.
+        """
+        failure: UnreachableError | None = None
+        timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
+        deadline_ms = self._clock.now_ms() + ATTEMPTS_TIMES * timeout_s * 1000
+        for url in self.routes.order(preferred, self._clock.now_ms()):
+            left_s = (deadline_ms - self._clock.now_ms()) / 1000
+            if left_s <= 0:
+                break
+            try:
+                answer = await self._send_to(url, call, min(timeout_s, left_s))
+            except UnreachableError as error:
+                self.routes.mark_bad(url, self._clock.now_ms())
+                # The first failure is that of the node that should have answered.
+                failure = failure or error
+            except UnknownResultError:
+                self.routes.mark_bad(url, self._clock.now_ms())
+                raise
+            else:
+                self.routes.mark_good(url)
+                return answer
+        assert failure is not None, "there is always a node to ask"
+        raise failure
+
+    async def _json(self, call: Call) -> Json:
+        return json_of(await self.send(call), f"{call.method} {call.path}")
+
+    async def _send_to(self, url: str, call: Call, timeout_s: float) -> RawAnswer:
+        assert self._session is not None, "use the client as a context manager"
+        target = _target(url, call.path)
+        headers = {"Accept": call.accept}
+        if call.body is not None:
+            headers["Content-Type"] = call.content_type
+        try:
+            async with self._session.request(
+                call.method,
+                target,
+                data=_payload(call.body),
+                headers=headers,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(
+                    total=timeout_s, sock_connect=min(timeout_s, CONNECT_TIMEOUT_S)
+                ),
+            ) as response:
+                body = await _read_bounded(response, call)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise UnreachableError(f"cannot reach {url}: {_reason(error)}") from error
+        except aiohttp.InvalidURL as error:
+            raise UnreachableError(f"{url} is not a URL of a node") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            message = f"no answer from {url} to {call.method} {call.path}: {_reason(error)}"
+            if call.is_repeatable:
+                raise UnreachableError(message) from error
+            raise UnknownResultError(message, status=504, error_code=None) from error
+        return RawAnswer(status=response.status, headers=response.headers, body=body, url=url)
+
+
+def _query(params: Mapping[str, str] | None) -> str:
+    return "" if not params else f"?{URL.build(query=params).raw_query_string}"
+
+
+def _target(url: str, path: str) -> URL:
+    try:
+        return URL(url + path, encoded=True)
+    except ValueError as error:
+        raise UnreachableError(f"{url} is not a URL of a node") from error
+
+
+def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
+    if body is None or len(body) <= _PLAIN_BODY_BYTES_MAX:
+        return body
+    return io.BytesIO(body)
+
+
+async def _read_bounded(response: aiohttp.ClientResponse, call: Call) -> bytes:
+    """The whole body; a body that is too large closes the connection unread."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
+        if size > call.answer_bytes_max:
+            response.close()
+            raise UnexpectedAnswerError(
+                f"{call.method} {call.path}: the answer of {response.url.origin()} has more than "
+                f"{call.answer_bytes_max} bytes"
+            )
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def json_of(answer: RawAnswer, what: str) -> Json:
+    """The JSON of an answer, or the error that it is."""
+    return read_answer(answer.status, answer.body, what, kind=answer.headers.get("Milena-Error"))
+
+
+def read_answer(status: int, raw: bytes, what: str, *, kind: str | None = None) -> Json:
+    """The JSON of an answer, or the error that it is; ``kind`` is the header ``Milena-Error``."""
+    try:
+        body: Json = json.loads(raw) if raw else None
+    # Deep nesting is a RecursionError.
+    except (ValueError, RecursionError) as error:
+        if status < 500:
+            raise UnexpectedAnswerError(
+                f"{what}: HTTP {status} with a body that is not JSON; is this a Milena node?"
+            ) from error
+        body = None
+    if 200 <= status < 300:
+        return body
+    if status < 400:
+        raise UnexpectedAnswerError(f"{what}: HTTP {status}; use the URL that it redirects to")
+    fields = body if isinstance(body, dict) else {}
+    code, message = fields.get("error_code"), fields.get("message")
+    text = message if isinstance(message, str) else f"{what}: HTTP {status}"
+    error_code = code if isinstance(code, int) else None
+    raise _answer_error(status, text, error_code, kind)(text, status=status, error_code=error_code)
+
+
+_BY_KIND: dict[str | None, type[AnswerError]] = {
+    "offset_out_of_range": OutOfRangeError,
+    "topic_exists": TargetExistsError,
+    "invalid_producer": SequenceRefusedError,
+    "stale_producer_epoch": ProducerFencedError,
+    "member_not_found": MemberUnknownError,
+    "stale_member_epoch": StaleMemberError,
+    "group_not_empty": GroupNotEmptyError,
+}
+
+_BY_STATUS: dict[int, type[AnswerError]] = {
+    404: TargetNotFoundError,
+    409: TargetExistsError,
+    413: TooLargeError,
+    504: UnknownResultError,
+}
+
+
+def _answer_error(
+    status: int, message: str, error_code: int | None, kind: str | None
+) -> type[AnswerError]:
+    if kind in _BY_KIND:
+        return _BY_KIND[kind]
+    if status == 409 and kind is not None:
+        # The state does not allow it, for one of many causes; what exists already has a kind of its own.
+        return AnswerError
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    # Confluent's dialect answers 400 to a topic that exists; ours keeps it, and the sentence tells which 400 it is.
+    if status == 400 and "already exists" in message:
+        return TargetExistsError
+    # Only a node knows that nothing was written; the 503 of a proxy in front of it promises nothing.
+    if status in (408, 429, 503) and error_code is not None:
+        return NotNowError
+    return ServerFailedError if status >= 500 else AnswerError
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
+        # asyncio's text repeats the address: "Connect call failed ('127.0.0.1', 8082)".
+        cause = error.os_error
+        return "connection refused" if isinstance(cause, ConnectionRefusedError) else str(cause)
+    return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)

@@ -1,0 +1,201 @@
+"""What the client knows of the cluster, and when it asks again.
+
+A view of the whole is asked of any node and kept for ``max_age_ms``. It is asked anew before that when somebody was
+wrong by it: an unknown topic, a leader that was none. Whoever needs an answer while one is under way shares it. A view
+that cannot be renewed is better than none: it is used until a node answers.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from urllib.parse import quote
+
+from milena.clock import Clock
+from milena.cluster.admin import cluster_view, topic_view
+from milena.cluster.http import Call, HttpSession, json_of
+from milena.cluster.view import ClusterView, TopicView
+from milena.errors import ClientError, UnexpectedAnswerError
+
+logger = logging.getLogger(__name__)
+
+MAX_AGE_MS = 30_000
+"""How long new partitions, topics and nodes may go unnoticed while nothing fails."""
+
+ASK_INTERVAL_MS = 100
+"""Many callers may be wrong by one view: it is not asked for more often than this."""
+
+REFRESH_TIMEOUT_S = 3.0
+"""A node that does not tell what it knows within this is passed over for another."""
+
+Listener = Callable[[ClusterView], None]
+
+
+class MetadataCache:
+    """The cluster as last seen. Owned by one event loop."""
+
+    def __init__(self, http: HttpSession, clock: Clock, *, max_age_ms: float = MAX_AGE_MS) -> None:
+        self._http = http
+        self._clock = clock
+        self._max_age_ms = max_age_ms
+        self._view: ClusterView | None = None
+        self._topics: dict[str, TopicView] = {}
+        self._urls: dict[int, str] = {}
+        self._seen_ms = 0.0
+        self._asked_ms = 0.0
+        self._is_stale = True
+        self._source: str | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        self._listeners: list[Listener] = []
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener`` with each view that arrives; returns what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    @property
+    def is_due(self) -> bool:
+        """The view is missing, known to be wrong, or old, and was not asked for just now."""
+        now_ms = self._clock.now_ms()
+        if self._is_stale:
+            return self._view is None or now_ms - self._asked_ms >= ASK_INTERVAL_MS
+        return now_ms - self._seen_ms > self._max_age_ms
+
+    async def view(self) -> ClusterView:
+        """The cluster, not older than the cache's age.
+
+        Raises:
+            UnreachableError: no node answered, now or before.
+        """
+        if self.is_due:
+            try:
+                await self.refresh()
+            except ClientError:
+                if self._view is None:
+                    raise
+        assert self._view is not None, "a refresh that returns has a view"
+        return self._view
+
+    async def topic(self, name: str) -> TopicView:
+        """A topic with its partitions and their leaders.
+
+        Raises:
+            TargetNotFoundError: no such topic, as the cluster's quorum says.
+            UnreachableError: no node answered.
+        """
+        await self.view()
+        if name not in self._topics:
+            await self.refresh()
+        if name not in self._topics:
+            # The node that was asked may not have heard of it; before it says 404 here it asks the quorum.
+            call = Call(method="GET", path=f"/topics/{quote(name, safe='')}", is_repeatable=True)
+            found = topic_view(json_of(await self._http.send(call), f"topic {name}"))
+            self._topics.setdefault(name, found)
+            self._is_stale = True
+        return self._topics[name]
+
+    async def partition_count(self, name: str) -> int:
+        """How many partitions a topic has; raises as ``topic`` does."""
+        return len((await self.topic(name)).partitions)
+
+    async def leader_url(self, topic: str, partition: int) -> str:
+        """The URL of a partition's leader; that of any node while it is not known."""
+        try:
+            if self.is_due:
+                await self.view()
+        except ClientError:
+            return self._http.routes.best(self._clock.now_ms())
+        found = self._topics.get(topic)
+        if found is not None and 0 <= partition < len(found.partitions):
+            url = self._urls.get(found.partitions[partition].leader or 0)
+            if url is not None:
+                return url
+        return self._http.routes.best(self._clock.now_ms())
+
+    def leader_epoch(self, topic: str, partition: int) -> int | None:
+        """The epoch of a partition's leader as last seen; it grows with every change of leader."""
+        found = self._topics.get(topic)
+        if found is None or not 0 <= partition < len(found.partitions):
+            return None
+        return found.partitions[partition].leader_epoch
+
+    def mark_stale(self, topic: str | None = None) -> None:
+        """Something was not as the view says, of one topic or at all: whoever asks next has it renewed, as a whole."""
+        del topic
+        self._is_stale = True
+
+    async def refresh(self) -> None:
+        """Ask a node now; callers that come while one is asked share its answer.
+
+        Raises:
+            UnreachableError: no node answered.
+        """
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+        # The question goes on when one of those who wait for it is cancelled.
+        await asyncio.shield(self._refreshing)
+
+    async def look_again(self, least_age_ms: float) -> None:
+        """Ask another node than the last time, unless somebody asked less than this ago; a failure is no news."""
+        if self._clock.now_ms() - self._asked_ms < least_age_ms:
+            return
+        self._is_stale = True
+        try:
+            await self.refresh()
+        except ClientError as error:
+            logger.debug("metadata not renewed: %s", error)
+
+    async def close(self) -> None:
+        """End a question that is under way."""
+        task, self._refreshing = self._refreshing, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _refresh(self) -> None:
+        was_wrong, self._is_stale = self._is_stale, False
+        self._asked_ms = self._clock.now_ms()
+        call = Call(method="GET", path="/metadata", timeout_s=REFRESH_TIMEOUT_S, is_repeatable=True)
+        try:
+            answer = await self._http.send(
+                call, preferred=self._other_node() if was_wrong else None
+            )
+            view = cluster_view(json_of(answer, "metadata"))
+            _check_partitions(view)
+        except BaseException:
+            self._is_stale = True
+            raise
+        self._source = answer.url
+        self._seen_ms = self._clock.now_ms()
+        known = self._view
+        if (
+            known is not None
+            and known.cluster_id == view.cluster_id
+            and view.version < known.version
+        ):
+            # This node lags behind the one that was asked before.
+            return
+        self._adopt(view)
+
+    def _other_node(self) -> str | None:
+        """Not the node whose answer was wrong: one that is cut off from the others goes on telling what it knew."""
+        order = self._http.routes.order(None, self._clock.now_ms())
+        return next((url for url in order if url != self._source), None)
+
+    def _adopt(self, view: ClusterView) -> None:
+        self._view = view
+        self._topics = {topic.name: topic for topic in view.topics}
+        live = [node for node in view.nodes if node.is_live]
+        self._urls = {node.node_id: node.url for node in live}
+        self._http.routes.learn(node.url for node in live)
+        for listener in list(self._listeners):
+            listener(view)
+
+
+def _check_partitions(view: ClusterView) -> None:
+    """Everything else goes by a partition's place in the list."""
+    for topic in view.topics:
+        numbers = [partition.partition for partition in topic.partitions]
+        if numbers != list(range(len(numbers))):
+            raise UnexpectedAnswerError(
+                f"metadata: the partitions of {topic.name} are {numbers[:20]}"
+            )

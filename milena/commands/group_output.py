@@ -1,0 +1,108 @@
+"""What the command line prints of consumer groups (pure)."""
+
+from collections.abc import Iterable, Sequence
+
+from milena.cluster.group_admin import PartitionLag
+from milena.cluster.group_views import GroupMember, GroupSummary, GroupView
+from milena.commands.output import table
+from milena.fields import Json
+from milena.records import TopicPartition
+
+
+def groups_text(groups: Iterable[GroupSummary]) -> str:
+    """A line a group."""
+    return table(
+        ("GROUP", "STATE", "MEMBERS", "GENERATION", "ASSIGNOR", "COORDINATOR"),
+        [
+            (g.group_id, g.state, g.member_count, g.generation, g.assignor or None, g.coordinator)
+            for g in groups
+        ],
+    )
+
+
+def summary_json(group: GroupSummary) -> dict[str, Json]:
+    """A group in a list."""
+    return {
+        "group_id": group.group_id,
+        "state": group.state,
+        "generation": group.generation,
+        "assignor": group.assignor,
+        "coordinator": group.coordinator,
+        "member_count": group.member_count,
+    }
+
+
+def group_text(group: GroupView, lags: Sequence[PartitionLag]) -> str:
+    """Everything about one group: a line a member, a line a partition, and how much is to be read in all."""
+    behind = sum(row.lag or 0 for row in lags)
+    head = group.summary
+    heading = (
+        f"group {head.group_id}: {head.state}, generation {head.generation}, "
+        f"{head.member_count} members, coordinator {head.coordinator or 'none'}, lag {behind}"
+    )
+    members = table(
+        ("MEMBER", "CLIENT", "HOST", "KIND", "EPOCH", "HAS", "GIVES BACK", "WAITS FOR"),
+        [
+            (
+                m.member_id,
+                m.client_id or None,
+                m.host or None,
+                "rest" if m.is_rest else "native",
+                m.member_epoch,
+                len(m.assignment),
+                len(m.revoking),
+                len(m.pending),
+            )
+            for m in group.members
+        ],
+    )
+    partitions = table(
+        ("TOPIC", "PARTITION", "OFFSET", "END OFFSET", "LAG", "MEMBER"),
+        [(r.topic, r.partition, r.committed, r.end, r.lag, r.member_id) for r in lags],
+    )
+    parts = [heading]
+    if group.members:
+        parts.append(members)
+    if lags:
+        parts.append(partitions)
+    return "\n\n".join(parts)
+
+
+def group_json(group: GroupView, lags: Sequence[PartitionLag]) -> dict[str, Json]:
+    """The same for programs."""
+    return {
+        **summary_json(group.summary),
+        "members": [_member_json(member) for member in group.members],
+        "partitions": [
+            {
+                "topic": row.topic,
+                "partition": row.partition,
+                "offset": row.committed,
+                "end_offset": row.end,
+                "lag": row.lag,
+                "member_id": row.member_id,
+            }
+            for row in lags
+        ],
+        "lag": sum(row.lag or 0 for row in lags),
+    }
+
+
+def _member_json(member: GroupMember) -> dict[str, Json]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "is_rest": member.is_rest,
+        "member_epoch": member.member_epoch,
+        "topics": list(member.topics),
+        "pattern": member.pattern,
+        "assignment": _places(member.assignment),
+        "revoking": _places(member.revoking),
+        "pending": _places(member.pending),
+    }
+
+
+def _places(partitions: Iterable[TopicPartition]) -> list[Json]:
+    return [{"topic": where.topic, "partition": where.partition} for where in sorted(partitions)]

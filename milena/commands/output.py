@@ -1,0 +1,198 @@
+"""What the command line prints: plain aligned columns for people, JSON for programs (pure)."""
+
+import json
+from collections.abc import Iterable, Sequence
+
+from milena.cluster.admin import OffsetRange
+from milena.cluster.view import ClusterView, Health, PartitionView, TopicView
+from milena.fields import Json
+
+Cell = str | int | None
+
+
+def as_json(value: Json) -> str:
+    """Indented JSON, keys in the order they were made."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """Columns two spaces apart, numbers to the right; no trailing blanks."""
+    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    numeric = [
+        all(row[i].lstrip("-").isdigit() or row[i] == "-" for row in cells)
+        for i in range(len(headings))
+    ]
+    widths = [max(len(h), *(len(r[i]) for r in cells), 0) for i, h in enumerate(headings)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if is_number and cells else cell.ljust(width)
+            for cell, width, is_number in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in [list(headings), *cells]
+    ]
+    return "\n".join(lines)
+
+
+def ids(values: Iterable[int]) -> str:
+    """Node ids as a list: ``1,2,3``."""
+    return ",".join(str(value) for value in values) or "-"
+
+
+def nodes_text(view: ClusterView) -> str:
+    """A line a node."""
+    leads = dict.fromkeys((n.node_id for n in view.nodes), 0)
+    for _, partition in view.partitions():
+        if partition.leader in leads:
+            leads[partition.leader] += 1
+    return table(
+        ("NODE", "STATE", "LEADS", "ROLE", "URL"),
+        [
+            (
+                n.node_id,
+                "draining" if n.is_live and n.is_draining else "up" if n.is_live else "down",
+                leads[n.node_id],
+                "controller" if n.node_id == view.controller_id else "",
+                n.url,
+            )
+            for n in view.nodes
+        ],
+    )
+
+
+def nodes_json(view: ClusterView) -> list[Json]:
+    """The same for programs."""
+    return [
+        {
+            "node_id": n.node_id,
+            "url": n.url,
+            "rack": n.rack,
+            "is_live": n.is_live,
+            "is_draining": n.is_draining,
+        }
+        for n in view.nodes
+    ]
+
+
+def status_text(view: ClusterView, health: Health) -> str:
+    """Nodes, partitions that need attention, and a verdict."""
+    count = sum(1 for _ in view.partitions())
+    parts = [
+        f"cluster {view.cluster_id}: {len(view.topics)} topics, {count} partitions",
+        nodes_text(view),
+    ]
+    affected = [
+        (topic.name, p.partition, p.leader, ids(p.replicas), ids(p.isr), _trouble(p))
+        for topic, p in view.partitions()
+        if p.leader is None or p.is_under_replicated
+    ]
+    if affected:
+        headings = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "IN SYNC", "TROUBLE")
+        parts.append(table(headings, affected))
+    parts.append(verdict(health))
+    return "\n\n".join(parts)
+
+
+def verdict(health: Health) -> str:
+    """One line: healthy, or what is wrong."""
+    if health.is_healthy:
+        return "healthy"
+    wrong = []
+    if not health.has_controller:
+        wrong.append("no controller")
+    if health.down:
+        wrong.append(f"nodes down: {ids(health.down)}")
+    if health.leaderless:
+        wrong.append(f"{len(health.leaderless)} partitions without a leader")
+    if health.under_replicated:
+        wrong.append(f"{len(health.under_replicated)} partitions under-replicated")
+    return "degraded: " + ", ".join(wrong)
+
+
+def status_json(view: ClusterView, health: Health) -> Json:
+    """The same for programs."""
+    return {
+        "cluster_id": view.cluster_id,
+        "version": view.version,
+        "is_healthy": health.is_healthy,
+        "controller_id": view.controller_id,
+        "nodes": nodes_json(view),
+        "topics": [topic_json(topic) for topic in view.topics],
+        "leaderless": _places(health.leaderless),
+        "under_replicated": _places(health.under_replicated),
+        "nodes_down": list(health.down),
+    }
+
+
+def topic_json(topic: TopicView, offsets: Sequence[OffsetRange] | None = None) -> dict[str, Json]:
+    """A topic for programs; with offsets where they were asked for."""
+    ranges = {r.partition: r for r in offsets or ()}
+    configs: dict[str, Json] = dict(topic.configs)
+    partitions: list[Json] = []
+    for p in topic.partitions:
+        row: dict[str, Json] = {
+            "partition": p.partition,
+            "leader": p.leader,
+            "replicas": list(p.replicas),
+            "isr": list(p.isr),
+        }
+        if p.partition in ranges:
+            row["log_start_offset"] = ranges[p.partition].log_start_offset
+            row["high_watermark"] = ranges[p.partition].high_watermark
+        partitions.append(row)
+    return {
+        "name": topic.name,
+        "partition_count": len(topic.partitions),
+        "replication_factor": topic.replication_factor,
+        "configs": configs,
+        "partitions": partitions,
+    }
+
+
+def topics_text(topics: Iterable[TopicView]) -> str:
+    """A line a topic."""
+    return table(
+        ("TOPIC", "PARTITIONS", "REPLICATION", "UNDER-REPLICATED", "LEADERLESS"),
+        [
+            (
+                t.name,
+                len(t.partitions),
+                t.replication_factor,
+                sum(p.is_under_replicated for p in t.partitions),
+                sum(p.leader is None for p in t.partitions),
+            )
+            for t in topics
+        ],
+    )
+
+
+def topic_text(topic: TopicView, offsets: Sequence[OffsetRange]) -> str:
+    """Everything about one topic."""
+    ranges = {r.partition: r for r in offsets}
+    partitions = table(
+        ("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "FIRST OFFSET", "END OFFSET"),
+        [
+            (
+                p.partition,
+                p.leader,
+                ids(p.replicas),
+                ids(p.isr),
+                ranges[p.partition].log_start_offset if p.partition in ranges else None,
+                ranges[p.partition].high_watermark if p.partition in ranges else None,
+            )
+            for p in topic.partitions
+        ],
+    )
+    heading = (
+        f"topic {topic.name}: {len(topic.partitions)} partitions, "
+        f"replication factor {topic.replication_factor}"
+    )
+    configs = table(("CONFIG", "VALUE"), sorted(topic.configs.items())) if topic.configs else ""
+    return "\n\n".join(part for part in (heading, partitions, configs) if part)
+
+
+def _trouble(partition: PartitionView) -> str:
+    return "no leader" if partition.leader is None else "under-replicated"
+
+
+def _places(places: Iterable[tuple[str, int]]) -> list[Json]:
+    return [{"topic": topic, "partition": partition} for topic, partition in places]

@@ -1,0 +1,208 @@
+"""One partition of a consumer: fetches ahead, and knows how far the application is (asyncio shell).
+
+A reader (``milena.reading.reader``) does the fetching, in a task of the feed's own. It first finds out which offset
+the start comes to, so that from then on the position is a number that can be committed. What it fetched waits here,
+decoded only when it is taken; what was taken and not used may be put back.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from milena.clock import Clock
+from milena.errors import ClientClosedError, ClientError
+from milena.reading.chunk_records import records_of
+from milena.reading.reader import PartitionReader
+from milena.records import ConsumedRecord, FetchedChunk, Position, TopicPartition
+
+OpenReader = Callable[[TopicPartition, Position], PartitionReader]
+
+
+class Feed:
+    """The records of one partition, from a position on. Owned by its consumer's loop.
+
+    Invariants:
+        - ``position`` is the offset of the next record to give, None until the start is located;
+        - an error is raised once by ``take``; after that the feed begins anew at its position.
+    """
+
+    def __init__(
+        self,
+        where: TopicPartition,
+        start: Position,
+        *,
+        open_reader: OpenReader,
+        clock: Clock,
+        on_news: Callable[["Feed"], None],
+    ) -> None:
+        self.where = where
+        self._clock = clock
+        self._open_reader = open_reader
+        self._on_news = on_news
+        self._start = start
+        self.position = start if isinstance(start, int) else None
+        self.committed: int | None = None
+        """The last commit that this consumer knows of."""
+        self.is_paused = False
+        self._reader: PartitionReader | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._error: ClientError | None = None
+        self._chunk: FetchedChunk | None = None
+        self._room = asyncio.Event()
+        self._left: list[ConsumedRecord] = []
+        self._at = 0
+        self._goes_on_at = 0
+        """Where the records in ``_left`` end, and what a compaction left out behind them."""
+
+    # -- where it stands ---------------------------------------------------------------------------
+
+    @property
+    def has_news(self) -> bool:
+        """``take`` gives something, or raises."""
+        if self.is_paused:
+            return False
+        return self._at < len(self._left) or self._chunk is not None or self._error is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """The next ``take`` may raise."""
+        return self._error is not None
+
+    @property
+    def is_begun(self) -> bool:
+        """It was told where to begin."""
+        return self._task is not None
+
+    @property
+    def high_watermark(self) -> int | None:
+        """The greatest that any answer named."""
+        return None if self._reader is None else self._reader.high_watermark
+
+    def begin(self) -> None:
+        """Fetch from the start on, if nothing is fetched yet."""
+        if not self.is_begun:
+            self.seek(self._start)
+
+    def seek(self, start: Position, *, rest_ms: float = 0) -> None:
+        """Forget what was fetched, and go on from ``start``, after a rest."""
+        self._stop()
+        self._start = start
+        self._left, self._at, self._chunk, self._error = [], 0, None, None
+        self.position = start if isinstance(start, int) else None
+        self._room.set()
+        self._task = asyncio.create_task(self._fetch(rest_ms))
+        self._task.add_done_callback(self._on_end)
+
+    async def located(self) -> int:
+        """The position, as soon as it is known.
+
+        Raises:
+            ClientError: the feed failed before.
+        """
+        self.begin()
+        while self.position is None:
+            if self._is_closed:
+                raise ClientClosedError(f"{self.where} is not read any more")
+            if self._error is not None:
+                self._raise_error()
+            self._room.clear()
+            await self._room.wait()
+        return self.position
+
+    async def close(self) -> None:
+        """Fetch no more."""
+        self._stop()
+        self._is_closed = True
+        self._room.set()
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def take(self, most: int) -> list[ConsumedRecord]:
+        """The next records, at most so many; none when none are there.
+
+        Raises:
+            ClientError: the partition cannot be read; the next call tries again.
+        """
+        while self._at >= len(self._left):
+            if self._chunk is None:
+                if self._error is not None:
+                    self._raise_error()
+                return []
+            self._unpack(self._chunk)
+        records = self._left[self._at : self._at + most]
+        self._at += len(records)
+        self.position = self._next_offset()
+        return records
+
+    def put_back(self, records: list[ConsumedRecord]) -> None:
+        """These, the last that ``take`` gave, were not used: they come next."""
+        if records:
+            self._left = records + self._left[self._at :]
+            self._at = 0
+            self.position = records[0].offset
+            self._on_news(self)
+
+    # -- fetching ----------------------------------------------------------------------------------
+
+    async def _fetch(self, rest_ms: float) -> None:
+        if rest_ms:
+            await self._clock.sleep(rest_ms)
+        async with self._open_reader(self.where, self._start) as reader:
+            self._reader = reader
+            at = await reader.locate()
+            if self.position is None:
+                self.position = at
+            self._on_news(self)
+            self._room.set()
+            async for chunk in reader.chunks():
+                while self._chunk is not None:
+                    self._room.clear()
+                    await self._room.wait()
+                self._chunk = chunk
+                self._on_news(self)
+
+    def _unpack(self, chunk: FetchedChunk) -> None:
+        try:
+            records = records_of(chunk)
+        except ClientError:
+            # Fetched again: it may have been this node's copy.
+            self.seek(chunk.start_offset)
+            raise
+        self._left, self._at = records, 0
+        self._goes_on_at = chunk.next_offset
+        self._chunk = None
+        self._room.set()
+        if not records:
+            self.position = chunk.next_offset
+
+    def _next_offset(self) -> int:
+        return self._left[self._at].offset if self._at < len(self._left) else self._goes_on_at
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        assert error is not None
+        self.seek(self._start if self.position is None else self.position)
+        raise error
+
+    def _stop(self) -> None:
+        task = self._task
+        if task is not None and not task.done():
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            task.cancel()
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if task is not self._task:
+            return
+        # A following reader does not end but by an error; what is none of the client's is a fault of its own.
+        if error is not None and not isinstance(error, ClientError):
+            raise error
+        self._error = error
+        self._room.set()
+        self._on_news(self)

@@ -1,0 +1,131 @@
+"""All partitions that a consumer reads: whose turn it is, and how much each may hold (asyncio shell)."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from milena.clock import Clock
+from milena.consuming.feed import Feed
+from milena.consuming.options import ConsumerOptions
+from milena.errors import TargetNotFoundError
+from milena.reading.cursor import ReadPlan
+from milena.reading.reader import FetchPort, MetadataPort, PartitionReader
+from milena.records import ConsumedRecord, Position, TopicPartition
+
+FETCH_BYTES_MIN = 64 << 10
+PREFETCH_CHUNKS = 2
+FEW_FEEDS = 16
+"""More than these fetch a single answer ahead."""
+
+GONE_REST_MS = 1_000
+"""A topic that is gone, of a group's member, is looked for again after this: it may have been made anew."""
+
+Run = tuple[Feed, list[ConsumedRecord]]
+
+
+class Feeds:
+    """Feeds by partition. They take turns: one that has given records goes to the end of the line."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        *,
+        transport: FetchPort,
+        metadata: MetadataPort,
+        clock: Clock,
+        on_news: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._transport = transport
+        self._metadata = metadata
+        self._clock = clock
+        self._on_news = on_news
+        self._feeds: dict[TopicPartition, Feed] = {}
+        self._line: deque[Feed] = deque()
+        self.outlasts_topics = False
+        """A topic that is gone is the group's to notice, and no error."""
+
+    def __iter__(self) -> Iterator[Feed]:
+        return iter(self._feeds.values())
+
+    def find(self, where: TopicPartition) -> Feed | None:
+        """The feed of a partition that is read."""
+        return self._feeds.get(where)
+
+    def add(
+        self, starts: Mapping[TopicPartition, Position], committed: Mapping[TopicPartition, int]
+    ) -> None:
+        """Read these as well, once each of them was told to ``begin``; then all know how many they are."""
+        for where, start in sorted(starts.items(), key=lambda entry: entry[0]):
+            feed = Feed(where, start, open_reader=self._open, clock=self._clock, on_news=self._note)
+            feed.committed = committed.get(where)
+            self._feeds[where] = feed
+
+    async def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these no more."""
+        gone = [feed for where in partitions if (feed := self._feeds.pop(where, None))]
+        self._line = deque(feed for feed in self._line if feed not in gone)
+        await asyncio.gather(*(feed.close() for feed in gone))
+
+    def take(self, most: int, *, is_one_run: bool) -> list[Run]:
+        """The next records of those whose turn it is: at most so many, or (``is_one_run``) those of one partition.
+
+        Raises:
+            ClientError: a partition cannot be read, and nothing else was there to give.
+        """
+        runs: list[Run] = []
+        left = most
+        # A feed that is paused, or ran dry, leaves the line, and joins it again with its next news.
+        for _ in range(len(self._line)):
+            feed = self._line[0]
+            if runs and (left <= 0 or is_one_run or feed.has_failed):
+                break
+            self._line.popleft()
+            records = self._take_of(feed, left)
+            if feed.has_news:
+                self._line.append(feed)
+            if records:
+                runs.append((feed, records))
+                left -= len(records)
+        return runs
+
+    def resume(self, feed: Feed) -> None:
+        """Give records of it again."""
+        feed.is_paused = False
+        self._note(feed)
+
+    def _take_of(self, feed: Feed, most: int) -> list[ConsumedRecord]:
+        try:
+            return feed.take(most) if feed.has_news else []
+        except TargetNotFoundError:
+            if not self.outlasts_topics:
+                raise
+            feed.seek(self._options.start, rest_ms=GONE_REST_MS)
+            return []
+
+    def _note(self, feed: Feed) -> None:
+        if feed.has_news and feed not in self._line and self._feeds.get(feed.where) is feed:
+            self._line.append(feed)
+        self._on_news()
+
+    def _open(self, where: TopicPartition, start: Position) -> PartitionReader:
+        count = len(self._feeds)
+        prefetch_chunks = PREFETCH_CHUNKS if count <= FEW_FEEDS else 1
+        # Beside what the reader holds, the feed holds a chunk, and another one is being given.
+        share = self._options.buffer_bytes // (count * (prefetch_chunks + 2))
+        return PartitionReader(
+            ReadPlan(
+                topic=where.topic,
+                partition=where.partition,
+                start=start,
+                is_following=True,
+                on_out_of_range=self._options.on_out_of_range,
+            ),
+            transport=self._transport,
+            metadata=self._metadata,
+            clock=self._clock,
+            max_bytes=min(self._options.fetch_bytes, max(FETCH_BYTES_MIN, share)),
+            wait_ms=self._options.fetch_wait_ms,
+            prefetch_chunks=prefetch_chunks,
+            patience_ms=self._options.patience_ms,
+        )

@@ -1,0 +1,330 @@
+"""A consumer's line to its group: heartbeats without end, and commits (asyncio shell).
+
+``milena.consuming.membership`` decides what a heartbeat says and what its answer means. One heartbeat is under way at a
+time; the coordinator holds its answer back while there is nothing new, so that a rebalance waits for no timer. When
+partitions were given back, or the subscription changed, ``hurry`` puts another heartbeat in the place of the one that
+is held back. What can pass (a coordinator that died, an election) is asked again, later and later; when that takes
+longer than the consumer's patience, ``failure`` is there for ``poll`` to raise, and the heartbeats go on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Protocol
+
+from milena.clock import Clock
+from milena.cluster.first_of import first_of
+from milena.cluster.group_views import GroupOffset
+from milena.consuming.membership import Beat, BeatAnswer, Membership
+from milena.consuming.options import ConsumerOptions
+from milena.errors import (
+    ClientError,
+    CommitFailedError,
+    ConsumerFencedError,
+    MemberUnknownError,
+    NotNowError,
+    ServerFailedError,
+    StaleMemberError,
+    UnexpectedAnswerError,
+    UnknownResultError,
+    UnreachableError,
+)
+from milena.reading.patience import Patience
+from milena.records import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+PASSING = (UnreachableError, NotNowError, ServerFailedError, UnknownResultError)
+"""Heartbeats, commits and questions may be sent twice, so that even an unknown result may be asked for again."""
+
+AT_ONCE_MS = 100
+"""A node that was asked to wait, and answers sooner than this that nothing changed, is asked again after a pause."""
+
+LEFT_BEHIND_MAX = 4
+"""Heartbeats that were left for a newer one, and are still held by the coordinator."""
+
+LEAVE_MS = 3_000
+"""For the word that a member leaves; without it, the group waits for the session's end."""
+
+
+class GroupPort(Protocol):
+    """What a consumer needs of ``milena.consuming.group_calls``."""
+
+    async def heartbeat(self, group: str, beat: Beat, *, session_ms: int) -> BeatAnswer:
+        """Join, stay or leave."""
+
+    async def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        member_id: str | None,
+        member_epoch: int | None,
+    ) -> None:
+        """Commit all of these, or none."""
+
+    async def committed(
+        self, group: str, topics: Sequence[str] | None = None
+    ) -> dict[TopicPartition, GroupOffset]:
+        """What is committed."""
+
+
+class GroupLink:
+    """Heartbeats of one member. ``on_change`` is called, on the loop, when the consumer has something to do."""
+
+    def __init__(
+        self,
+        group: str,
+        membership: Membership,
+        *,
+        options: ConsumerOptions,
+        calls: GroupPort,
+        clock: Clock,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.group = group
+        self.membership = membership
+        self._session_ms = options.session_timeout_ms
+        self._is_static = options.instance_id is not None
+        self._calls = calls
+        self._clock = clock
+        self._on_change = on_change
+        self._patience_ms = options.patience_ms
+        self._patience = Patience(options.patience_ms)
+        self._hurried = asyncio.Event()
+        self._heard = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._left_behind: dict[asyncio.Future[BeatAnswer], None] = {}
+        self._failure: ClientError | None = None
+        self._is_over = False
+
+    # -- for the consumer --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Join, and stay."""
+        self._task = asyncio.create_task(self._beat_on())
+
+    async def close(self) -> None:
+        """No heartbeat any more."""
+        ending: list[asyncio.Future[BeatAnswer] | asyncio.Task[None]] = [*self._left_behind]
+        if self._task is not None:
+            ending.append(self._task)
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)
+
+    async def leave(self) -> None:
+        """Tell the group; if it cannot be told soon, it notices by itself when the session ends."""
+        beat = self.membership.farewell()
+        if beat is None:
+            return
+        self.membership.lose()
+        call = self._calls.heartbeat(self.group, beat, session_ms=self._session_ms)
+        try:
+            await first_of(call, self._clock.sleep(LEAVE_MS))
+        except ClientError as error:
+            logger.info("left without a word group=%s error=%s", self.group, error)
+
+    def hurry(self) -> None:
+        """There is something to say: do not wait until the next heartbeat is due."""
+        self._hurried.set()
+
+    def take_failure(self) -> ClientError | None:
+        """What ``poll`` is to raise; a passing one only once."""
+        failure = self._failure
+        if not self._is_over:
+            self._failure = None
+        return failure
+
+    def lose(self, why: object) -> None:
+        """This member is none any more."""
+        logger.warning(
+            "the group gave this member up group=%s member=%s why=%s",
+            self.group,
+            self.membership.member_id,
+            why,
+        )
+        self.membership.lose()
+        self._heard.set()
+        self._on_change()
+
+    # -- heartbeats --------------------------------------------------------------------------------
+
+    async def _beat_on(self) -> None:
+        while not self._is_over:
+            beat = self.membership.beat(is_held=not self._hurried.is_set())
+            self._hurried.clear()
+            if beat is None:
+                await self._hurried.wait()
+                continue
+            begun_ms = self._clock.now_ms()
+            answer = await self._attempt(beat)
+            if answer is None:
+                continue
+            self._patience.on_success()
+            has_changed = self.membership.on_answer(beat, answer)
+            self._heard.set()
+            if has_changed:
+                self._on_change()
+            elif beat.wait_ms and self._clock.now_ms() - begun_ms < AT_ONCE_MS:
+                await first_of(self._hurried.wait(), self._clock.sleep(beat.wait_ms))
+
+    async def _attempt(self, beat: Beat) -> BeatAnswer | None:
+        """The answer; None when there is none, or when another heartbeat is to be sent instead."""
+        call = self._calls.heartbeat(self.group, beat, session_ms=self._session_ms)
+        try:
+            # A heartbeat that joins is answered at once, and must not be left for another one.
+            return await (self._held(beat, call) if beat.wait_ms else call)
+        except (MemberUnknownError, StaleMemberError) as error:
+            # What is said of a former life is nothing new.
+            if beat.member_id == self.membership.member_id and not self.membership.is_lost:
+                self._on_refusal(error)
+        except PASSING as error:
+            await self._be_patient(error)
+        except UnexpectedAnswerError as error:
+            await self._be_patient(error)
+        except ClientError as error:
+            self._end(error)
+        return None
+
+    async def _held(
+        self, beat: Beat, call: Coroutine[object, object, BeatAnswer]
+    ) -> BeatAnswer | None:
+        """The answer; None when there is something else to say before it comes.
+
+        A heartbeat that is left so is not cut off: to the coordinator it is the one that waits for news, and the news
+        may be given to it. What it says may be older than what is heard since, so that it is only taken as a reason to
+        ask again.
+        """
+        task, hurried = asyncio.ensure_future(call), asyncio.ensure_future(self._hurried.wait())
+        try:
+            await asyncio.wait({task, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            hurried.cancel()
+        if task.done():
+            return task.result()
+        self._leave_behind(beat, task)
+        return None
+
+    def _leave_behind(self, beat: Beat, task: "asyncio.Future[BeatAnswer]") -> None:
+        def on_late_answer(late: "asyncio.Future[BeatAnswer]") -> None:
+            self._left_behind.pop(late, None)
+            if late.cancelled() or late.exception() is not None:
+                return
+            if beat.member_id == self.membership.member_id and (
+                late.result().assignment != self.membership.assignment
+                or late.result().member_epoch != self.membership.member_epoch
+            ):
+                self.hurry()
+
+        self._left_behind[task] = None
+        task.add_done_callback(on_late_answer)
+        while len(self._left_behind) > LEFT_BEHIND_MAX:
+            next(iter(self._left_behind)).cancel()
+            self._left_behind.pop(next(iter(self._left_behind)))
+
+    def _on_refusal(self, error: MemberUnknownError | StaleMemberError) -> None:
+        if self._is_static and isinstance(error, StaleMemberError):
+            fenced = ConsumerFencedError(f"another process took over: {error.message}")
+            fenced.__cause__ = error
+            self._end(fenced)
+        else:
+            self.lose(error)
+
+    def _end(self, error: ClientError) -> None:
+        """Nothing that comes later can mend this."""
+        self._failure = error
+        self._is_over = True
+        self.membership.lose()
+        self._heard.set()
+        self._on_change()
+
+    async def _be_patient(self, error: ClientError) -> None:
+        wait_ms = self._patience.on_failure(self._clock.now_ms())
+        if wait_ms is None:
+            self._failure = error
+            self._patience = Patience(self._patience_ms)
+            wait_ms = self._patience.on_failure(self._clock.now_ms()) or 0
+            self._on_change()
+        await self._clock.sleep(wait_ms)
+
+    # -- commits -----------------------------------------------------------------------------------
+
+    async def has_moved_on(self, member_epoch: int) -> bool:
+        """Whether the member is at another epoch by now, after a heartbeat if need be."""
+        if self.membership.member_epoch == member_epoch and not self.membership.is_lost:
+            self._heard.clear()
+            self.hurry()
+            await first_of(self._heard.wait(), self._clock.sleep(self._session_ms))
+        return not self.membership.is_lost and self.membership.member_epoch != member_epoch
+
+
+class Commits:
+    """Commits offsets for a group, one commit after the other, so that none overtakes a later one."""
+
+    def __init__(
+        self, group: str, *, calls: GroupPort, clock: Clock, link: GroupLink | None
+    ) -> None:
+        self._group = group
+        self._calls = calls
+        self._clock = clock
+        self._link = link
+        self._turn = asyncio.Lock()
+
+    async def commit(self, offsets: Mapping[TopicPartition, int], *, patience_ms: float) -> None:
+        """Commit all of these, or none.
+
+        Raises:
+            CommitFailedError: a partition is not this member's any more.
+            ClientError: refused, or no answer of use for ``patience_ms``.
+        """
+        if not offsets:
+            return
+        patience = Patience(patience_ms)
+        async with self._turn:
+            while not await self._attempt(offsets, patience):
+                pass
+
+    async def _attempt(self, offsets: Mapping[TopicPartition, int], patience: Patience) -> bool:
+        member = None if self._link is None else self._link.membership
+        if member is not None and (member.is_lost or not member.owned >= offsets.keys()):
+            raise CommitFailedError(f"nothing was committed: {_not_owned(member, offsets)}")
+        epoch = None if member is None else member.member_epoch
+        try:
+            await self._calls.commit(
+                self._group,
+                offsets,
+                member_id=None if member is None else member.member_id,
+                member_epoch=epoch,
+            )
+        except MemberUnknownError as error:
+            if self._link is not None:
+                self._link.lose(error)
+            raise CommitFailedError(f"nothing was committed: {error.message}") from error
+        except StaleMemberError as error:
+            # The group may have gone on to another generation, in which the partitions are this member's as well.
+            if self._link is None or epoch is None or not await self._link.has_moved_on(epoch):
+                raise CommitFailedError(f"nothing was committed: {error.message}") from error
+            await self._be_patient(error, patience)
+        except PASSING as error:
+            await self._be_patient(error, patience)
+        else:
+            return True
+        return False
+
+    async def _be_patient(self, error: ClientError, patience: Patience) -> None:
+        wait_ms = patience.on_failure(self._clock.now_ms())
+        if wait_ms is None:
+            raise error
+        await self._clock.sleep(wait_ms)
+
+
+def _not_owned(member: Membership, offsets: Mapping[TopicPartition, int]) -> str:
+    if member.is_lost:
+        return "the group gave this member up"
+    names = ", ".join(str(where) for where in sorted(offsets.keys() - member.owned))
+    return f"{names}: not this consumer's"

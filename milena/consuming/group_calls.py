@@ -1,0 +1,143 @@
+"""The calls of consumer groups: one attempt each, at whichever node answers first.
+
+Heartbeats and commits may be sent twice: a node that falls silent is left for the next. What a failure means for a
+member is ``milena.consuming.group``'s business.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+from milena.cluster.group_views import GroupOffset, group_offsets, partitions_of
+from milena.cluster.http import Call, HttpSession, json_of
+from milena.consuming.membership import Beat, BeatAnswer
+from milena.errors import TargetNotFoundError
+from milena.fields import Fields, Json
+from milena.records import TopicPartition
+
+BEAT_MARGIN_MS = 5_000
+"""What a heartbeat may take beyond the time that it asked to be held back; less where a session is short."""
+BEAT_MARGIN_MS_MIN = 500
+COMMIT_TIMEOUT_S = 8.0
+"""Longer than a coordinator takes to be replaced, so that the node's answer is what ends it."""
+
+
+class GroupCalls:
+    """Calls to any node of one cluster; raises the errors of ``milena.errors``."""
+
+    def __init__(self, http: HttpSession) -> None:
+        self._http = http
+
+    async def heartbeat(self, group: str, beat: Beat, *, session_ms: int) -> BeatAnswer:
+        """Join, stay or leave.
+
+        Raises:
+            MemberUnknownError: the group has given this member up.
+            StaleMemberError: somebody else speaks for it.
+            AnswerError: settings that the group refuses.
+            UnreachableError, NotNowError, UnknownResultError, ServerFailedError: not known, ask again.
+        """
+        margin_ms = max(BEAT_MARGIN_MS_MIN, min(BEAT_MARGIN_MS, session_ms // 3))
+        call = Call(
+            method="POST",
+            path=f"{_path(group)}/heartbeat?timeout_ms={beat.wait_ms}",
+            body=json.dumps(_beat_json(beat)).encode(),
+            timeout_s=(beat.wait_ms + margin_ms) / 1000,
+            is_repeatable=True,
+        )
+        answer = json_of(await self._http.send(call), f"heartbeat of {group}")
+        if answer is None and beat.member_epoch < 0:
+            return _left(beat)
+        fields = Fields(answer, "heartbeat")
+        return BeatAnswer(
+            member_id=fields.text("member_id"),
+            member_epoch=fields.integer("member_epoch"),
+            generation=fields.integer("generation"),
+            heartbeat_interval_ms=fields.integer("heartbeat_interval_ms"),
+            assignment=partitions_of(fields, "assignment"),
+        )
+
+    async def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        member_id: str | None,
+        member_epoch: int | None,
+    ) -> None:
+        """Commit all of these offsets, each that of the next record to read, or none of them.
+
+        Raises:
+            MemberUnknownError, StaleMemberError: not this member's to commit.
+            GroupNotEmptyError: without a member, while the group has some.
+            UnreachableError, NotNowError, UnknownResultError, ServerFailedError: not known, commit again.
+        """
+        listed: list[Json] = [
+            {"topic": where.topic, "partition": where.partition, "offset": offset}
+            for where, offset in sorted(offsets.items())
+        ]
+        body: dict[str, Json] = {"offsets": listed}
+        if member_id is not None:
+            body["member_id"] = member_id
+            body["member_epoch"] = member_epoch
+        call = Call(
+            method="POST",
+            path=f"{_path(group)}/offsets",
+            body=json.dumps(body).encode(),
+            timeout_s=COMMIT_TIMEOUT_S,
+            is_repeatable=True,
+        )
+        json_of(await self._http.send(call), f"commit of {group}")
+
+    async def committed(
+        self, group: str, topics: Sequence[str] | None = None
+    ) -> dict[TopicPartition, GroupOffset]:
+        """What is committed, of these topics or of all; empty for a group that is not there."""
+        found: dict[TopicPartition, GroupOffset] = {}
+        for topic in topics if topics is not None else (None,):
+            params = None if topic is None else {"topic": topic}
+            try:
+                answer = await self._http.get(f"{_path(group)}/offsets", params)
+            except TargetNotFoundError:
+                continue
+            found |= group_offsets(Fields(answer, "offsets"))
+        return found
+
+
+def _path(group: str) -> str:
+    return f"/groups/{quote(group, safe='')}"
+
+
+def _beat_json(beat: Beat) -> dict[str, Json]:
+    body: dict[str, Json] = {"member_id": beat.member_id, "member_epoch": beat.member_epoch}
+    if beat.member_epoch < 0:
+        return body
+    owned: dict[str, list[Json]] = {}
+    for where in sorted(beat.owned):
+        owned.setdefault(where.topic, []).append(where.partition)
+    body["owned"] = [
+        {"topic": topic, "partitions": partitions} for topic, partitions in owned.items()
+    ]
+    if beat.subscription is None:
+        return body
+    if beat.subscription.pattern is None:
+        body["topics"] = list(beat.subscription.topics)
+    else:
+        body["pattern"] = beat.subscription.pattern
+    body["client_id"] = beat.client_id
+    body["assignor"] = beat.assignor
+    body["session_timeout_ms"] = beat.session_timeout_ms
+    body["rebalance_timeout_ms"] = beat.rebalance_timeout_ms
+    if beat.instance_id is not None:
+        body["instance_id"] = beat.instance_id
+    return body
+
+
+def _left(beat: Beat) -> BeatAnswer:
+    return BeatAnswer(
+        member_id=beat.member_id,
+        member_epoch=beat.member_epoch,
+        generation=0,
+        heartbeat_interval_ms=0,
+        assignment=frozenset(),
+    )

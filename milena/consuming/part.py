@@ -1,0 +1,165 @@
+"""What a consumer is made of while it reads one subscription or assignment: built as a whole, ended as a whole."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from milena.clock import Clock
+from milena.cluster.metadata import Listener
+from milena.cluster.view import ClusterView
+from milena.consuming.feeds import Feeds
+from milena.consuming.group import Commits, GroupLink, GroupPort
+from milena.consuming.membership import Membership
+from milena.consuming.options import ConsumerOptions, Subscription
+from milena.consuming.rebalance import Rebalancer
+from milena.consuming.share import OwnShare, Share
+from milena.reading.reader import FetchPort
+from milena.records import TopicPartition
+
+
+class TopicsPort(Protocol):
+    """What a consumer needs of ``milena.cluster.metadata``."""
+
+    def mark_stale(self, topic: str | None = None) -> None:
+        """What is known led to a failure: ask again before it is used."""
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener`` with each view that arrives; returns what ends that."""
+
+    async def partition_count(self, name: str) -> int:
+        """How many partitions a topic has."""
+
+
+class Ports:
+    """Where a consumer's calls go."""
+
+    def __init__(
+        self, *, calls: GroupPort, transport: FetchPort, metadata: TopicsPort, clock: Clock
+    ) -> None:
+        self.calls = calls
+        self.transport = transport
+        self.metadata = metadata
+        self.clock = clock
+
+
+class Part:
+    """Partitions, and how they come to this consumer: from its group, by hand, or as all of some topics."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        ports: Ports,
+        *,
+        share: Share,
+        link: GroupLink | None = None,
+        topics: tuple[str, ...] | None = None,
+        on_change: Callable[[], None],
+        on_news: Callable[[], None],
+    ) -> None:
+        """``topics``: those of which all partitions are read, also those that are added to them.
+
+        ``on_change``: partitions come or go; ``on_news``: there are records.
+        """
+        self.share = share
+        self.link = link
+        self._topics = topics
+        self._metadata = ports.metadata
+        self._on_change = on_change
+        self._stop_listening: Callable[[], None] | None = None
+        self.feeds = Feeds(
+            options,
+            transport=ports.transport,
+            metadata=ports.metadata,
+            clock=ports.clock,
+            on_news=on_news,
+        )
+        self.feeds.outlasts_topics = link is not None
+        self.commits = (
+            None
+            if options.group is None
+            else Commits(options.group, calls=ports.calls, clock=ports.clock, link=link)
+        )
+        self.rebalancer = Rebalancer(
+            options,
+            share=share,
+            feeds=self.feeds,
+            calls=ports.calls,
+            clock=ports.clock,
+            commits=self.commits,
+            link=link,
+            is_growing=self.is_growing,
+        )
+
+    @property
+    def is_growing(self) -> bool:
+        """All partitions of its topics are read, also those to come."""
+        return self._topics is not None
+
+    @classmethod
+    def of_group(
+        cls,
+        options: ConsumerOptions,
+        subscription: Subscription,
+        ports: Ports,
+        *,
+        new_id: Callable[[], str],
+        on_change: Callable[[], None],
+        on_news: Callable[[], None],
+    ) -> "Part":
+        """As a member of the options' group."""
+        assert options.group is not None, "a member has a group"
+        membership = Membership(options, subscription, new_id)
+        link = GroupLink(
+            options.group,
+            membership,
+            options=options,
+            calls=ports.calls,
+            clock=ports.clock,
+            on_change=on_change,
+        )
+        return cls(
+            options, ports, share=membership, link=link, on_change=on_change, on_news=on_news
+        )
+
+    async def begin(self) -> None:
+        """Join the group, or find out which partitions the topics have.
+
+        Raises:
+            TargetNotFoundError: there is no such topic.
+        """
+        if self.link is not None:
+            self.link.start()
+        if self._topics is not None:
+            assert isinstance(self.share, OwnShare), "whoever reads all shares with nobody"
+            counts = [await self._metadata.partition_count(topic) for topic in self._topics]
+            self.share.wanted = _all_of(dict(zip(self._topics, counts, strict=True)))
+            self._stop_listening = self._metadata.listen(self._on_view)
+
+    async def end(self, *, patience_ms: float) -> None:
+        """Give everything back, leave, fetch no more; whatever fails on the way, it ends."""
+        if self._stop_listening is not None:
+            self._stop_listening()
+        try:
+            await self.rebalancer.part_for_good(patience_ms=patience_ms)
+        finally:
+            if self.link is not None:
+                await self.link.leave()
+                await self.link.close()
+            await self.feeds.drop([feed.where for feed in self.feeds])
+
+    def _on_view(self, view: ClusterView) -> None:
+        """A topic that is gone keeps its partitions here: that they cannot be read is told by reading them."""
+        assert isinstance(self.share, OwnShare), self.share
+        assert self._topics is not None, "it listens for topics"
+        counts = {t.name: len(t.partitions) for t in view.topics if t.name in self._topics}
+        grown = self.share.wanted | _all_of(counts)
+        if grown != self.share.wanted:
+            self.share.wanted = grown
+            self._on_change()
+
+
+def _all_of(counts: dict[str, int]) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(topic, partition)
+        for topic, count in counts.items()
+        for partition in range(count)
+    )

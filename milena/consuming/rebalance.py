@@ -1,0 +1,178 @@
+"""What happens when partitions come and go, in its order (asyncio shell).
+
+Give back: tell the listener, commit what the application is done with, stop fetching, and only then let the group know.
+Take: ask what is committed, tell the listener (who may seek), and only then fetch. Lose: stop fetching, tell the
+listener, commit nothing. Called between two batches of the application, when nothing is in its hands.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Set
+from inspect import isawaitable
+
+from milena.clock import Clock
+from milena.cluster.group_views import GroupOffset
+from milena.consuming.feeds import Feeds
+from milena.consuming.group import PASSING, Commits, GroupLink, GroupPort
+from milena.consuming.options import ConsumerOptions, RebalanceListener
+from milena.consuming.share import Share
+from milena.errors import ClientError
+from milena.reading.patience import Patience
+from milena.records import Position, StartAt, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class Rebalancer:
+    """Makes what a consumer reads what it shall read."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        *,
+        share: Share,
+        feeds: Feeds,
+        calls: GroupPort,
+        clock: Clock,
+        commits: Commits | None,
+        link: GroupLink | None,
+        is_growing: bool = False,
+    ) -> None:
+        """``is_growing``: what comes after the first partitions was added to the topics since."""
+        self.share = share
+        self._is_growing = is_growing
+        self._options = options
+        self._feeds = feeds
+        self._calls = calls
+        self._clock = clock
+        self._commits = commits
+        self._link = link
+        self._listener = options.listener or RebalanceListener()
+        self._has_begun = False
+
+    async def adopt(self) -> None:
+        """Give back, take and lose, until nothing is left to do.
+
+        Raises:
+            ClientError: what is committed cannot be learnt.
+            Exception: what the listener raised, after everything that belongs to it was done.
+        """
+        while self.share.is_due:
+            if self.share.is_lost:
+                await self._lose()
+            elif self.share.revoked:
+                await self.give_back(self.share.revoked, patience_ms=self._options.patience_ms)
+            else:
+                await self._take_on(self.share.added)
+
+    async def give_back(self, partitions: Set[TopicPartition], *, patience_ms: float) -> None:
+        """Part with these. What the listener raises keeps them from being committed: it was not done with them."""
+        try:
+            await self._tell(self._listener.on_revoked, partitions)
+            if self._options.auto_commit:
+                feeds = [feed for feed in self._feeds if feed.where in partitions]
+                await self.commit_quietly({f.where: f.position for f in feeds}, patience_ms)
+        finally:
+            await self._feeds.drop(partitions)
+            self.share.give_back(partitions)
+            if self._link is not None:
+                self._link.hurry()
+
+    async def part_for_good(self, *, patience_ms: float) -> None:
+        """The consumer ends: what it has it gives back, what it lost it is told of."""
+        if self.share.is_lost:
+            await self._lose()
+        elif self.share.owned:
+            await self.give_back(self.share.owned, patience_ms=patience_ms)
+
+    async def commit_quietly(
+        self, positions: Mapping[TopicPartition, int | None], patience_ms: float
+    ) -> None:
+        """Commit what is news; a failure is logged, for it only means that records are read twice."""
+        try:
+            await self.commit(positions, patience_ms)
+        except ClientError as error:
+            logger.warning("offsets not committed: %s", error)
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, int | None], patience_ms: float
+    ) -> None:
+        """Commit those positions that are known, and not committed yet."""
+        if self._commits is None:
+            return
+        news = {
+            where: position
+            for where, position in positions.items()
+            if position is not None and position != self._committed(where)
+        }
+        await self._commits.commit(news, patience_ms=patience_ms)
+        for where, position in news.items():
+            feed = self._feeds.find(where)
+            if feed is not None:
+                feed.committed = position
+
+    def _committed(self, where: TopicPartition) -> int | None:
+        feed = self._feeds.find(where)
+        return None if feed is None else feed.committed
+
+    async def _lose(self) -> None:
+        lost = self.share.owned
+        try:
+            await self._feeds.drop(lost)
+            await self._tell(self._listener.on_lost, lost)
+        finally:
+            self.share.forget()
+            if self._link is not None:
+                self._link.hurry()
+
+    async def _take_on(self, partitions: Set[TopicPartition]) -> None:
+        committed = await self._committed_offsets(partitions)
+        # What was to be taken may have been taken back while the question was under way.
+        added = partitions & self.share.added
+        if not added:
+            return
+        default: Position = self._options.start
+        if self._is_growing and self._has_begun:
+            # Partitions that are added to a topic are new from their first record on.
+            default = StartAt.EARLIEST
+        offsets = {where: found.offset for where, found in committed.items()}
+        starts: dict[TopicPartition, Position] = {w: offsets.get(w, default) for w in added}
+        self._has_begun = True
+        self.share.take(added)
+        if self._link is not None:
+            # A heartbeat that knows nothing of them would be answered at once, and not held until there is news.
+            self._link.hurry()
+        self._feeds.add(starts, offsets)
+        try:
+            await self._tell(self._listener.on_assigned, added)
+        finally:
+            for where in sorted(added):
+                feed = self._feeds.find(where)
+                if feed is not None:
+                    feed.begin()
+
+    async def _committed_offsets(
+        self, partitions: Set[TopicPartition]
+    ) -> dict[TopicPartition, GroupOffset]:
+        """What the group committed last. To guess would be to skip records, so that it is asked until it is known."""
+        if self._options.group is None:
+            return {}
+        patience = Patience(self._options.patience_ms)
+        topics = sorted({where.topic for where in partitions})
+        while True:
+            try:
+                found = await self._calls.committed(self._options.group, topics)
+            except PASSING as error:
+                wait_ms = patience.on_failure(self._clock.now_ms())
+                if wait_ms is None:
+                    raise
+                logger.debug("committed offsets not known yet: %s", error)
+                await self._clock.sleep(wait_ms)
+            else:
+                return {where: found[where] for where in partitions if where in found}
+
+    async def _tell(
+        self, hear: Callable[[Set[TopicPartition]], object], partitions: Set[TopicPartition]
+    ) -> None:
+        heard = hear(partitions) if partitions else None
+        if isawaitable(heard):
+            await heard

@@ -1,0 +1,90 @@
+"""What goes on beside an application at work: commits, and a look whether it is still at work (asyncio shell)."""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from milena.clock import Clock
+from milena.consuming.hand import Hand
+from milena.consuming.options import ConsumerOptions
+from milena.consuming.part import Part
+
+logger = logging.getLogger(__name__)
+
+LOOKS_PER_POLL_INTERVAL = 4
+
+
+class Tended(Protocol):
+    """What is looked at of a consumer."""
+
+    @property
+    def part(self) -> Part:
+        """What it reads now."""
+
+    @property
+    def hand(self) -> Hand:
+        """What the application was given last."""
+
+    @property
+    def polls(self) -> int:
+        """How often the application came for more."""
+
+    @property
+    def is_polling(self) -> bool:
+        """The application waits for records."""
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Partitions come or go, and what is given back is committed there."""
+
+
+class Tending:
+    """Commits what is done with every ``auto_commit_interval_ms``; gives up when no poll comes for too long."""
+
+    def __init__(
+        self,
+        consumer: Tended,
+        options: ConsumerOptions,
+        clock: Clock,
+        *,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._consumer = consumer
+        self._options = options
+        self._clock = clock
+        self._on_change = on_change
+        self._seen: tuple[int, object] = (-1, None)
+        self._seen_ms = clock.now_ms()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        interval_ms = min(
+            self._options.auto_commit_interval_ms,
+            self._options.max_poll_interval_ms / LOOKS_PER_POLL_INTERVAL,
+        )
+        while True:
+            await self._clock.sleep(interval_ms)
+            if self._is_hanging():
+                await self._give_up()
+            if self._options.auto_commit and not self._consumer.is_rebalancing:
+                await self._commit()
+
+    def _is_hanging(self) -> bool:
+        consumer, now_ms = self._consumer, self._clock.now_ms()
+        # An iteration polls seldom; it goes from record to record meanwhile.
+        seen = consumer.polls, consumer.hand.current
+        if seen != self._seen or consumer.is_polling:
+            self._seen, self._seen_ms = seen, now_ms
+        return now_ms - self._seen_ms > self._options.max_poll_interval_ms
+
+    async def _give_up(self) -> None:
+        part = self._consumer.part
+        if part.link is not None and part.share.owned and not part.share.is_lost:
+            logger.warning("no poll for too long: leaving the group group=%s", part.link.group)
+            await part.link.leave()
+            self._on_change()
+
+    async def _commit(self) -> None:
+        part, hand = self._consumer.part, self._consumer.hand
+        done = {feed.where: hand.done(feed) for feed in part.feeds}
+        await part.rebalancer.commit_quietly(done, self._options.auto_commit_interval_ms)

@@ -1,0 +1,198 @@
+"""What is asked of a log and what comes of it: produce and fetch requests, receipts, results.
+
+The API makes them, the node's services and replicas work on them; columns rather than records, so that a thousand
+records cost no thousand objects.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, unique
+from typing import NamedTuple, overload
+
+from milena.model.errors import MilenaError, ReplicaDamagedError
+from milena.model.pending import Pending
+
+
+@unique
+class Acks(IntEnum):
+    """How many replicas must have the record before the answer."""
+
+    NONE = 0
+    LEADER = 1
+    ALL = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdempotencyKey:
+    """What an ``Idempotency-Key`` header becomes. Both hashes are of the request, made by the API."""
+
+    key_hash: bytes
+    """16 bytes: BLAKE2b of topic and key."""
+    body_hash: bytes
+    """8 bytes: BLAKE2b of the body."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Records:
+    """Records of one request, as columns of equal length. ``None`` for a whole column: nobody set it."""
+
+    keys: list[bytes | None] | None
+    values: list[bytes | None]
+    headers: list[list[tuple[str, bytes | None]] | None] | None = None
+    timestamps: list[int | None] | None = None
+    """Wall ms."""
+    partitions: list[int | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequest:
+    """Records for one topic. ``partition``: all of them go there (path); else per record, key hash or round robin."""
+
+    topic: str
+    records: Records
+    acks: Acks
+    timeout_ms: int
+    partition: int | None = None
+    idempotency: IdempotencyKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What became of one record, in request order. ``offset`` None with ``error`` None: acks=0.
+
+    ``partition`` -1: the record named one that is not there.
+    """
+
+    partition: int
+    offset: int | None
+    error: MilenaError | None = None
+
+
+_NO_ERRORS: Mapping[int, MilenaError] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipts(Sequence[Receipt]):
+    """Receipts as columns of equal length: a thousand records cost no thousand objects.
+
+    When ``offsets`` is a ``range``, all records went to one partition in one piece, and the answer is written
+    without looking at each (see ``Receipts.run``).
+    """
+
+    partitions: Sequence[int]
+    offsets: Sequence[int | None]
+    errors: Mapping[int, MilenaError] = field(default_factory=lambda: _NO_ERRORS)
+    """By partition: a partition takes or refuses all of its records of one request."""
+
+    @classmethod
+    def run(cls, partition: int, base_offset: int, count: int) -> "Receipts":
+        """Receipts of records that one partition took in one piece."""
+        return cls(partitions=[partition] * count, offsets=range(base_offset, base_offset + count))
+
+    @classmethod
+    def failed(cls, partition: int, error: MilenaError, count: int) -> "Receipts":
+        """Receipts of records that one partition refused."""
+        return cls(
+            partitions=[partition] * count, offsets=[None] * count, errors={partition: error}
+        )
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Receipts": ...
+
+    def __getitem__(self, index: int | slice) -> "Receipt | Receipts":
+        if isinstance(index, slice):
+            return Receipts(
+                partitions=self.partitions[index], offsets=self.offsets[index], errors=self.errors
+            )
+        partition = self.partitions[index]
+        error = self.errors.get(partition)
+        offset = None if error is not None else self.offsets[index]
+        return Receipt(partition=partition, offset=offset, error=error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReceipt:
+    """What became of one encoded batch. Offsets None: acks=0."""
+
+    partition: int
+    base_offset: int | None
+    last_offset: int | None
+    is_duplicate: bool = False
+    leader_epoch: int = 0
+    """The partition's, as the node that answers knows it now; grows with each change of leader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """A stateless fetch. ``offset``: >= 0, or "earliest" / "latest"; ``timestamp_ms`` (wall) wins over it.
+
+    A negative offset -N means the last N records. ``is_local``: this node's own replica, never forwarded.
+    ``max_bytes`` bounds stored bytes; at least one batch comes back when there is one.
+    """
+
+    topic: str
+    partition: int
+    offset: int | str
+    timestamp_ms: int | None
+    max_bytes: int
+    timeout_ms: int
+    is_local: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResult:
+    """Whole stored batches; readers skip what is outside [start_offset, high_watermark).
+
+    The first may begin below ``start_offset`` and the last may go on beyond ``high_watermark``.
+    """
+
+    start_offset: int
+    """The resolved first offset that was asked for."""
+    high_watermark: int
+    log_start_offset: int
+    leader_epoch: int
+    batches: bytes
+    broker_id: int | None = None
+    """Whose copy this is; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Stored records that came to their reader damaged. ``broker_id``: from whose copy; None: the leader's."""
+
+    topic: str
+    partition: int
+    offset: int
+    """The first that is not whole."""
+    broker_id: int | None = None
+
+    @property
+    def error(self) -> ReplicaDamagedError:
+        """What is told to a reader for whom there is nothing before the damage."""
+        whose = "its leader" if self.broker_id is None else f"broker {self.broker_id}"
+        return ReplicaDamagedError(
+            f"{self.topic}-{self.partition}: the records at offset {self.offset} are damaged in the copy of {whose}, "
+            "which is checked now, and restored if another one is in sync; try again in a few seconds"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOffsets:
+    """Readable range of a partition: [log_start_offset, high_watermark)."""
+
+    log_start_offset: int
+    high_watermark: int
+
+
+class Queued(NamedTuple):
+    """Records that wait for others to share a batch with."""
+
+    partition: int
+    offsets: Pending[Sequence[int | None]]
+    """In order, or the error of them all."""

@@ -1,0 +1,1 @@
+"""Records in: batches, sequence numbers, deliveries and their receipts."""

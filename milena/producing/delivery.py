@@ -1,0 +1,215 @@
+"""A batch from the records' arrival to their receipts, and one record's share in it.
+
+A record's handle is the batch and a number; what became of it is looked up there. So a record that nobody waits for
+costs nothing but the handle, and an outcome that nobody asks for is dropped in silence.
+
+Threads: records are added under the producer's lock; outcomes are set by the loop's thread alone. Anybody may wait:
+a waiter is listed first and looks at ``is_settled`` afterwards, while ``settle`` does the two in the reverse order,
+so that none is missed without a lock.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple
+
+from milena.errors import ClientError
+from milena.model.batch import Headers, RecordColumns
+from milena.records import Receipt
+
+DeliveryCallback = Callable[[Receipt | None, ClientError | None], None]
+"""Called with the receipt or the error, on the loop's thread; must not block."""
+
+
+class Outcome(NamedTuple):
+    """What became of the records from ``first`` on: written from ``base_offset`` on (None: not told), or an error."""
+
+    first: int
+    base_offset: int | None
+    error: ClientError | None
+
+
+class RecordBatch:
+    """Records of one partition that travel together.
+
+    Invariants:
+        - keys, headers and timestamps are as long as ``values``, or None: no record has any;
+        - outcomes ascend by ``first`` once it is settled, and cover all records.
+    """
+
+    __slots__ = (
+        "_headers",
+        "_keys",
+        "_outcomes",
+        "_timestamps",
+        "_unsettled",
+        "_values",
+        "callbacks",
+        "opened_ms",
+        "partition",
+        "record_count",
+        "size_bytes",
+        "topic",
+        "waiters",
+    )
+
+    def __init__(self, topic: str, partition: int, *, opened_ms: float) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.opened_ms = opened_ms
+        self.size_bytes = 0
+        self.record_count = 0
+        self.callbacks: list[tuple[int, DeliveryCallback]] | None = None
+        self.waiters: list[Callable[[], None]] = []
+        self._values: list[bytes | None] = []
+        self._keys: list[bytes | None] | None = None
+        self._headers: list[Headers | None] | None = None
+        self._timestamps: list[int] = []
+        self._outcomes: list[Outcome] = []
+        self._unsettled = 0
+
+    def add(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+        size_bytes: int,
+    ) -> int:
+        """Append a record; its number in the batch."""
+        number = self.record_count
+        if key is not None and self._keys is None:
+            self._keys = [None] * number
+        if headers is not None and self._headers is None:
+            self._headers = [None] * number
+        if self._keys is not None:
+            self._keys.append(key)
+        if self._headers is not None:
+            self._headers.append(headers)
+        self._values.append(value)
+        self._timestamps.append(timestamp_ms)
+        self.record_count = number + 1
+        self._unsettled += 1
+        self.size_bytes += size_bytes
+        return number
+
+    def call_back(self, number: int, callback: DeliveryCallback) -> None:
+        """Call this when the record has its outcome."""
+        if self.callbacks is None:
+            self.callbacks = []
+        self.callbacks.append((number, callback))
+
+    def columns(self, start: int, stop: int) -> tuple[RecordColumns, int]:
+        """The records in [start, stop) as columns, and their base timestamp in ms."""
+        timestamps = self._timestamps[start:stop]
+        base = timestamps[0]
+        is_even = min(timestamps) == max(timestamps)
+        columns = RecordColumns(
+            offset_deltas=None,
+            timestamp_deltas=None if is_even else [t - base for t in timestamps],
+            keys=None if self._keys is None else self._keys[start:stop],
+            values=self._values[start:stop],
+            headers=None if self._headers is None else self._headers[start:stop],
+        )
+        return columns, base
+
+    @property
+    def is_settled(self) -> bool:
+        """Every record has its outcome."""
+        return self._unsettled == 0
+
+    def note(
+        self, start: int, stop: int, *, base_offset: int | None, error: ClientError | None
+    ) -> Sequence[tuple[int, DeliveryCallback]]:
+        """The outcome of the records in [start, stop); returns their callbacks, which come before ``settle``."""
+        self._outcomes.append(Outcome(start, base_offset, error))
+        self._outcomes.sort(key=lambda outcome: outcome.first)
+        return [c for c in self.callbacks or () if start <= c[0] < stop]
+
+    def settle(self, start: int, stop: int) -> None:
+        """The records in [start, stop) have their outcome; with the last of them, waiters are woken."""
+        if self._unsettled == stop - start:
+            # The records are with the log now, or nowhere; handles that are kept must not keep them.
+            self._values = []
+            self._keys = self._headers = self.callbacks = None
+        self._unsettled -= stop - start
+        if self.is_settled:
+            waiters, self.waiters = self.waiters, []
+            for wake in waiters:
+                wake()
+
+    def outcome(self, number: int) -> Receipt | ClientError:
+        """What became of a record of a settled batch."""
+        found = self._outcomes[0]
+        for outcome in self._outcomes:
+            if outcome.first > number:
+                break
+            found = outcome
+        if found.error is not None:
+            return found.error
+        base = found.base_offset
+        return Receipt(
+            topic=self.topic,
+            partition=self.partition,
+            offset=None if base is None else base + number - found.first,
+            timestamp_ms=self._timestamps[number],
+        )
+
+
+class Delivery:
+    """One record on its way. Await it for its receipt, or forget it.
+
+    Awaiting raises what ``Producer`` lists; any number of tasks may await it, and a task that is cancelled while it
+    waits takes nothing back: the record is under way.
+    """
+
+    __slots__ = ("_batch", "_number")
+
+    def __init__(self, batch: RecordBatch, number: int) -> None:
+        self._batch = batch
+        self._number = number
+
+    @property
+    def is_done(self) -> bool:
+        """Awaiting it would not wait."""
+        return self._batch.is_settled
+
+    @property
+    def outcome(self) -> Receipt | ClientError | None:
+        """The receipt or the error; None while it is under way."""
+        return self._batch.outcome(self._number) if self._batch.is_settled else None
+
+    def __await__(self) -> Generator[None, None, Receipt]:
+        if not self._batch.is_settled:
+            yield from _settled(self._batch)
+        outcome = self._batch.outcome(self._number)
+        if isinstance(outcome, ClientError):
+            raise outcome
+        return outcome
+
+
+def _settled(batch: RecordBatch) -> Generator[None, None, None]:
+    """Wait for it on the running loop, the producer's own."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    batch.waiters.append(wake)
+    try:
+        if not batch.is_settled:
+            yield from future.__await__()
+    finally:
+        if wake in batch.waiters:
+            batch.waiters.remove(wake)
+
+
+async def wait_settled(batch: RecordBatch) -> None:
+    """Until every record of the batch has its outcome."""
+
+    class _Settled:
+        def __await__(self) -> Generator[None, None, None]:
+            return _settled(batch)
+
+    if not batch.is_settled:
+        await _Settled()

@@ -1,0 +1,114 @@
+"""How a producer behaves: one frozen value, checked as a whole."""
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from milena.model.types import Codec
+from milena.producing.partitioner import Partitioner
+from milena.producing.serializers import Serializer, plain_bytes
+from milena.records import Acks
+
+COMPRESSIONS = {"none": Codec.NONE, "gzip": Codec.GZIP, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+
+MESSAGE_BYTES_MAX = 8 << 20
+"""The largest batch that a topic takes when nothing else was set."""
+
+REQUEST_BYTES_MAX = 32 << 20
+"""A node takes no larger request, whatever a topic allows."""
+
+
+class ProducerKeywords(TypedDict, total=False):
+    """The fields of ``ProducerOptions`` as keywords."""
+
+    acks: Acks
+    linger_ms: float
+    batch_bytes: int
+    buffer_bytes: int
+    max_block_ms: float
+    compression: str
+    idempotent: bool
+    delivery_timeout_ms: float
+    request_timeout_ms: float
+    retry_backoff_ms: float
+    retry_backoff_max_ms: float
+    partitioner: Partitioner | None
+    key_serializer: Serializer
+    value_serializer: Serializer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """Defaults suit a program that wants every record written once and in order, at a few hundred thousand a second."""
+
+    acks: Acks = "all"
+    """``all``: every replica in sync has the record. ``1``: its leader has. ``0``: nobody is asked."""
+
+    linger_ms: float = 5.0
+    """How long a record may wait for others to travel with; 0 and above. A full batch does not wait."""
+
+    batch_bytes: int = 256 << 10
+    """How large a batch may get before compression; 1 KiB to 32 MiB. A larger record travels alone."""
+
+    buffer_bytes: int = 32 << 20
+    """How much may be under way, counted as keys and values; at least ``batch_bytes``. ``send`` waits for room."""
+
+    max_block_ms: float = 60_000
+    """How long ``send`` waits for room before ``BufferFullError``; 0 does not wait."""
+
+    compression: str = "none"
+    """none, gzip, lz4 or zstd; whole batches."""
+
+    idempotent: bool = True
+    """Number the batches, so that a log knows one that is sent again. With ``acks=0`` it has no meaning."""
+
+    delivery_timeout_ms: float = 120_000
+    """From ``send`` to the outcome, retries included; more than ``linger_ms``."""
+
+    request_timeout_ms: float = 30_000
+    """How long one attempt may take."""
+
+    retry_backoff_ms: float = 50
+    """The wait after the first failure; it doubles with each further one."""
+
+    retry_backoff_max_ms: float = 1_000
+    """The longest wait."""
+
+    partitioner: Partitioner | None = None
+    """The caller's own rule; None: a key's hash, and whole batches in turn without a key."""
+
+    key_serializer: Serializer = plain_bytes
+    value_serializer: Serializer = plain_bytes
+
+    def __post_init__(self) -> None:
+        if self.acks not in ("all", 1, 0):
+            raise ValueError(f"acks={self.acks!r}: use 'all', 1 or 0")
+        if self.compression not in COMPRESSIONS:
+            raise ValueError(f"compression={self.compression!r}: use {', '.join(COMPRESSIONS)}")
+        _check_range("linger_ms", self.linger_ms, 0, 3_600_000)
+        _check_range("batch_bytes", self.batch_bytes, 1 << 10, REQUEST_BYTES_MAX)
+        _check_range("buffer_bytes", self.buffer_bytes, self.batch_bytes, 1 << 40)
+        _check_range("max_block_ms", self.max_block_ms, 0, 86_400_000)
+        _check_range("delivery_timeout_ms", self.delivery_timeout_ms, 1, 86_400_000)
+        _check_range("request_timeout_ms", self.request_timeout_ms, 1, 3_600_000)
+        _check_range("retry_backoff_ms", self.retry_backoff_ms, 1, self.retry_backoff_max_ms)
+        _check_range("retry_backoff_max_ms", self.retry_backoff_max_ms, 1, 3_600_000)
+        if self.delivery_timeout_ms <= self.linger_ms:
+            raise ValueError(
+                f"delivery_timeout_ms={self.delivery_timeout_ms:g} must be more than "
+                f"linger_ms={self.linger_ms:g}: a record would be late before it is sent"
+            )
+
+    @property
+    def codec(self) -> Codec:
+        """How batches are compressed."""
+        return COMPRESSIONS[self.compression]
+
+    @property
+    def is_sequenced(self) -> bool:
+        """Batches carry a producer id. What nobody is asked about is never sent again, and needs none."""
+        return self.idempotent and self.acks != 0
+
+
+def _check_range(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{name}={value:g} must be between {least:g} and {most:g}")

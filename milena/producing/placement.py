@@ -1,0 +1,90 @@
+"""Where the records of one topic go: from a record to its lane (pure).
+
+Made anew whenever the topic's partitions or leaders change; only the turn that keyless records have come to is carried
+over.
+"""
+
+from collections.abc import Callable
+
+from milena.cluster.view import TopicView
+from milena.errors import BadRecordError
+from milena.model.batch import HEADER_BYTES
+from milena.producing.batching import Lane
+from milena.producing.options import MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX
+from milena.producing.partitioner import (
+    Partitioner,
+    Topology,
+    available_partitions,
+    choose,
+    key_partition,
+    next_in_turn,
+)
+
+_FRAME_BYTES = HEADER_BYTES + 32
+"""What a batch of one record has around it: its header, and five columns."""
+
+
+class TopicPlacement:
+    """The lanes of a topic, and the rule between them. The caller holds a lock around ``sticky``."""
+
+    __slots__ = (
+        "_available",
+        "_lanes",
+        "_partitioner",
+        "partition_count",
+        "record_bytes_max",
+        "sticky",
+        "topology",
+    )
+
+    def __init__(
+        self,
+        topology: Topology,
+        lane_of: Callable[[int], Lane],
+        *,
+        partitioner: Partitioner | None,
+        previous: "TopicPlacement | None" = None,
+    ) -> None:
+        self.topology = topology
+        self.partition_count = topology.partition_count
+        self._lanes = [lane_of(partition) for partition in range(topology.partition_count)]
+        self._available = available_partitions(topology.topic)
+        self._partitioner = partitioner
+        self.record_bytes_max = _record_bytes_max(topology.topic)
+        """The largest record that a batch of this topic can hold, as far as the client knows."""
+        last = -1 if previous is None else previous.sticky.partition
+        self.sticky: Lane = self._lanes[next_in_turn(self._available, last)]
+        """The lane for records that may go anywhere, as long as its open batch has room."""
+
+    def partition_for(self, key: bytes | None, value: bytes | None) -> int | None:
+        """The partition that the record's key or the caller's rule names; None: any.
+
+        Raises:
+            BadRecordError: the rule failed.
+        """
+        if self._partitioner is not None:
+            return choose(self._partitioner, key, value, self.topology)
+        return None if key is None else key_partition(key, self.partition_count)
+
+    def lane(self, partition: int) -> Lane:
+        """The lane of a partition that the caller named.
+
+        Raises:
+            BadRecordError: there is none.
+        """
+        if 0 <= partition < self.partition_count:
+            return self._lanes[partition]
+        raise BadRecordError(
+            f"{self.topology.topic.name} has partitions 0 to {self.partition_count - 1}, not {partition}"
+        )
+
+    def advance(self) -> Lane:
+        """The next lane in turn, sticky from now on: the batch of the last one is closed."""
+        self.sticky = self._lanes[next_in_turn(self._available, self.sticky.partition)]
+        return self.sticky
+
+
+def _record_bytes_max(topic: TopicView) -> int:
+    text = topic.configs.get("max.message.bytes", "")
+    allowed = int(text) if text.isdecimal() else MESSAGE_BYTES_MAX
+    return min(allowed, REQUEST_BYTES_MAX) - _FRAME_BYTES

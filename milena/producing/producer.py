@@ -1,0 +1,521 @@
+"""The producer: takes records from a program, one at a time, and writes them in batches.
+
+``send`` picks the partition, puts the record into that partition's open batch and returns; it waits only while the
+buffer has no room. One task a partition, while there is something to send, brings batches to the log: that is
+``milena.producing.sender``.
+
+Threads: ``offer`` may be called from any thread, and is what the blocking façade calls, so that a record costs no
+switch to the loop. What it touches is guarded by one lock, held for a few assignments at a time and never across a
+wait. The loop is woken when a batch must be sent or timed on a lane that nobody is sending on; everything else belongs
+to the loop.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from enum import Enum, unique
+from random import Random
+from types import TracebackType
+from typing import Protocol, Self
+
+from milena.clock import Clock
+from milena.errors import (
+    BufferFullError,
+    ClientClosedError,
+    ClientError,
+)
+from milena.producing.batching import Accumulator, Lane, Shipment, record_size
+from milena.producing.delivery import Delivery, DeliveryCallback, RecordBatch, wait_settled
+from milena.producing.options import ProducerOptions
+from milena.producing.placement import TopicPlacement
+from milena.producing.record_checks import check_timestamp, checked_headers, too_large
+from milena.producing.sender import AppendPort, LeaderPort, Sender
+from milena.producing.serializers import plain_bytes, serialize
+from milena.producing.topic_book import TopicBook, TopicMakerPort, TopicPort
+from milena.records import Headers
+
+logger = logging.getLogger(__name__)
+
+ABORT_AFTER_MS = 5_000
+"""How long a producer that is left by an exception goes on delivering."""
+
+
+@unique
+class Needs(Enum):
+    """Why a record could not be taken at once."""
+
+    TOPIC = "the topic's partitions are not known"
+    ROOM = "the buffer is full"
+
+
+class MetadataPort(LeaderPort, TopicPort, Protocol):
+    """What the producer needs of ``milena.cluster.metadata``."""
+
+
+class ProducePort(AppendPort, TopicMakerPort, Protocol):
+    """What the producer needs of ``milena.cluster.transport``."""
+
+
+class Producer:
+    """Writes records. An asynchronous context manager: leaving it delivers everything, or reports what it could not.
+
+    What awaiting a delivery may raise:
+
+        UnknownResultError     it may or may not have been written
+        DeliveryTimeoutError   it was not written in time
+        RecordTooLargeError    the topic takes no record of this size
+        TargetNotFoundError    the topic is gone
+        ClientClosedError      the producer was closed before, and it was not written
+        other AnswerErrors     a node refused it, and says why
+
+    Records of one partition are written in the order in which they were sent, except after one of these errors: the
+    records behind it are still written.
+    """
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        *,
+        transport: ProducePort,
+        metadata: MetadataPort,
+        clock: Clock,
+        chance: Random,
+    ) -> None:
+        self.options = options
+        self._clock = clock
+        self._accumulator = Accumulator(
+            batch_bytes=options.batch_bytes,
+            linger_ms=options.linger_ms,
+            buffer_bytes=options.buffer_bytes,
+            delivery_timeout_ms=options.delivery_timeout_ms,
+        )
+        self._sender = Sender(
+            options,
+            transport=transport,
+            leaders=metadata,
+            shipments=self,
+            clock=clock,
+            chance=chance,
+        )
+        self._lock = threading.Lock()
+        self._topics = TopicBook(
+            options,
+            metadata=metadata,
+            maker=transport,
+            accumulator=self._accumulator,
+            lock=self._lock,
+            clock=clock,
+            chance=chance,
+        )
+        self._room_freed = threading.Condition(self._lock)
+        """For threads that wait for room; the loop's own waiters are in ``_room_waiters``."""
+        self.times_freed = 0
+        """How often room was freed; see ``wait_for_room``."""
+        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[Lane, asyncio.TimerHandle] = {}
+        self._is_turn_due = False
+        self._is_closing = False
+        self._is_aborted = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._topics.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close(timeout_ms=None if error is None else ABORT_AFTER_MS)
+
+    # -- for programs ------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: object = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> Delivery:
+        """Take a record; waits for room in the buffer, and for the partitions of a topic that is new to the client.
+
+        Await what it returns for the receipt, give ``on_delivery`` to be called with it, or do neither.
+
+        Args:
+            topic: its name.
+            value: what ``value_serializer`` takes; None is a tombstone.
+            key: what ``key_serializer`` takes; records of one key go to one partition.
+            partition: this one, whatever the key.
+            headers: names and values.
+            timestamp_ms: since 1970; now, if not given.
+            on_delivery: called with (receipt, None) or (None, error).
+
+        Raises:
+            TargetNotFoundError: no such topic.
+            BadRecordError: what cannot be sent; the message says why.
+            RecordTooLargeError: a record above what the topic, or the buffer, can hold.
+            BufferFullError: no room for ``max_block_ms``.
+            UnreachableError: the topic is new to the client, and no node answered for ``max_block_ms``.
+            ClientClosedError: the producer is closed.
+        """
+        if self._is_turn_due:
+            # A program that only sends would never let the loop send what it gathers. Before the record is taken,
+            # so that a send that is cancelled took nothing.
+            await _Turn()
+            # After the turn: who comes meanwhile takes one too, and does not overtake.
+            self._is_turn_due = False
+        found = (
+            Needs.ROOM
+            if self._room_waiters
+            else self.offer(topic, value, key, partition, headers, timestamp_ms, on_delivery)
+        )
+        if isinstance(found, Needs):
+            found = await self._send_later(
+                found, topic, value, key, partition, headers, timestamp_ms, on_delivery
+            )
+        return Delivery(*found)
+
+    async def flush(self) -> None:
+        """Send what has gathered now, and wait until everything sent so far has its outcome."""
+        with self._lock:
+            lanes = self._accumulator.seal_all()
+            batches = list(self._accumulator.unsettled)
+        for lane in lanes:
+            self._poke(lane)
+        for batch in batches:
+            await wait_settled(batch)
+
+    async def close(self, timeout_ms: float | None = None) -> None:
+        """Deliver everything, take nothing more. Safe to call again.
+
+        Each record has its outcome when this returns: those that are not delivered by ``timeout_ms`` (default: by
+        their own delivery timeout), or before this is cancelled, fail with ``ClientClosedError``, or with
+        ``UnknownResultError`` if they are on their way.
+        """
+        with self._lock:
+            self._is_closing = True
+            self._free_room()
+        self._wake_room_waiters()
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self.flush()
+        except TimeoutError:
+            logger.warning("producer closed before everything was delivered")
+        finally:
+            await self._abort()
+
+    # -- for programs and the blocking façade ------------------------------------------------------
+
+    def offer(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int | None,
+        on_delivery: DeliveryCallback | None,
+    ) -> tuple[RecordBatch, int] | Needs:
+        """Take a record if that needs no waiting; its batch and its number there. From any thread.
+
+        Raises:
+            BadRecordError, RecordTooLargeError, ClientClosedError: as ``send``.
+        """
+        placement = self._topics.get(topic)
+        if placement is None:
+            self._check_open()
+            return Needs.TOPIC
+        raw_key = self._raw_key(key)
+        raw_value = self._raw_value(value)
+        pairs = checked_headers(headers) if headers else None
+        size = record_size(raw_key, raw_value, pairs)
+        if size > placement.record_bytes_max or size > self.options.buffer_bytes:
+            raise too_large(topic, size, placement.record_bytes_max, self.options.buffer_bytes)
+        wall_ms = self._clock.wall_ms()
+        if timestamp_ms is None:
+            timestamp_ms = wall_ms
+        else:
+            check_timestamp(timestamp_ms, wall_ms)
+        if partition is None:
+            partition = placement.partition_for(raw_key, raw_value)
+        elif partition >= placement.partition_count:
+            return Needs.TOPIC
+        return self._take(
+            placement, partition, raw_key, raw_value, pairs, timestamp_ms, size, on_delivery
+        )
+
+    async def learn_topic(self, topic: str, partition: int | None) -> None:
+        """Do what ``Needs.TOPIC`` asks for.
+
+        Raises:
+            TargetNotFoundError, BadRecordError, UnreachableError: as ``send``.
+        """
+        await self._topics.learn(topic, at_least=0 if partition is None else partition + 1)
+
+    def wait_for_room(self, times_freed: int, timeout_s: float) -> bool:
+        """Block this thread, which is not the loop's, until room is freed; False when none was in time.
+
+        ``times_freed`` is what that was before the ``offer`` that found no room, so that no room is missed that was
+        freed in between.
+        """
+        assert self._loop is not None, "use the producer as a context manager"
+        self._loop.call_soon_threadsafe(self._send_all)
+        with self._lock:
+            return self._room_freed.wait_for(
+                lambda: self.times_freed != times_freed or self._is_closing, timeout_s
+            )
+
+    # -- for the sender ----------------------------------------------------------------------------
+
+    def settle(
+        self, shipment: Shipment, *, base_offset: int | None, error: ClientError | None
+    ) -> None:
+        """The outcome of a shipment: callbacks, then waiters, then room."""
+        batch = shipment.batch
+        due = batch.note(shipment.start, shipment.stop, base_offset=base_offset, error=error)
+        for number, callback in due:
+            _call(callback, batch, number)
+        batch.settle(shipment.start, shipment.stop)
+        if batch.is_settled:
+            with self._lock:
+                self._accumulator.settled(batch)
+                self._free_room()
+            self._wake_room_waiters(1)
+
+    def _free_room(self) -> None:
+        self.times_freed += 1
+        self._room_freed.notify_all()
+
+    def put_back(self, lane: Lane, shipments: Sequence[Shipment]) -> None:
+        """These are next on their lane."""
+        with self._lock:
+            self._accumulator.put_back(lane, *shipments)
+
+    # -- taking a record ---------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise ClientClosedError("the producer is closed")
+
+    def _take(
+        self,
+        placement: TopicPlacement,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+        size_bytes: int,
+        on_delivery: DeliveryCallback | None,
+    ) -> tuple[RecordBatch, int] | Needs:
+        accumulator = self._accumulator
+        with self._lock:
+            self._check_open()
+            if not accumulator.has_room(size_bytes):
+                return Needs.ROOM
+            if partition is not None:
+                lane = placement.lane(partition)
+            else:
+                lane = placement.sticky
+                if not accumulator.has_open(lane, size_bytes):
+                    self._close_batch(lane)
+                    lane = placement.advance()
+            batch, number, is_due = accumulator.add(
+                lane, key, value, headers, timestamp_ms, size_bytes, self._clock
+            )
+            if on_delivery is not None:
+                batch.call_back(number, on_delivery)
+            must_wake = is_due and not lane.is_busy
+            if is_due and lane.waiting:
+                self._is_turn_due = True
+        if must_wake:
+            self._wake(lane)
+        return batch, number
+
+    def _close_batch(self, lane: Lane) -> None:
+        """The lane loses its turn: what it holds is sent."""
+        if lane.open is not None:
+            self._accumulator.seal(lane)
+            self._is_turn_due = True
+            if not lane.is_busy:
+                self._wake(lane)
+
+    def _raw_key(self, key: object) -> bytes | None:
+        if key is None or (type(key) is bytes and self.options.key_serializer is plain_bytes):
+            return key
+        return serialize(self.options.key_serializer, key, "the key")
+
+    def _raw_value(self, value: object) -> bytes | None:
+        if type(value) is bytes and self.options.value_serializer is plain_bytes:
+            return value
+        return serialize(self.options.value_serializer, value, "the value")
+
+    # -- waiting to be taken -----------------------------------------------------------------------
+
+    async def _send_later(
+        self,
+        needs: Needs,
+        topic: str,
+        value: object,
+        key: object,
+        partition: int | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int | None,
+        on_delivery: DeliveryCallback | None,
+    ) -> tuple[RecordBatch, int]:
+        found: tuple[RecordBatch, int] | Needs = needs
+        deadline_ms = self._clock.now_ms() + self.options.max_block_ms
+        has_waited = False
+        try:
+            while isinstance(found, Needs):
+                if found is Needs.TOPIC:
+                    await self.learn_topic(topic, partition)
+                else:
+                    await self._wait_for_room(deadline_ms, is_next=has_waited)
+                    has_waited = True
+                found = self.offer(topic, value, key, partition, headers, timestamp_ms, on_delivery)
+        finally:
+            # One freed batch may hold room for more than one record.
+            self._wake_room_waiters(1)
+        return found
+
+    async def _wait_for_room(self, deadline_ms: float, *, is_next: bool) -> None:
+        """Until room was freed, in the order of arrival; who was woken and found too little is next again."""
+        self._send_all()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if is_next:
+            self._room_waiters.appendleft(waiter)
+        else:
+            self._room_waiters.append(waiter)
+        try:
+            async with asyncio.timeout((deadline_ms - self._clock.now_ms()) / 1000):
+                await waiter
+        except TimeoutError:
+            raise buffer_full(self.options) from None
+        finally:
+            self._room_waiters.remove(waiter)
+
+    def _wake_room_waiters(self, count: int | None = None) -> None:
+        woken = 0
+        for waiter in self._room_waiters:
+            if not waiter.done() and (count is None or woken < count):
+                waiter.set_result(None)
+                woken += 1
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    def _wake(self, lane: Lane) -> None:
+        assert self._loop is not None, "use the producer as a context manager"
+        if threading.get_ident() == self._thread_id:
+            # Not at once: what is sent in the same turn of the loop travels together even without a linger.
+            self._loop.call_soon(self._poke, lane)
+        else:
+            self._loop.call_soon_threadsafe(self._poke, lane)
+
+    def _poke(self, lane: Lane) -> None:
+        """See to it that the lane's batches go out when they should."""
+        assert self._loop is not None
+        if self._is_aborted:
+            return
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            if lane.is_busy:
+                return
+            lane.is_busy = self._accumulator.is_ready(lane, now_ms)
+            due_ms = self._accumulator.due_ms(lane)
+        timer = self._timers.pop(lane, None)
+        if timer is not None:
+            timer.cancel()
+        if lane.is_busy:
+            # It takes its first shipment itself: one that is cancelled before it began takes none.
+            task = self._loop.create_task(self._run(lane))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif due_ms is not None:
+            wait_s = max(0.0, due_ms - now_ms) / 1000
+            self._timers[lane] = self._loop.call_later(wait_s, self._poke, lane)
+
+    async def _run(self, lane: Lane) -> None:
+        """Send what the lane has, one shipment after the other."""
+        while (shipment := self._next(lane)) is not None:
+            await self._sender.deliver(lane, shipment)
+        self._poke(lane)
+
+    def _next(self, lane: Lane) -> Shipment | None:
+        with self._lock:
+            shipment = self._accumulator.take(lane, self._clock.now_ms())
+            lane.is_busy = shipment is not None
+        return shipment
+
+    def _send_all(self) -> None:
+        with self._lock:
+            lanes = self._accumulator.seal_all()
+        for lane in lanes:
+            self._poke(lane)
+
+    async def _abort(self) -> None:
+        """Send nothing more, and give every record that is left its outcome."""
+        self._is_aborted = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._sender.close()
+        self._topics.close()
+        self._settle_all(ClientClosedError("the producer was closed before it was written"))
+
+    def _settle_all(self, error: ClientError) -> None:
+        with self._lock:
+            self._accumulator.seal_all()
+            left = [s for lane in self._accumulator.lanes() for s in self._drained(lane)]
+        for shipment in left:
+            self.settle(shipment, base_offset=None, error=error)
+
+    def _drained(self, lane: Lane) -> Iterable[Shipment]:
+        while lane.waiting:
+            yield lane.waiting.popleft()
+
+
+class _Turn:
+    """Awaited, it lets the loop go round once."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+def buffer_full(options: ProducerOptions) -> BufferFullError:
+    """What a record that waited for room too long is refused with."""
+    return BufferFullError(
+        f"the buffer of {options.buffer_bytes} bytes was full for {options.max_block_ms:g} ms: "
+        "records come faster than the cluster takes them"
+    )
+
+
+def _call(callback: DeliveryCallback, batch: RecordBatch, number: int) -> None:
+    outcome = batch.outcome(number)
+    try:
+        if isinstance(outcome, ClientError):
+            callback(None, outcome)
+        else:
+            callback(outcome, None)
+    except Exception:
+        # The program's own fault, which must not stop the delivery of other records.
+        logger.exception(
+            "delivery callback failed topic=%s partition=%d", batch.topic, batch.partition
+        )

@@ -1,0 +1,58 @@
+"""What is wrong with a record, found out while its sender can still be told (pure)."""
+
+from collections.abc import Sequence
+
+from milena.errors import BadRecordError, RecordTooLargeError
+from milena.model.batch import TIMESTAMP_AHEAD_MS_MAX
+from milena.model.columns import HEADERS_PER_RECORD_MAX
+from milena.records import Headers
+
+
+def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Headers:
+    """The headers as a batch holds them.
+
+    Raises:
+        BadRecordError: too many, or not pairs of text and bytes.
+    """
+    if len(headers) > HEADERS_PER_RECORD_MAX:
+        raise BadRecordError(f"a record has at most {HEADERS_PER_RECORD_MAX} headers")
+    checked: Headers = []
+    for name, value in headers:
+        if not _is_header(name, value):
+            raise BadRecordError(f"header {name!r}: a header is a pair of text and bytes or None")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise BadRecordError(f"header {name!r}: the name is not valid Unicode") from error
+        checked.append((name, value))
+    return checked
+
+
+def _is_header(name: object, value: object) -> bool:
+    return isinstance(name, str) and (value is None or isinstance(value, bytes))
+
+
+def check_timestamp(timestamp_ms: int, wall_ms: int) -> None:
+    """A node would refuse a whole batch for one such record.
+
+    Raises:
+        BadRecordError: before 1970, or too far ahead of this machine's clock.
+    """
+    if not 0 <= timestamp_ms <= wall_ms + TIMESTAMP_AHEAD_MS_MAX:
+        raise BadRecordError(
+            f"timestamp_ms={timestamp_ms} must be ms since 1970, at most an hour ahead of now ({wall_ms})"
+        )
+
+
+def too_large(
+    topic: str, size: int, record_bytes_max: int, buffer_bytes: int
+) -> RecordTooLargeError:
+    """Why a record of this size is refused: it fits into no batch, or not into the buffer."""
+    if size > buffer_bytes:
+        return RecordTooLargeError(
+            f"a record of {size} bytes does not fit into buffer_bytes={buffer_bytes}"
+        )
+    return RecordTooLargeError(
+        f"a record of {size} bytes is above what {topic} takes ({record_bytes_max}); "
+        "send less, or raise the topic's max.message.bytes"
+    )

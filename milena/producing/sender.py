@@ -1,0 +1,364 @@
+"""Brings one shipment at a time of each partition to the log, and finds out what became of it (asyncio shell).
+
+The life of a shipment:
+
+1. It gets a stamp (producer id, epoch, first sequence) and is encoded, once.
+2. It is sent to the partition's leader, or to any node while that is not known; one attempt at a time.
+3. ``milena.producing.retry`` judges a failure. *Retry*: wait, then the same bytes. *Split*: two halves take its place.
+   *Renew*: the log and we do not agree on the sequence, and it is certain that nothing was written: a new producer id,
+   numbered from 0. *Fail*: give up.
+4. Time is up at the shipment's deadline. Given up while all attempts are known to have written nothing, its sequence
+   goes to the next shipment; given up with an attempt's result unknown, it is reported as unknown, and the lane goes
+   on under a new producer id, for its next number would be refused or taken for another batch's.
+
+A leader that hangs would hold its lane for as long as a request may take. So while an idempotent shipment waits for
+its answer, the metadata is looked at now and then; when the partition has another leader, the wait is over: the log
+of the new one knows the batch or takes it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from random import Random
+from typing import Protocol
+
+from milena.clock import Clock
+from milena.cluster.transport import AppendAnswer
+from milena.errors import (
+    AnswerError,
+    BadRecordError,
+    ClientClosedError,
+    ClientError,
+    DeliveryTimeoutError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    TooLargeError,
+    UnexpectedAnswerError,
+    UnknownResultError,
+)
+from milena.model.batch import encode_batch
+from milena.model.errors import InvalidRecordError
+from milena.model.types import Codec
+from milena.producing.batching import Lane, Shipment
+from milena.producing.options import ProducerOptions
+from milena.producing.retry import Backoff, Step, is_worth_another_try, judge
+from milena.records import Acks, ProducerIdentity
+
+logger = logging.getLogger(__name__)
+
+STALL_MS = 1_000
+"""How long an append may take before its leader is looked after; and then again and again."""
+
+ENCODE_ON_LOOP_BYTES_MAX = 32 << 10
+"""Compressing more than this takes milliseconds: another thread does it."""
+
+ANSWER_MARGIN_MS = 250
+"""The node's time limit ends this much before a delivery's, so that its answer still counts."""
+
+
+class AppendPort(Protocol):
+    """What the sender needs of ``milena.cluster.transport``."""
+
+    async def append(
+        self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
+    ) -> AppendAnswer:
+        """One attempt."""
+
+    async def allocate_producer(self, name: str | None = None) -> ProducerIdentity:
+        """A new id."""
+
+
+class LeaderPort(Protocol):
+    """What the sender needs of ``milena.cluster.metadata``."""
+
+    def leader_epoch(self, topic: str, partition: int) -> int | None:
+        """The epoch of the leader as last seen."""
+
+    def mark_stale(self, topic: str | None = None) -> None:
+        """It may have changed."""
+
+    async def refresh(self) -> None:
+        """Look now."""
+
+
+class ShipmentPort(Protocol):
+    """Whom the sender tells what became of a shipment."""
+
+    def settle(
+        self, shipment: Shipment, *, base_offset: int | None, error: ClientError | None
+    ) -> None:
+        """All records of the shipment have this outcome."""
+
+    def put_back(self, lane: Lane, shipments: Sequence[Shipment]) -> None:
+        """These stand for a shipment that was taken, and are next."""
+
+
+class Sender:
+    """Sends the shipments of all lanes. Owned by one event loop; each lane has at most one ``run`` under way."""
+
+    def __init__(
+        self,
+        options: ProducerOptions,
+        *,
+        transport: AppendPort,
+        leaders: LeaderPort,
+        shipments: ShipmentPort,
+        clock: Clock,
+        chance: Random,
+    ) -> None:
+        self._options = options
+        self._transport = transport
+        self._leaders = leaders
+        self._shipments = shipments
+        self._clock = clock
+        self._chance = chance
+        self._backoff = Backoff(
+            first_ms=options.retry_backoff_ms, most_ms=options.retry_backoff_max_ms
+        )
+        self._identity: ProducerIdentity | None = None
+        self._allocating: asyncio.Task[ProducerIdentity] | None = None
+        self.fenced: ProducerFencedError | None = None
+        """Set once another producer holds our id: nothing more will be written."""
+
+    async def deliver(self, lane: Lane, shipment: Shipment) -> None:
+        """Send a shipment until its outcome is known or its time is up, and report that; raises only if cancelled."""
+        try:
+            await self._deliver(lane, shipment)
+        except ClientError as error:
+            self._give_up(lane, shipment, error)
+        except asyncio.CancelledError:
+            self._give_up(
+                lane, shipment, ClientClosedError("the producer was closed before it was written")
+            )
+            raise
+        except Exception as error:
+            # A bug must not leave records without an outcome, nor stop the lane.
+            logger.exception("send failed topic=%s partition=%d", lane.topic, lane.partition)
+            shipment.may_be_written = shipment.may_be_written or shipment.encoded is not None
+            self._give_up(lane, shipment, UnexpectedAnswerError(f"the client failed: {error!r}"))
+
+    async def _deliver(self, lane: Lane, shipment: Shipment) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._stamp(lane, shipment)
+                answer = await self._attempt(lane, shipment)
+            except ClientError as error:
+                failures += 1
+                if self._is_replaced(lane, shipment, error):
+                    return
+                await self._wait(shipment, failures, error)
+            else:
+                self._shipments.settle(shipment, base_offset=answer.base_offset, error=None)
+                return
+
+    def _is_replaced(self, lane: Lane, shipment: Shipment, error: ClientError) -> bool:
+        """Act on a failed attempt; whether other shipments now stand for this one.
+
+        Raises:
+            ClientError: there is no other attempt.
+        """
+        if shipment.encoded is None:
+            # Not sent: what failed is the question for a producer id.
+            if not is_worth_another_try(error):
+                raise error
+            return False
+        judgement = judge(
+            error,
+            is_idempotent=self._options.is_sequenced,
+            may_be_written=shipment.may_be_written,
+            record_count=shipment.record_count,
+        )
+        if not judgement.is_fate_known:
+            shipment.may_be_written = True
+        match judgement.step:
+            case Step.RETRY:
+                self._leaders.mark_stale(lane.topic)
+            case Step.SPLIT:
+                self._take_back(lane, shipment)
+                self._shipments.put_back(lane, shipment.halves())
+                return True
+            case Step.RENEW:
+                lane.sequence.spoil()
+                shipment.encoded = shipment.stamp = None
+            case Step.FAIL:
+                if isinstance(error, ProducerFencedError):
+                    self.fenced = error
+                raise error
+        return False
+
+    async def _wait(self, shipment: Shipment, failures: int, error: ClientError) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            DeliveryTimeoutError: there is no time for one.
+        """
+        wait_ms = self._backoff.wait_ms(failures, self._chance)
+        if self._clock.now_ms() + wait_ms >= shipment.deadline_ms:
+            raise DeliveryTimeoutError(
+                f"not written within {self._options.delivery_timeout_ms:g} ms: {error.message}"
+            ) from error
+        await self._clock.sleep(wait_ms)
+
+    # -- one attempt -------------------------------------------------------------------------------
+
+    async def _stamp(self, lane: Lane, shipment: Shipment) -> None:
+        """Number and encode the shipment, unless it is."""
+        if shipment.encoded is not None:
+            return
+        if self.fenced is not None:
+            raise self.fenced
+        if self._options.is_sequenced:
+            if lane.sequence.identity is None:
+                lane.sequence.begin(await self._identity_but(lane.sequence.spoiled))
+            shipment.stamp = lane.sequence.take(shipment.record_count)
+        try:
+            shipment.encoded = await self._encode(shipment)
+        except InvalidRecordError as error:
+            raise BadRecordError(error.message) from error
+
+    async def _encode(self, shipment: Shipment) -> bytes:
+        codec = self._options.codec
+        is_heavy = codec is not Codec.NONE and shipment.batch.size_bytes > ENCODE_ON_LOOP_BYTES_MAX
+        return (
+            await asyncio.to_thread(_encode, shipment, codec)
+            if is_heavy
+            else _encode(shipment, codec)
+        )
+
+    async def _attempt(self, lane: Lane, shipment: Shipment) -> AppendAnswer:
+        assert shipment.encoded is not None
+        left_ms = shipment.deadline_ms - self._clock.now_ms()
+        if left_ms <= 0:
+            raise DeliveryTimeoutError(
+                f"not sent within {self._options.delivery_timeout_ms:g} ms: others waited before it"
+            )
+        timeout_ms = min(self._options.request_timeout_ms, max(1.0, left_ms - ANSWER_MARGIN_MS))
+        append = self._transport.append(
+            lane.topic,
+            lane.partition,
+            shipment.encoded,
+            acks=self._options.acks,
+            timeout_ms=max(1, int(timeout_ms)),
+        )
+        was_sure = not shipment.may_be_written
+        # Until there is an answer nobody knows; a cancellation must not forget that.
+        shipment.may_be_written = True
+        task = asyncio.ensure_future(append)
+        try:
+            answer = await self._watch(lane, task)
+        except ClientError:
+            shipment.may_be_written = not was_sure
+            raise
+        finally:
+            await _end(task)
+        return _checked(answer, shipment, self._options.acks)
+
+    async def _watch(self, lane: Lane, task: "asyncio.Future[AppendAnswer]") -> AppendAnswer:
+        """The answer, unless the partition gets another leader meanwhile."""
+        if not self._options.is_sequenced:
+            return await task
+        epoch = self._leaders.leader_epoch(lane.topic, lane.partition)
+        while True:
+            done, _ = await asyncio.wait({task}, timeout=STALL_MS / 1000)
+            if not done:
+                look = asyncio.ensure_future(self._look_after_leader())
+                both: set[asyncio.Future[AppendAnswer] | asyncio.Future[None]] = {task, look}
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                await _end(look)
+            if task.done():
+                return task.result()
+            later = self._leaders.leader_epoch(lane.topic, lane.partition)
+            if epoch is None:
+                epoch = later
+            elif later is not None and later != epoch:
+                raise UnknownResultError(
+                    f"{lane.topic}-{lane.partition} has another leader, and the former did not answer",
+                    status=504,
+                    error_code=None,
+                )
+
+    async def _look_after_leader(self) -> None:
+        try:
+            await self._leaders.refresh()
+        except ClientError as error:
+            logger.debug("metadata not renewed: %s", error)
+
+    # -- identities --------------------------------------------------------------------------------
+
+    async def _identity_but(self, spoiled: ProducerIdentity | None) -> ProducerIdentity:
+        """The producer's identity; a new one for all lanes if the lane cannot use that any more."""
+        if self._identity is None or self._identity == spoiled:
+            if self._allocating is None or self._allocating.done():
+                self._allocating = asyncio.create_task(self._transport.allocate_producer())
+            # Several lanes wait for one id, and one of them may be cancelled.
+            self._identity = await asyncio.shield(self._allocating)
+        return self._identity
+
+    async def close(self) -> None:
+        """End a question for an id that nobody waits for any more."""
+        task, self._allocating = self._allocating, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                # Seen, so that asyncio does not report it.
+                task.exception()
+
+    # -- outcomes ----------------------------------------------------------------------------------
+
+    def _take_back(self, lane: Lane, shipment: Shipment) -> None:
+        """Its sequence was not used, and is the next shipment's."""
+        if shipment.stamp is not None:
+            lane.sequence.take_back(shipment.stamp)
+
+    def _give_up(self, lane: Lane, shipment: Shipment, error: ClientError) -> None:
+        if not shipment.may_be_written:
+            self._take_back(lane, shipment)
+            self._shipments.settle(shipment, base_offset=None, error=_named(error, lane))
+            return
+        lane.sequence.spoil()
+        status = error.status if isinstance(error, AnswerError) else 504
+        unknown = UnknownResultError(
+            f"not known whether {shipment.record_count} records were written to "
+            f"{lane.topic}-{lane.partition}: {error.message}",
+            status=status,
+            error_code=error.error_code if isinstance(error, AnswerError) else None,
+        )
+        unknown.__cause__ = error
+        self._shipments.settle(shipment, base_offset=None, error=unknown)
+
+
+async def _end(task: "asyncio.Future[AppendAnswer] | asyncio.Future[None]") -> None:
+    """Cancel it, if it still runs, and see it end."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def _encode(shipment: Shipment, codec: Codec) -> bytes:
+    columns, base_timestamp_ms = shipment.batch.columns(shipment.start, shipment.stop)
+    return encode_batch(
+        columns, base_timestamp_ms=base_timestamp_ms, codec=codec, producer=shipment.stamp
+    )
+
+
+def _checked(answer: AppendAnswer, shipment: Shipment, acks: Acks) -> AppendAnswer:
+    """An answer that can be true of this shipment."""
+    base, last = answer.base_offset, answer.last_offset
+    if base is None and last is None and acks == 0:
+        return answer
+    if base is not None and last is not None and 0 <= base == last - shipment.record_count + 1:
+        return answer
+    raise UnexpectedAnswerError(
+        f"a node says that {shipment.record_count} records are at offsets {base} to {last}"
+    )
+
+
+def _named(error: ClientError, lane: Lane) -> ClientError:
+    """The error as the caller of ``send`` knows it."""
+    if isinstance(error, TooLargeError):
+        named = RecordTooLargeError(f"{lane.topic}-{lane.partition}: {error.message}")
+        named.__cause__ = error
+        return named
+    return error

@@ -1,0 +1,93 @@
+"""``docs/configuration.md``, made from the code: ``python -m node.config.docs > docs/configuration.md``."""
+
+import sys
+from dataclasses import MISSING, fields
+from itertools import groupby
+
+from node.config.options import OPTIONS, NodeConfig, flag_of, variable_of
+from raft_meta.machine.configs import KEYS, ConfigKey
+
+INTRODUCTION = """\
+# Configuration
+
+Made from `node/config/options.py` by `python -m node.config.docs`; do not edit.
+
+A setting comes from, in rising order: its default, a TOML file (`--config PATH` or `MILENA_CONFIG`), an environment
+variable, a flag. The name in the TOML file is the one in the first column; the variable is the same in capitals with
+`MILENA_` before it, the flag the same with dashes. An unknown name, a bad value and settings that contradict each other
+are refused at the start, with exit code 78 and one line that names the source, the setting, the value and what is
+allowed.
+
+A node whose peer port is open beyond its machine needs a cluster secret or the `peer_tls_*` files.
+"""
+
+EXAMPLE = """\
+## Example
+
+```toml
+node_id = 1
+data_dir = "/var/lib/milena"
+listen = "0.0.0.0:8082"
+advertise = "http://a.example.org:8082"
+peer_listen = "0.0.0.0:7082"
+cluster_secret_file = "/etc/milena/secret"
+
+[peers]
+1 = "a.example.org:7082"
+2 = "b.example.org:7082"
+3 = "c.example.org:7082"
+```
+
+The same as flags: `milena start --node-id 1 --data-dir /var/lib/milena --peers
+1=a.example.org:7082,2=b.example.org:7082,3=c.example.org:7082 ...`.
+"""
+
+
+TOPICS = """\
+## Topic configs
+
+Made from `raft_meta/machine/configs.py`. They belong to a topic and not to a node: given when it is created, changed
+while it is used (`milena topics alter`, `PUT` and `POST` below `/v3/clusters/{c}/topics/{t}/configs`). Defaults are
+those of a topic with three replicas.
+
+| name | default | allowed | meaning |
+|---|---|---|---|"""
+
+
+def default_text(name: str) -> str:
+    """What the documentation says of a field's default."""
+    meta = OPTIONS[name]
+    if meta.default is not None:
+        return meta.default
+    (item,) = (item for item in fields(NodeConfig) if item.name == name)
+    assert item.default is not MISSING, f"{name} has no default that can be shown"
+    return f"`{meta.kind.show(item.default)}`"
+
+
+def markdown() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION]
+    for group, names in groupby(OPTIONS, key=lambda name: OPTIONS[name].group):
+        parts.append(
+            f"## {group}\n\n| name, flag, variable | default | allowed | meaning |\n|---|---|---|---|"
+        )
+        parts.extend(_row(name) for name in names)
+        parts.append("")
+    parts.append(TOPICS)
+    parts.extend(_topic_row(KEYS[name]) for name in sorted(KEYS))
+    return "\n".join([*parts, "", EXAMPLE])
+
+
+def _topic_row(key: ConfigKey) -> str:
+    return f"| `{key.name}` | `{key.default(3)}` | {key.allowed} | {key.doc} |"
+
+
+def _row(name: str) -> str:
+    meta = OPTIONS[name]
+    flag = "no flag" if meta.is_secret else f"`{flag_of(name)}`"
+    names = f"`{name}`<br>{flag}<br>`{variable_of(name)}`"
+    return f"| {names} | {default_text(name)} | {meta.kind.allowed} | {meta.doc} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,256 @@
+"""Kinds of configuration values: how one is read from text or TOML, what is allowed, and how both are said to people.
+
+Every kind reads the native TOML value and the text of an environment variable or flag alike, and raises ``ValueError``
+(also for a value of the wrong type) with a short reason; ``node.config.options`` adds the source, the name and the
+allowed range.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+
+class Address(NamedTuple):
+    """Where to listen or dial. ``host`` is a name or an IP address without brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Reachable from this machine alone."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Every interface: something to listen on, nothing to dial."""
+        return self.host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionKind:
+    """How to read one kind of value. ``parse`` returns the typed value or raises ``ValueError``."""
+
+    allowed: str
+    """What may be written, for messages and the documentation."""
+    placeholder: str
+    """Name of the value in ``--help``."""
+    parse: Callable[[object], object]
+    show: Callable[[object], str] = str
+    """The text form of a value; ``parse`` reads it back."""
+    is_switch: bool = False
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not a text")  # noqa: TRY004 - see the module
+    return value.strip()
+
+
+def integer(least: int, most: int, unit: str = "") -> OptionKind:
+    """A whole number within [least, most]; underscores between digits are fine."""
+
+    def parse(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"[+-]?\d(_?\d)*", value.strip()):
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError("not a whole number")  # noqa: TRY004 - see the module
+        if not least <= value <= most:
+            raise ValueError("out of range")
+        return value
+
+    of_unit = f" {unit}" if unit else ""
+    return OptionKind(allowed=f"{least} to {most}{of_unit}", placeholder="N", parse=parse)
+
+
+_SWITCH = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+def switch() -> OptionKind:
+    """True or false."""
+
+    def parse(value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        word = _text(value).lower()
+        if word not in _SWITCH:
+            raise ValueError("neither true nor false")
+        return _SWITCH[word]
+
+    return OptionKind(
+        allowed="true or false",
+        placeholder="",
+        parse=parse,
+        show=lambda value: "true" if value else "false",
+        is_switch=True,
+    )
+
+
+def word(allowed: str = "any text", *, pattern: str = r".{1,255}") -> OptionKind:
+    """A text that matches ``pattern``."""
+
+    def parse(value: object) -> str:
+        text = _text(value)
+        if not re.fullmatch(pattern, text):
+            raise ValueError("not of this form")
+        return text
+
+    return OptionKind(allowed=allowed, placeholder="TEXT", parse=parse)
+
+
+def choice(*words: str) -> OptionKind:
+    """One of a few words."""
+
+    def parse(value: object) -> str:
+        text = _text(value).lower()
+        if text not in words:
+            raise ValueError("not one of these words")
+        return text
+
+    return OptionKind(allowed=" or ".join(words), placeholder="WORD", parse=parse)
+
+
+def path(what: str) -> OptionKind:
+    """A path, absolute or relative to where the node is started; a leading ``~`` is the home directory."""
+
+    def parse(value: object) -> Path:
+        text = _text(value)
+        if not text or "\0" in text:
+            raise ValueError("empty")
+        return Path(text).expanduser()
+
+    return OptionKind(allowed=f"path of a {what}", placeholder="PATH", parse=parse)
+
+
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*\.?$")
+
+
+def parse_address(value: object, *, port_min: int = 1) -> Address:
+    """``host:port``; an IPv6 address stands in brackets.
+
+    Raises:
+        ValueError: not of this form.
+    """
+    text = _text(value)
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5:
+        raise ValueError("not HOST:PORT")
+    if not port_min <= int(port) <= 65535:
+        raise ValueError(f"the port is not within {port_min} to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        host = str(ipaddress.IPv6Address(host[1:-1]))
+    elif not _HOST.match(host):
+        raise ValueError("not HOST:PORT (an IPv6 address stands in brackets)")
+    return Address(host, int(port))
+
+
+def listen_address() -> OptionKind:
+    """Where to listen; port 0 takes any free one."""
+    return OptionKind(
+        allowed="HOST:PORT, port 0 to 65535 (0: any free one)",
+        placeholder="HOST:PORT",
+        parse=lambda value: parse_address(value, port_min=0),
+    )
+
+
+def dial_address() -> OptionKind:
+    """An address that others dial."""
+
+    def parse(value: object) -> Address:
+        address = parse_address(value)
+        if address.is_wildcard:
+            raise ValueError("nobody can dial a wildcard address")
+        return address
+
+    return OptionKind(allowed="HOST:PORT, port 1 to 65535", placeholder="HOST:PORT", parse=parse)
+
+
+def addresses() -> OptionKind:
+    """A list of addresses: a TOML array, or separated by commas."""
+
+    def parse(value: object) -> tuple[Address, ...]:
+        items = value if isinstance(value, list) else _items(_text(value))
+        return tuple(parse_address(item) for item in items)
+
+    return OptionKind(
+        allowed="HOST:PORT[,HOST:PORT...]",
+        placeholder="HOST:PORT,...",
+        parse=parse,
+        show=lambda value: ",".join(map(str, value)) if isinstance(value, tuple) else "",
+    )
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _voter_pairs(value: object) -> list[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        return [(str(node_id), address) for node_id, address in value.items()]
+    pairs: list[tuple[str, object]] = []
+    for item in _items(_text(value)):
+        node_id, equals, address = item.partition("=")
+        if not equals:
+            raise ValueError(f"{item!r} is not ID=HOST:PORT")
+        pairs.append((node_id.strip(), address.strip()))
+    return pairs
+
+
+def voters() -> OptionKind:
+    """The voters: a TOML table, or ``ID=HOST:PORT`` separated by commas."""
+
+    def parse(value: object) -> dict[int, Address]:
+        result: dict[int, Address] = {}
+        for node_id, address in _voter_pairs(value):
+            if not re.fullmatch(r"[1-9]\d{0,8}", node_id):
+                raise ValueError(f"{node_id!r} is not a node id")
+            if int(node_id) in result:
+                raise ValueError(f"node id {node_id} stands there twice")
+            result[int(node_id)] = parse_address(address)
+        if len(result) not in {0, 1, 3, 5}:
+            raise ValueError(
+                f"{len(result)} voters survive no more failures than {len(result) - 1}"
+            )
+        return result
+
+    def show(value: object) -> str:
+        pairs = value.items() if isinstance(value, Mapping) else ()
+        return ",".join(f"{node_id}={address}" for node_id, address in pairs)
+
+    return OptionKind(
+        allowed="ID=HOST:PORT,... of 1, 3 or 5 nodes; ids are 1 to 999999999",
+        placeholder="ID=HOST:PORT,...",
+        parse=parse,
+        show=show,
+    )
+
+
+def url() -> OptionKind:
+    """``http://host:port`` or ``https://...``, without a path."""
+
+    def parse(value: object) -> str:
+        text = _text(value).rstrip("/")
+        parts = urlsplit(text)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("not an http:// or https:// URL")
+        if parts.path or parts.query or parts.fragment or parts.username:
+            raise ValueError("a path, query or user has no place here")
+        parts.port  # noqa: B018 - raises ValueError when out of range
+        return text
+
+    return OptionKind(
+        allowed="http://HOST:PORT or https://HOST:PORT", placeholder="URL", parse=parse
+    )

@@ -1,0 +1,768 @@
+"""The configuration of a node: one frozen value, read once, checked as a whole.
+
+Sources in rising order: defaults, a TOML file, ``MILENA_*`` environment variables, flags. Each field carries its doc
+and its kind as metadata; the command line's options, the messages of a refusal and ``docs/configuration.md`` are made
+from them, so that none can go stale. A field ``peer_listen`` is ``peer_listen`` in TOML, ``MILENA_PEER_LISTEN`` in the
+environment and ``--peer-listen`` as a flag.
+"""
+
+import re
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, cast
+
+from http_api.ports import ApiLimits
+from milena.model.errors import StartupError
+from node.config import kinds
+from node.config.kinds import Address, OptionKind
+
+ENVIRONMENT_PREFIX = "MILENA_"
+# Variables of this prefix that other programs of the project read.
+FOREIGN_VARIABLES = frozenset({"MILENA_URL", "MILENA_CONFIG"})
+# What Kubernetes puts into every container for a service whose name begins with "milena".
+SERVICE_LINK = re.compile(
+    r"MILENA(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)"
+)
+HEARTBEATS_PER_SESSION_MIN = 3
+"""A session must outlive two lost heartbeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionDoc:
+    """The metadata of a field."""
+
+    kind: OptionKind
+    doc: str
+    group: str
+    default: str | None = None
+    """What the documentation says of a default that depends on other fields."""
+    is_secret: bool = False
+    """Has no flag: command lines are visible to every user of the machine."""
+
+
+def option(
+    kind: OptionKind, doc: str, group: str, *, says: str | None = None, is_secret: bool = False
+) -> dict[str, OptionDoc]:
+    """The metadata of a field of ``NodeConfig``."""
+    return {"option": OptionDoc(kind=kind, doc=doc, group=group, default=says, is_secret=is_secret)}
+
+
+NODE, CLUSTER, SECURITY = "Node", "Cluster", "Security"
+TOPICS, REPLICATION, LIMITS, LOGS = "Topics", "Replication and quorum", "Limits", "Logs"
+GROUPS = "Consumer groups"
+_LIMITS = ApiLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Everything that an operator may set. Build it with ``load_config``; the constructor checks nothing by itself."""
+
+    node_id: int = field(
+        default=1,
+        metadata=option(
+            kinds.integer(1, 999_999_999),
+            "Identity of this node in the cluster; stored in the data directory and never changed.",
+            NODE,
+        ),
+    )
+    data_dir: Path = field(
+        default=Path("milena-data"),
+        metadata=option(
+            kinds.path("directory"),
+            "Where everything is stored; made if it is missing. One node at a time uses it.",
+            NODE,
+        ),
+    )
+    listen: Address = field(
+        default=Address("127.0.0.1", 8082),
+        metadata=option(
+            kinds.listen_address(), "Where the API listens: REST, metrics, health.", NODE
+        ),
+    )
+    advertise: str | None = field(
+        default=None,
+        metadata=option(
+            kinds.url(),
+            "URL under which clients reach this node.",
+            NODE,
+            says="from `listen`; the machine's name when that is a wildcard",
+        ),
+    )
+    rack: str | None = field(
+        default=None,
+        metadata=option(
+            kinds.word("up to 255 characters"),
+            "Failure domain; replicas of a partition are spread over racks.",
+            NODE,
+            says="none",
+        ),
+    )
+    drain_timeout_ms: int = field(
+        default=30_000,
+        metadata=option(
+            kinds.integer(0, 600_000, "ms"),
+            "How long a graceful stop may take to hand leadership over and finish requests.",
+            NODE,
+        ),
+    )
+
+    peer_listen: Address = field(
+        default=Address("127.0.0.1", 7082),
+        metadata=option(
+            kinds.listen_address(),
+            "Where other nodes are listened to: Raft messages, replication, forwarded requests.",
+            CLUSTER,
+        ),
+    )
+    peer_advertise: Address | None = field(
+        default=None,
+        metadata=option(
+            kinds.dial_address(),
+            "Address under which other nodes reach this one.",
+            CLUSTER,
+            says="this node's entry in `peers`, else from `peer_listen`",
+        ),
+    )
+    peers: Mapping[int, Address] = field(
+        default_factory=dict,
+        metadata=option(
+            kinds.voters(),
+            "The voters of the metadata quorum, this node included when it is one: ids and peer addresses. "
+            "Ids never change; addresses may. Empty: a cluster of this node alone.",
+            CLUSTER,
+            says="empty",
+        ),
+    )
+    join: tuple[Address, ...] = field(
+        default=(),
+        metadata=option(
+            kinds.addresses(),
+            "Peer addresses of a running cluster that this node joins as an observer: it holds partitions and has "
+            "no vote.",
+            CLUSTER,
+            says="empty",
+        ),
+    )
+
+    cluster_secret: str | None = field(
+        default=None,
+        metadata=option(
+            kinds.word("8 to 1024 characters", pattern=r"(?s).{8,1024}"),
+            "Secret that all nodes of a cluster share; peers prove to each other that they have it.",
+            SECURITY,
+            says="none",
+            is_secret=True,
+        ),
+    )
+    cluster_secret_file: Path | None = field(
+        default=None,
+        metadata=option(
+            kinds.path("file"),
+            "File that holds the cluster secret (8 to 1024 characters; surrounding white space is dropped).",
+            SECURITY,
+            says="none",
+        ),
+    )
+    peer_tls_cert_file: Path | None = field(
+        default=None,
+        metadata=option(
+            kinds.path("PEM file"),
+            "Certificate chain that this node shows to its peers, both when it listens and when it dials.",
+            SECURITY,
+            says="none",
+        ),
+    )
+    peer_tls_key_file: Path | None = field(
+        default=None,
+        metadata=option(
+            kinds.path("PEM file"), "Private key of `peer_tls_cert_file`.", SECURITY, says="none"
+        ),
+    )
+    peer_tls_ca_file: Path | None = field(
+        default=None,
+        metadata=option(
+            kinds.path("PEM file"),
+            "Authority that must have signed the certificates of peers; whoever it signs is a node of this cluster.",
+            SECURITY,
+            says="none",
+        ),
+    )
+    tls_cert_file: Path | None = field(
+        default=None,
+        metadata=option(
+            kinds.path("PEM file"),
+            "Certificate chain of the API; turns HTTPS on.",
+            SECURITY,
+            says="none",
+        ),
+    )
+    tls_key_file: Path | None = field(
+        default=None,
+        metadata=option(
+            kinds.path("PEM file"), "Private key of `tls_cert_file`.", SECURITY, says="none"
+        ),
+    )
+    tls_client_ca_file: Path | None = field(
+        default=None,
+        metadata=option(
+            kinds.path("PEM file"),
+            "Authority that must have signed the certificates of API clients; without it any client is let in.",
+            SECURITY,
+            says="none",
+        ),
+    )
+
+    auto_create_topics: bool | None = field(
+        default=None,
+        metadata=option(
+            kinds.switch(),
+            "Create a topic, with the defaults, when somebody produces to one that does not exist.",
+            TOPICS,
+            says="true for a node alone and under `milena dev`, else false",
+        ),
+    )
+    default_partitions: int = field(
+        default=1,
+        metadata=option(
+            kinds.integer(1, 10_000), "Partitions of a topic whose creator names no number.", TOPICS
+        ),
+    )
+    default_replication_factor: int | None = field(
+        default=None,
+        metadata=option(
+            kinds.integer(1, 5),
+            "Replicas of a partition when the creator of the topic names no number.",
+            TOPICS,
+            says="3, or the number of nodes when there are fewer",
+        ),
+    )
+    retention_check_ms: int = field(
+        default=30_000,
+        metadata=option(
+            kinds.integer(100, 86_400_000, "ms"),
+            "How often logs are looked at for segments to drop or compact.",
+            TOPICS,
+        ),
+    )
+    compaction_bytes_per_s: int = field(
+        default=16 << 20,
+        metadata=option(
+            kinds.integer(64 << 10, 1 << 40, "bytes/s"),
+            "What compaction reads and writes a second, at most, on this node.",
+            TOPICS,
+        ),
+    )
+    scrub_bytes_per_s: int = field(
+        default=4 << 20,
+        metadata=option(
+            kinds.integer(0, 1 << 40, "bytes/s"),
+            "Stored bytes whose checksums are checked a second, at most, so that what rots on the disk is found and "
+            "restored before somebody reads it; 0: none but what a reader or a follower found damaged.",
+            TOPICS,
+        ),
+    )
+    scrub_interval_ms: int = field(
+        default=7 * 86_400_000,
+        metadata=option(
+            kinds.integer(1_000, 365 * 86_400_000, "ms"),
+            "How long from the beginning of one check of everything stored to the next, at least.",
+            TOPICS,
+        ),
+    )
+
+    broker_session_ms: int = field(
+        default=1_500,
+        metadata=option(
+            kinds.integer(200, 60_000, "ms"),
+            "A broker that the controller has not heard of for so long is fenced: it leads nothing.",
+            REPLICATION,
+        ),
+    )
+    heartbeat_ms: int = field(
+        default=250,
+        metadata=option(
+            kinds.integer(20, 20_000, "ms"),
+            "How often a broker reports to the controller; at most a third of `broker_session_ms`.",
+            REPLICATION,
+        ),
+    )
+    replica_lag_time_max_ms: int = field(
+        default=10_000,
+        metadata=option(
+            kinds.integer(500, 3_600_000, "ms"),
+            "A follower that has not caught up for so long leaves the in-sync replicas.",
+            REPLICATION,
+        ),
+    )
+    replica_fetch_wait_ms_max: int = field(
+        default=500,
+        metadata=option(
+            kinds.integer(10, 60_000, "ms"),
+            "How long a leader holds a follower's fetch when there is nothing new.",
+            REPLICATION,
+        ),
+    )
+    replica_fetch_bytes_max: int = field(
+        default=8 << 20,
+        metadata=option(
+            kinds.integer(64 << 10, 48 << 20, "bytes"),
+            "Most bytes of a partition that one answer to a follower carries; a larger batch still comes whole.",
+            REPLICATION,
+        ),
+    )
+    replication_throttle_bytes_per_s: int = field(
+        default=0,
+        metadata=option(
+            kinds.integer(0, 1 << 40, "bytes/s"),
+            "What this node may send to replicas that a move adds, until they are in sync; 0: no bound. A move may "
+            "bring a rate of its own.",
+            REPLICATION,
+        ),
+    )
+    cpu_awake_ms: int = field(
+        default=0,
+        metadata=option(
+            kinds.integer(0, 60_000, "ms"),
+            "Keep the machine's processors from being halted for so long after each write, and at most twice that: "
+            "where waking them is slow (virtual machines), a lone writer's latency halves. They take power and their "
+            "host's time meanwhile. Needs `/dev/cpu_dma_latency`; 0: let them sleep.",
+            REPLICATION,
+        ),
+    )
+    leader_balance_interval_ms: int = field(
+        default=60_000,
+        metadata=option(
+            kinds.integer(0, 86_400_000, "ms"),
+            "How often partitions are handed back to their preferred leaders; 0: never.",
+            REPLICATION,
+        ),
+    )
+    election_timeout_ms_min: int = field(
+        default=500,
+        metadata=option(
+            kinds.integer(50, 60_000, "ms"),
+            "Least silence of the Raft leader before a voter stands for election; 1500 suits slow disks.",
+            REPLICATION,
+        ),
+    )
+    election_timeout_ms_max: int = field(
+        default=1_000,
+        metadata=option(
+            kinds.integer(100, 120_000, "ms"),
+            "Most silence of the Raft leader before a voter stands for election; 3000 suits slow disks.",
+            REPLICATION,
+        ),
+    )
+    raft_append_period_ms: int = field(
+        default=100,
+        metadata=option(
+            kinds.integer(10, 10_000, "ms"),
+            "How often the Raft leader shows that it lives; below half of `election_timeout_ms_min`.",
+            REPLICATION,
+        ),
+    )
+
+    offsets_retention_minutes: int = field(
+        default=7 * 24 * 60,
+        metadata=option(
+            kinds.integer(1, 100 * 365 * 24 * 60, "minutes"),
+            "How long committed offsets of a consumer group are kept after its last member has left, and after the "
+            "last commit of a group that never had one (Kafka's `offsets.retention.minutes`).",
+            GROUPS,
+        ),
+    )
+    offsets_retention_check_ms: int = field(
+        default=600_000,
+        metadata=option(
+            kinds.integer(100, 86_400_000, "ms"),
+            "How often offsets that are kept no longer are looked for.",
+            GROUPS,
+        ),
+    )
+    consumer_instance_timeout_ms: int = field(
+        default=300_000,
+        metadata=option(
+            kinds.integer(1_000, 86_400_000, "ms"),
+            "A REST consumer that nobody calls for this long is deleted (`consumer.instance.timeout.ms` of Confluent's "
+            "REST proxy).",
+            GROUPS,
+        ),
+    )
+
+    connections_max: int = field(
+        default=_LIMITS.connections_max,
+        metadata=option(
+            kinds.integer(16, 1_000_000),
+            "Connections of clients that may be open at once, as far as the limit of open files allows; when there "
+            "are more the one that waited longest for its client is closed.",
+            LIMITS,
+        ),
+    )
+    request_bytes_max: int = field(
+        default=_LIMITS.request_bytes_max,
+        metadata=option(kinds.integer(1 << 10, 60 << 20, "bytes"), "Largest request body.", LIMITS),
+    )
+    requests_in_flight_max: int = field(
+        default=_LIMITS.requests_in_flight_max,
+        metadata=option(
+            kinds.integer(1, 1_000_000),
+            "Requests that are worked on at once; more are answered 429.",
+            LIMITS,
+        ),
+    )
+    streams_max: int = field(
+        default=_LIMITS.streams_max,
+        metadata=option(
+            kinds.integer(0, 1_000_000),
+            "Answers that follow a log (NDJSON, server-sent events) that may be open at once; more are answered 429.",
+            LIMITS,
+        ),
+    )
+    bytes_in_flight_max: int = field(
+        default=_LIMITS.bytes_in_flight_max,
+        metadata=option(
+            kinds.integer(1 << 20, 1 << 40, "bytes"),
+            "Bytes of request bodies that are held at once; more are answered 429.",
+            LIMITS,
+        ),
+    )
+    fetch_bytes_max: int = field(
+        default=_LIMITS.fetch_bytes_max,
+        metadata=option(
+            kinds.integer(1 << 10, 64 << 20, "bytes"),
+            "Most stored bytes that one fetch answers; a larger batch still comes whole.",
+            LIMITS,
+        ),
+    )
+    fetch_wait_ms_max: int = field(
+        default=_LIMITS.fetch_wait_ms_max,
+        metadata=option(
+            kinds.integer(0, 3_600_000, "ms"),
+            "Longest time that a client's fetch may wait for records.",
+            LIMITS,
+        ),
+    )
+    produce_timeout_ms_default: int = field(
+        default=_LIMITS.produce_timeout_ms_default,
+        metadata=option(
+            kinds.integer(10, 3_600_000, "ms"),
+            "How long a produce request waits for its acknowledgement when it does not say.",
+            LIMITS,
+        ),
+    )
+    produce_timeout_ms_max: int = field(
+        default=_LIMITS.produce_timeout_ms_max,
+        metadata=option(
+            kinds.integer(10, 3_600_000, "ms"),
+            "Longest time that a produce request may ask to wait.",
+            LIMITS,
+        ),
+    )
+    body_wait_ms_max: int = field(
+        default=_LIMITS.body_wait_ms_max,
+        metadata=option(
+            kinds.integer(100, 3_600_000, "ms"),
+            "Longest time from the headers of a request to the last byte of its body; then it is answered 408.",
+            LIMITS,
+        ),
+    )
+    unsent_wait_ms_max: int = field(
+        default=_LIMITS.unsent_wait_ms_max,
+        metadata=option(
+            kinds.integer(100, 3_600_000, "ms"),
+            "Longest time that a client may take nothing of an answer; then its connection is closed.",
+            LIMITS,
+        ),
+    )
+    unsent_bytes_max: int = field(
+        default=_LIMITS.unsent_bytes_max,
+        metadata=option(
+            kinds.integer(1 << 20, 1 << 40, "bytes"),
+            "Most bytes of answers that their clients have not taken yet; above it, who took nothing for longest loses "
+            "its connection.",
+            LIMITS,
+        ),
+    )
+    records_per_request_max: int = field(
+        default=_LIMITS.records_per_request_max,
+        metadata=option(kinds.integer(1, 10_000_000), "Most records in one request.", LIMITS),
+    )
+
+    log_level: str = field(
+        default="info",
+        metadata=option(
+            kinds.choice("debug", "info", "warning", "error"),
+            "Least severity that is logged.",
+            LOGS,
+        ),
+    )
+    log_format: str = field(
+        default="text",
+        metadata=option(
+            kinds.choice("text", "json"), "Log lines as `key=value` text or as JSON.", LOGS
+        ),
+    )
+
+    @property
+    def is_single(self) -> bool:
+        """A cluster of this node alone."""
+        return not self.join and set(self.peers) <= {self.node_id}
+
+    @property
+    def is_voter(self) -> bool:
+        """This node has a vote in the metadata quorum."""
+        return not self.join
+
+    @property
+    def voters(self) -> dict[int, Address]:
+        """The voters and where they are reached; empty for an observer, which asks those that it joins."""
+        if self.join:
+            return {}
+        return dict(self.peers) or {self.node_id: self.reachable_peer_address}
+
+    @property
+    def reachable_peer_address(self) -> Address:
+        """Where other nodes dial this one."""
+        return self.peer_advertise or self.peers.get(self.node_id) or self.peer_listen
+
+    def url(self, port: int) -> str:
+        """Where clients reach this node; ``port`` is the one that the API has bound."""
+        if self.advertise is not None:
+            return self.advertise
+        host = socket.gethostname() if self.listen.is_wildcard else self.listen.host
+        return f"{'https' if self.has_api_tls else 'http'}://{Address(host, port)}"
+
+    def peer_address(self, port: int) -> Address:
+        """Where other nodes reach this one; ``port`` is the one that the peer port has bound."""
+        address = self.reachable_peer_address
+        return address._replace(port=address.port or port)
+
+    @property
+    def creates_topics(self) -> bool:
+        """``auto_create_topics``, with its default filled in."""
+        return self.is_single if self.auto_create_topics is None else self.auto_create_topics
+
+    @property
+    def has_peer_tls(self) -> bool:
+        """Peers speak TLS with each other."""
+        return self.peer_tls_cert_file is not None
+
+    @property
+    def has_api_tls(self) -> bool:
+        """The API is HTTPS."""
+        return self.tls_cert_file is not None
+
+    @property
+    def limits(self) -> ApiLimits:
+        """The bounds that the API is given."""
+        return ApiLimits(
+            **{limit.name: cast("int", getattr(self, limit.name)) for limit in fields(ApiLimits)}
+        )
+
+
+OPTIONS: dict[str, OptionDoc] = {
+    item.name: cast("OptionDoc", item.metadata["option"]) for item in fields(NodeConfig)
+}
+"""Every field by name, in the order of the documentation."""
+
+
+def flag_of(name: str) -> str:
+    """The flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a field."""
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+def _parse(name: str, value: object, source: str) -> object:
+    meta = OPTIONS[name]
+    try:
+        return meta.kind.parse(value)
+    except ValueError as error:
+        shown = "(hidden)" if meta.is_secret else repr(value)
+        raise StartupError(
+            f"{source}: {name} = {shown}: {error}; allowed: {meta.kind.allowed}"
+        ) from None
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"cannot read the configuration file {path}: {error}") from error
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StartupError(f"{path} is not TOML: {error}") from error
+    for name in table:
+        if name not in OPTIONS:
+            raise StartupError(f"{path}: unknown key {name!r}{_meant(name)}")
+    return {name: _parse(name, value, str(path)) for name, value in table.items()}
+
+
+def _meant(name: str) -> str:
+    import difflib  # noqa: PLC0415 - only on the way to a refusal
+
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), OPTIONS, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _is_foreign(variable: str) -> bool:
+    return variable in FOREIGN_VARIABLES or SERVICE_LINK.fullmatch(variable) is not None
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for variable, value in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or _is_foreign(variable):
+            continue
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if name not in OPTIONS or variable != variable_of(name):
+            raise StartupError(f"environment: unknown variable {variable}{_meant(name)}")
+        result[name] = _parse(name, value, f"environment variable {variable}")
+    return result
+
+
+def load_config(
+    config_file: Path | None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, object],
+) -> NodeConfig:
+    """Merge the sources and check the whole.
+
+    ``flags`` holds field names and what the command line said; a None is a flag that was not given.
+
+    Raises:
+        StartupError: unknown key, bad value or contradiction; names source, name, value and what is allowed.
+    """
+    values: dict[str, Any] = {}
+    if config_file is not None:
+        values |= _from_file(config_file)
+    values |= _from_environment(environment)
+    values |= {
+        name: _parse(name, value, f"flag {flag_of(name)}")
+        for name, value in flags.items()
+        if value is not None
+    }
+    config = NodeConfig(**values)
+    check_config(config)
+    return config
+
+
+def check_config(config: NodeConfig) -> None:
+    """The rules between fields.
+
+    Raises:
+        StartupError: the first rule that is broken.
+    """
+    _check_membership(config)
+    _check_times(config)
+    _check_pair(
+        config.peer_tls_cert_file,
+        config.peer_tls_key_file,
+        "peer_tls_cert_file",
+        "peer_tls_key_file",
+    )
+    _check_pair(
+        config.peer_tls_cert_file, config.peer_tls_ca_file, "peer_tls_cert_file", "peer_tls_ca_file"
+    )
+    _check_pair(config.tls_cert_file, config.tls_key_file, "tls_cert_file", "tls_key_file")
+    if config.tls_client_ca_file and not config.tls_cert_file:
+        raise StartupError(
+            "tls_client_ca_file needs tls_cert_file: clients show certificates over HTTPS only"
+        )
+    if config.cluster_secret and config.cluster_secret_file:
+        raise StartupError("cluster_secret and cluster_secret_file are both set; give one")
+    _check_peer_port(config)
+
+
+def _check_membership(config: NodeConfig) -> None:
+    if config.peers and config.join:
+        raise StartupError("peers and join are both set: a node is a voter or joins as an observer")
+    if config.peers and config.node_id not in config.peers:
+        ids = ", ".join(map(str, sorted(config.peers)))
+        raise StartupError(
+            f"node_id = {config.node_id} is not among peers ({ids}); a further node joins with --join"
+        )
+    if len(set(config.peers.values())) < len(config.peers):
+        raise StartupError("two voters of peers have the same address")
+    address = config.reachable_peer_address
+    if not config.is_single and (address.is_wildcard or address.port == 0):
+        raise StartupError(
+            f"other nodes cannot dial peer_listen = {config.peer_listen}; set peer_advertise"
+        )
+
+
+def _check_times(config: NodeConfig) -> None:
+    if config.heartbeat_ms * HEARTBEATS_PER_SESSION_MIN > config.broker_session_ms:
+        raise StartupError(
+            f"heartbeat_ms = {config.heartbeat_ms} is more than a third of "
+            f"broker_session_ms = {config.broker_session_ms}"
+        )
+    if config.election_timeout_ms_min >= config.election_timeout_ms_max:
+        raise StartupError(
+            f"election_timeout_ms_min = {config.election_timeout_ms_min} must be below "
+            f"election_timeout_ms_max = {config.election_timeout_ms_max}"
+        )
+    if config.raft_append_period_ms * 2 >= config.election_timeout_ms_min:
+        raise StartupError(
+            f"raft_append_period_ms = {config.raft_append_period_ms} must be below half of "
+            f"election_timeout_ms_min = {config.election_timeout_ms_min}"
+        )
+    if config.produce_timeout_ms_default > config.produce_timeout_ms_max:
+        raise StartupError("produce_timeout_ms_default is above produce_timeout_ms_max")
+
+
+def _check_pair(one: Path | None, other: Path | None, one_name: str, other_name: str) -> None:
+    if (one is None) != (other is None):
+        missing, given = (one_name, other_name) if one is None else (other_name, one_name)
+        raise StartupError(f"{given} is set and {missing} is not; TLS needs both")
+
+
+def _check_peer_port(config: NodeConfig) -> None:
+    is_secured = config.has_peer_tls or config.cluster_secret or config.cluster_secret_file
+    if not is_secured and not config.peer_listen.is_loopback:
+        raise StartupError(
+            f"peer_listen = {config.peer_listen} is open beyond this machine and nothing protects it: set "
+            "MILENA_CLUSTER_SECRET or cluster_secret_file (the same on all nodes), or the peer_tls_* files"
+        )
+
+
+def secret_of(config: NodeConfig) -> bytes:
+    """The cluster secret; empty when there is none.
+
+    Raises:
+        StartupError: the file cannot be read, or what it holds is too short or too long.
+    """
+    if config.cluster_secret is not None:
+        return config.cluster_secret.encode()
+    path = config.cluster_secret_file
+    if path is None:
+        return b""
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"cannot read cluster_secret_file {path}: {error}") from error
+    if not 8 <= len(text) <= 1024:
+        raise StartupError(
+            f"cluster_secret_file {path} must hold 8 to 1024 characters, not {len(text)}"
+        )
+    return text.encode()
+
+
+def warnings_of(config: NodeConfig) -> tuple[str, ...]:
+    """What an operator should know before the node starts, though it is allowed."""
+    result = []
+    if not config.listen.is_loopback and not config.tls_client_ca_file:
+        result.append(
+            f"the API listens on {config.listen}, beyond this machine, and asks nobody for credentials: "
+            "whoever reaches it may read and write everything"
+        )
+    if len(config.peers) == 1:
+        result.append("peers names this node alone: nothing is replicated")
+    return tuple(result)

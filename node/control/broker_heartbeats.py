@@ -1,0 +1,177 @@
+"""A broker's reports to the controller, and the lease that their answers earn.
+
+A report goes out at every turn, whether or not the one before has been answered: on a network whose round trip is
+longer than a turn the lease is renewed as often as on a quick one, only later. The lease runs from the moment when an
+answered report was *sent*. Without it this node must assume that it has been fenced and that others lead its
+partitions: it refuses writes at once instead of letting them wait for a commit that cannot come.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+
+from milena.model.errors import FateUnknownError, MilenaError
+from milena.model.types import MonotonicMs
+from node.metadata.store import MetadataStore
+from node.peers.codec import Channel
+from node.peers.port import PeerClient
+from node.process.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT = "heartbeat"
+CHANNEL = Channel.CONTROL
+IN_FLIGHT_MAX = 8
+"""Reports without an answer; a session has at most as many turns that matter."""
+PAUSE_MS = 10
+"""Between a report and one that is wanted soon: a storm of image changes must not become one of reports."""
+CONNECT_MS_MAX = 5_000
+"""Longer than a dial and a handshake may take: each has a limit of its own."""
+
+Report = dict[str, object]
+LocalHeartbeat = Callable[[int, Report], Report]
+
+
+class Heartbeats:
+    """Sends what ``report`` says to whoever leads the quorum. Driven by ``run``; belongs to the data loop.
+
+    ``report() -> Report | None``: everything but the echo; None while there is nothing to report.
+    ``on_answer(Report)``: an answer of the right shape.
+
+    Invariants:
+        The lease never runs longer than ``session_ms`` after a report was sent that the controller answered.
+        Reports under way were all sent to ``_controller_id``.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        metadata: MetadataStore,
+        peer: PeerClient,
+        clock: Clock,
+        session_ms: int,
+        interval_ms: int,
+        report: Callable[[], Report | None],
+        local_heartbeat: LocalHeartbeat,
+        on_answer: Callable[[Report], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._peer = peer
+        self._clock = clock
+        self._session_ms = session_ms
+        self._interval_ms = interval_ms
+        self._report = report
+        self._local_heartbeat = local_heartbeat
+        self._on_answer = on_answer
+        self._lease_ms = MonotonicMs(-session_ms)
+        self._controller_id: int | None = None
+        self._echo = 0
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._dial: asyncio.Task[None] | None = None
+        self._soon = asyncio.Event()
+
+    @property
+    def lease_left_ms(self) -> int:
+        """How long the lease still runs without another answer."""
+        return max(0, self._lease_ms + self._session_ms - self._clock.now_ms())
+
+    def soon(self) -> None:
+        """Do not wait for the next turn."""
+        self._soon.set()
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._send(group)
+                try:
+                    async with asyncio.timeout(self._interval_ms / 1000):
+                        await self._soon.wait()
+                    await self._clock.sleep(PAUSE_MS)
+                except TimeoutError:
+                    pass
+                self._soon.clear()
+
+    def _send(self, group: asyncio.TaskGroup) -> None:
+        controller_id = self._metadata.quorum.status().leader_id
+        if controller_id != self._controller_id:
+            self._turn_to(controller_id)
+        if controller_id is None:
+            return
+        if controller_id == self._broker_id:
+            self._report_here()
+        elif self._peer.is_connected(controller_id, CHANNEL):
+            if len(self._in_flight) < IN_FLIGHT_MAX:
+                self._start(group, self._report_there(controller_id))
+        elif self._dial is None or self._dial.done():
+            # Nothing is reported before: it would be old when it leaves, and so would the lease that it earns.
+            self._dial = self._start(group, self._connect(controller_id))
+
+    def _start(
+        self, group: asyncio.TaskGroup, work: Coroutine[object, object, None]
+    ) -> asyncio.Task[None]:
+        task = group.create_task(work, name="heartbeat")
+        self._in_flight.add(task)
+        task.add_done_callback(self._in_flight.discard)
+        return task
+
+    def _turn_to(self, controller_id: int | None) -> None:
+        """What the old controller would still answer is worth nothing."""
+        self._controller_id, self._echo, self._dial = controller_id, 0, None
+        for task in self._in_flight:
+            task.cancel()
+
+    async def _connect(self, controller_id: int) -> None:
+        try:
+            await self._peer.connect(controller_id, timeout_ms=CONNECT_MS_MAX, channel=CHANNEL)
+        except MilenaError as error:
+            logger.debug("controller cannot be reached: %s", error)
+        else:
+            self.soon()
+
+    def _fields(self) -> Report | None:
+        fields = self._report()
+        return None if fields is None else {**fields, "echo": self._echo}
+
+    def _report_here(self) -> None:
+        fields = self._fields()
+        if fields is None:
+            return
+        try:
+            answer = self._local_heartbeat(self._broker_id, fields)
+        except MilenaError as error:
+            logger.debug("heartbeat failed: %s", error)
+        else:
+            self._take_answer(answer, self._clock.now_ms())
+
+    async def _report_there(self, controller_id: int) -> None:
+        fields = self._fields()
+        if fields is None:
+            return
+        sent_ms = self._clock.now_ms()
+        try:
+            # What is answered later than that earns nothing.
+            answer, _ = await self._peer.call(
+                controller_id, HEARTBEAT, fields, timeout_ms=self._session_ms, channel=CHANNEL
+            )
+        except FateUnknownError as error:
+            logger.debug("heartbeat lost: %s", error)
+            if self._peer.is_silent(controller_id, CHANNEL):
+                # What is lost may stay stuck behind TCP's growing timers: a new connection is quicker.
+                self._peer.disconnect(controller_id, CHANNEL)
+        except MilenaError as error:
+            logger.debug("heartbeat failed: %s", error)
+        else:
+            self._take_answer(answer, sent_ms)
+
+    def _take_answer(self, answer: Report, sent_ms: MonotonicMs) -> None:
+        match answer:
+            case {"answer": int(number), "drained": bool(), "age": int(age_ms)}:
+                self._echo = number
+                # As old as what the controller knew of its majority when it answered.
+                self._lease_ms = max(self._lease_ms, MonotonicMs(sent_ms - age_ms))
+                self._on_answer(answer)
+            case _:
+                logger.warning("heartbeat: an answer of the wrong shape")

@@ -1,0 +1,568 @@
+"""The controller: the Raft leader's duty of watching brokers and giving partitions their leaders.
+
+It decides from the local image and its own session table, and writes every decision as a command that names what it was
+decided from, so that a late or deposed controller's commands do nothing. Heartbeats never touch the log.
+
+A turn, in this order: fence brokers whose session ended (with the elections that follow from it) → unfence brokers that
+caught up → drain brokers that ask for it → elect for leaderless partitions → move replicas on → now and then, restore
+preferred leaders. Once every broker is of a release that supports it, the cluster's feature level is raised.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from immutables import Map
+
+from milena.disk.files import Buffer
+from milena.model.errors import (
+    MalformedRequestError,
+    MilenaError,
+    NotReadyError,
+    StaleBrokerEpochError,
+    StaleControllerEpochError,
+)
+from milena.model.types import MonotonicMs
+from node.control.broker_sessions import BrokerSessions
+from node.control.reassigner import Reassigner
+from node.metadata.image_parts import ImageParts
+from node.metadata.store import MetadataStore
+from node.peers.port import ProbeResult
+from node.process.clock import Clock
+from raft_meta.consensus.quorum import QuorumStatus, Role
+from raft_meta.machine import cluster, elections
+from raft_meta.machine.commands import (
+    CheckImage,
+    ClaimController,
+    DrainBroker,
+    ElectLeaders,
+    FenceBroker,
+    InitCluster,
+    LeaderChange,
+    SetFeatureLevel,
+    StepReassignments,
+    UnfenceBroker,
+)
+from raft_meta.machine.image import Broker, Image, Partition, PartitionKey, Topic
+
+logger = logging.getLogger(__name__)
+
+TICK_MS = 100
+PROBE_PAUSE_MS = 100
+PROBES_MAX = 4
+REFUSALS_TO_FENCE = 2
+"""In a row."""
+PROBE_TIMEOUT_MS = 500
+PROPOSE_TIMEOUT_MS = 3_000
+UNCLEAN_PATIENCE_MS = 10_000
+"""After a controller took over, or a broker was fenced, before a replica outside the ISR may be elected where the topic
+allows it: after a power cut of everything, the replicas that have the records need a moment to come back."""
+CHECK_IMAGE_MS = 60_000
+"""Between two comparisons of all nodes' images with the controller's, at least."""
+CHECK_IMAGE_SHARE = 100
+"""And at least so many times what a hash takes: it costs each node a hundredth of its time at most."""
+CHANGES_MAX = 2_000
+"""Partition changes in one command."""
+
+
+class Dial(Protocol):
+    """Dials a broker's peer port once, to learn whether its process is there."""
+
+    def __call__(self, broker_id: int, /, *, timeout_ms: float) -> Awaitable[ProbeResult]:
+        """Connect, and close at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """How patient the controller is."""
+
+    session_ms: int
+    preferred_interval_ms: int
+    """Between looks at whether leaders are the preferred ones; 0: never looks."""
+    voters: tuple[int, ...]
+    feature_level: int
+    """Of a new cluster."""
+    new_cluster_id: Callable[[], str]
+
+
+class _Peace(NamedTuple):
+    """What elections looked at when there was nothing to elect."""
+
+    brokers: Map[int, Broker]
+    partitions: Map[PartitionKey, Partition]
+    topics: Map[str, Topic]
+    with_unclean: bool
+    """Whether unclean elections were thought of."""
+    is_led: bool
+    """Every partition has a leader: whatever topics allow, there is nothing to elect."""
+
+    @classmethod
+    def of(cls, image: Image, *, with_unclean: bool) -> "_Peace":
+        """What there is to look at in the image."""
+        is_led = all(partition.leader is not None for partition in image.partitions.values())
+        return cls(image.brokers, image.partitions, image.topics, with_unclean, is_led)
+
+    def holds(self, image: Image, *, with_unclean: bool) -> bool:
+        """Whether another look would see the same. Persistent maps tell by their identity."""
+        return (
+            self.brokers is image.brokers
+            and self.partitions is image.partitions
+            and (self.is_led or (self.topics is image.topics and self.with_unclean == with_unclean))
+        )
+
+
+class Controller:
+    """Runs on every node, works only where Raft leads. Owned by the data loop."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        metadata: MetadataStore,
+        probe: Dial,
+        clock: Clock,
+        settings: ControllerSettings,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._on_failure = on_failure
+        self._node_id = node_id
+        self._metadata = metadata
+        self._dial = probe
+        self._clock = clock
+        self._settings = settings
+        self._epoch = -1
+        self._sessions: BrokerSessions | None = None
+        self._term = -1
+        self._previous_leader: int | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._probes: dict[int, asyncio.Task[None]] = {}
+        self._fencing: set[int] = set()
+        """Brokers whose fence is under way."""
+        self._fenced_at: dict[int, tuple[int, int]] = {}
+        """Broker → its epoch, and an index of our image at which it was fenced already."""
+        self._work = asyncio.Event()
+        self._parts = ImageParts(
+            "brokers", "partitions", "controller_epoch", "feature_level", "voters"
+        )
+        self._topics: Map[str, Topic] | None = None
+        self._preferred_ms = MonotonicMs(0)
+        self._check_due_ms = clock.now_ms() + CHECK_IMAGE_MS
+        self._reassigner = Reassigner(
+            clock=clock, propose=self._propose, propose_changes=self._propose_changes
+        )
+        self._lost_ms = clock.now_ms()
+        """When this controller took over, or fenced a broker last."""
+        self._peace: _Peace | None = None
+        """What needed no election when it was looked at last. Looking for elections in one of many partitions costs
+        most of what an idle controller does."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the controller."""
+        return self._sessions is not None
+
+    # -- role ------------------------------------------------------------------------------------
+
+    def on_status(self, status: QuorumStatus) -> None:
+        """The quorum's role changed."""
+        is_leader = status.role is Role.LEADER
+        if is_leader and (self._task is None or status.term != self._term):
+            self._stop()
+            self._term = status.term
+            self._task = asyncio.create_task(self._lead(status.term), name="controller")
+            self._task.add_done_callback(self._on_done)
+        elif not is_leader:
+            self._stop()
+            if status.leader_id is not None:
+                self._previous_leader = status.leader_id
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        """A controller that ended by a broken invariant would take heartbeats for ever, and fence nobody."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._on_failure is not None:
+            self._on_failure(error)
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            logger.info("controller steps down epoch=%d", self._epoch)
+            self._task.cancel()
+            self._task = None
+        self._sessions = None
+        for probe in self._probes.values():
+            probe.cancel()
+        self._probes.clear()
+
+    def on_image(self, image: Image) -> None:
+        """Something changed: look at once whether it needs a decision."""
+        before, self._topics = self._topics, image.topics
+        peace = self._peace
+        # Of a topic it matters only whether it allows unclean elections, and that only where somebody has no leader.
+        is_about_topics = before is not image.topics and not (
+            peace is not None and peace.is_led and peace.partitions is image.partitions
+        )
+        if self._parts.have_changed(image) or is_about_topics:
+            self._work.set()
+
+    def close(self) -> None:
+        """Stop controlling."""
+        self._stop()
+
+    async def _lead(self, term: int) -> None:
+        while True:
+            self._epoch = -1
+            while self._epoch < 0:
+                try:
+                    self._epoch = await self._claim()
+                except MilenaError as error:
+                    logger.info("controller claim failed term=%d: %s", term, error)
+                    await self._clock.sleep(TICK_MS)
+            self._take_over()
+            logger.info("controller epoch=%d term=%d", self._epoch, term)
+            await self._run()
+            # A former leader's claim was still on its way: it was committed after ours and deposed us, though only
+            # the Raft leader can control. Whoever is it claims again.
+            logger.warning("controller epoch=%d is over, term=%d goes on", self._epoch, term)
+
+    async def _claim(self) -> int:
+        """Raise the controller epoch; its answer means that all that was committed before is in the image."""
+        if not (await self._metadata.barrier(timeout_ms=PROPOSE_TIMEOUT_MS)).cluster_id:
+            await self._metadata.propose(
+                InitCluster(
+                    cluster_id=self._settings.new_cluster_id(),
+                    voters=self._settings.voters,
+                    feature_level=self._settings.feature_level,
+                ),
+                timeout_ms=PROPOSE_TIMEOUT_MS,
+            )
+        epoch = await self._metadata.propose(
+            ClaimController(broker_id=self._node_id), timeout_ms=PROPOSE_TIMEOUT_MS
+        )
+        assert isinstance(epoch, int)
+        return epoch
+
+    def _take_over(self) -> None:
+        now_ms = self._lost_ms = self._clock.now_ms()
+        sessions = self._sessions = BrokerSessions(self._settings.session_ms)
+        sessions.arm(_epochs(self._metadata.image), now_ms)
+        previous = self._previous_leader
+        if previous is not None and previous != self._node_id:
+            heard_ms = self._metadata.quorum.last_contact_ms(previous)
+            if heard_ms is not None:
+                sessions.backdate(previous, MonotonicMs(heard_ms))
+        for broker_id in self._metadata.image.brokers:
+            if broker_id != self._node_id:
+                self.suspect(broker_id)
+
+    # -- heartbeats ------------------------------------------------------------------------------
+
+    async def on_heartbeat(
+        self, peer_id: int, header: dict[str, object], body: Buffer
+    ) -> tuple[dict[str, object], Sequence[Buffer]]:
+        """A broker's heartbeat over the peer port."""
+        del body
+        return self.take_heartbeat(peer_id, header), ()
+
+    def take_heartbeat(self, broker_id: int, header: dict[str, object]) -> dict[str, object]:
+        """Count a heartbeat.
+
+        Raises:
+            NotReadyError: this node is not the controller, or not yet.
+            StaleBrokerEpochError: another life of the broker registered since.
+        """
+        sessions = self._sessions
+        if sessions is None:
+            raise NotReadyError(f"broker {self._node_id} is not the controller")
+        match header:
+            case {
+                "epoch": int(epoch),
+                "echo": int(echo),
+                "index": int(index),
+                "draining": bool(is_draining),
+                "full": bool(is_disk_full),
+            }:
+                pass
+            case _:
+                raise MalformedRequestError("heartbeat: the request has the wrong shape")
+        now_ms = self._clock.now_ms()
+        sessions.arm(_epochs(self._metadata.image), now_ms)
+        answer = sessions.on_heartbeat(
+            broker_id,
+            epoch,
+            echo=echo,
+            applied_index=index,
+            is_draining=is_draining,
+            is_disk_full=is_disk_full,
+            now_ms=now_ms,
+        )
+        if answer is None:
+            raise StaleBrokerEpochError(f"broker {broker_id} is not registered under epoch {epoch}")
+        image = self._metadata.image
+        broker = image.brokers[broker_id]
+        if broker.is_fenced or is_draining or is_disk_full:
+            self._work.set()
+        # Who is fenced has lost all already, and while it says that it is draining it stays so.
+        is_drained = (
+            is_draining
+            and (broker.is_draining or broker.is_fenced)
+            and not elections.plan_drain(image, broker_id)
+        )
+        knows = self._knows_its_fence(broker, index)
+        age_ms = self._majority_age_ms(now_ms) if knows else self._settings.session_ms
+        return {"answer": answer, "drained": is_drained, "age": age_ms}
+
+    def _knows_its_fence(self, broker: Broker, index: int) -> bool:
+        """Whether a broker whose image is at ``index`` knows what it does not lead any more.
+
+        One that was silent for a session may be heard again before Raft has reached it. With a lease, or let in again,
+        it would speak for partitions that others lead by now.
+        """
+        if broker.broker_id in self._fencing:
+            return False
+        if not broker.is_fenced:
+            return True
+        if broker.stored_epoch != broker.broker_epoch:
+            # It was never let in since it registered.
+            return index >= broker.broker_epoch
+        epoch, fenced_at = self._fenced_at.get(broker.broker_id, (-1, 0))
+        if epoch != broker.broker_epoch:
+            fenced_at = self._metadata.image.index
+            self._fenced_at[broker.broker_id] = broker.broker_epoch, fenced_at
+        return index >= fenced_at
+
+    def _majority_age_ms(self, now_ms: MonotonicMs) -> int:
+        """How long ago a majority of the voters was last heard of, ourselves included.
+
+        A leader that was cut off goes on believing for a while; what it grants must not outlive what it knows, or
+        it would be the last to stop taking writes that nobody commits.
+        """
+        others = [v for v in self._settings.voters if v != self._node_id]
+        needed = (len(others) + 1) // 2
+        if not needed:
+            return 0
+        heard = (self._metadata.quorum.last_contact_ms(voter) for voter in others)
+        latest = sorted((h for h in heard if h is not None), reverse=True)
+        if len(latest) < needed:
+            return self._settings.session_ms
+        return max(0, now_ms - latest[needed - 1])
+
+    # -- quick detection of dead processes -------------------------------------------------------
+
+    def on_disconnected(self, broker_id: int) -> None:
+        """A connection to the broker broke: find out whether its process is gone."""
+        if self._sessions is not None:
+            self.suspect(broker_id)
+
+    def suspect(self, broker_id: int) -> None:
+        """Dial the broker; two refusals 100 ms apart mean that nobody listens there any more."""
+        if broker_id not in self._probes and broker_id != self._node_id:
+            task = asyncio.create_task(self._probe(broker_id), name=f"probe-{broker_id}")
+            self._probes[broker_id] = task
+            task.add_done_callback(lambda _: self._probes.pop(broker_id, None))
+            task.add_done_callback(self._on_done)
+
+    async def _probe(self, broker_id: int) -> None:
+        refusals = 0
+        for attempt in range(PROBES_MAX):
+            if attempt:
+                await self._clock.sleep(PROBE_PAUSE_MS)
+            result = await self._dial(broker_id, timeout_ms=PROBE_TIMEOUT_MS)
+            # A dying process may still accept for a moment after its connections broke.
+            refusals = refusals + 1 if result is ProbeResult.REFUSED else 0
+            if refusals == REFUSALS_TO_FENCE:
+                break
+        if refusals == REFUSALS_TO_FENCE and self._sessions is not None:
+            logger.info("broker gone broker_id=%d: connection refused twice", broker_id)
+            self._sessions.end(broker_id)
+            self._work.set()
+
+    # -- turns -----------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Turn after turn, until another claim than ours is in force."""
+        last_ms = self._clock.now_ms()
+        while True:
+            try:
+                async with asyncio.timeout(TICK_MS / 1000):
+                    await self._work.wait()
+            except TimeoutError:
+                pass
+            self._work.clear()
+            now_ms = self._clock.now_ms()
+            sessions = self._sessions
+            if sessions is None or self._metadata.image.controller_epoch > self._epoch:
+                return
+            if now_ms - last_ms > self._settings.session_ms // 2:
+                logger.warning("controller stalled ms=%d: sessions start anew", now_ms - last_ms)
+                sessions.rearm(now_ms)
+            try:
+                await self._turn(sessions, now_ms)
+            except StaleControllerEpochError:
+                return
+            except MilenaError as error:
+                logger.info("controller turn failed epoch=%d: %s", self._epoch, error)
+                await self._clock.sleep(TICK_MS)
+            last_ms = self._clock.now_ms()
+
+    async def _turn(self, sessions: BrokerSessions, now_ms: MonotonicMs) -> None:
+        sessions.arm(_epochs(self._metadata.image), now_ms)
+        await self._fence(sessions, now_ms)
+        await self._unfence(sessions, now_ms)
+        await self._drain(sessions)
+        await self._relieve(sessions)
+        await self._elect()
+        await self._reassigner.turn(self._metadata.image)
+        await self._prefer(now_ms)
+        await self._raise_level()
+        await self._check_image(now_ms)
+
+    async def _check_image(self, now_ms: MonotonicMs) -> None:
+        """Let every node compare its image with ours: one that differs must stop before it acts on it for long."""
+        if now_ms < self._check_due_ms:
+            return
+        checks = self._metadata.checks
+        check = checks.next_check()
+        if check is None:
+            return  # being hashed: nobody's session waits for that
+        self._check_due_ms = now_ms + max(CHECK_IMAGE_MS, CHECK_IMAGE_SHARE * checks.hash_ms)
+        await self._propose(check)
+
+    async def _fence(self, sessions: BrokerSessions, now_ms: MonotonicMs) -> None:
+        for broker_id in sessions.expired(now_ms):
+            image = self._metadata.image
+            broker = image.brokers.get(broker_id)
+            session = sessions.get(broker_id)
+            if broker is None or session is None or session.broker_epoch != broker.broker_epoch:
+                continue
+            if sessions.is_alive(broker_id, now_ms):
+                continue  # it was heard of while another one was being fenced
+            changes = elections.plan_fence(image, broker_id)
+            if broker.is_fenced and not changes:
+                continue
+            logger.info(
+                "fence broker_id=%d broker_epoch=%d changes=%d",
+                broker_id,
+                broker.broker_epoch,
+                len(changes),
+            )
+            self._lost_ms = now_ms
+            self._fencing.add(broker_id)
+            self._fenced_at.pop(broker_id, None)
+            try:
+                # The fence itself goes with the first command; what it cannot hold follows as elections.
+                await self._propose(
+                    FenceBroker(
+                        controller_epoch=self._epoch,
+                        broker_id=broker_id,
+                        broker_epoch=broker.broker_epoch,
+                        changes=tuple(changes[:CHANGES_MAX]),
+                    )
+                )
+            finally:
+                self._fencing.discard(broker_id)
+
+    async def _unfence(self, sessions: BrokerSessions, now_ms: MonotonicMs) -> None:
+        image = self._metadata.image
+        for broker in image.brokers.values():
+            session = sessions.get(broker.broker_id)
+            if (
+                broker.is_fenced
+                and session is not None
+                and session.has_reported
+                and session.broker_epoch == broker.broker_epoch
+                and self._knows_its_fence(broker, session.applied_index)
+                and not session.is_draining
+                and sessions.is_alive(broker.broker_id, now_ms)
+            ):
+                logger.info("unfence broker_id=%d", broker.broker_id)
+                await self._propose(
+                    UnfenceBroker(
+                        controller_epoch=self._epoch,
+                        broker_id=broker.broker_id,
+                        broker_epoch=broker.broker_epoch,
+                    )
+                )
+
+    async def _drain(self, sessions: BrokerSessions) -> None:
+        for broker_id in list(self._metadata.image.brokers):
+            image = self._metadata.image
+            broker = image.brokers.get(broker_id)
+            session = sessions.get(broker_id)
+            if broker is None or session is None or not session.is_draining or broker.is_fenced:
+                continue
+            changes = elections.plan_drain(image, broker_id)
+            if broker.is_draining and not changes:
+                continue
+            logger.info("drain broker_id=%d changes=%d", broker_id, len(changes))
+            await self._propose(
+                DrainBroker(
+                    controller_epoch=self._epoch,
+                    broker_id=broker_id,
+                    broker_epoch=broker.broker_epoch,
+                    changes=tuple(changes[:CHANGES_MAX]),
+                )
+            )
+
+    async def _relieve(self, sessions: BrokerSessions) -> None:
+        """Take leadership and ISR membership from brokers without room, while others have some."""
+        image = self._metadata.image
+        live = image.live_brokers()
+        full = [b for b in live if (s := sessions.get(b)) is not None and s.is_disk_full]
+        if len(full) < len(live):
+            for broker_id in full:
+                await self._propose_changes(
+                    elections.plan_drain(self._metadata.image, broker_id), "relieve"
+                )
+
+    async def _elect(self) -> None:
+        image = self._metadata.image
+        with_unclean = self._clock.now_ms() - self._lost_ms >= UNCLEAN_PATIENCE_MS
+        if self._peace is not None and self._peace.holds(image, with_unclean=with_unclean):
+            return
+        changes = (
+            *elections.plan_elections(image, with_unclean=with_unclean),
+            *elections.plan_shrinks(image),
+        )
+        self._peace = None if changes else _Peace.of(image, with_unclean=with_unclean)
+        await self._propose_changes(changes, "elect")
+
+    async def _raise_level(self) -> None:
+        image = self._metadata.image
+        level = cluster.supported_level(image)
+        if level > image.feature_level:
+            logger.info("feature level from=%d to=%d", image.feature_level, level)
+            await self._propose(SetFeatureLevel(feature_level=level))
+
+    async def _prefer(self, now_ms: MonotonicMs) -> None:
+        interval_ms = self._settings.preferred_interval_ms
+        if interval_ms == 0 or now_ms - self._preferred_ms < interval_ms:
+            return
+        self._preferred_ms = now_ms
+        await self._propose_changes(elections.plan_preferred(self._metadata.image), "prefer")
+
+    async def _propose_changes(self, changes: Sequence[LeaderChange], why: str) -> None:
+        for first in range(0, len(changes), CHANGES_MAX):
+            part = tuple(changes[first : first + CHANGES_MAX])
+            logger.info("%s partitions=%d", why, len(part))
+            taken = await self._propose(ElectLeaders(controller_epoch=self._epoch, changes=part))
+            if isinstance(taken, tuple) and not any(taken):
+                # Each command makes a new image, and each image a new turn: what is refused again and again must not
+                # spin.
+                await self._clock.sleep(TICK_MS)
+
+    async def _propose(
+        self,
+        command: FenceBroker
+        | UnfenceBroker
+        | DrainBroker
+        | ElectLeaders
+        | StepReassignments
+        | SetFeatureLevel
+        | CheckImage,
+    ) -> object:
+        return await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
+
+
+def _epochs(image: Image) -> dict[int, int]:
+    return {b.broker_id: b.broker_epoch for b in image.brokers.values()}

@@ -1,0 +1,256 @@
+"""This broker's place in the cluster: registration, then what it tells the controller of itself until it leaves."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from milena.model.errors import (
+    BrokerIdInUseError,
+    FateUnknownError,
+    StaleBrokerEpochError,
+    StartupError,
+    UnavailableError,
+)
+from node.control.broker_heartbeats import Heartbeats, LocalHeartbeat, Report
+from node.metadata.store import MetadataStore
+from node.peers.port import PeerClient
+from node.process.clock import Clock
+from raft_meta.machine.commands import RegisterBroker, ReplicaReport
+from raft_meta.machine.image import Broker, Image
+from storage.replica.data_directory import DataDirectory
+
+logger = logging.getLogger(__name__)
+
+REGISTER_TIMEOUT_MS = 10_000
+RETRY_MS = 100
+TAKEN_ID_SESSIONS = 3
+"""Under one controller, before an id in use is believed to belong to another live node: the session of a dead owner,
+one that begins anew when the controller stalls (``BrokerSessions.rearm``), and one for the stall."""
+TAKEN_ID_SLACK_MS = 5_000
+"""Besides: for the fence to be decided and committed."""
+ANSWER_GAP_MS_MAX = 3_000
+"""Between two answers of the quorum; after a longer one nobody can tell whether there was a controller meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What this broker tells of itself when it registers."""
+
+    api_url: str
+    peer_host: str
+    peer_port: int
+    rack: str | None
+    feature_min: int
+    feature_max: int
+
+
+class TakenId:
+    """How long our id has been refused by the same controller. Pure; times are monotonic ms.
+
+    The state machine refuses an id for as long as its owner is not fenced, so nothing but a clear answer to a node that
+    was given another's id depends on giving up. A node that lost its directory meets its own former self, and must not
+    give up before a controller has fenced that. Every controller gives every broker a whole session first: only time
+    under one of them counts, and none without a quorum.
+    """
+
+    def __init__(self, session_ms: int) -> None:
+        self._patience_ms = TAKEN_ID_SESSIONS * session_ms + TAKEN_ID_SLACK_MS
+        self._controller_epoch = -1
+        self._since_ms = 0
+        self._refused_ms = 0
+
+    def is_certain(self, controller_epoch: int, now_ms: int) -> bool:
+        """Take a refusal; whether a controller that was there all the time has left the owner unfenced for too long."""
+        is_same = controller_epoch == self._controller_epoch
+        if not is_same or now_ms - self._refused_ms > ANSWER_GAP_MS_MAX:
+            self._controller_epoch, self._since_ms = controller_epoch, now_ms
+        self._refused_ms = now_ms
+        return now_ms - self._since_ms > self._patience_ms
+
+
+class Membership:
+    """Registers this broker once, then keeps its session alive."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        identity: Callable[[], Identity],
+        metadata: MetadataStore,
+        peer: PeerClient,
+        directory: DataDirectory,
+        clock: Clock,
+        session_ms: int,
+        heartbeat_ms: int,
+        local_heartbeat: LocalHeartbeat,
+    ) -> None:
+        self.broker_epoch = -1
+        self.is_draining = False
+        self.is_disk_full = False
+        self._broker_id = broker_id
+        self._identity = identity
+        self._metadata = metadata
+        self._directory = directory
+        self._clock = clock
+        self._session_ms = session_ms
+        self._controller: tuple[int, int] | None = None
+        self._is_drained = False
+        self._heartbeats = Heartbeats(
+            broker_id=broker_id,
+            metadata=metadata,
+            peer=peer,
+            clock=clock,
+            session_ms=session_ms,
+            interval_ms=heartbeat_ms,
+            report=self._report,
+            local_heartbeat=local_heartbeat,
+            on_answer=self._on_answer,
+        )
+
+    # -- what others look at ---------------------------------------------------------------------
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether the controller counts on this broker, as far as can be known."""
+        return self._heartbeats.lease_left_ms > 0
+
+    @property
+    def lease_left_ms(self) -> int:
+        """How long the lease still runs without another answer."""
+        return self._heartbeats.lease_left_ms
+
+    def me(self, image: Image) -> Broker | None:
+        """This broker in the image, if it is this life of it."""
+        broker = image.brokers.get(self._broker_id)
+        return broker if broker is not None and broker.broker_epoch == self.broker_epoch else None
+
+    @property
+    def is_unfenced(self) -> bool:
+        """Whether this life of the broker takes part."""
+        broker = self.me(self._metadata.image)
+        return broker is not None and not broker.is_fenced
+
+    # -- registration ----------------------------------------------------------------------------
+
+    async def register(self, reports: Sequence[ReplicaReport], *, was_clean_stop: bool) -> int:
+        """Register until the quorum takes it; returns the broker epoch, which the directory remembers.
+
+        Raises:
+            StartupError: another live broker uses our id.
+        """
+        taken: TakenId | None = None
+        is_waiting = False
+        while True:
+            try:
+                epoch = await self._metadata.propose(
+                    self._registration(reports, was_clean_stop=was_clean_stop),
+                    timeout_ms=REGISTER_TIMEOUT_MS,
+                )
+            except StaleBrokerEpochError:
+                # The wall clock was set back since our last life, which names incarnations by it.
+                self._metadata.outlive_past_incarnations()
+                continue
+            except BrokerIdInUseError as error:
+                if taken is None:
+                    taken = TakenId(self._session_ms)
+                    logger.warning("waiting for the broker id: %s", error)
+                image = self._metadata.image
+                if taken.is_certain(image.controller_epoch, self._clock.now_ms()):
+                    raise StartupError(error.message) from error
+                await self._clock.sleep(RETRY_MS)
+                continue
+            except (UnavailableError, FateUnknownError) as error:
+                if not is_waiting:
+                    logger.warning("waiting for the metadata quorum: %s", error)
+                is_waiting = True
+                await self._clock.sleep(RETRY_MS)
+                continue
+            assert isinstance(epoch, int)
+            self._directory.set_broker_epoch(epoch)
+            self.broker_epoch = epoch
+            logger.info("registered broker_id=%d broker_epoch=%d", self._broker_id, epoch)
+            return epoch
+
+    def _registration(
+        self, reports: Sequence[ReplicaReport], *, was_clean_stop: bool
+    ) -> RegisterBroker:
+        identity = self._identity()
+        return RegisterBroker(
+            broker_id=self._broker_id,
+            directory_id=self._directory.directory_id,
+            last_broker_epoch=self._directory.broker_epoch,
+            incarnation=self._metadata.incarnation,
+            api_url=identity.api_url,
+            peer_host=identity.peer_host,
+            peer_port=identity.peer_port,
+            rack=identity.rack,
+            feature_min=identity.feature_min,
+            feature_max=identity.feature_max,
+            was_clean_stop=was_clean_stop,
+            reports=tuple(reports),
+        )
+
+    # -- heartbeats ------------------------------------------------------------------------------
+
+    def beat_soon(self, image: Image | None = None) -> None:
+        """Do not wait for the next turn: the controller changed, or the image reached a point it waits for."""
+        del image
+        self._heartbeats.soon()
+
+    def on_image(self, image: Image) -> None:
+        """A new controller wants to hear of us at once; so does one that waits for us to catch up."""
+        controller = (image.controller_id or 0, image.controller_epoch)
+        broker = self.me(image)
+        if controller != self._controller or (broker is not None and broker.is_fenced):
+            self._controller = controller
+            self._heartbeats.soon()
+
+    async def run(self) -> None:
+        """Send heartbeats until cancelled."""
+        await self._heartbeats.run()
+
+    def _report(self) -> Report | None:
+        if self.broker_epoch < 0:
+            return None
+        return {
+            "epoch": self.broker_epoch,
+            "index": self._metadata.image.index,
+            "draining": self.is_draining,
+            "full": self.is_disk_full,
+        }
+
+    def _on_answer(self, answer: Report) -> None:
+        self._is_drained = bool(answer["drained"])
+
+    # -- a full disk -----------------------------------------------------------------------------
+
+    def on_disk_full(self) -> None:
+        """Writes are refused here: let others lead, and do not count us as in sync."""
+        if not self.is_disk_full:
+            self.is_disk_full = True
+            logger.warning("disk full: giving up leadership")
+            self.beat_soon()
+
+    def on_disk_room(self) -> None:
+        """There is room again."""
+        if self.is_disk_full:
+            self.is_disk_full = False
+            logger.info("disk has room again")
+            self.beat_soon()
+
+    # -- draining --------------------------------------------------------------------------------
+
+    async def drain(self, *, timeout_ms: int) -> bool:
+        """Ask the controller to take all leadership and ISR membership away; True when it has.
+
+        A broker that has not registered in this life leads nothing and counts nowhere: there is nothing to wait for,
+        and since it says that it is draining, it will not be let in.
+        """
+        self.is_draining = True
+        if self.broker_epoch < 0:
+            return True
+        deadline = self._clock.now_ms() + timeout_ms
+        while not self._is_drained and self._clock.now_ms() < deadline:
+            self.beat_soon()
+            await self._metadata.changed(25)
+        return self._is_drained

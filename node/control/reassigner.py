@@ -1,0 +1,87 @@
+"""The controller's part in moving replicas: starts, hands over, finishes. One turn at a time, driven by ``Controller``.
+
+It keeps nothing that matters: a new controller reads in the image how far every move is, and goes on from there.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from immutables import Map
+
+from milena.model.types import MonotonicMs
+from node.process.clock import Clock
+from raft_meta.machine.commands import LeaderChange, ReassignmentStep, StepReassignments
+from raft_meta.machine.image import Image, Partition, PartitionKey
+from raft_meta.machine.reassignments import plan_steps, running
+
+logger = logging.getLogger(__name__)
+
+STEPS_MAX = 2_000
+"""In one command: well below its bound of 1 MiB."""
+HANDOVER_MS = 500
+"""Between the change of leader and the old leader's leaving: writers who wait at the old one hear there that the new
+one has committed their records, which takes it one fetch. After it is gone they would only hear that nobody knows."""
+REFUSED_PAUSE_MS = 100
+
+
+class Reassigner:
+    """Carries out what ``reassignments.plan_steps`` plans."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        propose: Callable[[StepReassignments], Awaitable[object]],
+        propose_changes: Callable[[Sequence[LeaderChange], str], Awaitable[None]],
+    ) -> None:
+        self._clock = clock
+        self._propose = propose
+        self._propose_changes = propose_changes
+        self._handed_over: dict[PartitionKey, MonotonicMs] = {}
+        """When this controller gave another broker the leadership of what is about to finish."""
+        self._at_rest: Map[PartitionKey, Partition] = Map()
+        """Partitions of which none is on the move."""
+
+    async def turn(self, image: Image) -> None:
+        """Do what is due now."""
+        if image.partitions is self._at_rest:
+            return
+        if not running(image):
+            self._at_rest = image.partitions
+            return
+        plan = plan_steps(image)
+        now_ms = self._clock.now_ms()
+        ready = [step for step in plan.finishes if self._is_over(_key(step), now_ms)]
+        await self._take((*plan.starts, *ready))
+        for step in ready:
+            self._handed_over.pop(_key(step), None)
+        if plan.handovers:
+            await self._propose_changes(plan.handovers, "hand over")
+            for change in plan.handovers:
+                self._handed_over[change.topic_id, change.partition] = now_ms
+
+    def _is_over(self, key: PartitionKey, now_ms: MonotonicMs) -> bool:
+        since_ms = self._handed_over.get(key)
+        return since_ms is None or now_ms - since_ms >= HANDOVER_MS
+
+    async def _take(self, steps: Sequence[ReassignmentStep]) -> None:
+        for first in range(0, len(steps), STEPS_MAX):
+            part = tuple(steps[first : first + STEPS_MAX])
+            codes = await self._propose(StepReassignments(steps=part))
+            assert isinstance(codes, tuple), codes
+            for step, code in zip(part, codes, strict=True):
+                logger.info(
+                    "reassignment %s topic_id=%s partition=%d leader=%s%s",
+                    step.kind,
+                    step.topic_id,
+                    step.partition,
+                    step.leader,
+                    f" refused={code}" if code else "",
+                )
+            if all(codes):
+                # Each command makes a new image, and each image a new turn.
+                await self._clock.sleep(REFUSED_PAUSE_MS)
+
+
+def _key(step: ReassignmentStep) -> PartitionKey:
+    return step.topic_id, step.partition

@@ -1,0 +1,121 @@
+"""Compares this node's image with the controller's at the marks of the log (``raft_meta.machine.marks``).
+
+An image is hashed on a worker thread, one at a time, and never on the data loop nor on the quorum's. Every node hashes
+the image of a mark at most once: the controller for the check that it proposes, the others when that check arrives.
+While a hash is under way one comparison waits; a newer one takes its place, so that a node that applies the checks of a
+day in a second hashes two images and not a thousand.
+
+Checks that a node applies again after a start are not compared: were it the controller that was wrong, those of its
+checks that are in the log would stop every sound node at each start.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from milena.model.errors import CorruptLogError
+from milena.model.types import MonotonicMs
+from node.process.clock import Clock
+from raft_meta.machine.codec import image_hash
+from raft_meta.machine.commands import CheckImage
+from raft_meta.machine.image import Image
+from raft_meta.machine.marks import Comparison, ImageMarks
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hashed:
+    image: Image
+    digest: bytes
+
+
+class ImageChecks:
+    """Owned by the data loop; ``on_check`` may be called on any thread. ``on_failure`` must stop the process."""
+
+    def __init__(
+        self,
+        *,
+        marks: ImageMarks,
+        clock: Clock,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._marks = marks
+        self._clock = clock
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._has_begun = False
+        self._is_hashing = False
+        self._hashed: _Hashed | None = None
+        """The image that was hashed last, while it may be asked for."""
+        self._waiting: Comparison | None = None
+        self.hash_ms = 0
+        """How long the last hash took, waiting for a thread included."""
+
+    def begin(self) -> None:
+        """A command of this life was applied: what comes now is not what an earlier life applied."""
+        self._has_begun = True
+
+    def next_check(self) -> CheckImage | None:
+        """What to propose: the hash at the last mark, or a first mark; None while it is being hashed."""
+        image = self._marks.last
+        if image is None:
+            return CheckImage(index=0, image_hash=b"")
+        if self._hashed is not None and self._hashed.image is image:
+            return CheckImage(index=image.index, image_hash=self._hashed.digest)
+        if not self._is_hashing:
+            self._hash(image)
+        return None
+
+    def on_check(self, comparison: Comparison) -> None:
+        """A check was applied whose mark this node has kept."""
+        try:
+            self._loop.call_soon_threadsafe(self._compare, comparison)
+        except RuntimeError:
+            logger.debug("image check after the loop was closed")
+
+    def _compare(self, comparison: Comparison) -> None:
+        if not self._has_begun:
+            return
+        hashed = self._hashed
+        if hashed is not None and hashed.image is comparison.image:
+            self._hashed = None  # the mark has moved on
+            self._judge(comparison, hashed.digest)
+            return
+        self._waiting = comparison
+        if not self._is_hashing:
+            self._hash(comparison.image)
+
+    def _hash(self, image: Image) -> None:
+        self._is_hashing = True
+        job = self._loop.run_in_executor(None, image_hash, image)
+        job.add_done_callback(functools.partial(self._on_hashed, image, self._clock.now_ms()))
+
+    def _on_hashed(self, image: Image, began_ms: MonotonicMs, job: "asyncio.Future[bytes]") -> None:
+        if job.cancelled():
+            return
+        self._is_hashing = False
+        error = job.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        self.hash_ms = self._clock.now_ms() - began_ms
+        self._hashed = _Hashed(image, job.result())
+        comparison, self._waiting = self._waiting, None
+        if comparison is not None:
+            self._compare(comparison)
+
+    def _judge(self, comparison: Comparison, own: bytes) -> None:
+        try:
+            comparison.judge(own)
+        except CorruptLogError as error:
+            self._fail(error)
+        else:
+            logger.debug("image compared index=%d", comparison.image.index)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._on_failure is None:
+            raise error
+        self._on_failure(error)

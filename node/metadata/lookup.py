@@ -1,0 +1,17 @@
+"""Looking things up in an image, with the error that a client is told where they are not there. Pure."""
+
+from milena.model.errors import PartitionNotFoundError
+from raft_meta.machine.image import Topic
+
+
+def check_partition(topic: Topic, partition: int) -> None:
+    """Refuse a partition that the topic does not have."""
+    if not 0 <= partition < topic.partition_count:
+        raise no_partition(topic, partition)
+
+
+def no_partition(topic: Topic, partition: int) -> PartitionNotFoundError:
+    """What a client is told of it."""
+    return PartitionNotFoundError(
+        f"topic {topic.name} has partitions 0 to {topic.partition_count - 1}, not {partition}"
+    )

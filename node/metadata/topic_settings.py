@@ -1,0 +1,66 @@
+"""Topic configs as the data path wants them: typed, and parsed once per change of a topic."""
+
+from milena.model.types import Codec
+from raft_meta.machine.configs import TopicSettings
+from raft_meta.machine.image import Topic
+from storage.log.partition_log import LogConfig
+from storage.segments.retention import UNLIMITED
+
+_CODECS = {
+    "producer": Codec.NONE,
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+_parsed: dict[str, tuple[Topic, TopicSettings]] = {}
+"""By topic id; a topic object never changes, so identity tells whether an entry is current."""
+
+_PARSED_MAX = 10_000
+
+
+def topic_settings(topic: Topic) -> TopicSettings:
+    """The topic's settings in force."""
+    found = _parsed.get(topic.topic_id)
+    if found is not None and found[0] is topic:
+        return found[1]
+    settings = TopicSettings.of(topic)
+    if len(_parsed) >= _PARSED_MAX:
+        _parsed.clear()
+    _parsed[topic.topic_id] = (topic, settings)
+    return settings
+
+
+def record_codec(settings: TopicSettings) -> Codec:
+    """How a node compresses what it encodes itself: JSON and base64 requests."""
+    return _CODECS[settings.compression_type]
+
+
+def stored_codec(settings: TopicSettings) -> Codec | None:
+    """How the topic wants batches compressed that clients encoded; None: as they are."""
+    return None if settings.compression_type == "producer" else record_codec(settings)
+
+
+def log_config(settings: TopicSettings) -> LogConfig:
+    """What storage needs to know of the topic."""
+    return LogConfig(
+        segment_bytes=settings.segment_bytes,
+        index_interval_bytes=settings.index_interval_bytes,
+        flush_messages=settings.flush_messages,
+        flush_ms=settings.flush_ms,
+        retention_ms=_or_unlimited(settings.retention_ms),
+        retention_bytes=_or_unlimited(settings.retention_bytes),
+        max_message_bytes=settings.max_message_bytes,
+        segment_ms=settings.segment_ms,
+        is_deleting=settings.is_deleting,
+        is_compacted=settings.is_compacted,
+        min_compaction_lag_ms=settings.min_compaction_lag_ms,
+        max_compaction_lag_ms=settings.max_compaction_lag_ms,
+        min_cleanable_dirty_ratio=settings.min_cleanable_dirty_ratio,
+        delete_retention_ms=settings.delete_retention_ms,
+    )
+
+
+def _or_unlimited(limit: int | None) -> int:
+    return UNLIMITED if limit is None else limit

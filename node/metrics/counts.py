@@ -1,0 +1,113 @@
+"""Counts of what happened on a node: plain integers that hot paths add to, on the data loop and without a lock."""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+LATENCY_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000)
+
+
+@dataclass(slots=True)
+class PartitionCounts:
+    """What went through one replica since the node started; its runner adds to it."""
+
+    records_in: int = 0
+    """Appended as leader."""
+    bytes_in: int = 0
+    """Appended as leader, as stored."""
+    bytes_out: int = 0
+    """Read by clients, as stored."""
+    replicated_bytes_in: int = 0
+    """Appended as follower."""
+    replicated_bytes_out: int = 0
+    """Sent to followers."""
+
+
+@dataclass(slots=True)
+class LatencyCounts:
+    """A histogram of milliseconds: one bisect and three additions an observation."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_MS) + 1))
+    sum_ms: float = 0.0
+
+    def observe(self, ms: float) -> None:
+        """Count one duration."""
+        self.buckets[bisect_left(LATENCY_BOUNDS_MS, ms)] += 1
+        self.sum_ms += ms
+
+
+@dataclass(slots=True)
+class CompactionCounts:
+    """What compaction did on this node since it started."""
+
+    runs: int = 0
+    failures: int = 0
+    worked_bytes: int = 0
+    """Read and written."""
+    saved_bytes: int = 0
+    removed_records: int = 0
+    dirty_bytes: int = 0
+    """In closed segments of compacted topics, not compacted when last looked at."""
+    last_run_ms: int = 0
+    """Wall clock at the end of the last one."""
+
+
+@dataclass(slots=True)
+class ScrubCounts:
+    """What the scrub of stored segments did on this node since it started."""
+
+    checked_bytes: int = 0
+    damages: int = 0
+    """Segments in which damage was found."""
+    held: int = 0
+    """Damaged copies that are the last in sync, now."""
+    passes: int = 0
+    last_pass_ms: int = 0
+    """Wall clock at the end of the last one that went through everything."""
+
+
+@dataclass(slots=True)
+class GroupCounts:
+    """What happened to the groups that this node coordinates since it started."""
+
+    heartbeats: int = 0
+    rebalances: int = 0
+    """Times that partitions were shared out anew."""
+    expired_members: int = 0
+    commits: int = 0
+    """Commits of members and tools that were accepted."""
+    committed_offsets: int = 0
+    commit_commands: int = 0
+    """Commands that carried them to the quorum."""
+    expired_offsets: int = 0
+    groups: int = 0
+    """Coordinated here, now; those with members."""
+    members: int = 0
+    """Of these groups, now."""
+
+
+@dataclass(slots=True)
+class NodeCounts:
+    """What happened on this node since it started."""
+
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    leaders_taken: int = 0
+    """Partitions that this node began to lead."""
+    truncations: int = 0
+    """Times that a follower cut its log to the leader's."""
+    syncs: int = 0
+    short_syncs: int = 0
+    """Of them, those of little data, which is what writers mostly wait for."""
+    forwarded_requests: int = 0
+    """Produce requests that another node leads."""
+    produce_refused: int = 0
+    """Appends refused with nothing written."""
+    fate_unknown: int = 0
+    """Appends whose result was not known in time."""
+    commit_ms: LatencyCounts = field(default_factory=LatencyCounts)
+    """From the append to the high watermark, of acks=all."""
+    sync_ms: LatencyCounts = field(default_factory=LatencyCounts)
+    """One sync of a log to the disk."""
+    compaction: CompactionCounts = field(default_factory=CompactionCounts)
+    groups: GroupCounts = field(default_factory=GroupCounts)
+    scrub: ScrubCounts = field(default_factory=ScrubCounts)

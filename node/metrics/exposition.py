@@ -1,0 +1,349 @@
+"""What a node tells Prometheus about itself; requests of the API are counted where they are answered.
+
+Hot paths add to plain integers (``node.metrics.counts``); everything else is looked at when somebody asks. Each node
+has a registry of its own: nothing is global, so that a test may run several nodes in one process.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from milena.model.types import MonotonicMs
+from node.metrics.counts import (
+    LATENCY_BOUNDS_MS,
+    CompactionCounts,
+    GroupCounts,
+    LatencyCounts,
+    NodeCounts,
+    PartitionCounts,
+    ScrubCounts,
+)
+from node.process.clock import Clock
+from raft_meta.consensus.quorum import QuorumStatus, Role
+from raft_meta.machine.configs import min_insync
+from raft_meta.machine.image import Image
+
+RATE_WINDOW_MS = 10_000
+"""Rates are over the last one to two windows, or since the last look when that is longer ago."""
+PARTITION_LABELS = ("topic", "partition")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSample:
+    """One local replica, now."""
+
+    topic: str
+    partition: int
+    is_leader: bool
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    stored_bytes: int
+    counts: PartitionCounts
+
+
+class NodeMetrics:
+    """The registry of one node."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        clock: Clock,
+        counts: NodeCounts,
+        image: Callable[[], Image],
+        quorum: Callable[[], QuorumStatus],
+        replicas: Callable[[], Iterable[ReplicaSample]],
+        is_ready: Callable[[], bool],
+        has_process: bool = True,
+    ) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_ImageCollector(node_id, image, is_ready))
+        self._registry.register(_QuorumCollector(quorum))
+        self._registry.register(_ReplicaCollector(replicas, clock))
+        self._registry.register(_CountsCollector(counts))
+        if has_process:
+            ProcessCollector(registry=self._registry)
+
+    def render(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+def _gauge(name: str, doc: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"milena_{name}", doc, value=value)
+
+
+def _counter(name: str, doc: str, value: float) -> Metric:
+    return CounterMetricFamily(f"milena_{name}", doc, value=value)
+
+
+class _ImageCollector(Collector):
+    """The replicated state as this node knows it."""
+
+    def __init__(
+        self, node_id: int, image: Callable[[], Image], is_ready: Callable[[], bool]
+    ) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._is_ready = is_ready
+
+    def collect(self) -> Iterator[Metric]:
+        image = self._image()
+        led = under_replicated = under_min = leaderless = 0
+        for key, partition in image.partitions.items():
+            leaderless += partition.leader is None
+            if partition.leader != self._node_id:
+                continue
+            led += 1
+            under_replicated += len(partition.isr) < len(partition.replicas)
+            topic = image.topics.get(key[0])
+            under_min += topic is not None and len(partition.isr) < min_insync(topic)
+        brokers = list(image.brokers.values())
+        yield _gauge("ready", "1: rejoined, caught up and not draining.", self._is_ready())
+        yield _gauge(
+            "metadata_index", "Index of the last command in this node's image.", image.index
+        )
+        yield _gauge("topics", "Topics in the cluster.", len(image.topics))
+        yield _gauge("partitions", "Partitions in the cluster.", len(image.partitions))
+        yield _gauge(
+            "partitions_leaderless", "Partitions in the cluster without a leader.", leaderless
+        )
+        yield _gauge("partitions_led", "Partitions that this node leads.", led)
+        yield _gauge(
+            "partitions_under_replicated",
+            "Partitions led here whose in-sync replicas are fewer than their replicas.",
+            under_replicated,
+        )
+        yield _gauge(
+            "partitions_under_min_isr",
+            "Partitions led here with fewer in-sync replicas than min.insync.replicas: acks=all is refused.",
+            under_min,
+        )
+        yield _gauge("brokers", "Registered brokers.", len(brokers))
+        yield _gauge(
+            "brokers_fenced",
+            "Registered brokers that are fenced.",
+            sum(b.is_fenced for b in brokers),
+        )
+        yield _gauge(
+            "controller", "1: this node is the controller.", image.controller_id == self._node_id
+        )
+
+
+class _QuorumCollector(Collector):
+    """The metadata quorum as this node sees it."""
+
+    def __init__(self, quorum: Callable[[], QuorumStatus]) -> None:
+        self._quorum = quorum
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._quorum()
+        role = GaugeMetricFamily(
+            "milena_raft_role", "1 for the role of this node.", labels=["role"]
+        )
+        for name in Role:
+            role.add_metric([name.value], status.role is name)
+        yield role
+        yield _gauge(
+            "raft_has_leader", "1: this node knows a Raft leader.", status.leader_id is not None
+        )
+        yield _gauge("raft_term", "Raft term.", status.term)
+        yield _gauge("raft_commit_index", "Last committed index.", status.commit_index)
+        yield _gauge("raft_applied_index", "Last applied index.", status.applied_index)
+
+
+_REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaSample], float]], ...] = (
+    ("leader", "1: this node leads the partition.", lambda r: r.is_leader),
+    ("log_start_offset", "First readable offset.", lambda r: r.log_start_offset),
+    ("log_end_offset", "Next offset to be written.", lambda r: r.log_end_offset),
+    ("high_watermark", "First offset that is not committed.", lambda r: r.high_watermark),
+    ("stored_bytes", "Bytes of the log on the disk.", lambda r: r.stored_bytes),
+)
+_REPLICA_COUNTERS: tuple[tuple[str, str, Callable[[PartitionCounts], int]], ...] = (
+    ("records_in", "Records appended here as leader", lambda c: c.records_in),
+    ("bytes_in", "Bytes appended here as leader", lambda c: c.bytes_in),
+    ("bytes_out", "Bytes read here by clients", lambda c: c.bytes_out),
+    ("replicated_bytes_in", "Bytes appended here as follower", lambda c: c.replicated_bytes_in),
+    ("replicated_bytes_out", "Bytes sent from here to followers", lambda c: c.replicated_bytes_out),
+)
+
+
+class _ReplicaCollector(Collector):
+    """Local replicas: where they stand, what went through, and how fast."""
+
+    def __init__(self, replicas: Callable[[], Iterable[ReplicaSample]], clock: Clock) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._rates = Rates()
+
+    def collect(self) -> Iterator[Metric]:
+        samples = [((r.topic, str(r.partition)), r) for r in self._replicas()]
+        for name, doc, value_of in _REPLICA_GAUGES:
+            gauge = GaugeMetricFamily(f"milena_partition_{name}", doc, labels=PARTITION_LABELS)
+            for labels, sample in samples:
+                gauge.add_metric(labels, value_of(sample))
+            yield gauge
+        now_ms = self._clock.now_ms()
+        self._rates.keep({labels for labels, _ in samples})
+        for name, doc, count_of in _REPLICA_COUNTERS:
+            total = CounterMetricFamily(
+                f"milena_partition_{name}", f"{doc}.", labels=PARTITION_LABELS
+            )
+            rate = GaugeMetricFamily(
+                f"milena_partition_{name}_per_second", f"{doc}, a second.", labels=PARTITION_LABELS
+            )
+            for labels, sample in samples:
+                count = count_of(sample.counts)
+                total.add_metric(labels, count)
+                rate.add_metric(labels, self._rates.observe(labels, name, count, now_ms))
+            yield total
+            yield rate
+
+
+class Rates:
+    """Rates of counters that are looked at now and then, by whoever asks and however many ask.
+
+    Two readings are kept for each: the older one is at least a window old once two windows have passed.
+    """
+
+    def __init__(self) -> None:
+        self._readings: dict[
+            tuple[str, str], dict[str, tuple[MonotonicMs, int, MonotonicMs, int]]
+        ] = {}
+
+    def keep(self, keys: set[tuple[str, str]]) -> None:
+        """Forget all other keys."""
+        for key in self._readings.keys() - keys:
+            del self._readings[key]
+
+    def observe(self, key: tuple[str, str], name: str, count: int, now_ms: MonotonicMs) -> float:
+        """Take a reading; returns what was added a second since the older one that is kept."""
+        readings = self._readings.setdefault(key, {})
+        old_ms, old, new_ms, new = readings.get(name, (now_ms, count, now_ms, count))
+        if count < new:
+            # A counter that fell belongs to a replica that was opened anew.
+            old_ms, old, new_ms, new = now_ms, count, now_ms, count
+        if now_ms - new_ms >= RATE_WINDOW_MS:
+            old_ms, old, new_ms, new = new_ms, new, now_ms, count
+        readings[name] = (old_ms, old, new_ms, new)
+        return (count - old) * 1000 / (now_ms - old_ms) if now_ms > old_ms else 0.0
+
+
+class _CountsCollector(Collector):
+    """What happened on this node."""
+
+    def __init__(self, counts: NodeCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._counts
+        yield _counter(
+            "isr_shrinks", "Followers that left the in-sync replicas.", counts.isr_shrinks
+        )
+        yield _counter("isr_expands", "Followers that came back in sync.", counts.isr_expands)
+        yield _counter(
+            "leaders_taken", "Partitions that this node began to lead.", counts.leaders_taken
+        )
+        yield _counter("truncations", "Logs cut to the leader's.", counts.truncations)
+        yield _counter("syncs", "Syncs of logs to the disk.", counts.syncs)
+        yield _counter(
+            "forwarded_requests",
+            "Produce requests passed on to a leader.",
+            counts.forwarded_requests,
+        )
+        yield _counter(
+            "produce_refused", "Appends refused with nothing written.", counts.produce_refused
+        )
+        yield _counter(
+            "produce_fate_unknown",
+            "Appends whose result was not known in time.",
+            counts.fate_unknown,
+        )
+        yield _histogram("commit_seconds", "From append to commit, of acks=all.", counts.commit_ms)
+        yield _histogram("sync_seconds", "One sync of a log to the disk.", counts.sync_ms)
+        yield from _compaction(counts.compaction)
+        yield from _groups(counts.groups)
+        yield from _scrub(counts.scrub)
+
+
+def _compaction(counts: CompactionCounts) -> Iterator[Metric]:
+    yield _counter("compaction_runs", "Logs compacted.", counts.runs)
+    yield _counter("compaction_failures", "Compactions that failed.", counts.failures)
+    yield _counter(
+        "compaction_worked_bytes", "Bytes that compaction read and wrote.", counts.worked_bytes
+    )
+    yield _counter("compaction_saved_bytes", "Bytes that compaction removed.", counts.saved_bytes)
+    yield _counter(
+        "compaction_removed_records", "Records that compaction removed.", counts.removed_records
+    )
+    yield _gauge(
+        "compaction_dirty_bytes",
+        "Bytes in closed segments of compacted topics that are not compacted yet.",
+        counts.dirty_bytes,
+    )
+    yield _gauge(
+        "compaction_last_run_timestamp_seconds",
+        "When the last compaction ended; 0: none yet.",
+        counts.last_run_ms / 1000,
+    )
+
+
+def _groups(counts: GroupCounts) -> Iterator[Metric]:
+    yield _gauge(
+        "groups", "Consumer groups with members that this node coordinates.", counts.groups
+    )
+    yield _gauge("group_members", "Members of these groups.", counts.members)
+    yield _counter("group_heartbeats", "Heartbeats of members.", counts.heartbeats)
+    yield _counter(
+        "group_rebalances", "Times that partitions were shared out anew.", counts.rebalances
+    )
+    yield _counter(
+        "group_members_expired",
+        "Members removed because they were silent, or kept what they were to give back.",
+        counts.expired_members,
+    )
+    yield _counter("group_commits", "Commits of offsets that were accepted.", counts.commits)
+    yield _counter("group_committed_offsets", "Offsets in these commits.", counts.committed_offsets)
+    yield _counter(
+        "group_commit_commands",
+        "Commands that carried these commits to the quorum.",
+        counts.commit_commands,
+    )
+    yield _counter(
+        "group_offsets_expired", "Offsets that nobody came back for.", counts.expired_offsets
+    )
+
+
+def _scrub(counts: ScrubCounts) -> Iterator[Metric]:
+    yield _counter(
+        "scrub_bytes", "Bytes of stored segments that were checked.", counts.checked_bytes
+    )
+    yield _counter("scrub_damage", "Segments in which damage was found.", counts.damages)
+    yield _gauge(
+        "scrub_damaged_replicas",
+        "Damaged replicas that are kept because no other one is in sync.",
+        counts.held,
+    )
+    yield _counter("scrub_passes", "Times that every stored segment was checked.", counts.passes)
+    yield _gauge(
+        "scrub_last_pass_timestamp_seconds",
+        "When the last of these ended; 0: none yet.",
+        counts.last_pass_ms / 1000,
+    )
+
+
+def _histogram(name: str, doc: str, latency: LatencyCounts) -> Metric:
+    buckets: list[tuple[str, float]] = []
+    total = 0
+    for bound_ms, count in zip(LATENCY_BOUNDS_MS, latency.buckets, strict=False):
+        total += count
+        buckets.append((str(bound_ms / 1000), total))
+    buckets.append(("+Inf", total + latency.buckets[-1]))
+    return HistogramMetricFamily(
+        f"milena_{name}", doc, buckets=buckets, sum_value=latency.sum_ms / 1000
+    )

@@ -1,0 +1,282 @@
+"""Calls to other nodes: links are dialled when they are needed, shared by callers, and given up when nobody answers.
+
+Runs on the data loop.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+
+from milena.model.pending import Taker
+from node.peers.codec import Buffer, Channel, Fields
+from node.peers.link import (
+    Answer,
+    CallerLink,
+    IdentitySource,
+    PeerLostError,
+    PeerUnreachableError,
+)
+from node.peers.sockets import ProbeResult, connect, probe, tls_seconds, tune
+from raft_meta.consensus import frames
+from raft_meta.consensus.frames import Handshake, HandshakeRole
+
+log = logging.getLogger("milena.peer")
+
+DIAL_MS_MAX = 2_000
+"""From the look-up of the name to the end of the TCP handshake."""
+
+
+class PeerClient:
+    """Calls to other nodes, over one link for each node and channel, dialled when it is first needed.
+
+    ``resolve(node_id)``: host and port, asked at every dial since addresses change; None: not known.
+    ``on_disconnected(node_id, channel)``: a link that was up is gone, though this node did not close it.
+    ``is_anyone``: whoever listens at the address will do, its node id is not known yet.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: IdentitySource,
+        secret: bytes,
+        resolve: Callable[[int], tuple[str, int] | None],
+        on_disconnected: Callable[[int, Channel], None] | None = None,
+        tls: ssl.SSLContext | None = None,
+        is_anyone: bool = False,
+    ) -> None:
+        self._is_anyone = is_anyone
+        self._identity = identity
+        self._secret = secret
+        self._resolve = resolve
+        self._on_disconnected = on_disconnected
+        self._tls = tls
+        self._links: dict[tuple[int, Channel], CallerLink] = {}
+        self._dials: dict[tuple[int, Channel], asyncio.Task[CallerLink]] = {}
+        self._unreachable: dict[tuple[int, Channel], str] = {}
+        """Why the last dial failed, where it did."""
+        self._is_closed = False
+
+    async def call(
+        self,
+        node_id: int,
+        request_type: str,
+        fields: Fields,
+        body: Sequence[Buffer] = (),
+        *,
+        timeout_ms: float,
+        channel: Channel = Channel.RPC,
+    ) -> Answer:
+        """Ask a peer; returns the fields and the body of its answer.
+
+        Raises:
+            PeerUnreachableError: nothing was sent.
+            PeerLostError: sent; what became of it is not known.
+            MilenaError: what the peer's handler raised.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        link = self._links.get((node_id, channel))
+        if link is None or not link.is_open or link.is_full or link.is_doubtful:
+            link = await self._link(node_id, channel, deadline)
+        answer: asyncio.Future[Answer] = loop.create_future()
+        request_id = link.start_call(request_type, fields, body, answer)
+        timer = loop.call_at(deadline, _expire, answer, node_id, request_type, timeout_ms)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+            link.forget(request_id)
+
+    def ask(
+        self,
+        node_id: int,
+        request_type: str,
+        fields: Fields,
+        answer: Taker[Answer],
+        *,
+        channel: Channel,
+    ) -> bool:
+        """Ask a peer in this very turn, without a task or a time limit; False: nothing was sent, ``connect`` first.
+
+        ``answer`` is given what ``call`` would return or raise. A ``Pending`` calls back in the turn in which the
+        answer arrives. Who does not want it any more cancels it, or drops the link.
+
+        Raises:
+            PeerUnreachableError: nothing was sent.
+        """
+        link = self._links.get((node_id, channel))
+        if link is None or not link.is_open or link.is_full or link.is_doubtful:
+            return False
+        link.start_call(request_type, fields, (), answer)
+        return True
+
+    async def connect(
+        self, node_id: int, *, timeout_ms: float, channel: Channel = Channel.RPC
+    ) -> None:
+        """Return once a link is up that takes a request; dial unless there is one.
+
+        Raises:
+            PeerUnreachableError: the reason is in the message.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        await self._link(node_id, channel, deadline)
+
+    def is_connected(self, node_id: int, channel: Channel = Channel.RPC) -> bool:
+        """A link is up, as far as this node knows."""
+        link = self._links.get((node_id, channel))
+        return link is not None and link.is_open
+
+    def is_silent(self, node_id: int, channel: Channel = Channel.RPC) -> bool:
+        """A link is up, and nothing was heard on it for so long that nobody should wait on the peer."""
+        link = self._links.get((node_id, channel))
+        return link is not None and link.is_silent
+
+    def disconnect(self, node_id: int, channel: Channel | None = None) -> None:
+        """Drop one link to a node, or all (None), without a report; waiting calls fail as lost.
+
+        The next call dials again.
+        """
+        for name in Channel if channel is None else (channel,):
+            link = self._links.pop((node_id, name), None)
+            if link is not None:
+                link.close()
+
+    async def probe(self, node_id: int, *, timeout_ms: float) -> ProbeResult:
+        """Whether the peer's process still listens, by a bare connect; no link is made or touched."""
+        address = self._resolve(node_id)
+        if address is None:
+            return ProbeResult.UNREACHABLE
+        return await probe(address, timeout_ms=timeout_ms)
+
+    async def close(self) -> None:
+        """Drop every link; calls fail from now on."""
+        self._is_closed = True
+        dials = list(self._dials.values())
+        for dial in dials:
+            dial.cancel()
+        await asyncio.gather(*dials, return_exceptions=True)
+        links = list(self._links.values())
+        self._links.clear()
+        for link in links:
+            link.close()
+        for link in links:
+            await link.closed
+
+    async def _link(self, node_id: int, channel: Channel, deadline: float) -> CallerLink:
+        """An open link with room for a frame, whose peer was heard lately or counts as silent."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    link = self._links.get((node_id, channel))
+                    if link is None or not link.is_open:
+                        link = await asyncio.shield(self._dial(node_id, channel))
+                    if link.is_full:
+                        await link.wait_for_room()
+                    elif link.is_doubtful:
+                        await link.wait_for_sign()
+                    else:
+                        return link
+        except TimeoutError:
+            raise PeerUnreachableError(
+                f"no connection to node {node_id} in time; nothing was sent"
+            ) from None
+
+    def _dial(self, node_id: int, channel: Channel) -> "asyncio.Task[CallerLink]":
+        """The dial under way, or a new one: callers share it."""
+        key = (node_id, channel)
+        dial = self._dials.get(key)
+        if dial is None:
+            dial = asyncio.get_running_loop().create_task(
+                self._open(node_id, channel), name=f"peer-dial-{node_id}-{channel}"
+            )
+            self._dials[key] = dial
+            dial.add_done_callback(lambda done: self._on_dialled(key, done))
+        return dial
+
+    def _on_dialled(self, key: tuple[int, Channel], dial: "asyncio.Task[CallerLink]") -> None:
+        del self._dials[key]
+        # Reading the exception keeps asyncio from reporting it when every caller has given up.
+        if not dial.cancelled() and dial.exception() is None and dial.result().is_open:
+            self._links[key] = dial.result()
+
+    async def _open(self, node_id: int, channel: Channel) -> CallerLink:
+        """Connect and shake hands.
+
+        Raises:
+            PeerUnreachableError: with the reason.
+        """
+        address = None if self._is_closed else self._resolve(node_id)
+        if address is None:
+            why = "this node is stopping" if self._is_closed else "its address is not known"
+            raise PeerUnreachableError(f"node {node_id} cannot be reached: {why}")
+        handshake = Handshake(
+            HandshakeRole.DIALER,
+            self._identity(),
+            self._secret,
+            channel=frames.Channel.DATA,
+            expected_node_id=None if self._is_anyone else node_id,
+        )
+        loop = asyncio.get_running_loop()
+        link = CallerLink(loop, handshake, channel, self._on_lost)
+        try:
+            await self._connect(link, *address)
+            await link.ready
+        except (OSError, UnicodeError) as error:
+            link.abort(f"{address[0]}:{address[1]}: {str(error) or type(error).__name__}")
+        except asyncio.CancelledError:
+            link.close()
+            raise
+        if not link.is_open:
+            self._log_unreachable(node_id, channel, link.failure)
+            raise PeerUnreachableError(f"node {node_id} cannot be reached: {link.failure}")
+        log.info("peer reached node_id=%d channel=%s", node_id, channel)
+        self._unreachable.pop((node_id, channel), None)
+        return link
+
+    def _log_unreachable(self, node_id: int, channel: Channel, reason: str) -> None:
+        """Once for each reason in a row: callers try again several times a second."""
+        key = (node_id, channel)
+        is_known = self._unreachable.get(key) == reason
+        self._unreachable[key] = reason
+        level = logging.DEBUG if is_known else logging.WARNING
+        log.log(level, "peer unreachable node_id=%d channel=%s reason=%s", *key, reason)
+
+    async def _connect(self, link: CallerLink, host: str, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        connection = await connect(host, port, DIAL_MS_MAX)
+        try:
+            tune(connection)
+            await loop.sock_sendall(connection, frames.encode_preface(frames.Channel.DATA))
+            await loop.create_connection(
+                lambda: link,
+                sock=connection,
+                ssl=self._tls,
+                server_hostname=host if self._tls is not None else None,
+                ssl_handshake_timeout=tls_seconds(self._tls),
+            )
+        except BaseException:
+            connection.close()
+            raise
+
+    def _on_lost(self, link: CallerLink) -> None:
+        key = (link.peer_id, link.channel)
+        if self._links.get(key) is link:
+            del self._links[key]
+        log.info("peer lost node_id=%d channel=%s reason=%s", *key, link.failure)
+        if self._on_disconnected is not None:
+            self._on_disconnected(*key)
+
+
+def _expire(
+    answer: "asyncio.Future[Answer]",
+    node_id: int,
+    request_type: str,
+    timeout_ms: float,
+) -> None:
+    if not answer.done():
+        answer.set_exception(
+            PeerLostError(
+                f"node {node_id} did not answer {request_type!r} within {timeout_ms:.0f} ms"
+            )
+        )

@@ -1,0 +1,264 @@
+"""The peer port: it accepts connections, and passes each on by its preface, to the quorum or to this node's handlers.
+
+Whoever has not proved who it is has little time, and there is little room for such. Runs on the data loop.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+
+from milena.model.errors import StartupError
+from node.peers.codec import Channel
+from node.peers.link import Handler, IdentitySource, ServerLink, ServerLinkOwner
+from node.peers.sockets import BACKLOG, bind, read_preface, tls_seconds, tune
+from raft_meta.consensus import frames
+from raft_meta.consensus.frames import Handshake, HandshakeRole, PeerProtocolError
+
+log = logging.getLogger("milena.peer")
+
+PREFACE_MS_MAX = 3_000
+STRANGERS_MAX = 256
+"""Connections that have not yet proved who they are; more are closed at once."""
+ACCEPT_RETRY_MS = 100
+"""Wait after a failed accept (no descriptor left), so that the loop does not spin."""
+HANG_UP_MS_MAX = 1_000
+"""How long queued answers may take to leave when the node stops."""
+REASONS_KEPT_MAX = 64
+
+
+class PeerServer(ServerLinkOwner):
+    """The handlers of this node, and the links on which peers call them.
+
+    ``on_disconnected(node_id, channel)``: a peer's last link of this channel is gone.
+    ``on_failure(error)``: a handler raised something else than a ``MilenaError``: a broken invariant.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_disconnected: Callable[[int, Channel], None] | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self.handlers: dict[str, Handler] = {}
+        self._on_disconnected = on_disconnected
+        self._on_failure = on_failure
+        self._links: dict[ServerLink, None] = {}
+        """In the order in which they came, so that a simulated run repeats."""
+        self._current: dict[tuple[int, Channel], ServerLink] = {}
+        self._idle: asyncio.Future[None] | None = None
+        self._refusals: set[str] = set()
+
+    def register(self, request_type: str, handler: Handler) -> None:
+        """Serve a type of request; each has one handler."""
+        assert request_type not in self.handlers, f"two handlers for {request_type}"
+        self.handlers[request_type] = handler
+
+    def connected(self, channel: Channel) -> frozenset[int]:
+        """The peers that have a link of this channel to this node."""
+        return frozenset(node_id for node_id, name in self._current if name is channel)
+
+    def strangers(self) -> int:
+        """Links whose peer has not proved who it is."""
+        return sum(link.channel is None for link in self._links)
+
+    def add(self, link: ServerLink) -> None:
+        """A link that is about to shake hands."""
+        self._links[link] = None
+
+    def discard(self, link: ServerLink) -> None:
+        """A link that is gone, or never came up."""
+        self._links.pop(link, None)
+        if not self._links and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def link_opened(self, link: ServerLink) -> None:
+        """The newest link of a peer and channel replaces the one before: the peer has given that up."""
+        assert link.channel is not None, "opened without a channel"
+        key = (link.peer_id, link.channel)
+        before = self._current.get(key)
+        self._current[key] = link
+        if before is not None:
+            before.abort("the peer opened another connection")
+        log.info("peer connected node_id=%d channel=%s", link.peer_id, link.channel)
+
+    def link_lost(self, link: ServerLink) -> None:
+        """Tell only about the last link of a peer and channel."""
+        self.discard(link)
+        if link.channel is None:
+            self.refused(link.failure)
+            return
+        key = (link.peer_id, link.channel)
+        if self._current.get(key) is link:
+            del self._current[key]
+            log.info("peer disconnected node_id=%d channel=%s reason=%s", *key, link.failure)
+            if self._on_disconnected is not None:
+                self._on_disconnected(*key)
+
+    def refused(self, reason: str) -> None:
+        """Name a connection that was turned away; the same reason once, for its peer will try again and again."""
+        is_known = reason in self._refusals
+        if len(self._refusals) < REASONS_KEPT_MAX:
+            self._refusals.add(reason)
+        log.log(logging.DEBUG if is_known else logging.WARNING, "peer refused reason=%s", reason)
+
+    def handler_failed(self, error: BaseException) -> None:
+        """Log what a handler must not raise, and tell the node."""
+        log.error("a peer's request failed inside", exc_info=error)
+        if self._on_failure is not None:
+            self._on_failure(error)
+
+    async def close(self) -> None:
+        """Send the answers that are queued, then drop every link; handlers that still run are cancelled."""
+        self._on_disconnected = None
+        if not self._links:
+            return
+        loop = asyncio.get_running_loop()
+        self._idle = loop.create_future()
+        for link in list(self._links):
+            link.hang_up("this node is stopping")
+        deadline = loop.call_later(HANG_UP_MS_MAX / 1000, self._abort)
+        await self._idle
+        deadline.cancel()
+
+    def _abort(self) -> None:
+        for link in list(self._links):
+            link.abort("this node is stopping")
+
+
+class PeerListener:
+    """The peer port. ``on_raft_socket`` takes accepted sockets of which only the preface has been read."""
+
+    def __init__(
+        self,
+        *,
+        server: PeerServer,
+        identity: IdentitySource,
+        secret: bytes,
+        on_raft_socket: Callable[[socket.socket], None],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._server = server
+        self._identity = identity
+        self._secret = secret
+        self._on_raft_socket = on_raft_socket
+        self._tls = tls
+        self._socket: socket.socket | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._strangers: set[asyncio.Task[bool]] = set()
+
+    @property
+    def port(self) -> int:
+        """The port that is bound, also when any was asked for."""
+        assert self._socket is not None, "the port of a listener that is not started"
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    async def start(self, host: str, port: int) -> None:
+        """Bind and accept.
+
+        Raises:
+            StartupError: the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            self._socket = bind(*found[0])
+        except OSError as error:
+            raise StartupError(f"cannot listen on peer address {host}:{port}: {error}") from error
+        loop.add_reader(self._socket, self._on_readable)
+
+    async def stop(self) -> None:
+        """Close the port and every data link."""
+        if self._retry is not None:
+            self._retry.cancel()
+        listening, self._socket = self._socket, None
+        if listening is not None:
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
+        strangers = list(self._strangers)
+        for task in strangers:
+            task.cancel()
+        await asyncio.gather(*strangers, return_exceptions=True)
+        await self._server.close()
+
+    def _on_readable(self) -> None:
+        """Accept what waits. Done here rather than in a task, which might be cancelled with a socket in its hands."""
+        assert self._socket is not None, "a listener that is not started"
+        for _ in range(BACKLOG):
+            try:
+                connection, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.error("cannot accept a peer reason=%s", error)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._socket)
+                self._retry = loop.call_later(
+                    ACCEPT_RETRY_MS / 1000, loop.add_reader, self._socket, self._on_readable
+                )
+                return
+            self._on_accepted(connection)
+
+    def _on_accepted(self, connection: socket.socket) -> None:
+        if len(self._strangers) + self._server.strangers() >= STRANGERS_MAX:
+            self._server.refused("too many connections that prove nothing")
+            connection.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._admit(connection), name="peer-admit")
+        self._strangers.add(task)
+
+        def on_done(done: "asyncio.Task[bool]") -> None:
+            self._strangers.discard(done)
+            error = None if done.cancelled() else done.exception()
+            if error is not None:
+                log.error("a peer could not be passed on", exc_info=error)
+            if done.cancelled() or error is not None or not done.result():
+                connection.close()
+
+        task.add_done_callback(on_done)
+
+    async def _admit(self, connection: socket.socket) -> bool:
+        """Read the preface and pass the connection on; False: it is to be closed."""
+        try:
+            connection.setblocking(False)
+            tune(connection)
+            async with asyncio.timeout(PREFACE_MS_MAX / 1000):
+                preface = await read_preface(connection)
+            if preface is None:
+                return False
+            if frames.decode_preface(preface) is frames.Channel.RAFT:
+                self._on_raft_socket(connection)
+            else:
+                await self._serve(connection)
+        except TimeoutError:
+            self._server.refused("nothing was sent")
+        except (PeerProtocolError, OSError) as error:
+            self._server.refused(str(error))
+        else:
+            return True
+        return False
+
+    async def _serve(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        handshake = Handshake(
+            HandshakeRole.ACCEPTOR,
+            self._identity(),
+            self._secret,
+            channel=frames.Channel.DATA,
+        )
+        link = ServerLink(loop, handshake, self._server.handlers, self._server)
+        self._server.add(link)
+        try:
+            await loop.connect_accepted_socket(
+                lambda: link,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=tls_seconds(self._tls),
+            )
+        except BaseException:
+            self._server.discard(link)
+            raise

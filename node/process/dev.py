@@ -1,0 +1,244 @@
+"""A local cluster in the foreground: a process for each node, their output with a prefix, one Ctrl-C for all.
+
+The parent keeps nothing but the processes: a node may be killed and the others go on, which is what a local cluster is
+for. Children die with the parent, however it ends.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import secrets
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from milena.model.errors import StartupError
+from node.config.options import flag_of
+
+EXIT_ALL_ENDED = 1
+EXIT_REFUSED = 78
+DRAIN_MS = 2_000
+"""Nodes that all stop at once have nobody to hand leadership to; there is no use in waiting long."""
+GRACE_MS = 10_000
+"""From SIGTERM to SIGKILL: the drain, then syncs and checkpoints."""
+PORTS_APART = 5
+"""Base ports closer than the most nodes would make API and peer ports collide."""
+PIECE_BYTES = 64 << 10
+_PR_SET_PDEATHSIG = 1
+# Loaded here: between fork and exec there must be no import.
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlan:
+    """One process to run."""
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    url: str
+
+
+def plan_nodes(
+    *,
+    count: int,
+    data_dir: Path,
+    base_port: int,
+    base_peer_port: int,
+    options: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> tuple[NodePlan, ...]:
+    """The processes of a local cluster; makes the data directory and the secret that its nodes share.
+
+    ``options``: further settings by name, the same for every node. ``environment``: what the processes inherit, but for
+    settings of a node.
+
+    Raises:
+        StartupError: ports that collide, or a directory that cannot be written.
+    """
+    if abs(base_port - base_peer_port) < PORTS_APART:
+        raise StartupError(
+            f"base ports {base_port} and {base_peer_port} are closer than {PORTS_APART}: "
+            "the nodes' ports would collide"
+        )
+    secret_file = data_dir.absolute() / "cluster-secret"
+    _write_secret(secret_file)
+    peers = ",".join(f"{i}=127.0.0.1:{base_peer_port + i - 1}" for i in range(1, count + 1))
+    inherited = {k: v for k, v in environment.items() if not k.startswith("MILENA_")}
+    plans = []
+    for node_id in range(1, count + 1):
+        settings = {
+            "node_id": str(node_id),
+            "data_dir": str(data_dir.absolute() / f"node-{node_id}"),
+            "listen": f"127.0.0.1:{base_port + node_id - 1}",
+            "peer_listen": f"127.0.0.1:{base_peer_port + node_id - 1}",
+            "peers": peers,
+            "cluster_secret_file": str(secret_file),
+            "drain_timeout_ms": str(DRAIN_MS),
+        }
+        plans.append(
+            NodePlan(
+                name=f"node-{node_id}",
+                # -P: a folder "node" in the user's directory must not be taken for this package.
+                arguments=(
+                    *(sys.executable, "-P", "-m", "node", "start"),
+                    *_flags({**settings, **options}),
+                ),
+                environment={**inherited, "PYTHONUNBUFFERED": "1"},
+                url=f"http://127.0.0.1:{base_port + node_id - 1}",
+            )
+        )
+    return tuple(plans)
+
+
+def _flags(settings: Mapping[str, str]) -> list[str]:
+    flags: list[str] = []
+    for name, value in settings.items():
+        flag = flag_of(name)
+        if value in {"true", "false"}:
+            flags.append(flag if value == "true" else f"--no-{flag.removeprefix('--')}")
+        else:
+            flags += [flag, value]
+    return flags
+
+
+def _write_secret(path: Path) -> None:
+    """Make the secret once; only its owner may read it."""
+    if path.is_file():
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise StartupError(f"cannot write the cluster secret {path}: {error}") from error
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(secrets.token_urlsafe(32) + "\n")
+
+
+async def run_nodes(plans: Sequence[NodePlan], *, write: Callable[[str], object]) -> int:
+    """Run the processes until SIGINT or SIGTERM, or until all have ended; returns the exit code.
+
+    A node that refuses to start stops them all: its settings are wrong, and so are the others'.
+    """
+    cluster = _Cluster(write)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, cluster.stop, 0)
+    try:
+        return await cluster.run(plans)
+    finally:
+        cluster.kill()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+class _Cluster:
+    """The running processes."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._exit_code = EXIT_ALL_ENDED
+        self._is_stopping = False
+        self._grace: asyncio.TimerHandle | None = None
+
+    async def run(self, plans: Sequence[NodePlan]) -> int:
+        """Start everything and wait for its end."""
+        width = max(len(plan.name) for plan in plans)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for plan in plans:
+                    process = await self._spawn(plan)
+                    group.create_task(self._follow(plan, process, f"{plan.name:<{width}} | "))
+        finally:
+            if self._grace is not None:
+                self._grace.cancel()
+        return self._exit_code
+
+    def stop(self, exit_code: int) -> None:
+        """Ask every process to end, once; the first reason decides the exit code."""
+        if self._is_stopping:
+            return
+        self._is_stopping, self._exit_code = True, exit_code
+        self._write("stopping\n")
+        self._signal(signal.SIGTERM)
+        self._grace = asyncio.get_running_loop().call_later(GRACE_MS / 1000, self.kill)
+
+    def kill(self) -> None:
+        """End what still runs."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._running.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    async def _spawn(self, plan: NodePlan) -> asyncio.subprocess.Process:
+        parent = os.getpid()
+        process = await asyncio.create_subprocess_exec(
+            *plan.arguments,
+            env=plan.environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            # A Ctrl-C must reach the parent alone: a second signal ends a node without ceremony.
+            start_new_session=True,
+            preexec_fn=lambda: _die_with(parent),
+        )
+        self._running[plan.name] = process
+        if self._is_stopping:
+            process.terminate()
+        self._write(f"{plan.name} pid={process.pid} url={plan.url}\n")
+        return process
+
+    async def _follow(
+        self, plan: NodePlan, process: asyncio.subprocess.Process, prefix: str
+    ) -> None:
+        assert process.stdout is not None, "stdout is a pipe"
+        await _copy_lines(process.stdout, prefix, self._write)
+        code = await process.wait()
+        del self._running[plan.name]
+        if self._is_stopping:
+            return
+        self._write(
+            f"{plan.name} ended {_how(code)}; start it again with: {shlex.join(plan.arguments)}\n"
+        )
+        if code == EXIT_REFUSED:
+            self.stop(EXIT_REFUSED)
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"with exit code {code}"
+    return f"by {signal.Signals(-code).name}"
+
+
+async def _copy_lines(
+    stream: asyncio.StreamReader, prefix: str, write: Callable[[str], object]
+) -> None:
+    """Copy whole lines, each with a prefix; a line longer than a piece is broken."""
+    rest = b""
+    while piece := await stream.read(PIECE_BYTES):
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) >= PIECE_BYTES:
+            lines, rest = [*lines, rest], b""
+        if lines:
+            write("".join(f"{prefix}{_text(line)}\n" for line in lines))
+    if rest:
+        write(f"{prefix}{_text(rest)}\n")
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "backslashreplace")
+
+
+def _die_with(parent: int) -> None:
+    """Between fork and exec: be ended when the parent ends, and at once if it already has."""
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+        if os.getppid() != parent:
+            os._exit(EXIT_ALL_ENDED)

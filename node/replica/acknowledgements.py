@@ -1,0 +1,223 @@
+"""Who waits for offsets of one partition to be stored or committed: writers for their answers, and readers for records.
+
+A writer waits in a task (``acknowledged``) or is called back (``call_back``), which takes no task and no turn of the
+loop. What was appended is never answered as refused: whoever gives up waiting, or is made to, hears that nobody knows.
+
+The partition's runner says where the ends are; this module knows nothing of roles, replicas and disks.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from milena.model.errors import FateUnknownError, MilenaError
+from milena.model.pending import Taker
+from milena.model.requests import Acks, BatchReceipt
+from node.metrics.counts import NodeCounts
+from node.process.clock import Clock
+from node.replica.waiters import OffsetWaiters
+
+
+class _Acknowledgement:
+    """One who waits for an appended batch to be stored or committed, and is called back (``Taker``)."""
+
+    __slots__ = ("_acks", "_began_ms", "_is_done", "_on_done", "_owner", "_receipt", "_timeout_ms")
+
+    def __init__(
+        self,
+        owner: "Acknowledgements",
+        receipt: BatchReceipt,
+        acks: Acks,
+        timeout_ms: int,
+        on_done: Callable[[BatchReceipt | MilenaError], None],
+    ) -> None:
+        self._owner = owner
+        self._receipt = receipt
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._on_done = on_done
+        self._began_ms = owner.clock.now_ms()
+        self._is_done = False
+
+    @property
+    def deadline_ms(self) -> int:
+        """How long it waits, by the owner's clock."""
+        return self._began_ms + self._timeout_ms
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, _: None) -> None:
+        self._owner.on_acknowledged(self._acks, self._began_ms)
+        self._finish(self._receipt)
+
+    def set_exception(self, error: BaseException) -> None:
+        assert isinstance(error, MilenaError), error
+        self._finish(error)
+
+    def expire(self) -> None:
+        """Its time is up."""
+        self._is_done = True
+        self._finish(self._owner.on_overdue(self._receipt, self._timeout_ms))
+
+    def _finish(self, outcome: BatchReceipt | MilenaError) -> None:
+        self._is_done = True
+        self._owner.forget(self)
+        self._on_done(outcome)
+
+
+class Acknowledgements:
+    """Everybody who waits for the offsets of one partition.
+
+    Invariants:
+        Nobody waits for what is stored or committed by what was told last. Owned by the data loop.
+    """
+
+    def __init__(self, name: str, *, clock: Clock, counts: NodeCounts) -> None:
+        """``name``: the partition's, for messages."""
+        self.clock = clock
+        self._name = name
+        self._counts = counts
+        self._committed = OffsetWaiters()
+        self._stored = OffsetWaiters()
+        self._called_back: dict[_Acknowledgement, None] = {}
+        """Those that have no task, and so no deadline of their own, in the order in which they came."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        """When it rings."""
+
+    def __len__(self) -> int:
+        return len(self._committed) + len(self._stored)
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    async def acknowledged(
+        self, receipt: BatchReceipt, acks: Acks, *, reached: int, timeout_ms: int
+    ) -> None:
+        """Wait until an appended batch is where its writer wants it; ``reached``: up to which offset that is so now.
+
+        Raises:
+            FateUnknownError: it was not seen there within ``timeout_ms``.
+        """
+        end = _end(receipt)
+        began_ms = self.clock.now_ms()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                if reached < end:
+                    await self._waiters(acks).wait_for(end)
+                self.on_acknowledged(acks, began_ms)
+        except TimeoutError as error:
+            raise self.on_overdue(receipt, timeout_ms) from error
+        except asyncio.CancelledError:
+            self._prune()
+            raise
+
+    def call_back(
+        self,
+        receipt: BatchReceipt,
+        acks: Acks,
+        *,
+        reached: int,
+        timeout_ms: int,
+        on_done: Callable[[BatchReceipt | MilenaError], None],
+    ) -> None:
+        """As ``acknowledged`` without a task: calls back with the receipt or that error.
+
+        It may do so before this returns.
+        """
+        acknowledgement = _Acknowledgement(self, receipt, acks, timeout_ms, on_done)
+        end = _end(receipt)
+        if reached >= end:
+            acknowledgement.set_result(None)
+            return
+        self._called_back[acknowledgement] = None
+        if self._timer is None or acknowledgement.deadline_ms < self._timer_ms:
+            self._ring_at(acknowledgement.deadline_ms)
+        self._waiters(acks).add(end, acknowledgement)
+
+    def forget(self, acknowledgement: _Acknowledgement) -> None:
+        """It has its answer. The timer stays, since mostly another one is here when it rings."""
+        self._called_back.pop(acknowledgement, None)
+
+    def _ring_at(self, deadline_ms: int) -> None:
+        """One timer for all of them: a timer each would cost as much as the rest of the waiting."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        left_ms = deadline_ms - self.clock.now_ms()
+        self._timer = asyncio.get_running_loop().call_later(max(left_ms, 0) / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now_ms = self.clock.now_ms()
+        for acknowledgement in [a for a in self._called_back if a.deadline_ms <= now_ms]:
+            acknowledgement.expire()
+        if self._called_back and self._timer is None:
+            self._ring_at(min(a.deadline_ms for a in self._called_back))
+
+    def close(self) -> None:
+        """Nobody will wait here any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def committed(self, end: int, timeout_ms: int) -> None:
+        """Wait until everything below ``end`` is committed, or the time is up, or nobody can tell any more."""
+        waiter = self._committed.wait_for(end)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
+        except (TimeoutError, FateUnknownError):
+            self._prune()
+        except asyncio.CancelledError:
+            self._prune()
+            raise
+
+    def call_when_stored(self, end: int, taker: Taker[None]) -> None:
+        """Complete ``taker`` once everything below ``end`` is stored here, or fail it when that was cut off."""
+        self._stored.add(end, taker)
+
+    def on_acknowledged(self, acks: Acks, began_ms: int) -> None:
+        """A batch is where its writer wants it."""
+        if acks is Acks.ALL:
+            self._counts.commit_ms.observe(self.clock.now_ms() - began_ms)
+
+    def on_overdue(self, receipt: BatchReceipt, timeout_ms: int) -> FateUnknownError:
+        """It is not, and its time is up."""
+        self._prune()
+        self._counts.fate_unknown += 1
+        return FateUnknownError(
+            f"{self._name} offset {receipt.base_offset} was appended but not acknowledged by every "
+            f"in-sync replica within {timeout_ms} ms; it may still be"
+        )
+
+    def _waiters(self, acks: Acks) -> OffsetWaiters:
+        return self._committed if acks is Acks.ALL else self._stored
+
+    def _prune(self) -> None:
+        """Somebody gave up waiting: on a partition that commits nothing, nobody else would clear it away."""
+        self._committed.prune()
+        self._stored.prune()
+
+    # -- news ------------------------------------------------------------------------------------
+
+    def on_committed(self, high_watermark: int) -> None:
+        """Everything below is committed."""
+        self._committed.advance(high_watermark)
+
+    def on_stored(self, stored_end: int) -> None:
+        """Everything below is stored here."""
+        self._stored.advance(stored_end)
+
+    def fail_above(self, offset: int, error: FateUnknownError) -> None:
+        """Nobody will see here what becomes of records at ``offset`` and above; -1: of any."""
+        self._committed.fail_above(offset, error)
+        self._stored.fail_above(offset, error)
+
+    def fail_uncommitted(self, high_watermark: int, error: FateUnknownError) -> None:
+        """Likewise of who waits for a commit; what is stored is stored."""
+        self._committed.fail_above(high_watermark, error)
+
+
+def _end(receipt: BatchReceipt) -> int:
+    assert receipt.last_offset is not None, "a writer of acks=0 waits for nothing"
+    return receipt.last_offset + 1

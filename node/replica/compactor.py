@@ -1,0 +1,215 @@
+"""Closes segments by age and compacts logs in the background: one log at a time, in slices, below a rate.
+
+Every replica is compacted on its own, by the node that holds it, leader or not: replicas of a compacted topic may
+differ in bytes, but once they were compacted as far, not in records. A slice is some milliseconds of a worker thread;
+the data loop only takes over what a slice has finished. Replicas that are not sound are left alone.
+
+A tombstone may go only when every replica has it: one that slept longer than ``delete.retention.ms`` would keep the
+deleted record for ever, and serve it should it come to lead. ``EveryReplicaHas`` knows up to where that is certain.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from milena.model.errors import CorruptLogError, DiskFullError, MilenaError
+from milena.model.types import MonotonicMs
+from node.metrics.counts import CompactionCounts
+from node.process.clock import Clock
+from node.replica.runner import PartitionRunner
+from raft_meta.machine.image import Partition
+from storage.compaction.policy import CompactionNeed
+from storage.compaction.run import CompactionRun
+
+logger = logging.getLogger(__name__)
+
+FAILED_PAUSE_MS = 10 * 60_000
+"""How long a log is left alone after a run of it failed: a full disk or a damaged batch will be there for a while."""
+
+REST_SHARE = 9
+"""A slice is followed by a rest of so many times its length: it holds the interpreter, so that requests wait for it.
+One in ten meets a slice, then, and waits two or three milliseconds."""
+
+DEBT_MS_MAX = 1_000
+"""A slice that took longer than its share lets the next ones wait, but not for more than this."""
+
+
+class EveryReplicaHas:
+    """Up to where all replicas of a partition are known to have everything.
+
+    The image says who is in sync, and a member of the ISR has all that lies below the high watermark. But the image
+    may be late: so a high watermark counts only once the replicas are seen to be in sync still, ``settle_ms`` later and
+    by a node that the controller hears of, without any change in between.
+    """
+
+    def __init__(self, settle_ms: float) -> None:
+        self._settle_ms = settle_ms
+        self._partition_epoch: int | None = None
+        self._seen_ms = MonotonicMs(0)
+        self._candidate = 0
+        self._offset = 0
+
+    def look(
+        self, state: Partition | None, high_watermark: int, now_ms: MonotonicMs, *, has_lease: bool
+    ) -> int:
+        """Take in the present state; returns the offset below which every replica has everything."""
+        if state is None or not has_lease or not _is_complete(state):
+            self._partition_epoch = None
+            return 0
+        if state.partition_epoch != self._partition_epoch:
+            self._partition_epoch = state.partition_epoch
+            self._seen_ms, self._candidate, self._offset = now_ms, high_watermark, 0
+        elif now_ms - self._seen_ms >= self._settle_ms:
+            self._offset = self._candidate
+            self._seen_ms, self._candidate = now_ms, high_watermark
+        return self._offset
+
+
+def _is_complete(state: Partition) -> bool:
+    return (
+        state.leader is not None
+        and set(state.isr) == set(state.replicas)
+        and state.moving is None
+        and not state.suspects
+        and not state.damaged
+    )
+
+
+class Throttle:
+    """Spreads work over time: bytes that were worked on turn into a pause."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_ms = 0.0
+
+    def pause_ms(self, worked_bytes: int, now_ms: float) -> float:
+        """How long to wait after so much work."""
+        self._free_ms = max(self._free_ms, now_ms - DEBT_MS_MAX)
+        self._free_ms += worked_bytes * 1000 / self._bytes_per_s
+        return max(0.0, self._free_ms - now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactorSettings:
+    """How often to look, how much to do a second, and how long a sight of the replicas must last to count."""
+
+    check_ms: int
+    bytes_per_s: int
+    settle_ms: int
+
+
+class Compactor:
+    """The background work of one node; runs on the data loop."""
+
+    def __init__(
+        self,
+        *,
+        runners: Callable[[], Iterable[PartitionRunner]],
+        clock: Clock,
+        settings: CompactorSettings,
+        counts: CompactionCounts,
+        has_lease: Callable[[], bool],
+    ) -> None:
+        self._runners = runners
+        self._clock = clock
+        self._settings = settings
+        self._counts = counts
+        self._has_lease = has_lease
+        self._throttle = Throttle(settings.bytes_per_s)
+        self._replicated: dict[PartitionRunner, EveryReplicaHas] = {}
+        self._resting: dict[PartitionRunner, MonotonicMs] = {}
+
+    async def run(self) -> None:
+        """Look at all logs now and then, and compact those that are due; runs until cancelled."""
+        while True:
+            await self._clock.sleep(self._settings.check_ms)
+            await self.look()
+
+    async def look(self) -> None:
+        """Close old segments, and compact what is due, the log with the most to gain first."""
+        runners = list(self._runners())
+        self._forget(runners)
+        for runner in runners:
+            if not runner.is_closed:
+                runner.upkeep.maybe_roll()
+        due = [(need, runner) for runner in runners if (need := self._need(runner)) is not None]
+        self._counts.dirty_bytes = sum(need.dirty_bytes for need, _ in due)
+        due = [(need, runner) for need, runner in due if need.is_due]
+        for _, runner in sorted(due, key=lambda pair: pair[0].dirty_ratio, reverse=True):
+            await self._compact(runner)
+
+    def _forget(self, runners: Iterable[PartitionRunner]) -> None:
+        now_ms = self._clock.now_ms()
+        kept = set(runners)
+        self._replicated = {r: known for r, known in self._replicated.items() if r in kept}
+        self._resting = {
+            r: until_ms for r, until_ms in self._resting.items() if r in kept and until_ms > now_ms
+        }
+
+    def _need(self, runner: PartitionRunner) -> CompactionNeed | None:
+        """What there is to do; None for a log that is not compacted, or not now."""
+        if not runner.settings.is_compacted or runner.is_closed or runner in self._resting:
+            return None
+        try:
+            return runner.upkeep.compaction_need(self._tombstone_end(runner))
+        except MilenaError as error:
+            self._rest(runner, error)
+            return None
+
+    def _tombstone_end(self, runner: PartitionRunner) -> int:
+        known = self._replicated.get(runner)
+        if known is None:
+            known = self._replicated[runner] = EveryReplicaHas(self._settings.settle_ms)
+        return known.look(
+            runner.state,
+            runner.high_watermark,
+            self._clock.now_ms(),
+            has_lease=self._has_lease(),
+        )
+
+    async def _compact(self, runner: PartitionRunner) -> None:
+        if runner.is_closed:
+            return
+        run = runner.upkeep.begin_compaction(self._tombstone_end(runner))
+        if run is None:
+            return
+        began_ms = self._clock.now_ms()
+        try:
+            while not run.is_done:
+                slice_began_ms = self._clock.now_ms()
+                worked = await runner.upkeep.compact_slice(run)
+                self._counts.worked_bytes += worked
+                now_ms = self._clock.now_ms()
+                rest_ms = REST_SHARE * (now_ms - slice_began_ms)
+                await self._clock.sleep(max(rest_ms, self._throttle.pause_ms(worked, now_ms)))
+        except MilenaError as error:
+            self._rest(runner, error)
+            if isinstance(error, CorruptLogError):
+                runner.on_doubt(None)
+            return
+        finally:
+            runner.upkeep.end_compaction(run)
+        self._count(run)
+        logger.info(
+            "compacted partition=%s log_end=%d clean_end=%d bytes_before=%d bytes_after=%d records_removed=%d ms=%d",
+            runner.name,
+            runner.log.log_end_offset,
+            runner.log.clean_end_offset,
+            run.bytes_before,
+            run.bytes_after,
+            run.counts.records,
+            self._clock.now_ms() - began_ms,
+        )
+
+    def _count(self, run: CompactionRun) -> None:
+        counts = self._counts
+        counts.runs += 1
+        counts.saved_bytes += run.bytes_before - run.bytes_after
+        counts.removed_records += run.counts.records
+        counts.last_run_ms = self._clock.wall_ms()
+
+    def _rest(self, runner: PartitionRunner, error: MilenaError) -> None:
+        self._counts.failures += 1
+        self._resting[runner] = MonotonicMs(self._clock.now_ms() + FAILED_PAUSE_MS)
+        log = logger.info if isinstance(error, DiskFullError) else logger.warning
+        log("compaction failed partition=%s: %s", runner.name, error)

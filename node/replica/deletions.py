@@ -1,0 +1,123 @@
+"""Deletes records for good: on the leader, and for whoever waits, until whoever may lead next has deleted them.
+
+Kafka's DeleteRecords waits for the low watermarks of its followers likewise (KIP-107). Owned by the data loop; the
+partition's runner says when something moved.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from milena.model.errors import FateUnknownError, FeatureLevelError, OffsetOutOfRangeError
+from node.replica.disk_failures import failing_disk_is_fatal
+from node.replica.leader import PartitionLeader
+from storage.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+class Deletions:
+    """The deletions under way in one partition.
+
+    Invariants:
+        Everybody waits for the present leadership; who waited for an earlier one was told that it is over.
+    """
+
+    __slots__ = ("_leader", "_log", "_name", "_on_fatal", "_on_log_start", "_waiters")
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        *,
+        name: str,
+        on_log_start: Callable[[], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._log = log
+        self._name = name
+        self._on_log_start = on_log_start
+        self._on_fatal = on_fatal
+        self._leader: PartitionLeader | None = None
+        self._waiters: dict[asyncio.Future[None], int] = {}
+        """What each waits for, in the order in which they came."""
+
+    def change_leader(self, leader: PartitionLeader | None) -> None:
+        """Another leadership begins here, or none: nobody here can tell any more what became of deletions."""
+        self._leader = leader
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(
+                    FateUnknownError("the leader changed before the deletion was on every replica")
+                )
+
+    async def delete(
+        self, before: int | None, established_end: Callable[[], int], *, timeout_ms: float
+    ) -> int:
+        """Delete as leader what is below ``before`` (None: below ``established_end()``); returns the log start.
+
+        Raises:
+            OffsetOutOfRangeError, NotReadyError, FeatureLevelError: nothing was deleted.
+            FateUnknownError: deleted here, but not known to be everywhere within ``timeout_ms``.
+        """
+        log, leader = self._log, self._leader
+        assert leader is not None, "only a leader deletes"
+        offset = established_end() if before is None else before
+        if offset > log.log_start_offset:
+            end = established_end()
+            if offset > end:
+                raise OffsetOutOfRangeError(
+                    f"offset {offset} of {self._name} is above its end, {end}; nothing was deleted"
+                )
+            self._check_confirmed(leader)
+            logger.info("delete records partition=%s before=%d", self._name, offset)
+            with failing_disk_is_fatal(self._on_fatal):
+                log.advance_log_start(offset)
+        leader.on_deleted(offset)
+        self._on_log_start()
+        await self._adopted(offset, leader, timeout_ms)
+        return log.log_start_offset
+
+    def look(self) -> None:
+        """Something moved: let go whose deletion is everywhere."""
+        if not self._waiters or self._leader is None:
+            return
+        for waiter, offset in list(self._waiters.items()):
+            if self._leader.has_adopted(offset):
+                del self._waiters[waiter]
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _check_confirmed(self, leader: PartitionLeader) -> None:
+        """Refuse what could never be confirmed.
+
+        Raises:
+            FeatureLevelError: an in-sync follower is of a release that does not say where its log starts.
+        """
+        silent = leader.silent_members
+        if silent:
+            raise FeatureLevelError(
+                f"{self._name}: in-sync brokers {', '.join(map(str, silent))} are of a release that does not "
+                "confirm deletions; upgrade them first. Nothing was deleted"
+            )
+
+    async def _adopted(self, offset: int, leader: PartitionLeader, timeout_ms: float) -> None:
+        """Wait until every replica that may lead next starts at ``offset`` or beyond.
+
+        Raises:
+            FateUnknownError: the time was up, or the leadership over, before that was known.
+        """
+        if leader.has_adopted(offset):
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = offset
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
+        except TimeoutError as error:
+            raise FateUnknownError(
+                f"{self._name}: the records below offset {offset} are deleted on the leader, but not on every in-sync "
+                f"replica within {timeout_ms:.0f} ms"
+            ) from error
+        finally:
+            self._waiters.pop(waiter, None)

@@ -1,0 +1,98 @@
+"""Syncs of one replica's log, one at a time on a worker thread.
+
+What is written while one runs is covered by the next one (group commit): under load many appends share a sync.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from functools import partial
+
+from milena.model.types import MonotonicMs
+from node.metrics.counts import NodeCounts
+from node.process.clock import Clock
+from storage.log.partition_log import PartitionLog
+from storage.log.tickets import SyncTicket
+
+SHORT_SYNC_BYTES = 64 << 10
+"""A sync of so many bytes of a partition, or fewer, is short: a disk takes about as long for it as for one record."""
+
+
+class GroupCommit:
+    """When and how one log is synced.
+
+    Invariants:
+        All methods run on the data loop. At most one sync runs, and the log moves its synced end only once it
+        succeeded; one that fails ends the process. After ``close`` none runs and none begins.
+    """
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        *,
+        clock: Clock,
+        pool: Executor,
+        counts: NodeCounts,
+        on_synced: Callable[[], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._pool = pool
+        self._counts = counts
+        self._tell_synced = on_synced
+        self._on_fatal = on_fatal
+        self._sync: Future[None] | None = None
+        self._closers: list[asyncio.Future[None]] = []
+        self._began_ms = MonotonicMs(0)
+        self._is_closed = False
+
+    def maybe_begin(self) -> None:
+        """Start a sync if the log needs one, unless one runs; that starts the next one itself."""
+        if self._sync is not None or self._is_closed:
+            return
+        if not self._log.needs_sync(self._clock.wall_ms()):
+            return
+        ticket = self._log.begin_sync()
+        if ticket is None:
+            return
+        self._began_ms = self._clock.now_ms()
+        # Without a future of the loop: that would cost a turn of it between the disk and who waits for it.
+        loop = asyncio.get_running_loop()
+        self._sync = self._pool.submit(ticket.run)
+        self._sync.add_done_callback(partial(self._call_back, loop, ticket))
+
+    def _call_back(
+        self, loop: asyncio.AbstractEventLoop, ticket: SyncTicket, done: "Future[None]"
+    ) -> None:
+        """On the worker thread."""
+        # A loop that was closed over a sync has nobody left who waits.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._on_synced, done, ticket)
+
+    def _on_synced(self, done: "Future[None]", ticket: SyncTicket) -> None:
+        self._sync = None
+        for closer in self._closers:
+            if not closer.done():
+                closer.set_result(None)
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            self._on_fatal(error)
+            return
+        self._log.finish_sync(ticket)
+        self._counts.syncs += 1
+        self._counts.short_syncs += ticket.data_bytes <= SHORT_SYNC_BYTES
+        self._counts.sync_ms.observe(self._clock.now_ms() - self._began_ms)
+        self._tell_synced()
+        self.maybe_begin()
+
+    async def close(self) -> None:
+        """Begin no more, and wait for the one under way."""
+        self._is_closed = True
+        if self._sync is not None:
+            closer = asyncio.get_running_loop().create_future()
+            self._closers.append(closer)
+            await closer

@@ -1,0 +1,791 @@
+"""The shell around one local replica: its log, its role, and everybody who waits for it.
+
+Owned by the data loop. Appends that arrive in one turn of the loop go out as one write; one sync at a time runs on a
+worker thread, and what is written meanwhile is covered by the next one (group commit). The order for a leader is:
+
+    judge duplicates → write → tell followers' fetches → sync (thread) → high watermark → answer
+
+so that followers sync at the same time as the leader does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from milena.disk.files import Buffer
+from milena.model.batch import BatchHeader, Stamp
+from milena.model.errors import (
+    CorruptLogError,
+    DiskFailedError,
+    DiskFullError,
+    FateUnknownError,
+    MilenaError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+    ReplicaDamagedError,
+)
+from milena.model.pending import Taker
+from milena.model.requests import Acks, BatchReceipt
+from milena.model.types import MonotonicMs, ReplicaHealth
+from node.metadata.topic_settings import log_config
+from node.metrics.counts import NodeCounts, PartitionCounts
+from node.process.clock import Clock
+from node.replica.acknowledgements import Acknowledgements
+from node.replica.append_queue import AppendQueue, PendingAppend
+from node.replica.deletions import Deletions
+from node.replica.disk_failures import failing_disk_is_fatal
+from node.replica.follower_log import FollowerLog
+from node.replica.group_commit import GroupCommit
+from node.replica.leader import FetchVerdict, IsrProposal, PartitionLeader
+from node.replica.log_upkeep import LogUpkeep
+from raft_meta.machine.configs import TopicSettings
+from raft_meta.machine.image import Broker, Partition
+from storage.log.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from storage.segments.scrub import Damage
+
+logger = logging.getLogger(__name__)
+
+Brokers = Mapping[int, Broker]
+
+
+@unique
+class ReplicaRole(StrEnum):
+    """What this node does with the partition. OFFLINE: nobody leads it, or our copy is damaged."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    OFFLINE = "offline"
+
+
+class ReplicaWatcher(Protocol):
+    """A follower's fetch session that wants to hear of news."""
+
+    def on_news(self, runner: "PartitionRunner") -> None:
+        """The log grew or the high watermark moved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerContext:
+    """What every runner of a node shares."""
+
+    broker_id: int
+    clock: Clock
+    pool: Executor
+    """Worker threads for cold reads and upkeep."""
+    sync_pool: Executor
+    """Worker threads for syncs alone: an acknowledgement does not queue behind readers of cold logs."""
+    lag_ms_max: int
+    on_fatal: Callable[[BaseException], None]
+    """Must stop the process."""
+    on_proposal: Callable[["PartitionRunner", IsrProposal], None]
+    """Carries an ISR proposal to the quorum and its answer to ``on_proposal_done``."""
+    on_disk_full: Callable[["PartitionRunner"], None]
+    on_doubt: Callable[["PartitionRunner", int | None], None]
+    """Must have the stored records checked from this offset on, or all of them."""
+    counts: NodeCounts
+    on_write: Callable[[], None] | None = None
+    """Told of every append, as leader and as follower."""
+
+
+class PartitionRunner:
+    """One local replica.
+
+    Invariants:
+        All methods run on the data loop. The log is touched by this object and its parts alone (syncs and cold reads on
+        worker threads aside). high_watermark never exceeds what the role allows and never falls but for an unclean
+        election.
+    """
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        *,
+        topic_id: str,
+        topic: str,
+        partition: int,
+        settings: TopicSettings,
+        context: RunnerContext,
+    ) -> None:
+        self.log = log
+        self.topic_id = topic_id
+        self.topic = topic
+        self.partition = partition
+        self.settings = settings
+        self.role = ReplicaRole.OFFLINE
+        self.leader: PartitionLeader | None = None
+        self.leader_id: int | None = None
+        self.leader_epoch = -1
+        self.state: Partition | None = None
+        self.watchers: dict[ReplicaWatcher, None] = {}
+        """In the order in which they came: a simulated run must repeat."""
+        self.is_disk_full = False
+        self.is_closed = False
+        self.damage: Damage | None = None
+        """Found in this copy, which is about to be given up; nothing is appended meanwhile."""
+        self.counts = PartitionCounts()
+        self._context = context
+        self._on_write = context.on_write
+        self._queue = AppendQueue(
+            log,
+            topic=topic,
+            partition=partition,
+            clock=context.clock,
+            check=self._check_can_append,
+            append=self._append_group,
+            on_refused=self._count_refused,
+        )
+        self._acknowledgements = Acknowledgements(
+            self.name, clock=context.clock, counts=context.counts
+        )
+        self._following = FollowerLog(
+            log,
+            name=self.name,
+            broker_id=context.broker_id,
+            acknowledgements=self._acknowledgements,
+            counts=context.counts,
+            on_fatal=context.on_fatal,
+        )
+        self._deletions = Deletions(
+            log, name=self.name, on_log_start=self._notify_watchers, on_fatal=context.on_fatal
+        )
+        self.upkeep = LogUpkeep(
+            log,
+            clock=context.clock,
+            pool=context.pool,
+            high_watermark=lambda: self.high_watermark,
+            on_log_start=self._notify_watchers,
+            on_checkpoint=self._on_stored,
+            on_fatal=context.on_fatal,
+        )
+        self._syncs = GroupCommit(
+            log,
+            clock=context.clock,
+            pool=context.sync_pool,
+            counts=context.counts,
+            on_synced=self._on_stored,
+            on_fatal=context.on_fatal,
+        )
+
+    # -- what others look at ---------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """``topic-partition``, for logs."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def high_watermark(self) -> int:
+        """First offset not known to be committed, on this replica."""
+        return self._following.high_watermark if self.leader is None else self.leader.high_watermark
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the copy failed its checksums below the recovery point."""
+        return self.log.health is ReplicaHealth.DAMAGED
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it refuses to follow its leader, which wants committed records gone, and waits for an operator."""
+        return self._following.is_stuck
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether this copy is, so that writers wait for it."""
+        return self.state is not None and self._context.broker_id in self.state.isr
+
+    @property
+    def has_heirs(self) -> bool:
+        """Whether another replica may take over while this one lives.
+
+        Those in sync may, those on their way in, and the eligible: they left when too few were in sync to commit more.
+        """
+        if self.leader is None or self.leader.has_heirs or self.state is None:
+            return True
+        return any(broker_id != self._context.broker_id for broker_id in self.state.eligible)
+
+    # -- roles -----------------------------------------------------------------------------------
+
+    def on_image(
+        self, state: Partition, *, settings: TopicSettings, broker_epoch: int, brokers: Brokers
+    ) -> None:
+        """Take the role that the image gives us."""
+        self.settings = settings
+        self._count_isr(state)
+        self.state = state
+        self.log.config = log_config(settings)
+        if state.leader_epoch == self.leader_epoch and self.leader is not None:
+            if self.leader.on_image(state, min_insync=settings.min_insync_replicas):
+                self._on_high_watermark()
+            self._deletions.look()
+            self._maybe_mark_sound(state)
+            self.maybe_propose(brokers)
+            return
+        if state.leader_epoch != self.leader_epoch or state.leader != self.leader_id:
+            is_later = state.leader_epoch > self.leader_epoch
+            # Restored, and elected before we heard that we are in sync: nobody else leads in this epoch.
+            self._maybe_mark_sound(state)
+            self._change_role(state, broker_epoch)
+            damage = self.damage
+            if is_later and damage is not None and self._following.maybe_give_up(damage, state):
+                self.damage = None
+            if self.role is ReplicaRole.FOLLOWER and self.settings.is_compacted:
+                self._following.maybe_begin_anew(state)
+        self._maybe_mark_sound(state)
+
+    def _maybe_mark_sound(self, state: Partition) -> None:
+        """In sync under a leader means: restored, or chosen as the last known. Recovery's doubts are over."""
+        me = self._context.broker_id
+        if self.log.health is ReplicaHealth.SOUND or state.leader is None or me not in state.isr:
+            return
+        if me not in state.damaged and all(s.broker_id != me for s in state.suspects):
+            logger.info("sound again partition=%s leader_epoch=%d", self.name, state.leader_epoch)
+            with failing_disk_is_fatal(self._context.on_fatal):
+                self.log.mark_sound()
+
+    def _count_isr(self, state: Partition) -> None:
+        if self.leader is not None and state.leader_epoch == self.leader_epoch:
+            before, after = self.leader.isr, frozenset(state.isr)
+            self._context.counts.isr_shrinks += len(before - after)
+            self._context.counts.isr_expands += len(after - before)
+
+    def _change_role(self, state: Partition, broker_epoch: int) -> None:
+        context = self._context
+        self._following.high_watermark = self.high_watermark
+        self.leader = None
+        self.leader_epoch, self.leader_id = state.leader_epoch, state.leader
+        self._following.is_stuck = False
+        if state.leader == context.broker_id and not self.is_damaged:
+            self.role = ReplicaRole.LEADER
+            context.counts.leaders_taken += 1
+            self.leader = PartitionLeader(
+                broker_id=context.broker_id,
+                broker_epoch=broker_epoch,
+                leader_epoch=state.leader_epoch,
+                partition_epoch=state.partition_epoch,
+                replicas=state.replicas,
+                isr=frozenset(state.isr),
+                min_insync=self.settings.min_insync_replicas,
+                lag_ms_max=context.lag_ms_max,
+                epoch_start_offset=self.log.log_end_offset,
+                log_end=self.log.log_end_offset,
+                stored_end=self.log.stored_end_offset,
+                high_watermark=min(self._following.high_watermark, self.log.log_end_offset),
+                started_ms=context.clock.now_ms(),
+                deleted_below=self.log.log_start_offset,
+            )
+            if self.leader.on_stored(self.log.stored_end_offset):
+                self._on_high_watermark()
+            self._syncs.maybe_begin()
+        else:
+            self.role = ReplicaRole.OFFLINE if state.leader is None else ReplicaRole.FOLLOWER
+            self.log.forget_uncommitted()
+        logger.info(
+            "replica role=%s partition=%s log_end=%d high_watermark=%d leader_epoch=%d leader=%s isr=%s",
+            self.role,
+            self.name,
+            self.log.log_end_offset,
+            self.high_watermark,
+            self.leader_epoch,
+            self.leader_id,
+            state.isr,
+        )
+        self._queue.refuse_all(self._not_leader())
+        self._deletions.change_leader(self.leader)
+        self._notify_watchers()
+        # Writers keep waiting: a record of an earlier leadership is committed once our high watermark passes
+        # it, whoever leads, unless it is truncated first. Readers look again by themselves.
+
+    def _not_leader(self) -> NotLeaderError:
+        return NotLeaderError(
+            f"broker {self._context.broker_id} does not lead {self.name}; nothing was written",
+            leader=self.leader_id,
+        )
+
+    # -- appending as leader ---------------------------------------------------------------------
+
+    async def append(
+        self, batch: bytes, header: BatchHeader, *, acks: Acks, timeout_ms: int
+    ) -> BatchReceipt:
+        """Append one checked batch and wait as ``acks`` says.
+
+        Raises:
+            NotLeaderError, NotEnoughReplicasError, DiskFullError, ...: nothing was appended.
+            FateUnknownError: it was appended, but not seen committed within ``timeout_ms``.
+        """
+        receipt = await self._queue.submit(batch, header, acks)
+        if acks is Acks.NONE:
+            return receipt
+        await self._acknowledgements.acknowledged(
+            receipt, acks, reached=self._reached(acks), timeout_ms=timeout_ms
+        )
+        return receipt
+
+    def may_append(self, acks: Acks) -> bool:
+        """Whether nothing is known by now that would refuse a batch."""
+        try:
+            self._check_can_append(acks)
+        except MilenaError:
+            return False
+        return True
+
+    def next_stamp(self) -> Stamp:
+        """What ``begin_append`` wants its batch to be stamped with; good for this turn, and for one batch."""
+        self._queue.flush()
+        return self.log.next_stamp(
+            leader_epoch=self.leader_epoch, now_ms=self._context.clock.wall_ms()
+        )
+
+    def begin_append(
+        self,
+        batch: bytes,
+        header: BatchHeader,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+        on_done: Callable[[BatchReceipt | MilenaError], None],
+    ) -> None:
+        """As ``append`` in this turn and without a task; calls back with what that would return or raise.
+
+        Not for acks=0, nor for a batch that a log recognises. The callback may come before this returns, and must not
+        append.
+        """
+        assert header.producer_id < 0, "duplicates are not looked for"
+        try:
+            self._check_can_append(acks)
+        except MilenaError as error:
+            self._count_refused()
+            on_done(error)
+            return
+        try:
+            self._append_stamped(batch, header)
+        except MilenaError as error:
+            on_done(error)
+            return
+        receipt = BatchReceipt(
+            partition=self.partition,
+            base_offset=header.base_offset,
+            last_offset=header.base_offset + header.last_offset_delta,
+        )
+        self._acknowledgements.call_back(
+            receipt, acks, reached=self._reached(acks), timeout_ms=timeout_ms, on_done=on_done
+        )
+
+    def _reached(self, acks: Acks) -> int:
+        """Up to which offset writers that ask for ``acks`` have their answer."""
+        return self.high_watermark if acks is Acks.ALL else self.log.stored_end_offset
+
+    def _check_can_append(self, acks: Acks) -> None:
+        if self.leader is None or self.is_closed or self.damage is not None:
+            raise self._not_leader()
+        if acks is Acks.ALL and not self.leader.has_enough_in_sync:
+            raise NotEnoughReplicasError(
+                f"{self.name} has {len(self.leader.isr)} in-sync replicas, min.insync.replicas is "
+                f"{self.leader.min_insync}; nothing was written"
+            )
+
+    def _count_refused(self) -> None:
+        self._context.counts.produce_refused += 1
+
+    def _append_stamped(self, batch: bytes, header: BatchHeader) -> None:
+        try:
+            self.log.append_stamped(batch, header)
+        except DiskFullError as error:
+            self._on_disk_full()
+            raise DiskFullError(error.message) from error
+        except DiskFailedError as error:
+            self._context.on_fatal(error)
+            raise
+        self.counts.records_in += header.record_count
+        self.counts.bytes_in += len(batch)
+        self._on_appended()
+
+    def _append_group(self, group: Sequence[PendingAppend]) -> None:
+        assert self.leader is not None
+        try:
+            offsets = self.log.append_as_leader(
+                [p.batch for p in group],
+                leader_epoch=self.leader_epoch,
+                now_ms=self._context.clock.wall_ms(),
+                headers=[p.header for p in group],
+            )
+        except DiskFullError as error:
+            for pending in group:
+                pending.done.set_exception(DiskFullError(error.message))
+            self._on_disk_full()
+            return
+        except DiskFailedError as error:
+            self._context.on_fatal(error)
+            raise
+        except MilenaError as error:
+            self._refuse_group(group, error)
+            return
+        for pending, base_offset in zip(group, offsets, strict=True):
+            self.counts.records_in += pending.header.record_count
+            self.counts.bytes_in += len(pending.batch)
+            if pending.acks is Acks.NONE:
+                receipt = BatchReceipt(partition=self.partition, base_offset=None, last_offset=None)
+            else:
+                receipt = BatchReceipt(
+                    partition=self.partition,
+                    base_offset=base_offset,
+                    last_offset=base_offset + pending.header.last_offset_delta,
+                )
+            pending.done.set_result(receipt)
+        self._on_appended()
+
+    def _on_appended(self) -> None:
+        """The log has grown under this leader."""
+        assert self.leader is not None
+        if self._on_write is not None:
+            self._on_write()
+        self.is_disk_full = False
+        self.leader.on_appended(self.log.log_end_offset, now_ms=self._context.clock.now_ms())
+        self._notify_watchers()
+        self._syncs.maybe_begin()
+        self._on_stored()
+
+    def _refuse_group(self, group: Sequence[PendingAppend], error: MilenaError) -> None:
+        """One of them cannot be appended: find out which, so that the others are not refused with it."""
+        if len(group) == 1:
+            group[0].done.set_exception(error)
+            return
+        for pending in group:
+            self._append_group([pending])
+
+    def _on_disk_full(self) -> None:
+        logger.warning("disk full partition=%s: write refused", self.name)
+        self.is_disk_full = True
+        self._context.on_disk_full(self)
+
+    # -- what is stored and committed ------------------------------------------------------------
+
+    def _on_stored(self) -> None:
+        stored_end = self.log.stored_end_offset
+        self._acknowledgements.on_stored(stored_end)
+        if self.leader is not None and self.leader.on_stored(stored_end):
+            self._on_high_watermark()
+
+    def _on_high_watermark(self) -> None:
+        self.log.forget_uncommitted(self.high_watermark)
+        self._acknowledgements.on_committed(self.high_watermark)
+        self._notify_watchers()
+
+    def _notify_watchers(self) -> None:
+        for watcher in self.watchers:
+            watcher.on_news(self)
+
+    def on_lease_lost(self) -> None:
+        """Others may lead by now: whoever waits here for a commit hears at once that nobody knows."""
+        if self.leader is not None:
+            self._acknowledgements.fail_uncommitted(
+                self.high_watermark,
+                FateUnknownError(
+                    f"{self.name}: broker {self._context.broker_id} is cut off from the metadata quorum; "
+                    "the records may or may not have been written"
+                ),
+            )
+
+    # -- serving followers -----------------------------------------------------------------------
+
+    def on_replica_fetch(
+        self,
+        *,
+        follower: int,
+        broker_epoch: int,
+        leader_epoch: int,
+        offset: int,
+        last_epoch: int,
+        brokers: Brokers,
+        log_start: int | None = None,
+    ) -> FetchVerdict:
+        """Judge a follower's position and count it as an acknowledgement when it lies on our log.
+
+        Raises:
+            NotLeaderError: we lead nothing here.
+        """
+        leader = self.leader
+        if leader is None:
+            raise self._not_leader()
+        verdict = leader.judge_fetch(
+            follower=follower,
+            broker_epoch=broker_epoch,
+            leader_epoch=leader_epoch,
+            offset=offset,
+            last_epoch=last_epoch,
+            log_start=self.log.log_start_offset,
+            epoch_end=self.log.epoch_end(last_epoch),
+            brokers=brokers,
+        )
+        if verdict is FetchVerdict.ACCEPTED:
+            if leader.on_accepted_fetch(
+                follower=follower,
+                broker_epoch=broker_epoch,
+                offset=offset,
+                now_ms=self._context.clock.now_ms(),
+                log_start=log_start,
+            ):
+                self._on_high_watermark()
+            if log_start is not None:
+                self._deletions.look()
+            if follower not in leader.isr or follower in leader.expelled:
+                self.maybe_propose(brokers)
+        return verdict
+
+    def on_follower_room(self, follower: int, *, has_room: bool) -> None:
+        """A follower's disk is full, or has room again."""
+        if self.leader is not None:
+            self.leader.on_follower_room(follower, has_room=has_room)
+
+    def agreed_end(self, epoch: int) -> tuple[int, int]:
+        """The greatest epoch <= ``epoch`` that our log knows, and its end (exclusive).
+
+        An epoch older than all that we know of has no record here above the log start: there is nothing above it
+        that a follower who wrote last in that epoch could have in common with us.
+        """
+        found, end = self.log.epoch_end(epoch)
+        if found < 0 <= epoch:
+            return epoch, self.log.log_start_offset
+        return found, end
+
+    def maybe_propose(self, brokers: Brokers) -> None:
+        """Send an ISR change to the quorum when one is due."""
+        if self.leader is None:
+            return
+        proposal = self.leader.next_proposal(now_ms=self._context.clock.now_ms(), brokers=brokers)
+        if proposal is not None:
+            logger.info(
+                "isr proposed partition=%s leader_epoch=%d from=%s to=%s",
+                self.name,
+                self.leader_epoch,
+                sorted(self.leader.isr),
+                sorted(proposal.broker_ids),
+            )
+            self._context.on_proposal(self, proposal)
+
+    def on_proposal_done(self, proposal: IsrProposal, *, is_definite_refusal: bool) -> None:
+        """The quorum answered an ISR proposal (taken: the image tells), refused it, or did not answer."""
+        leader = self.leader
+        if leader is None or leader.leader_epoch != proposal.leader_epoch:
+            return
+        if leader.on_proposal_done(proposal, is_definite_refusal=is_definite_refusal):
+            self._on_high_watermark()
+        self._deletions.look()
+
+    # -- following -------------------------------------------------------------------------------
+
+    def append_as_follower(self, batches: bytes, *, leader_epoch: int) -> None:
+        """Take the leader's batches as they are; stored later, see ``call_when_stored``.
+
+        Raises:
+            NotLeaderError: the leadership changed while they were under way.
+            DiskFullError, CorruptLogError: nothing was appended.
+        """
+        self._check_follows(leader_epoch)
+        if self._on_write is not None:
+            self._on_write()
+        try:
+            self.log.append_as_follower(batches)
+        except DiskFailedError as error:
+            self._context.on_fatal(error)
+            raise
+        except DiskFullError:
+            # The leader's writers wait for us until the controller takes us out of the ISR.
+            self.is_disk_full = True
+            self._context.on_disk_full(self)
+            raise
+        self.is_disk_full = False
+        self.counts.replicated_bytes_in += len(batches)
+        self._syncs.maybe_begin()
+        self._on_stored()
+
+    def call_when_stored(self, taker: Taker[None]) -> None:
+        """Complete ``taker`` once all that is written here is stored, as the topic understands it; it is not by now.
+
+        It fails when something of that is cut off. A ``Pending`` hears of it in the turn in which the sync is heard of.
+        """
+        self._acknowledgements.call_when_stored(self.log.log_end_offset, taker)
+        self._syncs.maybe_begin()
+
+    def advance_as_follower(
+        self, *, leader_epoch: int, high_watermark: int, log_start: int
+    ) -> bool:
+        """Adopt the leader's high watermark, as far as our log reaches, and its log start; whether that moved."""
+        self._check_follows(leader_epoch)
+        if self._following.advance(high_watermark):
+            self._on_high_watermark()
+        return self._following.maybe_adopt_start(log_start)
+
+    def truncate_as_follower(self, *, leader_epoch: int, epoch: int, end_offset: int) -> None:
+        """Our log parts from the leader's: cut it to where they may agree.
+
+        Raises:
+            CorruptLogError: the leader wants committed records gone; this replica stops following.
+        """
+        state = self._check_follows(leader_epoch)
+        self._following.truncate(state, epoch=epoch, end_offset=end_offset)
+
+    def restart_as_follower(self, *, leader_epoch: int, log_start: int, producers: bytes) -> None:
+        """What we have cannot be held against the leader's any more: go on at its start, with its writers' state."""
+        self._check_follows(leader_epoch)
+        self._following.restart(leader_epoch=leader_epoch, log_start=log_start, producers=producers)
+
+    def _check_follows(self, leader_epoch: int) -> Partition:
+        if self.role is not ReplicaRole.FOLLOWER or leader_epoch != self.leader_epoch:
+            raise self._not_leader()
+        if self.is_closed:
+            raise NotReadyError(f"{self.name} is closing")
+        assert self.state is not None
+        return self.state
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def check_readable(self) -> None:
+        """Refuse to serve a copy that cannot be trusted."""
+        if self.is_damaged:
+            raise ReplicaDamagedError(
+                f"{self.name}: this copy is damaged; it is restored from its leader"
+            )
+
+    def check_offset(self, offset: int, *, has_lease: bool) -> None:
+        """Judge a reader's offset; only a leader with an established high watermark and a lease may.
+
+        Raises:
+            OffsetOutOfRangeError: below the log start, or above the end that the leader knows.
+            NotReadyError: this leader does not know its end yet, or that others have not written on without it.
+        """
+        start, end = self.log.log_start_offset, self.high_watermark
+        if start <= offset <= end:
+            return
+        leader = self.leader
+        if offset < start:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} of {self.name} is deleted; the first one is {start}"
+            )
+        if offset > self.log.log_end_offset and leader is not None:
+            if not leader.is_established:
+                raise NotReadyError(f"{self.name}: the new leader does not know its log end yet")
+            if not has_lease:
+                raise NotReadyError(f"{self.name}: this leader is cut off from the metadata quorum")
+            raise OffsetOutOfRangeError(f"offset {offset} of {self.name} is above its end, {end}")
+
+    async def wait_committed(self, offset: int, timeout_ms: int) -> None:
+        """Wait until ``offset`` is readable here, or the time is up."""
+        if self.high_watermark > offset or timeout_ms <= 0:
+            return
+        await self._acknowledgements.committed(offset + 1, timeout_ms)
+
+    def read_cached(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes | None:
+        """Likewise; None when the disk would have to be read."""
+        try:
+            return self.log.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
+        except CorruptLogError:
+            self.on_doubt(offset)
+            raise
+
+    def read_for_replica(
+        self, offset: int, *, max_bytes: int, end_offset: int
+    ) -> Sequence[Buffer] | None:
+        """As ``read_cached``, in pieces: what was appended last is sent as it came."""
+        chunks = self.log.read_uncommitted(offset, max_bytes=max_bytes, end_offset=end_offset)
+        if chunks:
+            return chunks
+        found = self.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
+        return None if found is None else (found,)
+
+    async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes:
+        """Whole batches from the one that holds ``offset``, below ``end_offset``."""
+        found = self.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
+        if found is not None:
+            return found
+        try:
+            # A page is not in the page cache: the disk must not stall the loop.
+            return await asyncio.get_running_loop().run_in_executor(
+                self._context.pool,
+                lambda: self.log.read_span(offset, max_bytes=max_bytes, end_offset=end_offset),
+            )
+        except CorruptLogError:
+            self.on_doubt(offset)
+            raise
+
+    def on_doubt(self, offset: int | None) -> None:
+        """Who read here found what is not as it was written, at ``offset`` or somewhere: it must not stay unknown."""
+        self.log.forget_uncommitted()
+        self._context.on_doubt(self, offset)
+
+    # -- housekeeping ----------------------------------------------------------------------------
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether ``tick`` would find nothing to do: of many replicas, nearly all."""
+        log, leader = self.log, self.leader
+        if log.synced_end_offset < log.log_end_offset:
+            return False
+        return leader is None or leader.is_resting
+
+    def tick(self, now_ms: MonotonicMs, brokers: Brokers) -> None:
+        """Lag checks and time-based syncs; a few times a second."""
+        del now_ms
+        self.maybe_propose(brokers)
+        self._syncs.maybe_begin()
+
+    async def delete_records(
+        self, before: int | None, *, has_lease: bool, timeout_ms: float
+    ) -> int:
+        """Delete the records below ``before`` (None: all that are committed), for good; returns the log start.
+
+        It is durable here, and on every replica that may lead next, when this returns; doing it again is harmless.
+
+        Raises:
+            NotLeaderError, NotEnoughReplicasError, NotReadyError, OffsetOutOfRangeError: nothing was deleted.
+            FeatureLevelError: likewise; a follower's release could not confirm it.
+            FateUnknownError: deleted here, but not known to be everywhere within ``timeout_ms``.
+        """
+        self._check_can_append(Acks.ALL)
+        return await self._deletions.delete(
+            before, partial(self.established_end, has_lease=has_lease), timeout_ms=timeout_ms
+        )
+
+    def established_end(self, *, has_lease: bool) -> int:
+        """The high watermark, if this replica may speak of the log's end.
+
+        Raises:
+            NotReadyError: a leader that does not know its end yet, or whether another one took over.
+        """
+        leader = self.leader
+        if leader is not None and not leader.is_established:
+            raise NotReadyError(f"{self.name}: the new leader does not know its log end yet")
+        if leader is not None and not has_lease:
+            raise NotReadyError(f"{self.name}: this leader is cut off, another may have taken over")
+        return self.high_watermark
+
+    async def close(self, *, is_clean: bool) -> None:
+        """Stop taking appends, sync what is written, checkpoint, close the files."""
+        self.is_closed = True
+        self.upkeep.stop()
+        self._queue.refuse_all(self._not_leader())
+        await self._syncs.close()
+        if is_clean:
+            await asyncio.get_running_loop().run_in_executor(
+                self._context.pool, self.log.checkpoint, self.high_watermark
+            )
+        self.leader = None
+        self.role = ReplicaRole.OFFLINE
+        self._deletions.change_leader(None)
+        self._notify_watchers()
+        self.watchers.clear()
+        self.log.close(is_clean=is_clean)
+        # Waking a writer would acknowledge its record: nobody here will see it committed any more.
+        closed = FateUnknownError(
+            f"{self.name}: the replica was closed before the record was committed"
+        )
+        self._acknowledgements.fail_above(-1, closed)
+        self._acknowledgements.close()

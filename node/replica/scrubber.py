@@ -1,0 +1,258 @@
+"""Checks the stored segments of all replicas in the background, and gives up copies that are damaged.
+
+One segment at a time, in steps on a worker thread, below a rate; then nothing until the next pass is due. A pass begins
+with any replica, so that a node that restarts often comes to all of them in time. What is found is looked at a second
+time, while the segment is still the same part of the log. Then the copy is given up as if recovery had found it so:
+
+    others are in sync      a leader takes no more writes and lets those under way be committed; then one command takes
+                            the copy out of the ISR and, where it leads, lets another one lead; the log ends before the
+                            damage from then on, and the leader restores the rest
+    this is the last one    it stays as it is, because nothing could restore it, and serves what is sound; it is tried
+                            again until another replica is in sync
+
+A pass may be days away when somebody meets the damage: a follower that refuses what its leader sends, a reader, the
+compactor. A leader would send the same again and again, and a replica that a move adds would never catch up. So what is
+doubted is checked ahead of the pass, also where it lies in the segment that still grows: first near the place, then
+all of the segment.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from random import Random
+
+from milena.model.errors import MilenaError
+from node.metadata.store import MetadataStore
+from node.metrics.counts import ScrubCounts
+from node.process.clock import Clock
+from node.replica.compactor import REST_SHARE, Throttle
+from node.replica.runner import PartitionRunner
+from raft_meta.machine import elections
+from raft_meta.machine.commands import GiveUpReplicas, LeaderChange
+from storage.segments.scrub import Damage, SegmentScrub
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 5_000
+"""Between tries to give up a damaged copy that was the last one in sync, and between looks for what is doubted."""
+DOUBTS_BYTES_PER_S = 4 << 20
+"""How fast that is checked where nothing else is to be."""
+COMMIT_MS_MAX = 1_000
+"""What writes that are under way have to be committed before another replica leads."""
+PROPOSE_TIMEOUT_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubSettings:
+    """How much to read a second (0: nothing but what is doubted), and how far apart passes begin."""
+
+    bytes_per_s: int
+    interval_ms: int
+
+
+class CopyGiver:
+    """Gives a damaged copy up, where others have what it should hold."""
+
+    def __init__(
+        self, *, metadata: MetadataStore, clock: Clock, broker_epoch: Callable[[], int]
+    ) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._broker_epoch = broker_epoch
+
+    async def give_up(self, runner: PartitionRunner, damage: Damage) -> bool:
+        """Whether the copy was given up, or there is nothing to give up any more; False: try again later."""
+        if runner.is_closed or not runner.log.is_current(damage):
+            return True
+        if self._plan(runner) is None:
+            return False
+        runner.damage = damage
+        is_taken = False
+        try:
+            if runner.leader is not None:
+                await runner.wait_committed(runner.log.log_end_offset - 1, COMMIT_MS_MAX)
+            is_taken = await self._propose(runner)
+        except MilenaError as error:
+            logger.info("copy not given up partition=%s: %s", runner.name, error)
+        finally:
+            if not is_taken:
+                runner.damage = None
+        return is_taken
+
+    def _plan(self, runner: PartitionRunner) -> LeaderChange | None:
+        key = (runner.topic_id, runner.partition)
+        return elections.plan_give_up(self._metadata.image, self._metadata.node_id, key)
+
+    async def _propose(self, runner: PartitionRunner) -> bool:
+        change = self._plan(runner)
+        if change is None:
+            return False
+        answer = await self._metadata.propose(
+            GiveUpReplicas(
+                broker_id=self._metadata.node_id,
+                broker_epoch=self._broker_epoch(),
+                changes=(change,),
+            ),
+            timeout_ms=PROPOSE_TIMEOUT_MS,
+        )
+        assert isinstance(answer, tuple | list), answer
+        return not any(answer)
+
+
+class Scrubber:
+    """The background work of one node; runs on the data loop."""
+
+    def __init__(
+        self,
+        *,
+        runners: Callable[[], Iterable[PartitionRunner]],
+        settled: Callable[[], Awaitable[None]],
+        clock: Clock,
+        pool: Executor,
+        settings: ScrubSettings,
+        counts: ScrubCounts,
+        giver: CopyGiver,
+        rng: Random,
+    ) -> None:
+        self._runners = runners
+        self._settled = settled
+        self._clock = clock
+        self._pool = pool
+        self._settings = settings
+        self._counts = counts
+        self._giver = giver
+        self._rng = rng
+        self._throttle = Throttle(settings.bytes_per_s or DOUBTS_BYTES_PER_S)
+        self._held: dict[PartitionRunner, Damage] = {}
+        self._doubts: dict[PartitionRunner, int | None] = {}
+        """Where somebody met damage; None: somewhere below what is sealed."""
+
+    def doubt(self, runner: PartitionRunner, offset: int | None) -> None:
+        """Check the segment that holds ``offset`` soon, or all that are sealed; one look a replica at a time."""
+        # Readers may come by the thousand. What is known to be damaged need not be looked for.
+        if runner in self._doubts or runner in self._held:
+            return
+        self._doubts[runner] = offset
+        logger.warning("damage met partition=%s offset=%s", runner.name, offset)
+
+    async def attend(self) -> None:
+        """Check what is doubted, and give up the copies that could not be given up before, until cancelled."""
+        while True:
+            await self._clock.sleep(RETRY_MS)
+            for runner, damage in list(self._held.items()):
+                if await self._giver.give_up(runner, damage):
+                    del self._held[runner]
+            self._counts.held = len(self._held)
+            for runner, offset in list(self._doubts.items()):
+                await self._settle(runner, offset)
+                # Not before: who met it goes on complaining while it is looked for.
+                del self._doubts[runner]
+
+    async def _settle(self, runner: PartitionRunner, offset: int | None) -> None:
+        if offset is None:
+            await self._scrub(runner)
+        elif not await self._find(runner, offset, is_near=True):
+            # Whoever doubts may be off the mark.
+            await self._find(runner, offset, is_near=False)
+
+    async def _find(self, runner: PartitionRunner, offset: int, *, is_near: bool) -> bool:
+        """Check the segment that holds ``offset``, or what is near it; False: all that was checked is whole."""
+        found_before = self._counts.damages
+        if await self._scrub_segment(runner, offset, is_near=is_near) is not None:
+            return self._counts.damages > found_before
+        if runner.is_closed or runner in self._held:
+            return True
+        look = runner.log.begin_look(offset, is_near=is_near)
+        if look is not None and await self._check(look) is not None:
+            # Only what does not change any more can be given up.
+            await runner.upkeep.close_segment(offset)
+            await self._scrub_segment(runner, offset, is_near=is_near)
+            return True
+        return False
+
+    async def run(self) -> None:
+        """Pass after pass until cancelled."""
+        # A pass through the replicas of a node that has not opened them yet would put off all of them to the next one.
+        await self._settled()
+        while self._settings.bytes_per_s:
+            began_ms = self._clock.now_ms()
+            await self.look()
+            left_ms = began_ms + self._settings.interval_ms - self._clock.now_ms()
+            await self._clock.sleep(max(0, left_ms))
+
+    async def look(self) -> None:
+        """One pass through everything that is stored now."""
+        began_ms = self._clock.now_ms()
+        runners = list(self._runners())
+        first = self._rng.randrange(len(runners)) if runners else 0
+        for runner in (*runners[first:], *runners[:first]):
+            await self._scrub(runner)
+        self._counts.passes += 1
+        self._counts.last_pass_ms = self._clock.wall_ms()
+        logger.debug("scrubbed replicas=%d ms=%d", len(runners), self._clock.now_ms() - began_ms)
+
+    async def _scrub(self, runner: PartitionRunner) -> None:
+        offset: int | None = runner.log.log_start_offset
+        while offset is not None:
+            offset = await self._scrub_segment(runner, offset)
+
+    async def _scrub_segment(
+        self, runner: PartitionRunner, offset: int, *, is_near: bool = False
+    ) -> int | None:
+        """Check the sealed segment that holds ``offset``; returns where it ends, None without one."""
+        if runner.is_closed or runner in self._held:
+            return None
+        scrub = runner.log.begin_scrub(offset, is_near=is_near)
+        if scrub is None:
+            return None
+        damage = await self._check(scrub)
+        if damage is not None and await self._is_still_there(runner, damage):
+            await self._on_damage(runner, damage)
+        return scrub.summary.next_offset
+
+    async def _check(self, scrub: SegmentScrub) -> Damage | None:
+        loop = asyncio.get_running_loop()
+        try:
+            while not scrub.is_done:
+                began_ms = self._clock.now_ms()
+                checked = await loop.run_in_executor(self._pool, scrub.step)
+                self._counts.checked_bytes += checked
+                now_ms = self._clock.now_ms()
+                # A step holds the interpreter, see the compactor's.
+                pause_ms = self._throttle.pause_ms(checked, now_ms)
+                await self._clock.sleep(max(REST_SHARE * (now_ms - began_ms), pause_ms))
+        finally:
+            scrub.close()
+        return scrub.damage
+
+    async def _is_still_there(self, runner: PartitionRunner, damage: Damage) -> bool:
+        """Look again: the segment may have been cut, and written anew, while it was read."""
+        if runner.is_closed or not runner.log.is_current(damage):
+            return False
+        scrub = runner.log.begin_scrub(damage.segment.base_offset, again=damage)
+        found = None if scrub is None else await self._check(scrub)
+        return (
+            found is not None
+            and found.segment is damage.segment
+            and found.position == damage.position
+            and runner.log.is_current(found)
+        )
+
+    async def _on_damage(self, runner: PartitionRunner, damage: Damage) -> None:
+        if runner in self._held or runner.damage is not None:
+            return  # found twice, by a pass and on a doubt
+        self._counts.damages += 1
+        logger.error(
+            "damage found partition=%s segment=%s offset=%d byte=%d reason=%s",
+            runner.name,
+            damage.path,
+            damage.offset,
+            damage.position,
+            damage.reason,
+        )
+        if not await self._giver.give_up(runner, damage):
+            logger.warning("damaged copy kept partition=%s: no other one is in sync", runner.name)
+            self._held[runner] = damage
+        self._counts.held = len(self._held)

@@ -1,0 +1,60 @@
+"""Waiting for an offset: futures, and others like them, that complete when a watermark passes them."""
+
+import asyncio
+import heapq
+from itertools import count
+
+from milena.model.errors import MilenaError
+from milena.model.pending import Taker
+
+
+class OffsetWaiters:
+    """Futures keyed by the offset that a watermark must reach.
+
+    Invariants:
+        Every waiting future's offset is above the watermark given last. Owned by one event loop.
+    """
+
+    __slots__ = ("_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Taker[None]]] = []
+        self._order = count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def wait_for(self, offset: int) -> asyncio.Future[None]:
+        """A future that completes once the watermark is at or above ``offset``."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.add(offset, future)
+        return future
+
+    def add(self, offset: int, taker: Taker[None]) -> None:
+        """Complete ``taker`` once the watermark is at or above ``offset``. It may add nobody from within that."""
+        heapq.heappush(self._heap, (offset, next(self._order), taker))
+
+    def advance(self, watermark: int) -> None:
+        """Complete what is at or below ``watermark``."""
+        heap = self._heap
+        while heap and heap[0][0] <= watermark:
+            taker = heapq.heappop(heap)[2]
+            if not taker.done():
+                taker.set_result(None)
+
+    def fail_above(self, offset: int, error: MilenaError) -> None:
+        """Fail everything that waits for more than ``offset``: those records were cut off."""
+        lost = [entry for entry in self._heap if entry[0] > offset]
+        kept = [entry for entry in self._heap if entry[0] <= offset]
+        heapq.heapify(kept)
+        self._heap = kept
+        for entry in lost:
+            if not entry[2].done():
+                entry[2].set_exception(error)
+
+    def prune(self) -> None:
+        """Forget futures whose owners gave up, once they are the majority."""
+        alive = [entry for entry in self._heap if not entry[2].done()]
+        if len(alive) * 2 < len(self._heap):
+            heapq.heapify(alive)
+            self._heap = alive

@@ -1,0 +1,192 @@
+"""The replica fetch between brokers: what a follower asks of a leader's node, and what comes back.
+
+One request covers every partition that the follower follows there. It is incremental (KIP-227): a session lives in the
+leader's memory, the follower lists only the positions that changed since its last request, and the leader answers only
+with partitions that have news. A position is sent data for once; the next data follows when the position moved.
+
+Request header: ``s`` session id, ``full`` whether this begins a session, ``be`` broker epoch of the follower, ``p``
+positions ``[index, topic_id, partition, leader_epoch, offset, last_epoch]``, ``f`` indexes to forget, ``w`` longest
+wait in ms, ``m`` most bytes, ``room`` whether the follower's disk takes more, ``ls`` pairs ``[index, log_start]`` for
+positions whose log starts elsewhere than was told last in this session and leader epoch (absent: an earlier release),
+``bad`` indexes where the records that came last are not whole (absent: none, or an earlier release).
+Response header: ``r`` rows ``[index, code, high_watermark, log_start, bytes, a, b]``; the body holds the rows' bytes
+one after the other. ``index`` is the follower's own number for the partition.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, unique
+
+from milena.model.errors import CorruptLogError
+
+FETCH = "fetch"
+FETCH_WAKE = "fetch_wake"
+
+
+@unique
+class FetchCode(IntEnum):
+    """What a row of the answer means."""
+
+    OK = 0
+    DIVERGING = 1
+    """a = the leader's greatest epoch <= the one asked for, b = its end offset."""
+    BELOW_LOG_START = 2
+    """a = the leader's log start; the row's bytes are its producer snapshot."""
+    STALE_LEADER_EPOCH = 3
+    UNKNOWN_LEADER_EPOCH = 4
+    STALE_BROKER_EPOCH = 5
+    NOT_A_REPLICA = 6
+    NOT_LEADER = 7
+    UNKNOWN_SESSION = 8
+    """The only row: the leader's node restarted or forgot the session; begin a new one."""
+
+
+@dataclass(slots=True, init=False)
+class Position:
+    """Where a follower is in one partition.
+
+    Not frozen, and ``__init__`` is written out, as that of rows is: writers wait while these are made, and what
+    dataclasses generate stays interpreted where this module is compiled.
+    """
+
+    index: int
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    offset: int
+    last_epoch: int
+
+    def __init__(
+        self,
+        index: int,
+        topic_id: str,
+        partition: int,
+        leader_epoch: int,
+        offset: int,
+        last_epoch: int,
+    ) -> None:
+        self.index = index
+        self.topic_id = topic_id
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.offset = offset
+        self.last_epoch = last_epoch
+
+
+@dataclass(slots=True, init=False)
+class Row:
+    """One partition's part of the answer."""
+
+    index: int
+    code: FetchCode
+    high_watermark: int
+    log_start: int
+    size: int
+    a: int
+    b: int
+
+    def __init__(
+        self,
+        index: int,
+        code: FetchCode,
+        high_watermark: int = -1,
+        log_start: int = -1,
+        size: int = 0,
+        a: int = -1,
+        b: int = -1,
+    ) -> None:
+        self.index = index
+        self.code = code
+        self.high_watermark = high_watermark
+        self.log_start = log_start
+        self.size = size
+        self.a = a
+        self.b = b
+
+    def pack(self) -> list[int]:
+        """As it travels."""
+        # msgpack takes the code for the int that it is.
+        return [
+            self.index,
+            self.code,
+            self.high_watermark,
+            self.log_start,
+            self.size,
+            self.a,
+            self.b,
+        ]
+
+
+def parse_positions(raw: object) -> list[Position]:
+    """Check what a peer sent.
+
+    Raises:
+        CorruptLogError: not a list of positions.
+    """
+    if not isinstance(raw, list):
+        raise CorruptLogError("fetch: positions are not a list")
+    positions = []
+    for item in raw:
+        # Not by a pattern: it would take ten times as long, and writers wait for this.
+        if type(item) is not list or [*map(type, item)] != _POSITION_TYPES:
+            raise CorruptLogError("fetch: a position has the wrong shape")
+        index, topic_id, partition, leader_epoch, offset, last_epoch = item
+        positions.append(Position(index, topic_id, partition, leader_epoch, offset, last_epoch))
+    return positions
+
+
+_POSITION_TYPES = [int, str, int, int, int, int]
+
+
+def parse_log_starts(raw: object) -> dict[int, int]:
+    """Check what a peer sent; nothing from one of an earlier release.
+
+    Raises:
+        CorruptLogError: not a list of pairs.
+    """
+    if raw is None:
+        return {}
+    if not isinstance(raw, list):
+        raise CorruptLogError("fetch: log starts are not a list")
+    starts: dict[int, int] = {}
+    for item in raw:
+        match item:
+            case [int(index), int(start)]:
+                starts[index] = start
+            case _:
+                raise CorruptLogError("fetch: a log start has the wrong shape")
+    return starts
+
+
+def parse_rows(raw: object, body_bytes: int) -> list[Row]:
+    """Check what a peer answered; the rows' sizes must add up to the body.
+
+    Raises:
+        CorruptLogError: not a list of rows, or sizes that do not match the body.
+    """
+    if not isinstance(raw, list):
+        raise CorruptLogError("fetch: rows are not a list")
+    rows = []
+    total = 0
+    for item in raw:
+        # Not by a pattern: writers wait for this, and it would take four times as long.
+        if type(item) is not list or [*map(type, item)] != _ROW_TYPES:
+            raise CorruptLogError("fetch: a row has the wrong shape")
+        index, code, high_watermark, log_start, size, a, b = item
+        if size < 0:
+            raise CorruptLogError(f"fetch: a row has {size} bytes")
+        rows.append(Row(index, _code(code), high_watermark, log_start, size, a, b))
+        total += size
+    if total != body_bytes:
+        raise CorruptLogError(f"fetch: rows hold {total} bytes, the body {body_bytes}")
+    return rows
+
+
+def _code(number: int) -> FetchCode:
+    code = _CODES.get(number)
+    if code is None:
+        raise CorruptLogError(f"fetch: a row has code {number}, which is not known here")
+    return code
+
+
+_CODES = {int(code): code for code in FetchCode}
+_ROW_TYPES = [int] * 7

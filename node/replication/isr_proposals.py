@@ -1,0 +1,101 @@
+"""Carries the leaders' ISR proposals to the quorum, many partitions in one command."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from milena.model.errors import FateUnknownError, MilenaError
+from node.metadata.store import MetadataStore
+from node.process.clock import Clock
+from node.replica.leader import IsrProposal
+from node.replica.runner import PartitionRunner
+from raft_meta.machine.commands import AlterIsr, IsrChange, IsrMember
+
+logger = logging.getLogger(__name__)
+
+CHANGES_MAX = 1_000
+"""Per command: a thousand changes are about 100 KB, well below the quorum's bound of 1 MiB."""
+
+PAUSE_MS = 20
+"""After a refused or lost proposal, before the next: a refusal means that our image is behind."""
+
+Proposal = tuple[PartitionRunner, IsrProposal]
+
+
+class IsrProposer:
+    """One queue and one command under way at a time."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        clock: Clock,
+        broker_epoch: Callable[[], int],
+        timeout_ms: int,
+    ) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._broker_epoch = broker_epoch
+        self._timeout_ms = timeout_ms
+        self._queue: list[Proposal] = []
+        self._work = asyncio.Event()
+
+    def submit(self, runner: PartitionRunner, proposal: IsrProposal) -> None:
+        """Queue a proposal; the runner hears of its end."""
+        self._queue.append((runner, proposal))
+        self._work.set()
+
+    async def run(self) -> None:
+        """Send what is queued; runs until cancelled."""
+        while True:
+            await self._work.wait()
+            batch, self._queue = self._queue[:CHANGES_MAX], self._queue[CHANGES_MAX:]
+            if not self._queue:
+                self._work.clear()
+            if batch and not await self._send(batch):
+                await self._clock.sleep(PAUSE_MS)
+
+    async def _send(self, batch: Sequence[Proposal]) -> bool:
+        command = AlterIsr(
+            broker_id=self._metadata.node_id,
+            broker_epoch=self._broker_epoch(),
+            changes=tuple(_change(runner, proposal) for runner, proposal in batch),
+        )
+        try:
+            answer = await self._metadata.propose(command, timeout_ms=self._timeout_ms)
+        except FateUnknownError as error:
+            logger.info("isr proposal unknown: %s", error)
+            self._finish(batch, [False] * len(batch))
+            return False
+        except MilenaError as error:
+            logger.info("isr proposal refused: %s", error)
+            self._finish(batch, [True] * len(batch))
+            return False
+        assert isinstance(answer, tuple | list)
+        assert len(answer) == len(batch), (len(answer), len(batch))
+        for (runner, proposal), code in zip(batch, answer, strict=True):
+            if code:
+                logger.info(
+                    "isr proposal refused partition=%s leader_epoch=%d code=%s",
+                    runner.name,
+                    proposal.leader_epoch,
+                    code,
+                )
+        refused = [bool(code) for code in answer]
+        self._finish(batch, refused)
+        return not any(refused)
+
+    @staticmethod
+    def _finish(batch: Sequence[Proposal], refused: Sequence[bool]) -> None:
+        for (runner, proposal), is_refused in zip(batch, refused, strict=True):
+            runner.on_proposal_done(proposal, is_definite_refusal=is_refused)
+
+
+def _change(runner: PartitionRunner, proposal: IsrProposal) -> IsrChange:
+    return IsrChange(
+        topic_id=runner.topic_id,
+        partition=runner.partition,
+        leader_epoch=proposal.leader_epoch,
+        partition_epoch=proposal.partition_epoch,
+        isr=tuple(IsrMember(broker_id=b, broker_epoch=e) for b, e in proposal.members),
+    )

@@ -1,0 +1,447 @@
+"""The replicas that this node holds: makes what the image says so, and removes what it no longer names.
+
+Acts only on images that include this broker's own registration: an older one may still give it leaderships of its
+previous life. Opening and creating logs syncs files, so that happens on worker threads; roles change on the data loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from operator import attrgetter
+
+from immutables import Map
+
+from milena.disk.files import Files
+from milena.model.errors import DiskFullError, MilenaError
+from milena.model.types import ReplicaHealth
+from node.metadata.image_parts import ImageParts
+from node.metadata.topic_settings import log_config, topic_settings
+from node.process.clock import Clock
+from node.replica.runner import PartitionRunner, ReplicaRole, RunnerContext
+from node.replication.fetcher import ReplicaFetchers
+from raft_meta.machine.commands import ReplicaReport
+from raft_meta.machine.image import Image, PartitionKey, Topic
+from storage.log.partition_log import LogConfig, PartitionLog
+from storage.replica.data_directory import DataDirectory
+from storage.segments.uncommitted import UncommittedMemory
+
+logger = logging.getLogger(__name__)
+
+CREATED_AT_ONCE = 64
+"""Replicas made side by side, and listed in one write of the manifest."""
+RESTING_TICKS = 5
+"""Replicas where nothing is under way are looked at every so many ticks only: what a node with thousands of them costs
+while it idles is mostly this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedLog:
+    """A log found on disk at start-up, before its topic is known from the image."""
+
+    topic_id: str
+    topic: str
+    partition: int
+    log: PartitionLog
+
+
+class LocalReplicas:
+    """Every partition runner of this node.
+
+    Invariants:
+        A replica's files are made before the manifest lists it, and the manifest lists it before it serves or
+        acknowledges anything: a listed replica without files is damaged, never new.
+        A replica is taken out only in the turn in which the newest image does not give it to this broker, and follows
+        nobody from the turn on in which that was first so. Whatever it acknowledged was then under leader epochs from
+        before it left, which count for nothing if it is given back.
+    """
+
+    def __init__(
+        self,
+        *,
+        files: Files,
+        directory: DataDirectory,
+        context: RunnerContext,
+        pool: Executor,
+        clock: Clock,
+    ) -> None:
+        self.runners: dict[PartitionKey, PartitionRunner] = {}
+        self.broker_epoch = -1
+        """Set once this broker is registered; images below this index are not acted on."""
+        self._files = files
+        self._directory = directory
+        self._context = context
+        self._pool = pool
+        self._clock = clock
+        self._memory = UncommittedMemory()
+        self._opened: dict[PartitionKey, OpenedLog] = {}
+        self._leaving: dict[PartitionKey, PartitionLog] = {}
+        """Taken out: they are to go from the manifest, then from the disk, before they may be made anew."""
+        self._fetchers: ReplicaFetchers | None = None
+        self._image: Image | None = None
+        self._applied: Image | None = None
+        self._roles = ImageParts("brokers", "topics", "partitions")
+        self._places = ImageParts("brokers", "partitions")
+        """What says which replicas there are to be; a registration counts, since older images are not acted on."""
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._was_clean = False
+        self._role_waiters: dict[asyncio.Future[None], None] = {}
+        self._ticks = 0
+        self._altered: dict[PartitionRunner, None] = {}
+        """Their topic's settings changed: retention is not to wait for its next round."""
+
+    def __iter__(self) -> Iterator[PartitionRunner]:
+        return iter(self.runners.values())
+
+    def find(self, topic_id: str, partition: int) -> PartitionRunner | None:
+        """The local replica of a partition."""
+        return self.runners.get((topic_id, partition))
+
+    async def leading(
+        self, topic_id: str, partition: int, leader_epoch: int, *, timeout_ms: float
+    ) -> PartitionRunner | None:
+        """The replica once it is in this leader epoch or a later one.
+
+        Who asks may know of a leadership a moment before this node has made the files or seen the image.
+        """
+        deadline = self._clock.now_ms() + timeout_ms
+        while True:
+            runner = self.runners.get((topic_id, partition))
+            if runner is not None and runner.leader_epoch >= leader_epoch:
+                return runner
+            left = deadline - self._clock.now_ms()
+            if left <= 0:
+                return runner
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._role_waiters[waiter] = None
+            try:
+                await asyncio.wait([waiter], timeout=left / 1000)
+            finally:
+                self._role_waiters.pop(waiter, None)
+
+    def _wake_role_waiters(self) -> None:
+        waiters, self._role_waiters = self._role_waiters, {}
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    @property
+    def fetchers(self) -> ReplicaFetchers:
+        """The loops that follow other nodes' leaders."""
+        assert self._fetchers is not None, "fetchers are wired after the replicas"
+        return self._fetchers
+
+    def use_fetchers(self, fetchers: ReplicaFetchers) -> None:
+        """Wire the fetchers, which need the replicas themselves."""
+        self._fetchers = fetchers
+
+    # -- start-up --------------------------------------------------------------------------------
+
+    async def recover(self, *, was_clean: bool) -> None:
+        """Open every replica that the manifest lists, side by side on the worker threads."""
+        self._was_clean = was_clean
+        loop = asyncio.get_running_loop()
+        for topic_id, partition in self._directory.unlisted_replicas():
+            # Made or removed while a process died: nobody counts on it.
+            path = self._directory.partition_directory(topic_id, partition)
+            await loop.run_in_executor(self._pool, self._files.remove_tree, path)
+        jobs = [
+            loop.run_in_executor(self._pool, self._open_listed, topic_id, partition, was_clean)
+            for topic_id, partition in self._directory.replicas()
+        ]
+        for opened in await asyncio.gather(*jobs):
+            self._opened[opened.topic_id, opened.partition] = opened
+            report = opened.log.recovery
+            log = logger.info if report.health is ReplicaHealth.SOUND else logger.warning
+            log(
+                "recovered partition=%s-%d health=%s log_end=%d cut_bytes=%d reason=%s",
+                opened.topic,
+                opened.partition,
+                report.health,
+                opened.log.log_end_offset,
+                report.cut_bytes,
+                report.reason,
+            )
+
+    def _open_listed(self, topic_id: str, partition: int, was_clean: bool) -> OpenedLog:
+        log = PartitionLog.open(
+            self._files,
+            self._directory.partition_directory(topic_id, partition),
+            config=LogConfig(),
+            topic_id=topic_id,
+            topic_name="",
+            partition=partition,
+            is_listed=True,
+            was_clean=was_clean,
+            now_ms=self._clock.wall_ms(),
+            memory=self._memory,
+        )
+        return OpenedLog(topic_id=topic_id, topic=log.topic_name, partition=partition, log=log)
+
+    def reports(self) -> tuple[ReplicaReport, ...]:
+        """What to tell the quorum of replicas that did not come back sound."""
+        return tuple(
+            ReplicaReport(
+                topic_id=opened.topic_id,
+                partition=opened.partition,
+                is_damaged=opened.log.health is ReplicaHealth.DAMAGED,
+                last_epoch=opened.log.last_epoch,
+                log_end_offset=opened.log.log_end_offset,
+            )
+            for opened in self._opened.values()
+            if opened.log.health is not ReplicaHealth.SOUND
+        )
+
+    # -- following the image ---------------------------------------------------------------------
+
+    def on_image(self, image: Image) -> None:
+        """A new image: roles of existing replicas change at once, files are made and removed by ``run``."""
+        self._image = image
+        if self.broker_epoch < 0 or image.index < self.broker_epoch:
+            return
+        if self._roles.have_changed(image):
+            old = self._applied
+            if (
+                old is not None
+                and old.brokers is image.brokers
+                and old.partitions is image.partitions
+            ):
+                self._update_settings(old, image)
+            else:
+                self._update_roles(image)
+        if self._places.have_changed(image):
+            self._work.set()
+
+    def _update_settings(self, old: Image, image: Image) -> None:
+        """Only topics changed: nobody's role is another, and of thousands of replicas a few have other settings."""
+        self._applied = image
+        # In an order that does not hang on hashes, so that a simulated run repeats.
+        for topic in sorted(_altered_topics(old, image), key=attrgetter("topic_id")):
+            for partition in range(topic.partition_count):
+                runner = self.runners.get((topic.topic_id, partition))
+                if runner is not None:
+                    self._give_role(runner, image, topic)
+
+    def _update_roles(self, image: Image) -> None:
+        old = self._applied
+        self._applied = image
+        is_same_fleet = old is not None and old.brokers is image.brokers
+        altered = {topic.topic_id for topic in _altered_topics(old, image)}
+        for key, runner in self.runners.items():
+            state = image.partitions.get(key)
+            if state is None:
+                continue
+            if is_same_fleet and runner.state is state and key[0] not in altered:
+                continue
+            self._give_role(runner, image, image.topics[key[0]])
+        self._wake_role_waiters()
+
+    def _give_role(self, runner: PartitionRunner, image: Image, topic: Topic) -> None:
+        state = image.partitions[runner.topic_id, runner.partition]
+        settings = topic_settings(topic)
+        if settings != runner.settings:
+            self._altered[runner] = None
+        runner.on_image(
+            state,
+            settings=settings,
+            broker_epoch=self.broker_epoch,
+            brokers=image.brokers,
+        )
+        me = self._context.broker_id
+        # One that left stays until its files are removed. Under this leader epoch it must say nothing: its leader may
+        # have seen it given back before we do, and would count records that are about to go.
+        is_follower = (
+            runner.role is ReplicaRole.FOLLOWER and state.leader != me and me in state.replicas
+        )
+        self.fetchers.assign(runner, state.leader if is_follower else None)
+
+    async def run(self) -> None:
+        """Create and delete replicas as the image says; runs until cancelled."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            image = self._image
+            if image is None or self.broker_epoch < 0 or image.index < self.broker_epoch:
+                continue
+            self._idle.clear()
+            try:
+                await self._reconcile()
+            except DiskFullError as error:
+                logger.warning("replicas not made or removed: %s", error)
+                await self._clock.sleep(1_000)
+                self._work.set()
+            self._idle.set()
+
+    async def settled(self) -> None:
+        """Wait until the newest image has been acted on."""
+        while self._work.is_set() or not self._idle.is_set():
+            await self._idle.wait()
+            await self._clock.sleep(0)
+
+    async def _reconcile(self) -> None:
+        await self._remove_unwanted()
+        image, me = self._image, self._context.broker_id
+        assert image is not None, "reconciled without an image"
+        missing = sorted(
+            key
+            for key, state in image.partitions.items()
+            if me in state.replicas and key not in self.runners
+        )
+        for first in range(0, len(missing), CREATED_AT_ONCE):
+            await self._add(missing[first : first + CREATED_AT_ONCE], image)
+            self._update_roles(self._image or image)
+
+    def _is_wanted(self, key: PartitionKey) -> bool:
+        """Whether the newest image gives us a replica."""
+        assert self._image is not None
+        state = self._image.partitions.get(key)
+        return state is not None and self._context.broker_id in state.replicas
+
+    async def _add(self, keys: Sequence[PartitionKey], image: Image) -> None:
+        logs = await self._make([key for key in keys if key not in self._opened], image)
+        for key in keys:
+            topic = image.topics[key[0]]
+            opened = self._opened.pop(key, None)
+            log = logs[key] if opened is None else opened.log
+            log.config = log_config(topic_settings(topic))
+            self.runners[key] = PartitionRunner(
+                log,
+                topic_id=key[0],
+                topic=topic.name,
+                partition=key[1],
+                settings=topic_settings(topic),
+                context=self._context,
+            )
+
+    async def _make(
+        self, keys: Sequence[PartitionKey], image: Image
+    ) -> dict[PartitionKey, PartitionLog]:
+        """New replicas, their files and their lines in the manifest.
+
+        Raises:
+            DiskFullError: none was made, and nothing is left of them: they may be wanted elsewhere once there is room.
+        """
+        loop = asyncio.get_running_loop()
+        jobs = (
+            loop.run_in_executor(self._pool, self._create, image.topics[key[0]], key[1])
+            for key in keys
+        )
+        # Each is waited for: one that is under way must not meet the next try.
+        made = await asyncio.gather(*jobs, return_exceptions=True)
+        logs = [log for log in made if isinstance(log, PartitionLog)]
+        failures = [error for error in made if isinstance(error, BaseException)]
+        # One that is more than a lack of room ends the node.
+        failures.sort(key=lambda error: isinstance(error, DiskFullError))
+        try:
+            if failures:
+                raise failures[0]
+            # One write of the manifest for all of them: it is synced, and a topic may have many partitions.
+            await loop.run_in_executor(self._pool, self._directory.add_replicas, keys)
+        except DiskFullError:
+            for log in logs:
+                await loop.run_in_executor(self._pool, log.delete)
+            raise
+        return dict(zip(keys, logs, strict=True))
+
+    def _create(self, topic: Topic, partition: int) -> PartitionLog:
+        path = self._directory.partition_directory(topic.topic_id, partition)
+        try:
+            return PartitionLog.open(
+                self._files,
+                path,
+                config=log_config(topic_settings(topic)),
+                topic_id=topic.topic_id,
+                topic_name=topic.name,
+                partition=partition,
+                is_listed=False,
+                was_clean=False,
+                now_ms=self._clock.wall_ms(),
+                memory=self._memory,
+            )
+        except DiskFullError:
+            self._files.remove_tree(path)
+            raise
+
+    async def _remove_unwanted(self) -> None:
+        """Take out what the newest image does not give us, then remove its files.
+
+        Files take their time, and what is given back meanwhile may be in sync soon: so all that leaves is taken out in
+        one turn, and nothing is taken out for what an earlier image said.
+
+        Raises:
+            DiskFullError: no room for the manifest; what was taken out goes with the next try.
+        """
+        closing: list[PartitionRunner] = []
+        for key in [k for k in (*self.runners, *self._opened) if not self._is_wanted(k)]:
+            runner, opened = self.runners.pop(key, None), self._opened.pop(key, None)
+            if runner is not None:
+                logger.info("replica removed partition=%s", runner.name)
+                self.fetchers.assign(runner, None)
+                closing.append(runner)
+                self._leaving[key] = runner.log
+            elif opened is not None:
+                self._leaving[key] = opened.log
+        for runner in closing:
+            await runner.close(is_clean=False)
+        if not self._leaving:
+            return
+        loop = asyncio.get_running_loop()
+        keys = tuple(self._leaving)
+        # One write for all of them, as when they are made.
+        await loop.run_in_executor(self._pool, self._directory.remove_replicas, keys)
+        for key in keys:
+            await loop.run_in_executor(self._pool, self._leaving[key].delete)
+            del self._leaving[key]
+
+    # -- housekeeping ----------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Lag checks and time-based syncs of every replica."""
+        image = self._applied
+        if image is None:
+            return
+        now_ms = self._clock.now_ms()
+        self._ticks += 1
+        is_for_all = self._ticks % RESTING_TICKS == 0
+        for runner in self.runners.values():
+            if is_for_all or not runner.is_resting:
+                runner.tick(now_ms, image.brokers)
+        altered, self._altered = self._altered, {}
+        self._apply_retention(altered)
+
+    def on_lease_lost(self) -> None:
+        """This node was cut off from the quorum for as long as a session lasts."""
+        for runner in self.runners.values():
+            runner.on_lease_lost()
+
+    def run_retention(self) -> None:
+        """Delete what retention allows, on leaders; followers adopt their leader's log start."""
+        self._apply_retention(self.runners.values())
+
+    @staticmethod
+    def _apply_retention(runners: Iterable[PartitionRunner]) -> None:
+        for runner in runners:
+            if runner.role is ReplicaRole.LEADER:
+                try:
+                    runner.upkeep.maybe_apply_retention()
+                except MilenaError as error:
+                    logger.warning("retention partition=%s: %s", runner.name, error)
+
+    async def close(self, *, is_clean: bool) -> None:
+        """Stop following, sync and close every log."""
+        if self._fetchers is not None:
+            await self._fetchers.stop()
+        for runner in self.runners.values():
+            await runner.close(is_clean=is_clean)
+        for opened in self._opened.values():
+            opened.log.close(is_clean=is_clean)
+
+
+def _altered_topics(old: Image | None, image: Image) -> list[Topic]:
+    """Topics that are new or other ones than before."""
+    before: Map[str, Topic] = Map() if old is None else old.topics
+    if before is image.topics:
+        return []
+    return [topic for key, topic in image.topics.items() if before.get(key) is not topic]

@@ -1,0 +1,1 @@
+"""What the API asks of a node, brought to whoever can answer it."""

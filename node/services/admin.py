@@ -1,0 +1,312 @@
+"""Topics, configs, producer ids and brokers: what clients change of the replicated state, from any node."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from http_api.ports import NewTopic, ProducerState
+from milena.model.errors import (
+    BrokerInUseError,
+    ConflictError,
+    FateUnknownError,
+    InvalidReplicationError,
+    LimitReachedError,
+    NoQuorumError,
+    NotReadyError,
+    StaleVersionError,
+    TooManyProducersError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from node.metadata.cluster_watch import ClusterWatch
+from node.metadata.store import MetadataStore
+from node.services.producers import ProducerService
+from raft_meta.machine import bounds, configs, placement
+from raft_meta.machine.brokers import check_removable
+from raft_meta.machine.commands import (
+    AddPartitions,
+    AlterConfigs,
+    CreateTopic,
+    DeleteTopic,
+    UnregisterBroker,
+)
+from raft_meta.machine.image import Image, Topic
+from raft_meta.machine.topics import PARTITIONS_MAX, check_name
+
+logger = logging.getLogger(__name__)
+
+PROPOSE_TIMEOUT_MS = 10_000
+BROKERS_WAIT_MS = 2_000
+"""How long a new topic waits for nodes that are just starting."""
+GROWTH_TRIES_MAX = 5
+"""Each one that fails was overtaken by somebody else's growth of the same topic."""
+
+_Change = CreateTopic | DeleteTopic | AddPartitions | AlterConfigs | UnregisterBroker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaults:
+    """What a new topic gets where the client says nothing. ``replication_factor`` None: min(3, nodes)."""
+
+    partition_count: int
+    replication_factor: int | None
+    is_auto_create: bool
+
+
+class AdminService:
+    """Implements ``http_api.ports.MetadataPort``."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        defaults: TopicDefaults,
+        rng: random.Random,
+        new_topic_id: Callable[[], str],
+        producers: ProducerService,
+    ) -> None:
+        self._producers = producers
+        self._metadata = metadata
+        self._watch = ClusterWatch(metadata)
+        self._defaults = defaults
+        self._rng = rng
+        self._new_topic_id = new_topic_id
+        self._creating: dict[str, asyncio.Task[Topic]] = {}
+
+    @property
+    def node_id(self) -> int:
+        """This node's broker id."""
+        return self._metadata.node_id
+
+    @property
+    def image(self) -> Image:
+        """The local image, now."""
+        return self._metadata.image
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of the cluster that clients are shown."""
+        return self._watch.version
+
+    async def image_since(self, version: int, *, timeout_ms: int) -> Image:
+        """The image once the cluster's version is above ``version``, or the current one after the timeout."""
+        await self._watch.wait_for(version, timeout_ms=timeout_ms)
+        return self._metadata.image
+
+    # -- looking up ------------------------------------------------------------------------------
+
+    async def topic(self, name: str) -> Topic:
+        """The topic; what another node has answered with, this one finds too."""
+        found = self.image.topic(name)
+        if found is not None:
+            return found
+        found = (await self.current_image()).topic(name)
+        if found is None:
+            raise TopicNotFoundError(f"topic {name!r} does not exist")
+        return found
+
+    async def topic_to_write(self, name: str) -> Topic:
+        """The topic; a missing one is created when auto-creation is on."""
+        found = self.image.topic(name)
+        if found is not None:
+            return found
+        try:
+            return await self.topic(name)
+        except TopicNotFoundError:
+            if not self._defaults.is_auto_create:
+                raise
+        task = self._creating.get(name)
+        if task is None:
+            task = self._creating[name] = asyncio.create_task(self._auto_create(name))
+            task.add_done_callback(lambda _: self._creating.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _auto_create(self, name: str) -> Topic:
+        try:
+            return await self.create_topic(
+                NewTopic(name=name, partition_count=None, replication_factor=None)
+            )
+        except TopicExistsError:
+            return await self.topic(name)
+
+    async def current_image(self) -> Image:
+        """An image as of now; questions that come together share a barrier."""
+        return await self._metadata.current_image()
+
+    # -- changing --------------------------------------------------------------------------------
+
+    async def create_topic(self, topic: NewTopic) -> Topic:
+        """Create (or only validate) a topic."""
+        check_name(topic.name)
+        # Brokers and topics as of now: another node may have let a broker in, or made the topic, a moment ago.
+        image = await self.current_image()
+        if image.topic(topic.name) is not None:
+            raise TopicExistsError(f"Topic '{topic.name}' already exists.")
+        if topic.replication_factor is None and not topic.replicas_assignments:
+            image = await self._enough_brokers(image)
+        layout = self._place(topic, image)
+        bounds.check_new_replicas(image, layout)
+        command = CreateTopic(
+            topic_id=self._new_topic_id(),
+            name=topic.name,
+            configs=tuple(sorted(topic.configs.items())),
+            placement=layout,
+        )
+        made = Topic(
+            topic_id=command.topic_id,
+            name=topic.name,
+            partition_count=len(layout),
+            replication_factor=len(layout[0]),
+            configs=configs.validate(command.configs, len(layout[0])),
+            created_ms=image.now_ms,
+        )
+        if topic.is_validate_only:
+            return made
+        await self._propose(command, f"create topic {topic.name}")
+        return self.image.topics.get(command.topic_id, made)
+
+    def _default_factor(self, image: Image) -> int:
+        nodes = max(len(image.voters), len(image.brokers))
+        return self._defaults.replication_factor or min(3, nodes)
+
+    async def _enough_brokers(self, image: Image) -> Image:
+        """The image once it has as many live brokers as a topic gets replicas by default.
+
+        Fewer replicas than that, because a node is just starting, would stay fewer for ever.
+
+        Raises:
+            NotReadyError: brokers are missing.
+        """
+
+        def is_enough(now: Image) -> bool:
+            return len(now.live_brokers()) >= self._default_factor(now)
+
+        if is_enough(image):
+            return image
+        if not await self._metadata.wait_until(is_enough, timeout_ms=BROKERS_WAIT_MS):
+            raise NotReadyError(
+                f"a new topic gets {self._default_factor(image)} replicas, but only "
+                f"{len(self.image.live_brokers())} brokers are alive; wait for the others, or create it with "
+                "a replication factor of your own"
+            )
+        return self.image
+
+    def _place(self, topic: NewTopic, image: Image) -> tuple[tuple[int, ...], ...]:
+        if topic.replicas_assignments:
+            return _explicit_placement(topic.replicas_assignments, image)
+        factor = topic.replication_factor
+        if factor is None:
+            factor = self._default_factor(image)
+        count = self._defaults.partition_count
+        if topic.partition_count is not None:
+            count = topic.partition_count
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise InvalidReplicationError(
+                f"partitions_count {count}: give a number from 1 to {PARTITIONS_MAX}"
+            )
+        return placement.place(image, count, factor, self._rng)
+
+    async def add_partitions(self, name: str, partition_count: int) -> Topic:
+        """Give a topic more partitions, until it has ``partition_count``; done when it has them already."""
+        for _ in range(GROWTH_TRIES_MAX):
+            image = await self.current_image()
+            topic = image.topic(name)
+            if topic is None:
+                raise TopicNotFoundError(f"topic {name!r} does not exist")
+            if topic.partition_count == partition_count:
+                return topic
+            command = self._growth(topic, partition_count, image)
+            try:
+                await self._propose(command, f"add partitions to {name}")
+            except StaleVersionError:
+                continue  # somebody else added some; look again
+            return self.image.topics.get(topic.topic_id, topic)
+        raise StaleVersionError(
+            f"others keep adding partitions to topic {name!r}; nothing was changed, look again"
+        )
+
+    def _growth(self, topic: Topic, partition_count: int, image: Image) -> AddPartitions:
+        if partition_count < topic.partition_count:
+            raise InvalidReplicationError(
+                f"topic {topic.name!r} has {topic.partition_count} partitions, which cannot become fewer: "
+                f"give a number above that, not {partition_count}"
+            )
+        if partition_count > PARTITIONS_MAX:
+            raise InvalidReplicationError(
+                f"a topic has at most {PARTITIONS_MAX} partitions, not {partition_count}"
+            )
+        layout = placement.place_more(image, topic, partition_count, self._rng)
+        bounds.check_new_replicas(image, layout)
+        return AddPartitions(
+            topic_id=topic.topic_id, partition_count=topic.partition_count, placement=layout
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        topic = await self.topic(name)
+        await self._propose(DeleteTopic(topic_id=topic.topic_id), f"delete topic {name}")
+
+    async def alter_configs(
+        self, name: str, changes: Mapping[str, str | None], *, is_validate_only: bool
+    ) -> None:
+        """Set or reset (None) topic configs."""
+        topic = await self.topic(name)
+        configs.alter(topic.configs, changes.items(), topic.replication_factor)
+        if not is_validate_only:
+            command = AlterConfigs(topic_id=topic.topic_id, changes=tuple(sorted(changes.items())))
+            await self._propose(command, f"alter configs of {name}")
+
+    async def remove_broker(self, broker_id: int) -> None:
+        """Forget a broker that is gone for good."""
+        check_removable(await self.current_image(), broker_id)
+        try:
+            await self._propose(UnregisterBroker(broker_id=broker_id), f"remove broker {broker_id}")
+        except ConflictError as error:
+            # It came back meanwhile, or got a replica.
+            raise BrokerInUseError(error.message) from error
+
+    async def allocate_producer(self, name: str | None) -> ProducerState:
+        """A producer id and epoch."""
+        try:
+            return await self._producers.allocate(name, timeout_ms=PROPOSE_TIMEOUT_MS)
+        except LimitReachedError as error:
+            raise TooManyProducersError(error.message) from error
+        except NoQuorumError as error:
+            raise NoQuorumError(
+                f"cannot allocate a producer id: {error.message}; nothing was changed"
+            ) from error
+
+    async def _propose(self, command: _Change, what: str) -> object:
+        try:
+            return await self._metadata.propose(
+                command, timeout_ms=PROPOSE_TIMEOUT_MS, is_answer_first=True
+            )
+        except NoQuorumError as error:
+            raise NoQuorumError(f"cannot {what}: {error.message}; nothing was changed") from error
+        except FateUnknownError as error:
+            raise FateUnknownError(f"{what}: {error.message}; it may yet happen") from error
+
+
+def _explicit_placement(
+    assignments: Mapping[int, object], image: Image
+) -> tuple[tuple[int, ...], ...]:
+    if sorted(assignments) != list(range(len(assignments))):
+        raise InvalidReplicationError(
+            "replicas_assignments must name the partitions 0, 1, 2, ... without a gap"
+        )
+    layout = []
+    for partition in range(len(assignments)):
+        replicas = assignments[partition]
+        assert isinstance(replicas, list | tuple)
+        unknown = [b for b in replicas if b not in image.brokers]
+        if unknown or not replicas or len(set(replicas)) != len(replicas):
+            raise InvalidReplicationError(
+                f"replicas_assignments of partition {partition}: {list(replicas)} must be distinct ids of "
+                f"registered brokers, which are {sorted(image.brokers)}"
+            )
+        layout.append(tuple(replicas))
+    if len({len(replicas) for replicas in layout}) != 1:
+        raise InvalidReplicationError("every partition must have the same number of replicas")
+    return tuple(layout)

@@ -1,0 +1,76 @@
+"""Probes: whether this node has started, and whether it should get traffic."""
+
+from collections.abc import Callable
+
+from http_api.ports import Readiness
+from node.control.membership import Membership
+from node.metadata.store import MetadataStore
+from node.replication.local_replicas import LocalReplicas
+
+
+class HealthService:
+    """Implements ``http_api.ports.HealthPort``.
+
+    Readiness is a latch: once the node has rejoined and caught up, a lost quorum or a full disk does not take it out
+    of service, because it still serves reads and refuses writes with an answer. Draining does.
+    """
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        membership: Membership,
+        replicas: LocalReplicas,
+        render_metrics: Callable[[], bytes],
+    ) -> None:
+        self.has_started = False
+        self._metadata = metadata
+        self._membership = membership
+        self._replicas = replicas
+        self._render_metrics = render_metrics
+        self._was_ready = False
+
+    def is_started(self) -> bool:
+        """Logs are recovered and ports bound."""
+        return self.has_started
+
+    def readiness(self) -> Readiness:
+        """Rejoined and caught up, and not draining."""
+        if self._membership.is_draining:
+            return Readiness(is_ready=False, reason="the node is draining")
+        if self._was_ready:
+            return Readiness(is_ready=True)
+        reason = self._not_ready_because()
+        self._was_ready = not reason
+        return Readiness(is_ready=self._was_ready, reason=reason)
+
+    def _not_ready_because(self) -> str:
+        if not self.has_started:
+            return "logs are being recovered"
+        if self._membership.broker_epoch < 0:
+            return "waiting for the metadata quorum to register this broker"
+        if not self._membership.is_unfenced or not self._membership.has_lease:
+            return "waiting for the controller to let this broker in"
+        return self._behind()
+
+    def _behind(self) -> str:
+        image, node_id = self._metadata.image, self._metadata.node_id
+        for key, state in image.partitions.items():
+            if node_id not in state.replicas:
+                continue
+            name = f"{image.topics[key[0]].name}-{key[1]}"
+            if key not in self._replicas.runners:
+                return f"the replica of {name} is being opened"
+            if node_id not in state.isr:
+                return f"the replica of {name} is catching up"
+            if state.leader is None:
+                return f"{name} has no leader"
+        return ""
+
+    async def drain(self, *, timeout_ms: int) -> bool:
+        """Let others lead, from now until the process ends; True once nothing is led here and no replica counts."""
+        return await self._membership.drain(timeout_ms=timeout_ms)
+
+    def metrics(self) -> bytes:
+        """Prometheus text format."""
+        return self._render_metrics()

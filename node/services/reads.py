@@ -1,0 +1,479 @@
+"""Fetch on any node: from the local replica when it can serve the call, else from one that can.
+
+Any replica serves what lies below its own high watermark (KIP-392). What needs the truth about the log's end, "latest",
+out of range, timestamps, is judged by the leader alone, once it has made sure that it still leads (``log_ends``). An
+empty answer at the end judges nothing: it says that there is no more *here*, and the reader comes again.
+
+Stored bytes are sent as they are. Whoever decodes them says which were not whole, and the node whose copy it was has it
+checked (``node.replica.scrubber``), as when a follower says so.
+
+One call crosses the peer port: ``read``, with ``topic`` (id), ``partition``, ``offset``, ``timestamp``, ``max_bytes``,
+``timeout_ms`` and ``epoch`` of the leader or -1. With ``bad`` it asks for nothing, and says that what was sent from
+``offset`` on was not whole; a node of an earlier release takes it for a read.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from milena.disk.files import Buffer
+from milena.model.errors import (
+    CorruptLogError,
+    FateUnknownError,
+    MalformedRequestError,
+    MilenaError,
+    NoLeaderError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    ReplicaDamagedError,
+    ReplicaNotFoundError,
+    UnavailableError,
+)
+from milena.model.requests import Doubt, FetchRequest, FetchResult, PartitionOffsets
+from node.metadata.leaderships import Leaderships
+from node.metadata.lookup import check_partition
+from node.metadata.store import MetadataStore
+from node.peers.port import PeerClient, PeerUnreachableError
+from node.replica.runner import PartitionRunner
+from node.replication.local_replicas import LocalReplicas
+from node.services.log_ends import LogEnds, MovedError
+from raft_meta.machine.image import Topic
+from storage.log.reader import end_of_span, first_with_records
+
+logger = logging.getLogger(__name__)
+
+READ = "read"
+ANSWER_MARGIN_MS = 2_000
+DOUBT_MS_MAX = 1_000
+"""How long a reader waits until another node has heard of the damage in its copy."""
+LEADER_WAIT_MS = 300
+"""How long a read waits for a replica that is just being made, or is just taking over."""
+
+MOVES_MAX = 3
+"""Changes of leader that one question about a log's end goes along with."""
+
+PASSED_OVER_BYTES = 1 << 20
+"""Read at once where there are no records to be had."""
+
+COLD_READS_MAX = 1
+"""Reads for clients that wait for the disk at the same time; others wait for these. A read takes the disk from the
+syncs that writers wait for, and the processor from who reads and writes at the end: with two at once, beside four
+readers, an acknowledgement took seven times as long as alone, with one four times. Each reads ahead."""
+
+COLD_REST_S_MAX = 0.05
+"""A disk on which writers' syncs were done during a cold read rests as long as that read took, and no longer than this:
+half of the disk is theirs."""
+
+GetTopic = Callable[[str], Awaitable[Topic]]
+
+
+class ReadService:
+    """The reading half of ``http_api.ports.RecordsPort``."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        replicas: LocalReplicas,
+        peer: PeerClient,
+        topic_to_read: GetTopic,
+        has_lease: Callable[[], bool] = lambda: True,
+        sync_count: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``sync_count``: of logs, so far."""
+        self._has_lease = has_lease
+        self._sync_count = sync_count
+        self._metadata = metadata
+        self._replicas = replicas
+        self._peer = peer
+        self._topic_to_read = topic_to_read
+        self._ends = LogEnds(metadata)
+        self._leaderships = Leaderships()
+        self._disk = asyncio.Semaphore(COLD_READS_MAX)
+        self._telling: set[tuple[int, str, int]] = set()
+        """Brokers that are being told of damage, and in which partition: not twice at a time."""
+        metadata.listen(self._leaderships.on_image)
+
+    @property
+    def _node_id(self) -> int:
+        return self._metadata.node_id
+
+    async def fetch(self, request: FetchRequest) -> FetchResult:
+        """Read committed records, here when this replica can, else at the leader."""
+        moves = 0
+        while True:
+            try:
+                return await self._fetch(request)
+            except MovedError as moved:
+                moves += 1
+                if moves > MOVES_MAX:
+                    raise NotLeaderError(moved.message) from moved
+
+    async def _fetch(self, request: FetchRequest) -> FetchResult:
+        topic = await self._topic_to_read(request.topic)
+        check_partition(topic, request.partition)
+        runner = self._replicas.find(topic.topic_id, request.partition)
+        if request.is_local:
+            if runner is None:
+                raise ReplicaNotFoundError(
+                    f"broker {self._node_id} holds no replica of {topic.name}-{request.partition}"
+                )
+            return await self._fetch_here(runner, request)
+        state = self._metadata.image.partition(topic.topic_id, request.partition)
+        if state is not None and state.leader == self._node_id:
+            runner = await self._replicas.leading(
+                topic.topic_id,
+                request.partition,
+                state.leader_epoch,
+                timeout_ms=LEADER_WAIT_MS,
+            )
+        damaged: ReplicaDamagedError | None = None
+        if runner is not None and self._can_serve(runner, request):
+            try:
+                return await self._fetch_here(runner, request)
+            except ReplicaDamagedError as error:
+                # Found out while the reader waited, or by its read; another one has it all.
+                damaged = error
+        return await self._fetch_there(topic, request, damaged)
+
+    def _can_serve(self, runner: PartitionRunner, request: FetchRequest) -> bool:
+        """Whether this replica may answer: the leader anything, a follower what it has."""
+        if runner.is_damaged:
+            return False
+        if runner.leader is not None:
+            return True
+        if request.timestamp_ms is not None or not isinstance(request.offset, int):
+            return False
+        # Up to our own log end the offset exists, or will; beyond it only the leader may judge.
+        return runner.log.log_start_offset <= request.offset <= runner.log.log_end_offset
+
+    async def _fetch_here(self, runner: PartitionRunner, request: FetchRequest) -> FetchResult:
+        """Read this copy.
+
+        Raises:
+            ReplicaDamagedError: it is damaged, perhaps only where it was to be read.
+            MovedError: another one leads.
+        """
+        runner.check_readable()
+        offset: int | None = None
+        try:
+            offset = await self._place(runner, request)
+            return await self._fetch_at(runner, offset, request)
+        except CorruptLogError as error:
+            runner.on_doubt(offset)
+            logger.debug("cannot read partition=%s: %s", runner.name, error)
+            if offset is None:
+                raise ReplicaDamagedError(
+                    f"{runner.name}: broker {self._node_id} cannot read its copy, which is checked now; "
+                    "try again in a few seconds"
+                ) from error
+            doubt = Doubt(
+                topic=runner.topic,
+                partition=runner.partition,
+                offset=offset,
+                broker_id=self._node_id,
+            )
+            raise doubt.error from error
+
+    async def _fetch_at(
+        self, runner: PartitionRunner, offset: int, request: FetchRequest
+    ) -> FetchResult:
+        await runner.wait_committed(offset, request.timeout_ms)
+        # It may have been found damaged meanwhile, and ends before the damage then.
+        runner.check_readable()
+        end = runner.high_watermark
+        data = b""
+        if offset < end:
+            runner.check_offset(offset, has_lease=True)
+            data = await self._read(runner, offset, request.max_bytes, end)
+            if data and first_with_records(data, offset, end) is None:
+                data = await self._pass_over(runner, data, request)
+                end = runner.high_watermark
+            runner.counts.bytes_out += len(data)
+        return FetchResult(
+            start_offset=offset,
+            high_watermark=end,
+            log_start_offset=runner.log.log_start_offset,
+            leader_epoch=runner.leader_epoch,
+            batches=data,
+            broker_id=self._node_id,
+        )
+
+    async def _read(
+        self, runner: PartitionRunner, offset: int, max_bytes: int, end_offset: int
+    ) -> bytes:
+        """What is in memory at once; what is not, in turn with others that wait for the disk."""
+        found = runner.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
+        if found is not None:
+            return found
+        await self._disk.acquire()
+        loop = asyncio.get_running_loop()
+        # A thread reads on when its client has hung up: until it is done, it is one of those that read.
+        reading = loop.create_task(runner.read(offset, max_bytes=max_bytes, end_offset=end_offset))
+        reading.add_done_callback(partial(self._on_read, loop.time(), self._sync_count()))
+        return await asyncio.shield(reading)
+
+    def _on_read(self, began_s: float, syncs_before: int, reading: "asyncio.Task[bytes]") -> None:
+        if self._sync_count() == syncs_before:
+            self._disk.release()
+        else:
+            loop = asyncio.get_running_loop()
+            rest_s = min(loop.time() - began_s, COLD_REST_S_MAX)
+            loop.call_later(rest_s, self._disk.release)
+        if not reading.cancelled():
+            # Whoever waited for it may be gone, and the error with it.
+            reading.exception()
+
+    async def _pass_over(
+        self, runner: PartitionRunner, barren: bytes, request: FetchRequest
+    ) -> bytes:
+        """Batches from the next one with records on, where compaction has left none in ``barren``.
+
+        A reader that goes on behind the last record that it was given would be told for ever that there is none. When
+        none comes in time, what was looked at last is the answer: it says how far there is none.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + request.timeout_ms / 1000
+        while True:
+            offset = end_of_span(barren)
+            await runner.wait_committed(offset, int((deadline - loop.time()) * 1000))
+            end = runner.high_watermark
+            if offset >= end:
+                return barren
+            data = await self._read(runner, offset, PASSED_OVER_BYTES, end)
+            found = first_with_records(data, offset, end)
+            if found is not None:
+                start = max(found, offset)
+                return await self._read(runner, start, request.max_bytes, end)
+            barren = data
+
+    async def _place(self, runner: PartitionRunner, request: FetchRequest) -> int:
+        """The offset that was meant. Where it depends on where the log ends, that is the end of no former leader.
+
+        Raises:
+            MovedError: another one leads.
+        """
+        leader_epoch = runner.leader_epoch
+        offset, is_by_end = self._resolve(runner, request)
+        try:
+            runner.check_offset(offset, has_lease=self._has_lease())
+        except OffsetOutOfRangeError:
+            if offset < runner.log.log_start_offset:
+                raise
+            is_by_end = True
+        if is_by_end:
+            await self._ends.confirm(runner, leader_epoch)
+            runner.check_offset(offset, has_lease=self._has_lease())
+        return offset
+
+    def _resolve(self, runner: PartitionRunner, request: FetchRequest) -> tuple[int, bool]:
+        """The offset that was meant, and whether that depends on where the log ends."""
+        if request.timestamp_ms is not None:
+            found = runner.log.offset_for_timestamp(request.timestamp_ms)
+            if found is not None and found[0] < runner.high_watermark:
+                return found[0], False
+            return self._end_of(runner), True
+        offset = request.offset
+        if isinstance(offset, int):
+            if offset >= 0:
+                return offset, False
+            return max(runner.log.log_start_offset, self._end_of(runner) + offset), True
+        if offset == "earliest":
+            return runner.log.log_start_offset, False
+        if offset == "latest":
+            return self._end_of(runner), True
+        raise MalformedRequestError(f"offset {offset!r}: give a number, earliest or latest")
+
+    def _end_of(self, runner: PartitionRunner) -> int:
+        return runner.established_end(has_lease=self._has_lease())
+
+    async def _fetch_there(
+        self, topic: Topic, request: FetchRequest, damaged: ReplicaDamagedError | None
+    ) -> FetchResult:
+        """Ask the leader; for a plain offset any other replica will do when it cannot answer.
+
+        ``damaged``: why this node does not answer although it could; what is raised when nobody else is there to ask.
+        """
+        state = self._metadata.image.partition(topic.topic_id, request.partition)
+        if state is None:
+            raise NoLeaderError(f"{topic.name}-{request.partition} is not known here yet")
+        candidates = [] if state.leader in (None, self._node_id) else [state.leader]
+        if _is_plain(request):
+            candidates += [b for b in state.replicas if b not in (state.leader, self._node_id)]
+        last: MilenaError = damaged or NoLeaderError(
+            f"{topic.name}-{request.partition} has no leader"
+        )
+        for broker_id in candidates:
+            try:
+                if broker_id != state.leader:
+                    return await self._read_at(broker_id, topic, request, -1)
+                return await self._read_at_leader(broker_id, topic, request, state.leader_epoch)
+            except (UnavailableError, FateUnknownError, NotLeaderError) as error:
+                last = error
+        # To a client a leader that cannot be asked, or whose answer was lost, is none: reading leaves nothing behind.
+        if isinstance(last, FateUnknownError | PeerUnreachableError):
+            raise NoLeaderError(f"{topic.name}-{request.partition}: {last.message}") from last
+        raise last
+
+    async def _read_at_leader(
+        self, leader_id: int, topic: Topic, request: FetchRequest, leader_epoch: int
+    ) -> FetchResult:
+        key = (topic.topic_id, request.partition)
+        async with self._leaderships.held(key, leader_id, leader_epoch):
+            try:
+                return await self._read_at(leader_id, topic, request, leader_epoch)
+            except NotLeaderError as error:
+                refusal = error
+        # It knows better than this node's image does, or not yet that it leads.
+        if not _is_plain(request):
+            await self._ends.check(key, leader_id, leader_epoch)
+        raise refusal
+
+    async def _read_at(
+        self, broker_id: int, topic: Topic, request: FetchRequest, leader_epoch: int
+    ) -> FetchResult:
+        answer, body = await self._peer.call(
+            broker_id,
+            READ,
+            {
+                "topic": topic.topic_id,
+                "partition": request.partition,
+                "offset": request.offset,
+                "timestamp": request.timestamp_ms,
+                "max_bytes": request.max_bytes,
+                "timeout_ms": request.timeout_ms,
+                "epoch": leader_epoch,
+            },
+            timeout_ms=request.timeout_ms + ANSWER_MARGIN_MS,
+        )
+        match answer:
+            case {"start": int(start), "hw": int(hw), "log_start": int(log_start), "epoch": int(e)}:
+                return FetchResult(
+                    start_offset=start,
+                    high_watermark=hw,
+                    log_start_offset=log_start,
+                    leader_epoch=e,
+                    batches=body,
+                    broker_id=broker_id,
+                )
+            case _:
+                raise NoLeaderError(f"node {broker_id} answered a read in the wrong shape")
+
+    async def on_read(
+        self, peer_id: int, header: dict[str, object], body: Buffer
+    ) -> tuple[dict[str, object], Sequence[Buffer]]:
+        """A fetch that another node passes on to this replica."""
+        del peer_id, body
+        match header:
+            case {
+                "topic": str(topic_id),
+                "partition": int(partition),
+                "offset": (int() | str()) as offset,
+                "timestamp": (int() | None) as timestamp_ms,
+                "max_bytes": int(max_bytes),
+                "timeout_ms": int(timeout_ms),
+                "epoch": int(leader_epoch),
+            }:
+                pass
+            case _:
+                raise MalformedRequestError("read: the request has the wrong shape")
+        if header.get("bad") is True:
+            self._doubt_here(topic_id, partition, offset)
+            return {}, []
+        runner = await self._replicas.leading(
+            topic_id, partition, leader_epoch, timeout_ms=LEADER_WAIT_MS
+        )
+        if runner is None:
+            raise NotLeaderError(f"broker {self._node_id} holds no replica of the partition")
+        request = FetchRequest(
+            topic=runner.topic,
+            partition=partition,
+            offset=offset,
+            timestamp_ms=timestamp_ms,
+            max_bytes=max_bytes,
+            timeout_ms=timeout_ms,
+            is_local=False,
+        )
+        if not self._can_serve(runner, request):
+            raise NotLeaderError(f"broker {self._node_id} does not lead {runner.name}")
+        try:
+            result = await self._fetch_here(runner, request)
+        except MovedError as moved:
+            raise NotLeaderError(moved.message) from moved
+        fields: dict[str, object] = {
+            "start": result.start_offset,
+            "hw": result.high_watermark,
+            "log_start": result.log_start_offset,
+            "epoch": result.leader_epoch,
+        }
+        return fields, [result.batches]
+
+    async def doubt(self, doubt: Doubt) -> None:
+        """A reader here decoded what is not whole: let the node whose copy it was check that."""
+        topic = self._metadata.image.topic(doubt.topic)
+        if topic is None:
+            return
+        key = (topic.topic_id, doubt.partition)
+        broker_id = doubt.broker_id
+        if broker_id is None:
+            state = self._metadata.image.partition(*key)
+            broker_id = None if state is None else state.leader
+        if broker_id == self._node_id:
+            self._doubt_here(*key, doubt.offset)
+        elif broker_id is not None and (broker_id, *key) not in self._telling:
+            self._telling.add((broker_id, *key))
+            try:
+                await self._tell(broker_id, key, doubt.offset)
+            except MilenaError as error:
+                logger.debug("node_id=%d was not told of damage: %s", broker_id, error)
+            finally:
+                self._telling.discard((broker_id, *key))
+
+    def _doubt_here(self, topic_id: str, partition: int, offset: object) -> None:
+        runner = self._replicas.find(topic_id, partition)
+        # What a peer says need not be an offset that is still there.
+        if runner is not None and isinstance(offset, int):
+            log = runner.log
+            if log.log_start_offset <= offset < log.log_end_offset:
+                runner.on_doubt(offset)
+
+    async def _tell(self, broker_id: int, key: tuple[str, int], offset: int) -> None:
+        await self._peer.call(
+            broker_id,
+            READ,
+            {
+                "topic": key[0],
+                "partition": key[1],
+                "offset": offset,
+                "timestamp": None,
+                "max_bytes": 1,
+                "timeout_ms": 0,
+                "epoch": -1,
+                "bad": True,
+            },
+            timeout_ms=DOUBT_MS_MAX,
+        )
+
+    async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
+        """The readable range, as the leader knows it."""
+        result = await self.fetch(
+            FetchRequest(
+                topic=topic,
+                partition=partition,
+                offset="latest",
+                timestamp_ms=None,
+                max_bytes=1,
+                timeout_ms=0,
+                is_local=False,
+            )
+        )
+        return PartitionOffsets(
+            log_start_offset=result.log_start_offset, high_watermark=result.start_offset
+        )
+
+
+def _is_plain(request: FetchRequest) -> bool:
+    """Whether the request names the offset that it wants."""
+    is_number = isinstance(request.offset, int) and request.offset >= 0
+    return is_number and request.timestamp_ms is None

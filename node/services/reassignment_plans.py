@@ -1,0 +1,224 @@
+"""What a request to move replicas means for one image, and how moves look to clients. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from http_api.ports import (
+    AddedReplica,
+    MoveState,
+    PlannedReassignment,
+    ReassignmentRequest,
+    ReplicaTarget,
+    RunningReassignment,
+)
+from milena.model.errors import (
+    InvalidReplicationError,
+    MilenaError,
+    PartitionNotFoundError,
+    StaleVersionError,
+    TooManyReplicasError,
+    TopicNotFoundError,
+)
+from raft_meta.machine import bounds, reassignments
+from raft_meta.machine.commands import ReassignmentStep, TargetReplicas
+from raft_meta.machine.image import Image, Partition, PartitionKey
+from raft_meta.machine.rebalancing import plan_drain, plan_rebalance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaProgress:
+    """What a leader knows of one replica that is being added."""
+
+    topic_id: str
+    partition: int
+    broker_id: int
+    offsets_left: int
+    bytes_left: int
+
+
+def plan(image: Image, request: ReassignmentRequest) -> list[PlannedReassignment]:
+    """The partitions that the request moves or cancels, all of them checked. May take seconds.
+
+    Raises:
+        TopicNotFoundError, PartitionNotFoundError, BrokerNotFoundError, InvalidReplicationError,
+        TooManyReplicasError: of any of them.
+    """
+    if request.partitions:
+        planned = _explicit(image, request.partitions)
+    else:
+        drain = request.drain
+        moves = plan_rebalance(image) if drain is None else plan_drain(image, drain)
+        planned = [
+            PlannedReassignment(
+                topic=image.topics[move.topic_id].name,
+                topic_id=move.topic_id,
+                partition=move.partition,
+                before=move.before,
+                after=move.after,
+            )
+            for move in moves
+        ]
+    _check_bounds(image, planned)
+    return planned
+
+
+def target_of(row: PlannedReassignment, request: ReassignmentRequest) -> TargetReplicas:
+    """What the quorum is asked for."""
+    return TargetReplicas(
+        topic_id=row.topic_id,
+        partition=row.partition,
+        replicas=row.after,
+        max_concurrent=request.max_concurrent,
+        throttle_bytes_per_s=request.throttle_bytes_per_s,
+    )
+
+
+def running_keys(image: Image, topic: str | None, partition: int | None) -> list[PartitionKey]:
+    """The partitions on the move: all, a topic's, or one.
+
+    Raises:
+        TopicNotFoundError, PartitionNotFoundError: there is nothing of that name.
+    """
+    keys = [key for key, _ in reassignments.running(image)]
+    if topic is None:
+        return keys
+    topic_id = _topic_id(image, topic)
+    if partition is not None:
+        _partition(image, topic, partition)
+    return [key for key in keys if key[0] == topic_id and partition in {None, key[1]}]
+
+
+def _topic_id(image: Image, name: str) -> str:
+    topic_id = image.topic_ids.get(name)
+    if topic_id is None:
+        raise TopicNotFoundError(f"topic {name!r} does not exist")
+    return topic_id
+
+
+def _partition(image: Image, name: str, partition: int) -> Partition:
+    state = image.partition(_topic_id(image, name), partition)
+    if state is None:
+        raise PartitionNotFoundError(f"topic {name!r} has no partition {partition}")
+    return state
+
+
+def _explicit(image: Image, targets: Sequence[ReplicaTarget]) -> list[PlannedReassignment]:
+    """What a client names partition by partition.
+
+    Raises:
+        TopicNotFoundError, PartitionNotFoundError, InvalidReplicationError, InvalidReplicationError: of any of them.
+    """
+    planned: dict[PartitionKey, PlannedReassignment] = {}
+    for target in targets:
+        state = _partition(image, target.topic, target.partition)
+        topic = image.topics[image.topic_ids[target.topic]]
+        row = PlannedReassignment(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=target.partition,
+            before=state.settled,
+            after=state.settled if target.replicas is None else target.replicas,
+            is_cancelled=target.replicas is None,
+        )
+        if row.key in planned:
+            raise InvalidReplicationError(
+                f"partition {target.partition} of {topic.name} comes twice"
+            )
+        if target.replicas is not None:
+            reassignments.check_target(image, topic, target.partition, target.replicas)
+        planned[row.key] = row
+    return list(planned.values())
+
+
+def _check_bounds(image: Image, planned: Iterable[PlannedReassignment]) -> None:
+    """Refuse to give one broker more than it carries.
+
+    Raises:
+        TooManyReplicasError: the message names the broker.
+    """
+    added = Counter(b for row in planned for b in row.after if b not in row.before)
+    held = Counter(b for state in image.partitions.values() for b in state.replicas if b in added)
+    for broker_id in sorted(added):
+        total = held[broker_id] + added[broker_id]
+        if total > bounds.REPLICAS_PER_BROKER_MAX:
+            raise TooManyReplicasError(
+                f"Broker {broker_id} would hold {total} replicas, more than the {bounds.REPLICAS_PER_BROKER_MAX}"
+                " that one node carries; name other brokers, or add nodes."
+            )
+
+
+def cancel_steps(
+    image: Image, keys: Iterable[PartitionKey]
+) -> tuple[list[tuple[PlannedReassignment, ReassignmentStep]], list[PlannedReassignment]]:
+    """Steps that cancel these, and those that cannot be cancelled or have ended."""
+    steps: list[tuple[PlannedReassignment, ReassignmentStep]] = []
+    refused: list[PlannedReassignment] = []
+    for key in keys:
+        state = image.partitions.get(key)
+        if state is None:
+            continue
+        moving = state.moving
+        row = PlannedReassignment(
+            topic=image.topics[key[0]].name,
+            topic_id=key[0],
+            partition=key[1],
+            before=state.replicas if moving is None else moving.target,
+            after=state.settled,
+            is_cancelled=True,
+        )
+        if moving is None:
+            refused.append(row.refused(StaleVersionError("It is not being moved (any more).")))
+            continue
+        try:
+            steps.append((row, reassignments.plan_cancel(image, key)))
+        except MilenaError as error:
+            refused.append(row.refused(error))
+    return steps, refused
+
+
+def running_move(
+    image: Image,
+    key: PartitionKey,
+    state: Partition,
+    known: Mapping[tuple[str, int, int], ReplicaProgress],
+) -> RunningReassignment:
+    """A partition on the move; ``known``: what leaders said, by topic id, partition and broker."""
+    moving = state.moving
+    assert moving is not None, "running() gives partitions with a reassignment"
+    added = [_added(key, state, b, known) for b in moving.target if b not in moving.former]
+    if not moving.is_started:
+        step = MoveState.WAITING
+    elif set(moving.target) <= set(state.isr):
+        step = MoveState.FINISHING
+    else:
+        step = MoveState.CATCHING_UP
+    return RunningReassignment(
+        topic=image.topics[key[0]].name,
+        partition=key[1],
+        state=step,
+        former=moving.former,
+        target=moving.target,
+        isr=state.isr,
+        leader=state.leader,
+        added=tuple(added),
+        throttle_bytes_per_s=moving.throttle_bytes_per_s,
+        max_concurrent=moving.max_concurrent,
+    )
+
+
+def _added(
+    key: PartitionKey,
+    state: Partition,
+    broker_id: int,
+    known: Mapping[tuple[str, int, int], ReplicaProgress],
+) -> AddedReplica:
+    if broker_id in state.isr:
+        return AddedReplica(broker_id=broker_id, is_in_sync=True, offsets_left=0, bytes_left=0)
+    row = known.get((*key, broker_id))
+    return AddedReplica(
+        broker_id=broker_id,
+        is_in_sync=False,
+        offsets_left=None if row is None else row.offsets_left,
+        bytes_left=None if row is None else row.bytes_left,
+    )

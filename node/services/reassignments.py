@@ -1,0 +1,234 @@
+"""Moving replicas, as clients ask for it on any node: plans, proposals, progress.
+
+The image says what is under way; only leaders know how far their followers are, so whoever is asked asks them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from http_api.ports import PlannedReassignment, ReassignmentRequest, RunningReassignment
+from milena.disk.files import Buffer
+from milena.model.errors import (
+    FateUnknownError,
+    MalformedRequestError,
+    MilenaError,
+    NoQuorumError,
+    PartitionNotFoundError,
+    StaleVersionError,
+)
+from node.metadata.store import MetadataStore
+from node.peers.port import PeerClient
+from node.replica.runner import PartitionRunner
+from node.replication.local_replicas import LocalReplicas
+from node.services.reassignment_plans import (
+    ReplicaProgress,
+    cancel_steps,
+    plan,
+    running_keys,
+    running_move,
+    target_of,
+)
+from raft_meta.machine import codec, reassignments
+from raft_meta.machine.commands import ReassignPartitions, StepReassignments
+from raft_meta.machine.image import PartitionKey
+
+logger = logging.getLogger(__name__)
+
+MOVES = "moves"
+BARRIER_TIMEOUT_MS = 3_000
+PROPOSE_TIMEOUT_MS = 10_000
+ANSWER_MS = 2_000
+ROWS_MAX = 2_000
+"""Partitions in one command: at about 100 bytes each well below its bound of 1 MiB."""
+CANCEL_TRIES = 5
+"""A cancel names the partition's epoch, which every change of its ISR moves on."""
+
+T = TypeVar("T")
+
+
+class ReassignmentService:
+    """Implements ``http_api.ports.ReassignmentsPort``."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        replicas: LocalReplicas,
+        peer: PeerClient,
+        pool: Executor,
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._peer = peer
+        self._pool = pool
+
+    # -- asking for moves ------------------------------------------------------------------------
+
+    async def reassign(self, request: ReassignmentRequest) -> Sequence[PlannedReassignment]:
+        """Plan, check, and unless it is a dry run propose."""
+        image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        # Thousands of partitions take seconds to plan.
+        planned = await asyncio.get_running_loop().run_in_executor(self._pool, plan, image, request)
+        if request.is_dry_run:
+            return planned
+        moves = [row for row in planned if not row.is_cancelled]
+        answers = {row.key: row for row in await self._move(moves, request)}
+        cancels = [row.key for row in planned if row.is_cancelled]
+        answers |= {row.key: row for row in await self._cancel(cancels)}
+        gone = PartitionNotFoundError("the topic was deleted meanwhile")
+        return _raised_if_nothing([answers.get(row.key) or row.refused(gone) for row in planned])
+
+    async def _move(
+        self, rows: Sequence[PlannedReassignment], request: ReassignmentRequest
+    ) -> list[PlannedReassignment]:
+        done: list[PlannedReassignment] = []
+        for part in _parts(rows):
+            targets = tuple(target_of(row, request) for row in part)
+            codes = await self._propose(ReassignPartitions(targets=targets))
+            done += [row.refused(_refusal(code)) for row, code in zip(part, codes, strict=True)]
+        return done
+
+    # -- cancelling ------------------------------------------------------------------------------
+
+    async def cancel(
+        self, topic: str | None, partition: int | None
+    ) -> Sequence[PlannedReassignment]:
+        """Cancel all, a topic's, or one."""
+        image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        keys = running_keys(image, topic, partition)
+        return _raised_if_nothing(await self._cancel(keys))
+
+    async def _cancel(self, keys: Collection[PartitionKey]) -> list[PlannedReassignment]:
+        """Try each until its epoch stands still; what ended meanwhile has nothing to cancel."""
+        pending, done = list(keys), list[PlannedReassignment]()
+        for left in reversed(range(CANCEL_TRIES)):
+            if not pending:
+                break
+            image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+            steps, refused = cancel_steps(image, pending)
+            done += refused
+            pending = []
+            for part in _parts(steps):
+                codes = await self._propose(StepReassignments(steps=tuple(s for _, s in part)))
+                for (row, _), code in zip(part, codes, strict=True):
+                    if code == StaleVersionError.code and left:
+                        pending.append(row.key)
+                    else:
+                        done.append(row.refused(_refusal(code)))
+        return done
+
+    async def _propose(self, command: ReassignPartitions | StepReassignments) -> tuple[str, ...]:
+        try:
+            codes = await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
+        except NoQuorumError as error:
+            raise NoQuorumError(f"cannot move replicas: {error.message}") from error
+        except FateUnknownError as error:
+            raise FateUnknownError(
+                f"moving replicas: {error.message}; it may yet happen"
+            ) from error
+        assert isinstance(codes, tuple), codes
+        return codes
+
+    # -- progress --------------------------------------------------------------------------------
+
+    async def running(self) -> Sequence[RunningReassignment]:
+        """What is under way, with what the leaders know of it."""
+        image = self._metadata.image
+        under_way = reassignments.running(image)
+        leaders = sorted({state.leader for _, state in under_way if state.leader is not None})
+        answers = await asyncio.gather(*(self._ask(leader) for leader in leaders))
+        known = {
+            (row.topic_id, row.partition, row.broker_id): row for rows in answers for row in rows
+        }
+        return [running_move(image, key, state, known) for key, state in under_way]
+
+    async def _ask(self, broker_id: int) -> list[ReplicaProgress]:
+        """A leader that does not answer leaves its progress unknown."""
+        if broker_id == self._metadata.node_id:
+            return list(self._led_here())
+        try:
+            answer, _ = await self._peer.call(broker_id, MOVES, {}, timeout_ms=ANSWER_MS)
+            return _parse_progress(answer.get("rows"))
+        except MilenaError as error:
+            logger.info("progress of moves unknown broker_id=%d: %s", broker_id, error)
+            return []
+
+    def _led_here(self) -> Iterable[ReplicaProgress]:
+        for runner in self._replicas:
+            state, leader = runner.state, runner.leader
+            if state is None or leader is None or state.moving is None:
+                continue
+            for broker_id in state.replicas:
+                if broker_id in state.moving.former or broker_id in state.isr:
+                    continue
+                progress = leader.followers.get(broker_id)
+                end = 0 if progress is None else progress.stored_end
+                yield _progress(runner, broker_id, end)
+
+    async def on_moves(
+        self, peer_id: int, header: dict[str, object], body: Buffer
+    ) -> tuple[dict[str, object], Sequence[Buffer]]:
+        """Another node asks how far the replicas are that are added to what we lead."""
+        del peer_id, header, body
+        rows = [
+            [row.topic_id, row.partition, row.broker_id, row.offsets_left, row.bytes_left]
+            for row in self._led_here()
+        ]
+        return {"rows": rows}, ()
+
+
+def _progress(runner: PartitionRunner, broker_id: int, stored_end: int) -> ReplicaProgress:
+    """Bytes are estimated: as if all records of the log were of one size."""
+    log = runner.log
+    start, end = log.log_start_offset, log.log_end_offset
+    left = max(0, end - max(stored_end, start))
+    bytes_left = log.size_bytes * left // (end - start) if end > start else 0
+    return ReplicaProgress(
+        topic_id=runner.topic_id,
+        partition=runner.partition,
+        broker_id=broker_id,
+        offsets_left=left,
+        bytes_left=bytes_left,
+    )
+
+
+def _parse_progress(rows: object) -> list[ReplicaProgress]:
+    found: list[ReplicaProgress] = []
+    for row in rows if isinstance(rows, list) else ():
+        match row:
+            case [str(topic_id), int(partition), int(broker_id), int(offsets), int(size)]:
+                found.append(
+                    ReplicaProgress(
+                        topic_id=topic_id,
+                        partition=partition,
+                        broker_id=broker_id,
+                        offsets_left=offsets,
+                        bytes_left=size,
+                    )
+                )
+            case _:
+                raise MalformedRequestError("moves: a row has the wrong shape")
+    return found
+
+
+def _refusal(code: str) -> MilenaError | None:
+    """The error behind a code that the state machine answered with."""
+    if not code:
+        return None
+    return codec.error_of(code, f"the partition changed meanwhile ({code}); look again and retry")
+
+
+def _raised_if_nothing(rows: list[PlannedReassignment]) -> Sequence[PlannedReassignment]:
+    """The rows, unless every single one of them was refused."""
+    errors = [row.error for row in rows if row.error is not None]
+    if errors and len(errors) == len(rows):
+        raise errors[0]
+    return rows
+
+
+def _parts(rows: Sequence[T]) -> Iterable[Sequence[T]]:
+    for first in range(0, len(rows), ROWS_MAX):
+        yield rows[first : first + ROWS_MAX]

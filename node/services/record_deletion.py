@@ -1,0 +1,193 @@
+"""Deleting records on any node: the leader does it, and answers once every replica that may lead next has done it.
+
+One call crosses the peer port: ``delete_records``. Since it names an offset and is harmless when repeated, a change of
+leader in the middle is met by asking the next one; only what ``before`` None stands for is then looked up anew.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from milena.disk.files import Buffer
+from milena.model.errors import (
+    FateUnknownError,
+    FeatureLevelError,
+    InvalidRequestError,
+    MalformedRequestError,
+    MilenaError,
+    NoLeaderError,
+    NotLeaderError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+)
+from node.metadata.lookup import check_partition
+from node.metadata.store import MetadataStore
+from node.peers.port import PeerClient, PeerUnreachableError
+from node.process.clock import Clock
+from node.replication.local_replicas import LocalReplicas
+from node.services.log_ends import LogEnds, MovedError
+from raft_meta.machine.image import Partition, Topic
+
+DELETE_RECORDS = "delete_records"
+ANSWER_MARGIN_MS = 1_000
+RETRY_MS = 50
+LEADER_WAIT_MS = 1_000
+"""How long a deletion of which nothing was done waits for a leader before it is refused."""
+
+GetTopic = Callable[[str], Awaitable[Topic]]
+
+
+class DeletionService:
+    """The third part of ``http_api.ports.RecordsPort``."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        replicas: LocalReplicas,
+        peer: PeerClient,
+        clock: Clock,
+        topic_to_read: GetTopic,
+        has_lease: Callable[[], bool],
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._peer = peer
+        self._clock = clock
+        self._topic_to_read = topic_to_read
+        self._has_lease = has_lease
+        self._ends = LogEnds(metadata)
+
+    async def delete_records(
+        self, topic_name: str, partition: int, before: int | None, *, timeout_ms: int
+    ) -> int:
+        """Delete what lies below ``before`` (None: all that is committed); returns the first offset that is left.
+
+        Raises:
+            MilenaError: nothing was deleted, but for
+            FateUnknownError: it may be deleted, or be so later.
+        """
+        topic = await self._topic_to_read(topic_name)
+        check_partition(topic, partition)
+        now_ms = self._clock.now_ms()
+        deadline, patience = now_ms + timeout_ms, now_ms + min(timeout_ms, LEADER_WAIT_MS)
+        unknown: FateUnknownError | None = None
+        while True:
+            left_ms = max(1, deadline - self._clock.now_ms())
+            try:
+                return await self._delete_once(topic, partition, before, left_ms)
+            except FateUnknownError as error:
+                unknown = error
+            except (NotLeaderError, NoLeaderError, NotReadyError, PeerUnreachableError) as error:
+                if unknown is None and self._clock.now_ms() >= patience:
+                    raise _as_no_leader(error) from error
+            except MilenaError as error:
+                if unknown is None:
+                    raise
+                raise FateUnknownError(
+                    f"{unknown.message}; then: {error.message}. Some of the records may be deleted"
+                ) from error
+            if unknown is not None and self._clock.now_ms() >= deadline:
+                raise unknown
+            await self._clock.sleep(RETRY_MS)
+
+    async def _delete_once(
+        self, topic: Topic, partition: int, before: int | None, timeout_ms: float
+    ) -> int:
+        state = self._metadata.image.partition(topic.topic_id, partition)
+        if state is None or state.leader is None:
+            raise NoLeaderError(f"{topic.name}-{partition} has no leader; nothing was deleted")
+        if state.leader == self._metadata.node_id:
+            return await self._delete_here(
+                topic.topic_id, partition, before, state.leader_epoch, timeout_ms
+            )
+        return await self._delete_there(topic, partition, before, state, timeout_ms)
+
+    async def _delete_here(
+        self,
+        topic_id: str,
+        partition: int,
+        before: int | None,
+        leader_epoch: int,
+        timeout_ms: float,
+    ) -> int:
+        runner = await self._replicas.leading(
+            topic_id, partition, leader_epoch, timeout_ms=min(timeout_ms, LEADER_WAIT_MS)
+        )
+        if runner is None:
+            raise NotLeaderError(
+                f"broker {self._metadata.node_id} holds no replica of the partition"
+            )
+        leads_since = runner.leader_epoch
+        try:
+            return await runner.delete_records(
+                before, has_lease=self._has_lease(), timeout_ms=timeout_ms
+            )
+        except OffsetOutOfRangeError:
+            try:
+                await self._ends.confirm(runner, leads_since)
+            except MovedError as moved:
+                raise NotLeaderError(moved.message) from None
+            raise
+
+    async def _delete_there(
+        self,
+        topic: Topic,
+        partition: int,
+        before: int | None,
+        state: Partition,
+        timeout_ms: float,
+    ) -> int:
+        assert state.leader is not None, "the caller knows the leader"
+        try:
+            answer, _ = await self._peer.call(
+                state.leader,
+                DELETE_RECORDS,
+                {
+                    "topic": topic.topic_id,
+                    "partition": partition,
+                    "before": before,
+                    "epoch": state.leader_epoch,
+                    "timeout_ms": int(timeout_ms),
+                },
+                timeout_ms=timeout_ms + ANSWER_MARGIN_MS,
+            )
+        except InvalidRequestError as error:
+            if type(error) is InvalidRequestError:
+                # The word for a request that a node does not know.
+                raise FeatureLevelError(
+                    f"broker {state.leader}, which leads {topic.name}-{partition}, is of a release that cannot delete "
+                    "records; upgrade it first. Nothing was deleted"
+                ) from error
+            raise
+        match answer:
+            case {"start": int(start)}:
+                return start
+            case _:
+                raise FateUnknownError(
+                    f"node {state.leader} answered a deletion in the wrong shape"
+                )
+
+    async def on_delete_records(
+        self, peer_id: int, header: dict[str, object], body: Buffer
+    ) -> tuple[dict[str, object], Sequence[Buffer]]:
+        """A deletion that another node passes on to this leader."""
+        del peer_id, body
+        match header:
+            case {
+                "topic": str(topic_id),
+                "partition": int(partition),
+                "before": (int() | None) as before,
+                "epoch": int(leader_epoch),
+                "timeout_ms": int(timeout_ms),
+            }:
+                pass
+            case _:
+                raise MalformedRequestError("delete_records: the request has the wrong shape")
+        start = await self._delete_here(topic_id, partition, before, leader_epoch, timeout_ms)
+        return {"start": start}, ()
+
+
+def _as_no_leader(error: MilenaError) -> MilenaError:
+    """To a client a leader that cannot be reached is none."""
+    if isinstance(error, PeerUnreachableError):
+        return NoLeaderError(error.message)
+    return error

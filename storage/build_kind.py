@@ -1,8 +1,0 @@
-"""Which build runs: the modules as they are written, or the hot ones compiled (build_support.py)."""
-
-from storage import batch
-
-
-def build_kind() -> str:
-    """``compiled`` or ``pure``."""
-    return "pure" if batch.__file__.endswith(".py") else "compiled"

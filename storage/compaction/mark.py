@@ -1,0 +1,66 @@
+"""How far a log was compacted, and what its writers had written up to there; a small file in the replica's folder.
+
+It only spares work: without it, or when it does not fit the log any more, the whole log counts as new and the next run
+finds out again. The writers' state in it is that of the batches below ``clean_end``: a run goes on from there to learn
+which batches retries may refer to.
+"""
+
+from typing import NamedTuple
+
+from milena.model.errors import CorruptLogError, DiskFullError
+from storage.replica.folder import COMPACTION_NAME, ReplicaFiles
+from storage.state.producer_state import WriterState, decode_snapshot, encode_snapshot
+from storage.state.sealed import columns, seal, unseal
+
+_MAGIC = b"MCM1"
+_NO_HORIZON = -1
+
+
+class CompactionMark(NamedTuple):
+    """Everything below ``clean_end`` was compacted; the tombstones kept there may all go from ``horizon_ms`` on."""
+
+    clean_end: int = 0
+    horizon_ms: int | None = None
+
+
+NOTHING_COMPACTED = CompactionMark()
+
+
+def read_mark(replica: ReplicaFiles) -> tuple[CompactionMark, WriterState]:
+    """The mark and the writers' state at it; of nothing when there is no file that can be trusted."""
+    writers = WriterState()
+    try:
+        content = replica.files.read_bytes(replica.path(COMPACTION_NAME))
+        clean_end, horizon_ms, snapshot = columns(unseal(_MAGIC, content), 3)
+        if not (
+            isinstance(clean_end, int)
+            and isinstance(horizon_ms, int)
+            and isinstance(snapshot, bytes)
+        ):
+            raise CorruptLogError("the compaction mark is not one")
+        writers.install(decode_snapshot(snapshot))
+    except (FileNotFoundError, CorruptLogError):
+        return NOTHING_COMPACTED, WriterState()
+    return CompactionMark(clean_end, None if horizon_ms == _NO_HORIZON else horizon_ms), writers
+
+
+def write_mark(replica: ReplicaFiles, mark: CompactionMark, writers: WriterState) -> None:
+    """Replace the file, durably; on a full disk it goes, and the next run begins anew.
+
+    Raises:
+        DiskFailedError: stop the process.
+    """
+    horizon_ms = _NO_HORIZON if mark.horizon_ms is None else mark.horizon_ms
+    snapshot = encode_snapshot(writers.freeze(mark.clean_end))
+    try:
+        replica.files.write_atomically(
+            replica.path(COMPACTION_NAME), seal(_MAGIC, [mark.clean_end, horizon_ms, snapshot])
+        )
+    except DiskFullError:
+        remove_mark(replica)
+
+
+def remove_mark(replica: ReplicaFiles) -> None:
+    """Forget, durably, how far the log was compacted."""
+    replica.files.remove(replica.path(COMPACTION_NAME))
+    replica.files.sync_directory(replica.directory)

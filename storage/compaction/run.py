@@ -1,0 +1,323 @@
+"""One compaction of one log, in slices that any thread may run while the owner goes on with the log.
+
+The owner begins a run and looks at it after each slice (``PartitionLog.note_compaction``): a run changes files, but
+the table of segments is the owner's alone. So a slice that put a new segment in the place of others ends there, and
+the next one waits until the table says so; until then readers have the old files, which stay open.
+
+    step    read, judge, write; at most about ``slice_bytes``
+    void    the owner is about to cut, restart or close the log: nothing of the run happens any more
+
+What a crash leaves is finished or removed by recovery (``segment_swap``).
+"""
+
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from milena.disk.files import Buffer, File
+from milena.model.batch import BatchHeader
+from milena.model.errors import DiskFullError
+from storage.compaction.mark import CompactionMark, read_mark, write_mark
+from storage.compaction.policy import (
+    KEYS_MAX,
+    BatchSieve,
+    Kept,
+    KeyMap,
+    SieveCounts,
+    SieveRules,
+    records_to_count,
+)
+from storage.replica.folder import ReplicaFiles
+from storage.replica.segment_swap import cleaned_path, swap_in
+from storage.segments.log_config import LogConfig
+from storage.segments.segment import LOG_SUFFIX, Segment, read_batches
+from storage.state.producer_state import WriterState
+
+SLICE_BYTES = 64 << 10
+"""Read and written by one step: two or three milliseconds of a thread, or one batch if that is larger."""
+
+SYNC_BYTES = 4 << 20
+"""Written between two syncs: a large one would hold up those of the writers on the same disk."""
+
+WRITE_BYTES = 256 << 10
+
+SPARE_BYTES = 64 << 20
+"""Room that a run leaves on the disk: it is to make room, not to take the last of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """What a run was begun with; see ``compaction.SieveRules`` for the last three."""
+
+    segments: tuple[Segment, ...]
+    config: LogConfig
+    clean_end: int
+    end_offset: int
+    now_ms: int
+    tombstone_end: int
+    keys_max: int = KEYS_MAX
+    slice_bytes: int = SLICE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSwap:
+    """``segment`` lies on the disk in the place of ``old``; the table must hear of it."""
+
+    old: tuple[Segment, ...]
+    segment: Segment
+
+
+class CompactionRun:
+    """See the module.
+
+    Invariants:
+        - between two steps nothing is half done but one ``.cleaned`` file;
+        - segments are swapped from the oldest on, so that a tombstone never goes before what it deletes.
+    """
+
+    def __init__(self, replica: ReplicaFiles, plan: RunPlan, *, log_lock: threading.Lock) -> None:
+        self._replica = replica
+        self._plan = plan
+        self._log_lock = log_lock
+        self._lock = threading.Lock()
+        self._segments = plan.segments
+        self._clean_end = plan.clean_end
+        self._work = self._run()
+        self._is_void = False
+        self.swap: SegmentSwap | None = None
+        """To be taken over by the owner before the next step."""
+        self.mark: CompactionMark | None = None
+        """The latest mark on the disk."""
+        self.counts = SieveCounts()
+        self.bytes_before = 0
+        self.bytes_after = 0
+        """Of the segments that were replaced, and of those in their place."""
+        self.is_done = False
+
+    def step(self) -> int:
+        """Run a slice; returns the bytes that it read and wrote.
+
+        Raises:
+            CorruptLogError: the log is damaged; the run is over.
+            DiskFullError: there is no room; the run is over.
+            DiskFailedError: stop the process.
+        """
+        with self._lock:
+            if self._is_void:
+                self.is_done = True
+            if self.is_done:
+                return 0
+            assert self.swap is None, "the owner has not taken over the last swap"
+            worked = 0
+            try:
+                for bytes_ in self._work:
+                    worked += bytes_
+                    if worked >= self._plan.slice_bytes or self.swap is not None:
+                        return worked
+            except BaseException:
+                self.is_done = True
+                raise
+            self.is_done = True
+            return worked
+
+    def void(self) -> None:
+        """End it, wherever it is; waits for a step that is under way. A swap that was done stays to be taken over."""
+        self._is_void = True
+        with self._lock:
+            self.is_done = True
+            self._work.close()
+
+    # The work, as a generator of bytes read and written.
+
+    def _run(self) -> Generator[int]:
+        mark, writers = read_mark(self._replica)
+        if mark.clean_end != self._clean_end:
+            # Nobody knows what its writers wrote below it: all of it is looked at again.
+            self._clean_end, writers = 0, WriterState()
+        while True:
+            keys = KeyMap(
+                max(self._clean_end, self._segments[0].base_offset), keys_max=self._plan.keys_max
+            )
+            yield from self._collect(keys, writers)
+            self.counts.horizon_ms = None
+            rules = SieveRules(
+                keys=keys,
+                writers=writers,
+                now_ms=self._plan.now_ms,
+                delete_retention_ms=self._plan.config.delete_retention_ms,
+                tombstone_end=self._plan.tombstone_end,
+            )
+            for group in self._groups(keys.end):
+                yield from self._rewrite(group, rules)
+            self._clean_end = keys.end
+            self._store_mark(writers)
+            if self._clean_end >= self._plan.end_offset:
+                return
+
+    def _collect(self, keys: KeyMap, writers: WriterState) -> Iterator[int]:
+        """Learn where each key and each writer of the dirty part was last, as far as there is room."""
+        start = keys.end
+        for segment in self._segments:
+            if segment.next_offset <= start:
+                continue
+            with closing(self._open(segment)) as file:
+                position = 0 if start <= segment.base_offset else segment.locate(start)[0]
+                for chunk, header, at in read_batches(file, position, segment.size_bytes):
+                    keys.add(header, records_to_count(chunk, header, at))
+                    if header.base_offset >= start:
+                        writers.record(header, header.base_offset, header.append_time_ms)
+                    yield header.batch_bytes
+                    if keys.is_full:
+                        return
+
+    def _groups(self, end_offset: int) -> Sequence[tuple[Segment, ...]]:
+        """Neighbours that become one segment, each as large as a segment may be."""
+        groups: list[tuple[Segment, ...]] = []
+        size = 0
+        for segment in self._segments:
+            if segment.base_offset >= end_offset:
+                break
+            if groups and size + segment.size_bytes <= self._plan.config.segment_bytes:
+                groups[-1] = (*groups[-1], segment)
+            else:
+                groups.append((segment,))
+                size = 0
+            size += segment.size_bytes
+        return groups
+
+    def _rewrite(self, group: tuple[Segment, ...], rules: SieveRules) -> Iterator[int]:
+        bytes_before = sum(segment.size_bytes for segment in group)
+        self._require_room(bytes_before)
+        with closing(_CleanedSegment(self._replica, group[0], self._plan.config)) as cleaned:
+            sieve = BatchSieve(rules, self.counts)
+            for segment in group:
+                with closing(self._open(segment)) as file:
+                    for chunk, header, at in read_batches(file, 0, segment.size_bytes):
+                        worked = cleaned.write(sieve.take(chunk, header, at))
+                        yield worked + header.batch_bytes
+            yield cleaned.write(sieve.end())
+            if not sieve.is_changed and len(group) == 1:
+                return
+            yield cleaned.finish()
+            with _AllPinned(group):
+                self._swap(group, cleaned.segment)
+                # The owner takes it over while the old ones are pinned: they are never opened again by name.
+                yield 0
+        self.bytes_before += bytes_before
+        self.bytes_after += cleaned.segment.size_bytes
+
+    def _open(self, segment: Segment) -> File:
+        """A descriptor of its own: those of the log are for readers, and few."""
+        return self._replica.files.open(segment.path(LOG_SUFFIX))
+
+    def _require_room(self, size: int) -> None:
+        free = self._replica.files.free_bytes(self._replica.directory)
+        if free < size + SPARE_BYTES:
+            raise DiskFullError(
+                f"compaction of {self._replica.directory} needs {size + SPARE_BYTES} free bytes, {free} are left"
+            )
+
+    def _swap(self, group: tuple[Segment, ...], segment: Segment) -> None:
+        indexes = segment.encode_indexes()
+        for old in group:
+            old.give_up_names()
+        with self._log_lock:
+            swap_in(self._replica, segment.base_offset, segment.next_offset, indexes)
+        segment.drop_index()
+        self.swap = SegmentSwap(group, segment)
+        first = self._segments.index(group[0])
+        self._segments = (
+            *self._segments[:first],
+            segment,
+            *self._segments[first + len(group) :],
+        )
+
+    def _store_mark(self, writers: WriterState) -> None:
+        mark = CompactionMark(self._clean_end, self.counts.horizon_ms)
+        with self._log_lock:
+            write_mark(self._replica, mark, writers)
+        self.mark = mark
+
+
+class _AllPinned:
+    """Several segments, open for as long as the block lasts."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+
+    def __enter__(self) -> None:
+        for segment in self._segments:
+            segment.pin()
+
+    def __exit__(self, *_: object) -> None:
+        for segment in self._segments:
+            segment.unpin()
+
+
+class _CleanedSegment:
+    """A segment that is being written under a name that does not count."""
+
+    def __init__(self, replica: ReplicaFiles, first: Segment, config: LogConfig) -> None:
+        self._files = replica.files
+        self._path = cleaned_path(replica, first.base_offset)
+        self._file: File | None = None
+        self._pending: list[Buffer] = []
+        self._pending_bytes = 0
+        self._position = 0
+        self._unsynced_bytes = 0
+        self.segment = first.successor(
+            first.base_offset, index_interval_bytes=config.index_interval_bytes
+        )
+
+    def write(self, batches: Sequence[Kept]) -> int:
+        """Add batches; returns their bytes.
+
+        Raises:
+            DiskFullError: no space.
+        """
+        total = 0
+        for batch in batches:
+            _add(self.segment, batch.header)
+            # A copy: the chunk that it was read with is large, and would be kept alive.
+            self._pending.append(bytes(batch.content))
+            total += batch.header.batch_bytes
+        self._pending_bytes += total
+        if self._pending_bytes >= WRITE_BYTES:
+            self._flush()
+        return total
+
+    def _flush(self) -> None:
+        file = self._open()
+        self._position += file.pwritev(self._pending, self._position)
+        self._unsynced_bytes += self._pending_bytes
+        self._pending, self._pending_bytes = [], 0
+        if self._unsynced_bytes >= SYNC_BYTES:
+            file.sync()
+            self._unsynced_bytes = 0
+
+    def _open(self) -> File:
+        if self._file is None:
+            # Leftovers of a run that failed would be taken for its content.
+            self._files.remove(self._path)
+            self._file = self._files.open(self._path, create=True)
+        return self._file
+
+    def finish(self) -> int:
+        """Make all of it durable."""
+        self._flush()
+        self._open().sync()
+        return 0
+
+    def close(self) -> None:
+        """Close the file, and remove it unless it was renamed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._files.remove(self._path)
+
+
+def _add(segment: Segment, header: BatchHeader) -> None:
+    segment.add_batch(
+        header.base_offset, header.next_offset, header.batch_bytes, header.latest_timestamp_ms
+    )

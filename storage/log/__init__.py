@@ -1,0 +1,1 @@
+"""One partition's log: append, read, sync, cut at both ends."""

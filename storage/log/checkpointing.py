@@ -1,0 +1,143 @@
+"""When a log's recovery point moves, and which checkpoint still counts once it was written.
+
+A checkpoint is begun and finished by the owner's thread; in between, its ticket may run on any. What cuts the log in
+the meantime takes the lock, which a ticket holds while it writes, and makes older tickets void (``void``).
+"""
+
+import threading
+
+from milena.model.types import NO_OFFSET
+from storage.log.flushing import Flushing
+from storage.log.state import LogState
+from storage.log.tickets import CheckpointPlan, CheckpointTicket, Generations
+from storage.replica.folder import ReplicaFiles
+from storage.segments.segment import SNAPSHOT_SUFFIX, offset_name
+from storage.state.checkpoint import Checkpoint
+
+
+class Checkpointing:
+    """The checkpoints of one log.
+
+    Invariants:
+        - a ticket of an older generation writes nothing, and counts for nothing;
+        - the recovery point of a log with remains stays where it is;
+        - the newest snapshot of the writers below the high watermark is kept, and all above.
+    """
+
+    __slots__ = (
+        "_flushing",
+        "_generations",
+        "_hinted_end_offset",
+        "_lock",
+        "_replica",
+        "_state",
+        "appended_bytes",
+    )
+
+    def __init__(
+        self,
+        replica: ReplicaFiles,
+        state: LogState,
+        flushing: Flushing,
+        *,
+        lock: threading.Lock,
+        scanned_bytes: int,
+    ) -> None:
+        """``lock`` keeps tickets apart from the owner's changes of the same files; ``scanned_bytes``: by recovery."""
+        self._replica = replica
+        self._state = state
+        self._flushing = flushing
+        self._lock = lock
+        self._generations = Generations()
+        # Where the log ended when its index files and snapshot were written last; -1 when they do not fit any more.
+        self._hinted_end_offset = NO_OFFSET if scanned_bytes else state.end_offset
+        self.appended_bytes = scanned_bytes
+        """Since the last checkpoint that moved the recovery point: appends count themselves in."""
+
+    def begin(
+        self, high_watermark: int, *, due_bytes: int, is_clean: bool = False
+    ) -> CheckpointTicket | None:
+        """A ticket for a checkpoint; None when it would say nothing new.
+
+        Args:
+            high_watermark: of the partition, as far as this replica knows.
+            due_bytes: the recovery point moves once so much was appended, and whenever a segment waits to be sealed;
+                0 = in any case.
+            is_clean: the log is being closed.
+        """
+        state = self._state
+        stored = self._replica.checkpoint
+        unsealed = state.table.unsealed
+        is_due = bool(unsealed) or self.appended_bytes >= due_bytes
+        has_moved = state.end_offset != self._hinted_end_offset or bool(unsealed)
+        plan = None
+        if is_due and has_moved and not state.has_remains:
+            # What an older ticket has not written by now is out of date.
+            self.void()
+            plan = self._plan()
+        checkpoint = Checkpoint(
+            recovery_point=stored.recovery_point if plan is None else state.end_offset,
+            log_start_offset=state.start_offset,
+            # It never falls but through a truncation, which lowers it in the file.
+            high_watermark=max(stored.high_watermark, min(high_watermark, state.end_offset)),
+            is_clean=is_clean,
+        )
+        if plan is None and checkpoint == stored:
+            return None
+        return CheckpointTicket(
+            self._replica, checkpoint, plan, lock=self._lock, generations=self._generations
+        )
+
+    def _plan(self) -> CheckpointPlan:
+        state = self._state
+        self.appended_bytes = 0
+        return CheckpointPlan(
+            sync=self._flushing.ticket_for_all(state.end_offset),
+            sealed=tuple(state.table.unsealed.items()),
+            indexes=state.table.active.encode_indexes(),
+            epochs=state.epochs.encode(),
+            writers=state.writers.freeze(state.end_offset),
+        )
+
+    def finish(self, ticket: CheckpointTicket) -> None:
+        """Count in a checkpoint that has run."""
+        sealed = ticket.sealed
+        ticket.release()
+        if not ticket.is_done or ticket.generation != self._generations.current:
+            return
+        self._hinted_end_offset = ticket.checkpoint.recovery_point
+        self._flushing.note_synced(ticket.checkpoint.recovery_point)
+        self._state.table.mark_sealed(sealed)
+        with self._lock:
+            self._remove_old_snapshots()
+
+    def _remove_old_snapshots(self) -> None:
+        """Keep the newest snapshot below the high watermark, which a truncation may need, and all above."""
+        replica = self._replica
+        limit = min(replica.checkpoint.high_watermark, replica.checkpoint.recovery_point)
+        below = [offset for offset in replica.offsets_of(SNAPSHOT_SUFFIX) if offset <= limit]
+        for offset in below[:-1]:
+            replica.files.remove(replica.path(offset_name(offset, SNAPSHOT_SUFFIX)))
+
+    def run(self, high_watermark: int, *, due_bytes: int = 0, is_clean: bool = False) -> None:
+        """A whole checkpoint on this thread; see ``begin``.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        ticket = self.begin(high_watermark, due_bytes=due_bytes, is_clean=is_clean)
+        if ticket is not None:
+            ticket.run()
+            self.finish(ticket)
+
+    def void(self) -> None:
+        """No ticket that was begun before counts any more. With the lock, unless none can be writing."""
+        self._generations.current += 1
+
+    def note_cut(self) -> None:
+        """The log's end was cut: its index files and snapshot do not fit any more."""
+        self._hinted_end_offset = NO_OFFSET
+
+    def note_restart(self, offset: int) -> None:
+        """The log is empty, at ``offset``, with a snapshot that fits."""
+        self._hinted_end_offset = offset

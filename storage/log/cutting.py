@@ -1,0 +1,260 @@
+"""How a log loses its end, or all of it: truncation, a new beginning, and the end before damage.
+
+    truncate_to    what a follower has beyond its leader goes
+    restart_at     everything goes: the leader's log begins further on
+    begin_with     the same for a log that has no batch yet, whose first one begins below the log start
+    give_up_from   the log ends before damage; what lies behind it stays until the log grows again: ``remains``
+
+Steps that cross files are announced in the meta file first, and recovery goes on with them. What concerns the folder
+alone is in ``replica_folder`` and ``truncation``.
+"""
+
+import threading
+from dataclasses import replace
+
+from milena.disk.files import Buffer
+from milena.model.batch import BatchHeader
+from milena.model.errors import CorruptLogError, DiskFailedError, DiskFullError
+from milena.model.types import ReplicaHealth
+from storage.log.checkpointing import Checkpointing
+from storage.log.flushing import Flushing
+from storage.log.log_compaction import LogCompaction
+from storage.log.state import LogState
+from storage.log.truncation import remove_above, writers_at
+from storage.replica.folder import ReplicaFiles, write_snapshot, write_truncated_epochs
+from storage.replica.meta import Change, ChangeKind
+from storage.segments.scrub import Damage
+from storage.segments.segment import SNAPSHOT_SUFFIX, Segment, offset_name
+from storage.state.producer_state import WriterState, decode_snapshot, encode_snapshot
+
+
+class Cutting:
+    """The cuts of one log.
+
+    Invariants:
+        - checkpoints and a compaction that are under way are void before the first step;
+        - the recovery point on disk is lowered before anything is cut;
+        - a cut that cannot be ended stops the process: recovery begins at the same place.
+    """
+
+    __slots__ = ("_checkpointing", "_compaction", "_flushing", "_lock", "_replica", "_state")
+
+    def __init__(
+        self,
+        replica: ReplicaFiles,
+        state: LogState,
+        flushing: Flushing,
+        compaction: LogCompaction,
+        checkpointing: Checkpointing,
+        *,
+        lock: threading.Lock,
+    ) -> None:
+        """``lock`` keeps a checkpoint and a compaction under way apart from changes of the same files."""
+        self._replica = replica
+        self._state = state
+        self._flushing = flushing
+        self._compaction = compaction
+        self._checkpointing = checkpointing
+        self._lock = lock
+
+    # Truncation.
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut everything at and above ``offset``, durably; see ``PartitionLog.truncate_to``.
+
+        Raises:
+            DiskFailedError: stop the process; also where what is left is damaged, which the next start finds.
+        """
+        try:
+            self._cut(offset)
+        except CorruptLogError as error:
+            # Going on after half of it, the log would answer retries by records that it has no more. Recovery reads
+            # what the cut has to read, from the same place on, and knows what to do with a damaged copy: where an
+            # index tells it of batches, it would not read them, and the next cut would end here again.
+            kept, _ = self._state.table.split_at(offset)
+            with self._lock:
+                self._checkpointing.void()
+                self._replica.lower_checkpoint(offset)
+                self._replica.remove_index(kept[-1].base_offset)
+                self._replica.files.sync_directory(self._replica.directory)
+            raise DiskFailedError(
+                f"cannot cut {self._state.name} at offset {offset}: {error}"
+            ) from error
+
+    def _cut(self, offset: int) -> None:
+        state = self._state
+        if offset >= state.end_offset and not state.has_remains:
+            return
+        self._compaction.void_above(offset)
+        if offset < state.start_offset:
+            # The segments that would tell the writers' state there are gone: what is newer goes, that is all.
+            state.writers.forget_from(offset)
+            self._empty_at(offset, state.writers)
+            return
+        offset = min(offset, state.end_offset)
+        end_offset = self._end_after_cut(offset)
+        if end_offset < state.start_offset:
+            # The log start lies in the middle of the first batch, which goes.
+            writers = writers_at(self._replica, state.table, end_offset)
+            self._empty_at(state.start_offset, writers)
+            return
+        with self._lock:
+            self._checkpointing.void()
+            self._truncate(offset)
+
+    def _end_after_cut(self, offset: int) -> int:
+        """Base offset of the batch that holds ``offset``, or the log end."""
+        kept, _ = self._state.table.split_at(offset)
+        return kept[-1].locate(offset)[1]
+
+    def _empty_at(self, offset: int, writers: WriterState) -> None:
+        """Drop every batch and go on at ``offset`` with what is known of the writers."""
+        self.restart_at(offset, encode_snapshot(writers.freeze(offset)))
+
+    def _truncate(self, offset: int) -> None:
+        """The steps of a truncation. When it crosses segments the meta file says so first: recovery goes on with it."""
+        state, replica = self._state, self._replica
+        kept, dropped = state.table.split_at(offset)
+        end_offset = kept[-1].locate(offset)[1]
+        has_steps = bool(dropped) or state.has_remains
+        if has_steps:
+            change = Change(ChangeKind.TRUNCATE, end_offset)
+            replica.store_meta(replace(replica.meta, change=change))
+        replica.lower_checkpoint(end_offset)
+        if state.epochs.truncate_to(end_offset):
+            write_truncated_epochs(replica, state.epochs)
+        self._checkpointing.note_cut()
+        state.forget_appended()
+        state.table.drop_last(kept)
+        state.end_offset = end_offset
+        remove_above(replica, end_offset=end_offset, last_base_offset=kept[-1].base_offset)
+        kept[-1].truncate_to(offset)
+        self._flushing.note_truncation(end_offset)
+        state.writers = writers_at(replica, state.table, end_offset)
+        if has_steps:
+            replica.files.sync_directory(replica.directory)
+            state.has_remains = False
+            replica.store_meta(replace(replica.meta, change=None))
+
+    # A new beginning.
+
+    def restart_at(self, offset: int, producer_snapshot: bytes | None) -> None:
+        """Drop everything and begin, empty, at ``offset``; see ``PartitionLog.restart_at``.
+
+        Raises:
+            CorruptLogError: the snapshot is damaged; nothing has changed.
+            DiskFullError: nothing has changed, or the next start goes on with it.
+            DiskFailedError: stop the process.
+        """
+        writers = WriterState()
+        if producer_snapshot is not None:
+            writers.install(decode_snapshot(producer_snapshot))
+        self._compaction.void_all()
+        state, replica = self._state, self._replica
+        with self._lock:
+            self._checkpointing.void()
+            # Always written: one of this name that was here before tells of another log.
+            write_snapshot(replica, writers, offset)
+            change = Change(ChangeKind.RESTART, offset)
+            replica.store_meta(replace(replica.meta, change=change))
+            state.table.replace_all(replica.restart_at(offset))
+        state.forget_appended()
+        state.epochs.clear()
+        state.writers = writers
+        state.has_remains = False
+        state.start_offset = state.end_offset = offset
+        self._checkpointing.note_restart(offset)
+        self._flushing.note_restart(offset)
+
+    def begin_with(self, header: BatchHeader, batch: Buffer) -> Segment:
+        """Let an empty log begin with a batch that begins below the log start; it lies in the segment, uncounted.
+
+        Until the checkpoint is lowered, recovery takes the new segment for one that retention left behind.
+
+        Raises:
+            DiskFullError: nothing has changed.
+            DiskFailedError: stop the process.
+        """
+        self._compaction.void()
+        state, replica = self._state, self._replica
+        segment = replica.new_segment(header.base_offset)
+        try:
+            segment.write([batch], header.batch_bytes, allocation_end=0)
+            write_snapshot(replica, state.writers, header.base_offset)
+        except DiskFullError:
+            segment.remove()
+            raise
+        with self._lock:
+            self._checkpointing.void()
+            replica.lower_checkpoint(header.base_offset)
+        empty = state.table.active
+        state.epochs.clear()
+        self._checkpointing.note_cut()
+        state.table.replace_all(segment)
+        self._flushing.note_truncation(header.base_offset)
+        self._flushing.note_name()
+        empty.remove()
+        replica.files.remove(replica.path(offset_name(empty.base_offset, SNAPSHOT_SUFFIX)))
+        return segment
+
+    # Damage.
+
+    def give_up_from(self, damage: Damage) -> None:
+        """End before the damage and be damaged; nothing is cut until the log grows again.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        offset = damage.offset
+        self._compaction.void_above(offset)
+        state, replica = self._state, self._replica
+        with self._lock:
+            self._checkpointing.void()
+            replica.store_meta(replace(replica.meta, health=ReplicaHealth.DAMAGED))
+            kept, _ = state.table.split_at(offset)
+            last = kept[-1]
+            position = damage.position if last is damage.segment else last.size_bytes
+            try:
+                last.end_before(position, offset)
+            except CorruptLogError as error:
+                # More rots at the same time: recovery sorts it out, now that it will look at every byte.
+                raise DiskFailedError(f"cannot give up a part of {state.name}: {error}") from error
+            state.table.drop_last(kept)
+            state.epochs.truncate_to(offset)
+            state.writers.forget_from(offset)
+            self._flushing.note_truncation(offset)
+            state.has_remains = True
+        state.forget_appended()
+        state.end_offset = offset
+        self._checkpointing.note_cut()
+
+    def drop_remains(self) -> None:
+        """Cut what lies behind the damage, now that the log changes again.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        with self._lock:
+            self._drop_remains()
+
+    def _drop_remains(self) -> None:
+        self._checkpointing.void()
+        try:
+            self._truncate(self._state.end_offset)
+        except CorruptLogError as error:
+            # More has rotted, before the damage: nobody would look there again, but recovery does.
+            raise DiskFailedError(f"cannot restore {self._state.name}: {error}") from error
+
+    def mark_sound(self) -> None:
+        """Trust the replica as it is now; see ``PartitionLog.mark_sound``.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        replica = self._replica
+        with self._lock:
+            if self._state.has_remains:
+                self._drop_remains()
+            # What was lost is lost: the next start must not find the replica suspect for it again.
+            replica.lower_checkpoint(self._state.end_offset)
+            replica.store_meta(replace(replica.meta, health=ReplicaHealth.SOUND))

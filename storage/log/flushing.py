@@ -1,0 +1,136 @@
+"""What of a log is not durable yet, and when it should become so.
+
+A strict log (``flush.messages=1``) is always due, so that every append is synced before it is acknowledged; what is
+appended while a sync is under way goes with the next one. A relaxed log is due by count or by time.
+"""
+
+from storage.log.tickets import SyncTicket
+from storage.replica.folder import ReplicaFiles
+from storage.segments.log_config import LogConfig
+from storage.segments.segment import Segment
+from storage.segments.table import SegmentTable
+
+
+class Flushing:
+    """The unsynced part of a log.
+
+    Invariants:
+        - everything below ``synced_end`` is durable;
+        - every segment that reaches above ``synced_end`` is in ``_unsynced`` or in the ticket under way;
+        - at most one ticket is under way.
+    """
+
+    __slots__ = (
+        "_data_bytes",
+        "_has_names",
+        "_records",
+        "_replica",
+        "_since_ms",
+        "_table",
+        "_ticket",
+        "_unsynced",
+        "synced_end",
+    )
+
+    def __init__(self, replica: ReplicaFiles, table: SegmentTable, synced_end: int) -> None:
+        self._replica = replica
+        self._table = table
+        self._ticket: SyncTicket | None = None
+        self.synced_end = synced_end
+        self._reset()
+
+    def _reset(self) -> None:
+        self._unsynced: list[Segment] = []
+        self._has_names = False
+        self._records = self._data_bytes = 0
+        self._since_ms: int | None = None
+
+    def note_append(self, segment: Segment, records: int, data_bytes: int) -> None:
+        """Batches of so many bytes were written into ``segment``."""
+        if segment not in self._unsynced:
+            self._unsynced.append(segment)
+        self._records += records
+        self._data_bytes += data_bytes
+
+    def note_name(self) -> None:
+        """A segment was created or removed: the folder must be synced with the next batch."""
+        self._has_names = True
+
+    def is_due(self, config: LogConfig, now_ms: int) -> bool:
+        """Whether a sync should begin."""
+        if not self._unsynced and not self._has_names:
+            return False
+        if config.is_strict:
+            return True
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        flush_ms = config.flush_ms
+        return self._records >= config.flush_messages or (
+            flush_ms is not None and now_ms - self._since_ms >= flush_ms
+        )
+
+    def begin(self, log_end_offset: int) -> SyncTicket | None:
+        """A ticket for all that is unsynced; None when nothing is, or while another one is under way."""
+        if self._ticket is not None or not (self._unsynced or self._has_names):
+            return None
+        self._ticket = SyncTicket(
+            self._replica,
+            self._unsynced,
+            log_end_offset,
+            data_bytes=self._data_bytes,
+            has_names=self._has_names,
+        )
+        self._reset()
+        return self._ticket
+
+    def finish(self, ticket: SyncTicket) -> None:
+        """Count in a ticket that has run."""
+        ticket.release()
+        if ticket is self._ticket:
+            self._ticket = None
+            self.synced_end = max(self.synced_end, ticket.end_offset)
+
+    def ticket_for_all(self, log_end_offset: int) -> SyncTicket:
+        """A ticket that covers also what another one may be syncing."""
+        unsynced = self._table.above(self.synced_end)
+        return SyncTicket(self._replica, unsynced, log_end_offset, has_names=True)
+
+    def sync_all(self, log_end_offset: int) -> None:
+        """Sync everything now, on this thread. A ticket under way stays so: another thread may be in the middle of it.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        ticket = self.ticket_for_all(log_end_offset)
+        try:
+            ticket.run()
+        finally:
+            ticket.release()
+        self.note_all_synced(log_end_offset)
+
+    def note_synced(self, end_offset: int) -> None:
+        """A checkpoint synced everything below ``end_offset``; names of newer segments may still be unsynced."""
+        self.synced_end = max(self.synced_end, end_offset)
+        self._unsynced = [
+            segment for segment in self._unsynced if segment.next_offset > self.synced_end
+        ]
+
+    def note_all_synced(self, end_offset: int) -> None:
+        """Everything is durable, up to the log end."""
+        self.synced_end = end_offset
+        self._reset()
+
+    def note_truncation(self, end_offset: int) -> None:
+        """The log ends at ``end_offset`` now; a ticket under way means no more than that."""
+        self.synced_end = min(self.synced_end, end_offset)
+        if self._ticket is not None:
+            self._ticket.end_offset = min(self._ticket.end_offset, end_offset)
+        kept = self._table.segments
+        self._unsynced = [segment for segment in self._unsynced if segment in kept]
+
+    def note_restart(self, offset: int) -> None:
+        """The log is empty, at ``offset``, and all of that is durable."""
+        if self._ticket is not None:
+            self._ticket.end_offset = offset
+        self.synced_end = offset
+        self._reset()

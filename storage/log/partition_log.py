@@ -1,0 +1,868 @@
+"""One partition's log on one node: ordered segments, appended at the end, read anywhere, cut at both ends.
+
+The owner's thread alone calls what changes the log. ``read`` and its kin may run on other threads at the same time,
+and so may ``run`` of the tickets that take the waiting for the disk off the owner.
+
+    append            memory and page cache; durable after the next sync ticket was finished
+    begin_sync        group commit: one ticket covers whatever was appended since the last
+    begin_checkpoint  moves the recovery point now and then, and keeps the high watermark for the next start
+    begin_compaction  removes records that a later one of the same key has replaced, slice by slice
+
+This is its one face, and the way of an append and a read; what else happens to a log has a module each, and all work
+on one ``log_state``:
+
+    flushing        what is not durable yet
+    checkpointing   when the recovery point moves, and which checkpoints count
+    rolling         when a new segment is begun
+    cutting         how the end is lost: truncation, a new beginning, damage
+    log_start       how the beginning is lost: retention, an explicit log start
+    log_compaction  what lies between
+
+Who may append, what the high watermark is, and what a full disk or a suspect replica means for the cluster is not
+decided here. There is no clock: callers pass ``now_ms``.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from milena.disk.files import Buffer, Files
+from milena.model.batch import (
+    STAMP_BYTES,
+    BatchHeader,
+    Stamp,
+    decode_header,
+    iterate_batches,
+    stamp_batch,
+)
+from milena.model.errors import ReplicaDamagedError, RequestTooLargeError, StaleLeaderEpochError
+from milena.model.types import ReplicaHealth
+from storage.compaction.policy import CompactionNeed
+from storage.compaction.run import CompactionRun
+from storage.log.checkpointing import Checkpointing
+from storage.log.cutting import Cutting
+from storage.log.flushing import Flushing
+from storage.log.log_compaction import LogCompaction
+from storage.log.reader import find_by_timestamp, read_span
+from storage.log.rolling import Rolling
+from storage.log.start import LogStart
+from storage.log.state import LogState
+from storage.log.succession import check_succession, fit_filler, is_straddling
+from storage.log.tickets import CheckpointTicket, SyncTicket
+from storage.replica.folder import ReplicaFiles, open_replica, write_snapshot
+from storage.replica.meta import META_NAME, ReplicaMeta
+from storage.replica.recovery import RecoveredLog, RecoveryReport, recover
+from storage.segments.append_plan import AppendPlan, AppendRun
+from storage.segments.log_config import LogConfig
+from storage.segments.scrub import Damage, SegmentScrub, is_current, scrub_above, scrub_of
+from storage.segments.segment import Segment
+from storage.segments.table import SegmentTable
+from storage.segments.tail import NO_TAIL, TAIL_BYTES_MAX, Tail, tail_of
+from storage.segments.uncommitted import UncommittedMemory
+from storage.state.idempotency import IdempotencyEntry
+from storage.state.producer_state import (
+    QueuedProducers,
+    Verdict,
+    WriterState,
+    decode_snapshot,
+    encode_snapshot,
+)
+
+__all__ = ["LogConfig", "PartitionLog", "RecoveryReport"]
+
+
+class PartitionLog:
+    """The log of one replica; see the module.
+
+    Invariants:
+        - ``log_start_offset <= log_end_offset`` and ``synced_end_offset <= log_end_offset``;
+        - segments follow each other without a gap, and only the last one grows;
+        - batches below the log end are whole and checked; epochs never fall along the log;
+        - the recovery point on disk never passes the synced end, nor a truncation that has returned;
+        - after a DiskFullError the log is as before the call.
+    """
+
+    def __init__(
+        self,
+        replica: ReplicaFiles,
+        config: LogConfig,
+        recovered: RecoveredLog,
+        memory: UncommittedMemory,
+    ) -> None:
+        """Used by ``open``."""
+        self._replica = replica
+        self._config = config
+        self.recovery: RecoveryReport = recovered.report
+        """What ``open`` found, or a scrub since then; the present verdict is ``health``."""
+        lock = self._lock = threading.Lock()
+        table = self._table = SegmentTable(recovered.segments, recovered.unsealed)
+        state = self._state = LogState(
+            f"{replica.meta.topic_name}/{replica.meta.partition}",
+            table,
+            recovered.epochs,
+            recovered.writers,
+            log_start_offset=replica.log_start_offset,
+            has_remains=recovered.has_remains,
+            memory=memory,
+        )
+        flushing = self._flushing = Flushing(replica, table, state.end_offset)
+        self._compaction = LogCompaction(
+            replica, table, flushing, lock=lock, log_end_offset=state.end_offset
+        )
+        self._checkpointing = Checkpointing(
+            replica, state, flushing, lock=lock, scanned_bytes=recovered.report.scanned_bytes
+        )
+        self._rolling = Rolling(replica, state, flushing)
+        self._cutting = Cutting(
+            replica, state, flushing, self._compaction, self._checkpointing, lock=lock
+        )
+        self._log_start = LogStart(
+            replica,
+            state,
+            flushing,
+            self._compaction,
+            self._checkpointing,
+            self._rolling,
+            lock=lock,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        directory: str,
+        *,
+        config: LogConfig,
+        topic_id: str,
+        topic_name: str,
+        partition: int,
+        is_listed: bool,
+        was_clean: bool,
+        now_ms: int,
+        memory: UncommittedMemory | None = None,
+    ) -> "PartitionLog":
+        """Open the replica in ``directory``: create it, or recover what is there.
+
+        Create the replica here first and list it in the manifest then; on deletion the other way round. A crash in
+        between leaves files that nobody counts on, not a listed replica without files.
+
+        Args:
+            files: the file system.
+            directory: the replica's folder; its parents are made when they are missing.
+            config: settings.
+            topic_id: must match what the folder says.
+            topic_name: likewise.
+            partition: likewise.
+            is_listed: whether the manifest says that the replica was created before: without files it is damaged.
+            was_clean: whether the node stopped in order.
+            now_ms: wall clock.
+            memory: for large batches that are not committed, shared with other logs; None: its own.
+
+        Raises:
+            CorruptLogError: the folder belongs to another partition.
+            DiskFullError: no room for a new replica.
+            DiskFailedError: stop the process.
+        """
+        meta = ReplicaMeta(topic_id=topic_id, topic_name=topic_name, partition=partition)
+        replica = open_replica(
+            files,
+            directory,
+            meta,
+            index_interval_bytes=config.index_interval_bytes,
+            is_listed=is_listed,
+        )
+        if not was_clean:
+            replica.checkpoint = replace(replica.checkpoint, is_clean=False)
+        log = cls(replica, config, recover(replica), memory or UncommittedMemory())
+        log._state.writers.expire(now_ms)
+        return log
+
+    # What it is.
+
+    @property
+    def topic_name(self) -> str:
+        """Name of the topic."""
+        return self._replica.meta.topic_name
+
+    @property
+    def topic_id(self) -> str:
+        """Id of the topic."""
+        return self._replica.meta.topic_id
+
+    @property
+    def partition(self) -> int:
+        """Number of the partition."""
+        return self._replica.meta.partition
+
+    @property
+    def directory(self) -> str:
+        """The replica's folder."""
+        return self._replica.directory
+
+    @property
+    def config(self) -> LogConfig:
+        """Settings; assign others at any time."""
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = config
+        self._replica.index_interval_bytes = config.index_interval_bytes
+
+    @property
+    def clean_end_offset(self) -> int:
+        """Everything below it was compacted."""
+        return self._compaction.clean_end
+
+    @property
+    def health(self) -> ReplicaHealth:
+        """Whether the replica can be trusted; kept across restarts until ``mark_sound``."""
+        return self._replica.meta.health
+
+    @property
+    def log_start_offset(self) -> int:
+        """First readable offset."""
+        return self._state.start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Next offset to be written."""
+        return self._state.end_offset
+
+    @property
+    def synced_end_offset(self) -> int:
+        """Everything below it is durable."""
+        return self._flushing.synced_end
+
+    @property
+    def stored_end_offset(self) -> int:
+        """What this replica may acknowledge (exclusive): the synced end when strict, the log end when relaxed."""
+        return self._flushing.synced_end if self._config.is_strict else self._state.end_offset
+
+    @property
+    def high_watermark_checkpoint(self) -> int:
+        """The high watermark that was checkpointed last."""
+        return self._replica.checkpoint.high_watermark
+
+    @property
+    def recovery_point(self) -> int:
+        """Where recovery would begin to scan."""
+        return self._replica.checkpoint.recovery_point
+
+    @property
+    def last_epoch(self) -> int:
+        """Leader epoch of the last batch, -1 without one."""
+        return self._state.epochs.last_epoch
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return sum(segment.size_bytes for segment in self._table.segments)
+
+    @property
+    def segment_count(self) -> int:
+        """Segments, the active one included."""
+        return len(self._table.segments)
+
+    def mark_sound(self) -> None:
+        """Trust the replica again: it was restored from the leader, or elected for want of a better one.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        self._cutting.mark_sound()
+
+    @property
+    def _active(self) -> Segment:
+        return self._table.active
+
+    # Appending.
+
+    def append_as_leader(
+        self,
+        batches: Sequence[bytes],
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        headers: Sequence[BatchHeader] | None = None,
+    ) -> tuple[int, ...]:
+        """Stamp and append batches, in one write; returns the base offset of each.
+
+        Args:
+            batches: validated before; any stamp that they carry is replaced.
+            leader_epoch: of this leader.
+            now_ms: wall clock, the append time.
+            headers: their headers, if the caller has decoded them already.
+
+        Raises:
+            StaleLeaderEpochError: the log holds batches of a later epoch.
+            RequestTooLargeError: a batch is larger than ``max_message_bytes``.
+            ReplicaDamagedError: the replica is damaged.
+            DiskFullError: nothing was appended.
+            DiskFailedError: stop the process.
+        """
+        self._require_leader_epoch(leader_epoch)
+        if headers is None:
+            headers = [decode_header(batch) for batch in batches]
+        self._require_sizes(headers)
+        plan = AppendPlan(self._active, self._config)
+        offset = self._state.end_offset
+        offsets: list[int] = []
+        appended: list[tuple[BatchHeader, tuple[Buffer, ...]]] = []
+        total_bytes = 0
+        for batch, header in zip(batches, headers, strict=True):
+            stamp = stamp_batch(
+                batch, base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
+            )
+            stamped = header.stamped(
+                base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
+            )
+            chunks = (stamp, memoryview(batch)[STAMP_BYTES:])
+            plan.add(stamped, *chunks)
+            appended.append((stamped, chunks))
+            total_bytes += stamped.batch_bytes
+            offsets.append(offset)
+            offset = stamped.next_offset
+        self._append(plan)
+        if total_bytes <= TAIL_BYTES_MAX:
+            self._state.tail = tail_of(plan.runs[-1])
+        else:
+            for appended_header, pieces in appended:
+                self._state.uncommitted.keep(appended_header, pieces)
+        return tuple(offsets)
+
+    def next_stamp(self, *, leader_epoch: int, now_ms: int) -> Stamp:
+        """What a leader's next batch would be stamped with, as long as nothing else is appended."""
+        return Stamp(self._state.end_offset, leader_epoch, now_ms)
+
+    def append_stamped(self, batch: bytes, header: BatchHeader) -> None:
+        """Append one batch that this leader encoded for the log's very end (``next_stamp``, ``encode_stamped``).
+
+        As ``append_as_leader`` without a second look at bytes that were made a moment ago.
+
+        Raises:
+            StaleLeaderEpochError, RequestTooLargeError, ReplicaDamagedError, DiskFullError: nothing was appended.
+            DiskFailedError: stop the process.
+        """
+        assert header.base_offset == self._state.end_offset, (header, self._state.end_offset)
+        self._require_leader_epoch(header.leader_epoch)
+        self._require_sizes((header,))
+        if self._is_next(header):
+            self._append_next(header, batch)
+        else:
+            plan = AppendPlan(self._active, self._config)
+            plan.add(header, batch)
+            self._append(plan)
+        if len(batch) <= TAIL_BYTES_MAX:
+            self._state.tail = Tail(header.base_offset, header.next_offset, batch)
+        else:
+            self._state.uncommitted.keep(header, (batch,))
+
+    def append_as_follower(self, data: Buffer) -> int:
+        """Append whole batches as the leader sent them; returns the new log end.
+
+        Raises:
+            CorruptBatchError: they are damaged, do not begin at the log end, or do not follow each other.
+            DiskFullError: nothing was appended.
+            DiskFailedError: stop the process.
+        """
+        found = list(iterate_batches(data))
+        if len(found) == 1 and self._is_next(found[0][1]):
+            self._append_next(found[0][1], data)
+            return self._state.end_offset
+        data = fit_filler(data, found, self._state.end_offset)
+        has_straddler = is_straddling(found, self._state.start_offset, self._state.end_offset)
+        check_succession(
+            found,
+            offset=found[0][1].base_offset if has_straddler else self._state.end_offset,
+            last_epoch=self._state.epochs.last_epoch,
+        )
+        if self._state.has_remains:
+            self._cutting.drop_remains()
+        view = memoryview(data)
+        if has_straddler:
+            _, first = found.pop(0)
+            segment = self._cutting.begin_with(first, view[: first.batch_bytes])
+            self._commit(AppendRun(segment, total_bytes=first.batch_bytes, headers=[first]))
+            view = view[first.batch_bytes :]
+        plan = AppendPlan(self._active, self._config)
+        for _, header in found:
+            plan.add(header)
+        for run in plan.runs:
+            # They came in one piece, and go out so.
+            run.chunks.append(view[: run.total_bytes])
+            view = view[run.total_bytes :]
+        self._append(plan)
+        return self._state.end_offset
+
+    def _is_next(self, header: BatchHeader) -> bool:
+        """Whether a batch goes on where the log ends, and nothing has to be decided or made for it."""
+        state = self._state
+        return (
+            header.base_offset == state.end_offset
+            and header.leader_epoch == state.epochs.last_epoch
+            and self._active.size_bytes + header.batch_bytes <= self._config.segment_bytes
+            and not state.has_remains
+        )
+
+    def _append_next(self, header: BatchHeader, batch: Buffer) -> None:
+        """The short way, on which a lone writer waits: what an append of one such batch comes to."""
+        state, segment, config = self._state, self._active, self._config
+        state.tail = NO_TAIL
+        segment.write(
+            (batch,),
+            header.batch_bytes,
+            allocation_end=min(segment.size_bytes + config.preallocate_bytes, config.segment_bytes),
+        )
+        self._count_in(segment, header)
+        self._checkpointing.appended_bytes += header.batch_bytes
+        state.end_offset = segment.next_offset
+        self._flushing.note_append(segment, header.record_count, header.batch_bytes)
+
+    def _require_leader_epoch(self, leader_epoch: int) -> None:
+        """A leader of this epoch may append now."""
+        self._require_undamaged()
+        if leader_epoch < self._state.epochs.last_epoch:
+            raise StaleLeaderEpochError(
+                f"leader epoch {leader_epoch} is older than epoch {self._state.epochs.last_epoch} of the log"
+            )
+        self._forget_foreign_state()
+
+    def _require_sizes(self, headers: Sequence[BatchHeader]) -> None:
+        bytes_max = self._config.max_message_bytes
+        for header in headers:
+            if header.batch_bytes > bytes_max:
+                raise RequestTooLargeError(
+                    f"a batch of {header.batch_bytes} bytes is above "
+                    f"max.message.bytes={bytes_max}; send fewer records at a time"
+                )
+
+    def _require_undamaged(self) -> None:
+        if self.health is ReplicaHealth.DAMAGED:
+            raise ReplicaDamagedError(
+                f"this replica of {self._state.name} is damaged: {self.recovery.reason}"
+            )
+
+    def _forget_foreign_state(self) -> None:
+        """Drop what an installed snapshot says of batches that this log never got, now that it goes its own way."""
+        if self._state.writers.covers_offset > self._state.end_offset:
+            self._state.writers.forget_from(self._state.end_offset)
+
+    def _append(self, plan: AppendPlan) -> None:
+        """Write all of an append, and let it count then."""
+        self._state.tail = NO_TAIL
+        plan.write()
+        for run in plan.runs:
+            self._commit(run)
+
+    def _commit(self, run: AppendRun) -> None:
+        segment = run.segment
+        if run.is_new:
+            self._rolling.push(segment)
+        if not run.headers:
+            return
+        records = 0
+        for header in run.headers:
+            self._state.epochs.assign(header.leader_epoch, header.base_offset)
+            self._count_in(segment, header)
+            records += header.record_count
+        self._checkpointing.appended_bytes += run.total_bytes
+        self._state.end_offset = segment.next_offset
+        self._flushing.note_append(segment, records, run.total_bytes)
+
+    def _count_in(self, segment: Segment, header: BatchHeader) -> None:
+        self._state.writers.record(header, header.base_offset, header.append_time_ms)
+        segment.add_batch(
+            header.base_offset,
+            header.next_offset,
+            header.batch_bytes,
+            header.latest_timestamp_ms,
+        )
+
+    # Syncing.
+
+    def needs_sync(self, now_ms: int) -> bool:
+        """Whether ``begin_sync`` is due: always when strict and something is unsynced, else by count or time."""
+        return self._flushing.is_due(self._config, now_ms)
+
+    def begin_sync(self) -> SyncTicket | None:
+        """A ticket for all that is unsynced; None when nothing is, or while another one is under way."""
+        return self._flushing.begin(self._state.end_offset)
+
+    def finish_sync(self, ticket: SyncTicket) -> int:
+        """Count in a ticket that has run; returns the synced end."""
+        self._flushing.finish(ticket)
+        return self._flushing.synced_end
+
+    def sync(self) -> int:
+        """Sync everything now, on this thread; returns the synced end.
+
+        A ticket that is under way stays so: another thread may be in the middle of it.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        self._flushing.sync_all(self._state.end_offset)
+        return self._flushing.synced_end
+
+    # Reading.
+
+    def read_span(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> bytes:
+        """Whole batches from the one that holds ``offset``, as they lie in the file; none at the log end.
+
+        At least one batch, and otherwise no more than ``max_bytes``; none that begins at or above ``end_offset``
+        (the log end when it is None). Never reaches across a segment: read on where it ended.
+
+        Raises:
+            OffsetOutOfRangeError: below the log start or above the log end.
+            ReplicaDamagedError: the replica is damaged.
+            CorruptLogError: the bytes on the disk are not batches.
+        """
+        span = self._read(offset, max_bytes, end_offset, is_cached=False)
+        assert span is not None, "only a read from the page cache may miss"
+        return span
+
+    def read_span_cached(
+        self, offset: int, *, max_bytes: int, end_offset: int | None = None
+    ) -> bytes | None:
+        """The same from the page cache alone: None when the disk would have to be read.
+
+        Raises:
+            OffsetOutOfRangeError: below the log start or above the log end.
+            ReplicaDamagedError: the replica is damaged.
+            CorruptLogError: the bytes on the disk are not batches.
+        """
+        return self._read(offset, max_bytes, end_offset, is_cached=True)
+
+    def _read(
+        self, offset: int, max_bytes: int, end_offset: int | None, *, is_cached: bool
+    ) -> bytes | None:
+        self._require_undamaged()
+        tail = self._state.tail
+        if (
+            is_cached
+            and self._state.start_offset <= offset == tail.base_offset
+            and len(tail.span) <= max_bytes
+            and (end_offset is None or end_offset >= tail.next_offset)
+        ):
+            # What all followers ask for right after an append.
+            return tail.span
+        return read_span(
+            self._table,
+            self._state.bounds(),
+            offset,
+            max_bytes=max_bytes,
+            end_offset=end_offset,
+            is_cached=is_cached,
+        )
+
+    def read_uncommitted(self, offset: int, *, max_bytes: int, end_offset: int) -> list[Buffer]:
+        """What was appended as leader from ``offset`` on, without a copy; none where ``read_span`` must be asked.
+
+        Whole batches, one after the other in chunks, up to ``max_bytes`` and ``end_offset``.
+        """
+        state = self._state
+        if not state.uncommitted or offset < state.start_offset:
+            return []
+        return state.uncommitted.find(offset, max_bytes=max_bytes, end_offset=end_offset)
+
+    def forget_uncommitted(self, below: int | None = None) -> None:
+        """What lies below was committed, or (None) nobody will ask for any of it: it need not stay in memory."""
+        uncommitted = self._state.uncommitted
+        if not uncommitted:
+            return
+        if below is None:
+            uncommitted.forget()
+        else:
+            uncommitted.forget_below(below)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record that is not older than ``timestamp_ms``; None without one.
+
+        Raises:
+            ReplicaDamagedError: the replica is damaged.
+            CorruptLogError: the bytes on the disk are not batches.
+        """
+        self._require_undamaged()
+        return find_by_timestamp(self._table, self._state.bounds(), timestamp_ms)
+
+    # Epochs and writers.
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The largest leader epoch <= ``epoch`` and the offset where it ends (exclusive); (-1, -1) without one."""
+        return self._state.epochs.end_of(epoch, self._state.end_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """Leader epoch of the batch that holds ``offset``; -1 below the log start."""
+        return self._state.epochs.epoch_at(offset)
+
+    def producer_check(self, header: BatchHeader, now_ms: int) -> Verdict:
+        """Whether a batch may be appended, after all that were, synced or not.
+
+        Raises:
+            StaleProducerEpochError: a later epoch of the producer has written.
+            InvalidProducerError: its sequence leaves a gap, or repeats one that is forgotten.
+        """
+        self._forget_foreign_state()
+        return self._state.writers.producers.check(header, now_ms)
+
+    def producer_queue(self, now_ms: int) -> QueuedProducers:
+        """Like ``producer_check`` for batches that will be appended together, each after those before it."""
+        self._forget_foreign_state()
+        return QueuedProducers(
+            self._state.writers.producers, next_offset=self._state.end_offset, now_ms=now_ms
+        )
+
+    def last_sequence(self, producer_id: int) -> int | None:
+        """The last sequence that a producer has written here; None: nothing that is remembered."""
+        entry = self._state.writers.producers.get(producer_id)
+        return None if entry is None else entry.batches[-1].last_sequence
+
+    def idempotency_lookup(self, key_hash: bytes, now_ms: int) -> IdempotencyEntry | None:
+        """What was appended under an idempotency key within its window."""
+        self._forget_foreign_state()
+        return self._state.writers.idempotency.lookup(key_hash, now_ms)
+
+    def producer_snapshot(self, high_watermark: int) -> bytes:
+        """The writers' state of what is committed, for a follower that starts above offset 0.
+
+        What lies above the high watermark may yet be cut here. The follower has no batch to cut then, and would answer
+        a retry by what its new log never had.
+        """
+        writers = WriterState()
+        writers.install(self._state.writers.freeze(self._state.end_offset))
+        writers.forget_from(high_watermark)
+        return encode_snapshot(writers.freeze(high_watermark))
+
+    def install_producer_snapshot(self, content: bytes) -> None:
+        """Take over the leader's writers' state; batches that it covers may still follow.
+
+        Raises:
+            CorruptLogError: damaged.
+            DiskFullError: no space; nothing has changed.
+        """
+        snapshot = decode_snapshot(content)
+        if self.recovery_point < self._state.end_offset:
+            self._checkpointing.run(self.high_watermark_checkpoint)
+        writers = WriterState()
+        writers.install(snapshot)
+        with self._lock:
+            write_snapshot(self._replica, writers, self._state.end_offset)
+        self._state.writers = writers
+
+    # Cutting the end.
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut everything at and above ``offset``, durably; a batch that holds it goes as a whole.
+
+        Raises:
+            DiskFailedError: stop the process; also where what is left is damaged, which the next start finds.
+        """
+        self._cutting.truncate_to(offset)
+
+    def restart_at(self, offset: int, producer_snapshot: bytes | None = None) -> None:
+        """Drop everything and begin, empty, at ``offset``, where the leader's log starts.
+
+        Args:
+            offset: the new log start and log end.
+            producer_snapshot: the leader's ``producer_snapshot``.
+
+        Raises:
+            CorruptLogError: the snapshot is damaged; nothing has changed.
+            DiskFullError: nothing has changed, or the next start goes on with it.
+            DiskFailedError: stop the process.
+        """
+        self._cutting.restart_at(offset, producer_snapshot)
+
+    # Cutting the beginning.
+
+    def advance_log_start(self, offset: int) -> None:
+        """Make ``offset`` the first readable one, durably; segments wholly below it go.
+
+        Raises:
+            OffsetOutOfRangeError: above the log end; ``restart_at`` is for that.
+            DiskFailedError: stop the process.
+        """
+        if offset <= self._state.start_offset:
+            return
+        if offset > self._state.end_offset:
+            raise self._state.bounds().out_of_range(offset)
+        if self._state.has_remains:
+            self._cutting.drop_remains()
+        self._log_start.advance(offset)
+
+    def maybe_apply_retention(self, now_ms: int, high_watermark: int) -> int:
+        """Forget segments that are too old or too many, below the high watermark; returns the log start.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        self._state.writers.expire(now_ms)
+        if self._config.is_deleting:
+            start = self._log_start.retained(
+                self._config, now_ms=now_ms, high_watermark=high_watermark
+            )
+            self.advance_log_start(start)
+        self._log_start.drop_forgettable()
+        return self._state.start_offset
+
+    # Rolling by age, and compaction.
+
+    def maybe_roll(self, now_ms: int) -> None:
+        """Begin a new segment when the active one is old enough; on a full disk some other time.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        self._rolling.roll_by_age(self._config.roll_ms, now_ms)
+
+    def close_segment(self, offset: int) -> None:
+        """Begin a new segment if the active one holds ``offset``; on a full disk some other time.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        self._rolling.close_segment(offset)
+
+    def compaction_need(
+        self, now_ms: int, high_watermark: int, *, tombstone_end: int = 0
+    ) -> CompactionNeed:
+        """What a compaction would do now, and whether it should be begun.
+
+        Args:
+            now_ms: wall clock.
+            high_watermark: nothing at or above it is touched.
+            tombstone_end: every replica has everything below it.
+        """
+        return self._compaction.need(
+            self._state.bounds(),
+            self._config,
+            now_ms=now_ms,
+            high_watermark=high_watermark,
+            tombstone_end=tombstone_end,
+        )
+
+    def begin_compaction(
+        self, now_ms: int, high_watermark: int, *, tombstone_end: int = 0
+    ) -> CompactionRun | None:
+        """A compaction, if one is due; ``step`` it on any thread, and call ``note_compaction`` after each step.
+
+        Only one at a time, and none of a replica that cannot be trusted: what it lacks may be found elsewhere.
+        """
+        if self._state.has_remains:
+            return None
+        return self._compaction.begin(
+            self._state.bounds(),
+            self._config,
+            now_ms=now_ms,
+            high_watermark=high_watermark,
+            tombstone_end=tombstone_end,
+        )
+
+    def note_compaction(self, run: CompactionRun) -> None:
+        """Take over what a step has done."""
+        self._compaction.note(run)
+
+    # Damage.
+
+    def begin_scrub(
+        self, offset: int, *, again: Damage | None = None, is_near: bool = False
+    ) -> SegmentScrub | None:
+        """A scrub of the first segment above ``offset`` that is sealed below the recovery point; None without one.
+
+        ``is_near``: only from a little before ``offset`` until some way behind it.
+        """
+        if self.health is ReplicaHealth.DAMAGED:
+            return None
+        limit = min(self.recovery_point, self._flushing.synced_end)
+        near = offset if is_near else None
+        return scrub_above(self._table, offset, limit, again=again, near=near)
+
+    def begin_look(self, offset: int, *, is_near: bool = False) -> SegmentScrub | None:
+        """A scrub of what is written by now of the segment that holds ``offset``, sealed or not; None without one.
+
+        ``is_near``: as for ``begin_scrub``.
+
+        Where it is not sealed, damage that is found is a reason to close it, and to scrub it then: what is cut and
+        written anew meanwhile may look like damage.
+        """
+        is_there = self.log_start_offset <= offset < self._state.end_offset
+        if self.health is ReplicaHealth.DAMAGED or not is_there:
+            return None
+        return scrub_of(self._table.find(offset), near=offset if is_near else None)
+
+    def is_current(self, damage: Damage) -> bool:
+        """Whether the segment in which it was found is still the same part of the log."""
+        return is_current(self._table, damage)
+
+    def give_up_from(self, damage: Damage) -> None:
+        """End before the damage and be damaged, as recovery would have it; nothing is cut until the log grows again.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        self._cutting.give_up_from(damage)
+        reason = f"{damage.path} is damaged at offset {damage.offset}, byte {damage.position}: {damage.reason}"
+        self.recovery = replace(self.recovery, health=ReplicaHealth.DAMAGED, reason=reason)
+
+    # Checkpoints and the end.
+
+    def checkpoint(self, high_watermark: int, *, is_forced: bool = False) -> None:
+        """Store the high watermark and, when enough was appended, move the recovery point; all on this thread.
+
+        Args:
+            high_watermark: of the partition, as far as this replica knows.
+            is_forced: move the recovery point to the log end, however little was appended.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        self._checkpointing.run(high_watermark, due_bytes=self._due_bytes(is_forced=is_forced))
+
+    def begin_checkpoint(
+        self, high_watermark: int, *, is_forced: bool = False
+    ) -> CheckpointTicket | None:
+        """The same as a ticket, for any thread; None when it would say nothing new."""
+        return self._checkpointing.begin(
+            high_watermark, due_bytes=self._due_bytes(is_forced=is_forced)
+        )
+
+    def _due_bytes(self, *, is_forced: bool) -> int:
+        return 0 if is_forced else self._config.checkpoint_bytes
+
+    def finish_checkpoint(self, ticket: CheckpointTicket) -> None:
+        """Count in a checkpoint that has run."""
+        self._checkpointing.finish(ticket)
+
+    def close(self, *, is_clean: bool) -> None:
+        """Close all files. ``is_clean``: sync and checkpoint first, so that the next start need not scan.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        self._compaction.void()
+        self._state.uncommitted.forget()
+        if is_clean:
+            self.sync()
+            has_remains = self._state.has_remains
+            if not has_remains:
+                self._active.cut_leftovers()
+            self._checkpointing.run(self.high_watermark_checkpoint, is_clean=not has_remains)
+        self._table.close()
+
+    def delete(self) -> None:
+        """Close and remove the replica's folder; take it off the manifest first.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        self._compaction.void()
+        self._state.uncommitted.forget()
+        with self._lock:
+            self._checkpointing.void()
+            self._table.close()
+            replica = self._replica
+            # Without its meta file the rest is taken for leftovers, whatever of it survives a crash.
+            replica.files.remove(replica.path(META_NAME))
+            replica.files.sync_directory(replica.directory)
+            replica.files.remove_tree(replica.directory)

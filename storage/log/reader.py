@@ -1,0 +1,191 @@
+"""Reads of a log, by offset and by time; on the owner's thread or any other.
+
+A reader takes the log's bounds and its table of segments once, at the beginning. What the owner does to them
+afterwards does not matter to it: appends come after its end, a removed segment stays open while it is pinned.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from milena.disk.files import File
+from milena.model.batch import (
+    CONTROL_BIT,
+    BatchHeader,
+    decode_columns,
+    iterate_headers,
+    offsets_of,
+    timestamps_of,
+)
+from milena.model.errors import OffsetOutOfRangeError
+from storage.segments.segment import Segment
+from storage.segments.table import SegmentTable
+
+_COUNTS = Struct(">Hii")
+_COUNTS_POSITION = 35
+"""Of a batch's header: attributes, record_count and last_offset_delta."""
+
+_SEARCH_BYTES = 1 << 20
+"""What a search by time reads at once."""
+
+
+class Bounds(NamedTuple):
+    """What may be read: from ``start`` (inclusive) to ``end`` (exclusive). ``name`` is for messages."""
+
+    start: int
+    end: int
+    name: str
+
+    def out_of_range(self, offset: int) -> OffsetOutOfRangeError:
+        """The error for an offset that is not between them."""
+        return OffsetOutOfRangeError(
+            f"offset {offset} of {self.name} is out of range: the log goes from {self.start} to {self.end}"
+        )
+
+
+def read_span(
+    table: SegmentTable,
+    bounds: Bounds,
+    offset: int,
+    *,
+    max_bytes: int,
+    end_offset: int | None,
+    is_cached: bool,
+) -> bytes | None:
+    """Whole batches from the one that holds ``offset``, as they lie in one segment's file.
+
+    Args:
+        table: the log's segments.
+        bounds: what may be read.
+        offset: where to begin.
+        max_bytes: the most bytes; one batch comes back in any case.
+        end_offset: batches that begin at or above it are left out; None = ``bounds.end``.
+        is_cached: read from the page cache, or return None.
+
+    Raises:
+        OffsetOutOfRangeError: outside of the bounds.
+        CorruptLogError: the bytes on the disk are not batches.
+    """
+    if not bounds.start <= offset <= bounds.end:
+        raise bounds.out_of_range(offset)
+    end = bounds.end if end_offset is None else min(end_offset, bounds.end)
+    if offset >= end:
+        return b""
+    if is_cached and not table.find(offset).has_index:
+        return None
+    segment, file = _pin(table, bounds, offset)
+    try:
+        span = segment.read(file, offset, max_bytes=max_bytes, end_offset=end, is_cached=is_cached)
+    finally:
+        segment.unpin()
+    table.note_use(segment)
+    return span
+
+
+def _pin(table: SegmentTable, bounds: Bounds, offset: int) -> tuple[Segment, File]:
+    """The segment that holds ``offset``, and its file."""
+    segment = table.find(offset)
+    while True:
+        try:
+            return segment, segment.pin()
+        except FileNotFoundError:
+            found = table.find(offset)
+            if found is segment:
+                # Retention removed it after the bounds were taken.
+                raise bounds.out_of_range(offset) from None
+            # Compaction put another one in its place.
+            segment = found
+
+
+def first_with_records(span: bytes, start: int, end: int) -> int | None:
+    """Base offset of the first batch with a record in [start, end); None where compaction has left none.
+
+    Args:
+        span: what ``read_span`` gave for ``start``.
+        start: the least offset.
+        end: exclusive.
+
+    Raises:
+        CorruptBatchError: the bytes are not batches.
+    """
+    attributes, count, last_offset_delta = _COUNTS.unpack_from(span, _COUNTS_POSITION)
+    if count == last_offset_delta + 1 and not attributes & CONTROL_BIT:
+        # Nearly always, and on the way of every fetch: the first batch is whole.
+        return start
+    for position, header in iterate_headers(span):
+        if header.record_count and not header.is_control:
+            offsets = offsets_of(header, decode_columns(span, header, position))
+            if any(start <= offset < end for offset in offsets):
+                return header.base_offset
+    return None
+
+
+def end_of_span(span: bytes) -> int:
+    """The offset after the last batch of a span, which has one.
+
+    Raises:
+        CorruptBatchError: the bytes are not batches.
+    """
+    next_offset = -1
+    for _, header in iterate_headers(span):
+        next_offset = header.next_offset
+    return next_offset
+
+
+def find_by_timestamp(
+    table: SegmentTable, bounds: Bounds, timestamp_ms: int
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record that is not older than ``timestamp_ms``; None without one.
+
+    Raises:
+        CorruptLogError: the bytes on the disk are not batches.
+    """
+    while True:
+        segments = table.segments
+        try:
+            for segment in segments:
+                if segment.max_timestamp_ms >= timestamp_ms:
+                    found = _search(table, bounds, segment, timestamp_ms)
+                    if found is not None:
+                        return found
+        except FileNotFoundError:
+            if table.segments == segments:
+                raise bounds.out_of_range(segments[0].base_offset) from None
+            # Compaction put other segments in the place of some.
+            continue
+        return None
+
+
+def _search(
+    table: SegmentTable, bounds: Bounds, segment: Segment, timestamp_ms: int
+) -> tuple[int, int] | None:
+    index = segment.load_index()
+    offset = max(index.offsets[index.floor_by_timestamp(timestamp_ms)], bounds.start)
+    end_offset = min(segment.next_offset, bounds.end)
+    while offset < end_offset:
+        span = read_span(
+            table,
+            bounds,
+            offset,
+            max_bytes=_SEARCH_BYTES,
+            end_offset=end_offset,
+            is_cached=False,
+        )
+        assert span, f"nothing at offset {offset}, below {end_offset}"
+        for position, header in iterate_headers(span):
+            offset = header.next_offset
+            if header.latest_timestamp_ms >= timestamp_ms and not header.is_control:
+                found = _search_batch(span, position, header, timestamp_ms, bounds.start)
+                if found is not None:
+                    return found
+    return None
+
+
+def _search_batch(
+    span: bytes, position: int, header: BatchHeader, timestamp_ms: int, log_start_offset: int
+) -> tuple[int, int] | None:
+    columns = decode_columns(span, header, position)
+    rows = zip(offsets_of(header, columns), timestamps_of(header, columns), strict=True)
+    for offset, timestamp in rows:
+        if timestamp >= timestamp_ms and offset >= log_start_offset:
+            return offset, timestamp
+    return None

@@ -1,0 +1,251 @@
+"""The folder of one replica: which files lie in it, and the steps that change several of them.
+
+    meta                    whose replica it is, its health, a change that was begun (``replica_meta``)
+    checkpoint              recovery point, log start, high watermark (``checkpoint``)
+    leader-epochs           where each epoch begins (``leader_epochs``)
+    <20 digits>.log         batches from this offset on (``segment``)
+    <20 digits>.index       hints, made again from the log when they do not match (``index``)
+    <20 digits>.timeindex
+    <20 digits>.producers   the writers' state after all batches below this offset (``producer_state``)
+    compaction              how far the log was compacted (``compaction_mark``)
+    *.cleaned, *.swap       segments that compaction is putting in the place of others (``segment_swap``)
+
+Changes here are durable when they return, unless they say otherwise. Nothing here knows what a batch is.
+"""
+
+from dataclasses import dataclass, replace
+
+from milena.disk.files import Files
+from milena.model.errors import CorruptLogError, DiskFullError
+from milena.model.types import NO_OFFSET, ReplicaHealth
+from storage.replica.meta import MetaFile, ReplicaMeta
+from storage.segments.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    offset_name,
+    parse_offset_name,
+)
+from storage.state.checkpoint import Checkpoint, CheckpointFile
+from storage.state.leader_epochs import LeaderEpochs
+from storage.state.producer_state import WriterState, decode_snapshot, encode_snapshot
+
+EPOCHS_NAME = "leader-epochs"
+COMPACTION_NAME = "compaction"
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplicaFiles:
+    """The folder of one replica and the small files in it."""
+
+    files: Files
+    directory: str
+    meta_file: MetaFile
+    checkpoint_file: CheckpointFile
+    meta: ReplicaMeta
+    checkpoint: Checkpoint
+    index_interval_bytes: int
+    reason: str = ""
+    """Why the replica is not sound, if that was found before recovery began."""
+
+    def path(self, name: str) -> str:
+        """The path of a file in the folder."""
+        return f"{self.directory}/{name}"
+
+    def store_meta(self, meta: ReplicaMeta) -> None:
+        """Replace the meta file, durably, if it says something else."""
+        if meta != self.meta:
+            self.meta_file.store(meta)
+            self.meta = meta
+
+    def store_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint, durably, if it says something else."""
+        if checkpoint != self.checkpoint:
+            self.checkpoint_file.store(checkpoint)
+            self.checkpoint = checkpoint
+
+    def offsets_of(self, suffix: str) -> list[int]:
+        """Offsets in the names of the files with this suffix, ascending."""
+        names = self.files.list_directory(self.directory)
+        offsets = (parse_offset_name(name, suffix) for name in names)
+        return [offset for offset in offsets if offset is not None]
+
+    def new_segment(self, base_offset: int) -> Segment:
+        """An empty segment whose name is not durable yet."""
+        return Segment.create(
+            self.files,
+            self.directory,
+            base_offset,
+            index_interval_bytes=self.index_interval_bytes,
+        )
+
+    def remove_segment(self, base_offset: int) -> None:
+        """Remove the files of a segment."""
+        self.remove_index(base_offset)
+        self.files.remove(self.path(offset_name(base_offset, LOG_SUFFIX)))
+
+    def remove_index(self, base_offset: int) -> None:
+        """Remove the index files of a segment: recovery reads all of its batches then."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self.files.remove(self.path(offset_name(base_offset, suffix)))
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first readable offset, as far as the checkpoint knows."""
+        return self.checkpoint.log_start_offset
+
+    def lower_checkpoint(self, offset: int) -> None:
+        """Let the checkpoint claim nothing at or above ``offset`` any more, durably."""
+        checkpoint = self.checkpoint
+        if max(checkpoint.recovery_point, checkpoint.high_watermark) > offset:
+            lowered = Checkpoint(
+                recovery_point=min(checkpoint.recovery_point, offset),
+                log_start_offset=checkpoint.log_start_offset,
+                high_watermark=min(checkpoint.high_watermark, offset),
+            )
+            self.store_checkpoint(lowered)
+
+    def restart_at(self, offset: int) -> Segment:
+        """Drop everything and begin at ``offset``; returns the only segment.
+
+        The meta file announces this change before the first call; here every step may be repeated, and the last one
+        takes the announcement back. A snapshot of the writers' state at ``offset`` stays.
+        """
+        for base_offset in reversed(self.offsets_of(LOG_SUFFIX)):
+            self.remove_segment(base_offset)
+        for snapshot_offset in self.offsets_of(SNAPSHOT_SUFFIX):
+            if snapshot_offset != offset:
+                self.files.remove(self.path(offset_name(snapshot_offset, SNAPSHOT_SUFFIX)))
+        self.files.remove(self.path(EPOCHS_NAME))
+        self.files.remove(self.path(COMPACTION_NAME))
+        self.store_checkpoint(
+            Checkpoint(recovery_point=offset, log_start_offset=offset, high_watermark=offset)
+        )
+        segment = self.new_segment(offset)
+        self.files.sync_directory(self.directory)
+        self.store_meta(replace(self.meta, change=None))
+        return segment
+
+
+def read_epochs(replica: ReplicaFiles) -> LeaderEpochs:
+    """The table in the epoch file; empty when there is none that can be trusted."""
+    try:
+        return LeaderEpochs.decode(replica.files.read_bytes(replica.path(EPOCHS_NAME)))
+    except (FileNotFoundError, CorruptLogError):
+        return LeaderEpochs()
+
+
+def write_truncated_epochs(replica: ReplicaFiles, epochs: LeaderEpochs) -> None:
+    """Let the epoch file forget epochs that were cut, durably; on a full disk it goes, and is made again some time."""
+    path = replica.path(EPOCHS_NAME)
+    try:
+        replica.files.write_atomically(path, epochs.encode())
+    except DiskFullError:
+        replica.files.remove(path)
+        replica.files.sync_directory(replica.directory)
+
+
+def load_writers(replica: ReplicaFiles, end_offset: int) -> tuple[WriterState, int]:
+    """The state in the newest sound snapshot at or below ``end_offset``, and the snapshot's offset.
+
+    Without one the state is empty, and the offset 0.
+    """
+    writers = WriterState()
+    for offset in reversed(replica.offsets_of(SNAPSHOT_SUFFIX)):
+        if offset > end_offset:
+            continue
+        try:
+            content = replica.files.read_bytes(replica.path(offset_name(offset, SNAPSHOT_SUFFIX)))
+            snapshot = decode_snapshot(content)
+        except CorruptLogError:
+            continue
+        if snapshot.offset == offset:
+            writers.install(snapshot)
+            return writers, offset
+    return writers, 0
+
+
+def write_snapshot(replica: ReplicaFiles, writers: WriterState, offset: int) -> None:
+    """Write the writers' state as that at ``offset``, durably.
+
+    Raises:
+        DiskFullError: no space; what was there before still is.
+    """
+    path = replica.path(offset_name(offset, SNAPSHOT_SUFFIX))
+    replica.files.write_atomically(path, encode_snapshot(writers.freeze(offset)))
+
+
+def open_replica(
+    files: Files,
+    directory: str,
+    wanted: ReplicaMeta,
+    *,
+    index_interval_bytes: int,
+    is_listed: bool,
+) -> ReplicaFiles:
+    """The folder of a replica, which is made when it is missing.
+
+    Args:
+        files: the file system.
+        directory: the folder.
+        wanted: whose it must be.
+        index_interval_bytes: bytes between two entries of the sparse index.
+        is_listed: whether the manifest says that the replica was created before.
+
+    Raises:
+        CorruptLogError: it belongs to another partition.
+        DiskFullError: no room for a new replica.
+    """
+    replica = ReplicaFiles(
+        files=files,
+        directory=directory,
+        meta_file=MetaFile(files, directory),
+        checkpoint_file=CheckpointFile(files, directory),
+        meta=wanted,
+        checkpoint=Checkpoint(),
+        index_interval_bytes=index_interval_bytes,
+    )
+    try:
+        meta = replica.meta_file.load()
+    except CorruptLogError:
+        meta = None
+    if meta is None:
+        _make_meta(replica, is_listed=is_listed)
+    elif (meta.topic_id, meta.partition) != (wanted.topic_id, wanted.partition):
+        raise CorruptLogError(
+            f"{directory} belongs to partition {meta.partition} of topic {meta.topic_id}, "
+            f"not to partition {wanted.partition} of {wanted.topic_id}"
+        )
+    else:
+        replica.meta = meta
+    try:
+        checkpoint = replica.checkpoint_file.load()
+    except CorruptLogError:
+        checkpoint = None
+    replica.checkpoint = checkpoint or Checkpoint(recovery_point=NO_OFFSET, is_whole=False)
+    return replica
+
+
+def _make_meta(replica: ReplicaFiles, *, is_listed: bool) -> None:
+    """Create the replica, or give a listed one that lost its meta file a new one that tells of the loss."""
+    files, directory = replica.files, replica.directory
+    is_there = files.exists(directory)
+    if is_there and is_listed and replica.offsets_of(LOG_SUFFIX):
+        replica.reason = "the meta file is lost"
+        replica.meta = replace(replica.meta, health=ReplicaHealth.SUSPECT)
+        replica.meta_file.store(replica.meta)
+        return
+    if is_there:
+        files.remove_tree(directory)
+    files.make_directory(directory)
+    if is_listed:
+        replica.reason = "the files of the replica are gone"
+        replica.meta = replace(replica.meta, health=ReplicaHealth.DAMAGED)
+    segment = replica.new_segment(0)
+    segment.let_go()
+    replica.checkpoint_file.store(Checkpoint())
+    files.sync_directory(directory)
+    # Last, since a folder with a meta file counts as complete.
+    replica.meta_file.store(replica.meta)

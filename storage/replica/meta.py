@@ -1,0 +1,132 @@
+"""What a replica's folder says about itself: whose it is, whether it can be trusted, and what was begun.
+
+The folder is named by ids, so the name of the topic stands here. Health stands here too, since a second crash must
+not make a replica look sound that the first one left suspect. A change that takes several steps (cutting across
+segments, starting again elsewhere) is written here before the first of them: recovery finishes it.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum, unique
+
+from milena.disk.files import Files
+from milena.model.errors import CorruptLogError
+from milena.model.types import ReplicaHealth
+from storage.state.sealed import columns, seal, unseal
+from storage.state.slots import SlotFile
+
+META_NAME = "meta"
+
+_MAGIC = b"MLRM"
+_CONTENT_MAGIC = b"MRM1"
+_COLUMNS = 5
+
+
+@unique
+class ChangeKind(StrEnum):
+    """Changes that take more than one step."""
+
+    TRUNCATE = "truncate"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that was begun: cut everything at and above ``offset``, or drop everything and begin there."""
+
+    kind: ChangeKind
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaMeta:
+    """The content of the meta file. ``change`` is None when nothing is half done."""
+
+    topic_id: str
+    topic_name: str
+    partition: int
+    health: ReplicaHealth = ReplicaHealth.SOUND
+    change: Change | None = None
+
+    def encode(self) -> bytes:
+        """The file's content."""
+        change = None if self.change is None else [self.change.kind.value, self.change.offset]
+        return seal(
+            _CONTENT_MAGIC,
+            [self.topic_id, self.topic_name, self.partition, self.health.value, change],
+        )
+
+    @classmethod
+    def decode(cls, content: bytes) -> "ReplicaMeta":
+        """What a meta file says.
+
+        Raises:
+            CorruptLogError: damaged.
+        """
+        topic_id, topic_name, partition, health, change = columns(
+            unseal(_CONTENT_MAGIC, content), _COLUMNS
+        )
+        if not (
+            isinstance(topic_id, str) and isinstance(topic_name, str) and isinstance(partition, int)
+        ):
+            raise CorruptLogError("the meta file does not name a topic and a partition")
+        try:
+            return cls(
+                topic_id=topic_id,
+                topic_name=topic_name,
+                partition=partition,
+                health=ReplicaHealth(str(health)),
+                change=_parse_change(change),
+            )
+        except ValueError as error:
+            raise CorruptLogError(f"the meta file holds an unknown word: {error}") from error
+
+
+def _parse_change(value: object) -> Change | None:
+    if value is None:
+        return None
+    kind, offset = columns(value, 2)
+    if not isinstance(offset, int):
+        raise CorruptLogError("the change in the meta file has no offset")
+    return Change(ChangeKind(str(kind)), offset)
+
+
+class MetaFile:
+    """The meta file of one replica, replaced in place: it can be written on a full disk."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        """Touch nothing yet; ``directory`` is the replica's folder."""
+        self._slots = SlotFile(files, f"{directory}/{META_NAME}", _MAGIC)
+
+    def load(self) -> ReplicaMeta | None:
+        """What the file says; None when there is none. Comes before ``store``.
+
+        When a part of the file is damaged, this may be one change behind: the replica is suspect then, and a change
+        that was begun is not finished, since it may have been finished long ago.
+
+        Raises:
+            CorruptLogError: damaged beyond use.
+        """
+        found = self._slots.load()
+        if found is None:
+            return None
+        meta = ReplicaMeta.decode(found.content)
+        if found.is_whole:
+            return meta
+        return replace(meta, health=worse(meta.health, ReplicaHealth.SUSPECT), change=None)
+
+    def store(self, meta: ReplicaMeta) -> None:
+        """Replace the file durably.
+
+        Raises:
+            DiskFullError: only for the first one of a replica.
+            DiskFailedError: stop the process.
+        """
+        self._slots.store(meta.encode())
+
+
+_HEALTH_ORDER = (ReplicaHealth.SOUND, ReplicaHealth.SUSPECT, ReplicaHealth.DAMAGED)
+
+
+def worse(one: ReplicaHealth, other: ReplicaHealth) -> ReplicaHealth:
+    """The worse of two verdicts."""
+    return max(one, other, key=_HEALTH_ORDER.index)

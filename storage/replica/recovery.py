@@ -1,0 +1,552 @@
+"""What is left of a partition log after the process went away, and whether it can be trusted.
+
+Below the recovery point everything was synced, its indexes too: segments there are taken as their indexes describe
+them, unless the replica is known to be damaged. From the recovery point on every batch is checked: both checksums, the
+offset that must follow, an epoch that must not fall. The log ends at the first batch that fails.
+
+    zeros to the end of the file                          the end: the file was preallocated
+    anything else, or batches in a segment further on     cut, and the replica is suspect: a torn tail and a
+                                                          damaged acknowledged batch look the same
+    a batch that fails below the recovery point           the replica is damaged; nothing is cut, since what
+                                                          lies behind may be all that is left of the data
+
+Indexes, the epoch table and the snapshots of the writers' state are hints and are made again from the log when they
+do not match. The verdict is durable before the first byte is cut, and a change of several steps that was begun is
+finished first (so is a swap of segments by compaction), so recovery may itself be cut short at any point.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NoReturn
+
+from milena.disk.files import File
+from milena.model.batch import BatchHeader
+from milena.model.errors import CorruptBatchError, CorruptLogError, DiskFullError
+from milena.model.types import NO_OFFSET, NO_TIMESTAMP, ReplicaHealth
+from storage.replica.folder import (
+    ReplicaFiles,
+    load_writers,
+    read_epochs,
+    write_snapshot,
+    write_truncated_epochs,
+)
+from storage.replica.meta import Change, ChangeKind, worse
+from storage.replica.segment_swap import finish_swaps
+from storage.segments.index import (
+    INDEX_HEADER_BYTES,
+    SegmentIndex,
+    SegmentSummary,
+    decode_index,
+    decode_summary,
+)
+from storage.segments.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    offset_name,
+    scan_batches,
+)
+from storage.state.checkpoint import Checkpoint
+from storage.state.leader_epochs import LeaderEpochs
+from storage.state.producer_state import WriterSnapshot, WriterState
+
+_ZEROS = bytes(1 << 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryReport:
+    """What recovery found and did.
+
+    Attributes:
+        health: of the replica; stays until the owner of the log declares it sound.
+        reason: why it is not sound; empty when it is.
+        cut_bytes: bytes that were cut and were not zeros.
+        scanned_bytes: bytes whose checksums were verified.
+        was_clean: the log was closed in order, so there was nothing to scan.
+    """
+
+    health: ReplicaHealth = ReplicaHealth.SOUND
+    reason: str = ""
+    cut_bytes: int = 0
+    scanned_bytes: int = 0
+    was_clean: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class RecoveredLog:
+    """What the log goes on with; ``segments`` are never empty, and the last one takes appends.
+
+    ``unsealed``: segments that were rolled but not sealed, oldest first, and the writers' state after each.
+    ``has_remains``: files of a damaged replica lie behind the last segment's end and must go before it grows.
+    """
+
+    segments: list[Segment]
+    unsealed: dict[Segment, WriterSnapshot]
+    epochs: LeaderEpochs
+    writers: WriterState
+    report: RecoveryReport
+    has_remains: bool
+
+
+def recover(replica: ReplicaFiles) -> RecoveredLog:
+    """Recover the log in the replica's folder, which has been created before.
+
+    Raises:
+        DiskFailedError: stop the process.
+    """
+    return _Recovery(replica).run()
+
+
+class _DamageError(Exception):
+    """What lies below the recovery point is not what it was."""
+
+
+class _Recovery:
+    """One run of recovery; see the module."""
+
+    def __init__(self, replica: ReplicaFiles) -> None:
+        self._replica = replica
+        self._files = replica.files
+        self._segments: list[Segment] = []
+        self._unsealed: dict[Segment, WriterSnapshot] = {}
+        self._epochs = LeaderEpochs()
+        self._has_epochs = False
+        self._writers = WriterState()
+        self._writers_offset = 0
+        # Set while a truncation is finished: batches that end above it do not count.
+        self._end_max: int | None = None
+        self._scanned_bytes = 0
+        self._cut_bytes = 0
+        self._reason = replica.reason
+        self._is_damaged = False
+        self._is_known_damaged = replica.meta.health is ReplicaHealth.DAMAGED
+
+    def run(self) -> RecoveredLog:
+        replica = self._replica
+        was_clean = replica.checkpoint.is_clean
+        if not replica.checkpoint.is_whole and replica.checkpoint.recovery_point == NO_OFFSET:
+            self._judge(ReplicaHealth.SUSPECT, "the checkpoint is lost")
+        try:
+            self._recover()
+        except _DamageError as damage:
+            self._is_damaged = True
+            self._judge(ReplicaHealth.DAMAGED, str(damage))
+        if not self._segments:
+            # Every segment is missing, or the first ones are: what is there begins above the log start.
+            self._segments.append(replica.new_segment(replica.log_start_offset))
+            self._files.sync_directory(replica.directory)
+        self._settle(was_clean=was_clean)
+        last = self._segments[-1]
+        last.load_index()
+        last.allocated_bytes = last.file.size()
+        return RecoveredLog(
+            segments=self._segments,
+            unsealed=self._unsealed,
+            epochs=self._epochs,
+            writers=self._writers,
+            report=RecoveryReport(
+                health=replica.meta.health,
+                reason=self._reason,
+                cut_bytes=self._cut_bytes,
+                scanned_bytes=self._scanned_bytes,
+                was_clean=was_clean and not self._scanned_bytes,
+            ),
+            has_remains=self._is_damaged,
+        )
+
+    # The order of things.
+
+    def _recover(self) -> None:
+        self._remove_temporary_files()
+        finish_swaps(self._replica)
+        change = self._replica.meta.change
+        if change is not None and change.kind is ChangeKind.RESTART:
+            self._restart_at(change.offset)
+            return
+        if change is not None:
+            self._resume_truncation(change.offset)
+        bases = self._remaining_bases()
+        point = self._recovery_point(bases)
+        self._load_hints(bases, point)
+        first = self._trust(bases, point)
+        self._scan(bases[first:], point)
+        self._check_end()
+        if change is not None:
+            write_truncated_epochs(self._replica, self._epochs)
+            self._replica.store_meta(replace(self._replica.meta, change=None))
+
+    def _remove_temporary_files(self) -> None:
+        for name in self._files.list_directory(self._replica.directory):
+            if name.endswith(".tmp"):
+                self._files.remove(self._replica.path(name))
+
+    def _restart_at(self, offset: int) -> None:
+        self._segments = [self._replica.restart_at(offset)]
+        self._unsealed.clear()
+        self._epochs.clear()
+        self._writers, _ = load_writers(self._replica, offset)
+
+    def _resume_truncation(self, offset: int) -> None:
+        """Go on with a truncation any of whose steps may have been done."""
+        replica = self._replica
+        self._end_max = offset
+        replica.lower_checkpoint(offset)
+        bases = replica.offsets_of(LOG_SUFFIX)
+        for base_offset in reversed(bases[1:]):
+            if base_offset >= offset:
+                replica.remove_segment(base_offset)
+
+    def _remaining_bases(self) -> list[int]:
+        """Base offsets of the segments, without those that are wholly below the log start."""
+        replica = self._replica
+        bases = replica.offsets_of(LOG_SUFFIX)
+        if not bases:
+            raise _DamageError("the files of the replica are gone")
+        if not replica.checkpoint.is_whole:
+            return bases
+        log_start_offset = replica.log_start_offset
+        # Segments above the recovery point are read once more: the writers' state needs them.
+        dispensable = min(log_start_offset, replica.checkpoint.recovery_point)
+        if len(bases) > 1 and bases[1] <= dispensable:
+            # A killed process may have left names in the page cache that no disk has yet: a power cut
+            # must not keep what is removed below, and take what was made.
+            self._files.sync_directory(replica.directory)
+        while len(bases) > 1 and bases[1] <= dispensable:
+            replica.remove_segment(bases.pop(0))
+        if bases[0] > log_start_offset:
+            raise _DamageError(
+                f"the log starts at offset {log_start_offset}, but its first segment at {bases[0]}"
+            )
+        return bases
+
+    def _recovery_point(self, bases: list[int]) -> int:
+        if not self._replica.checkpoint.is_whole:
+            # A truncation may have lowered the point in the part of the file that is damaged.
+            return bases[0]
+        return max(self._replica.checkpoint.recovery_point, bases[0])
+
+    # Hints.
+
+    def _load_hints(self, bases: list[int], point: int) -> None:
+        """The epoch table and the writers' state as they were at the recovery point."""
+        self._writers, self._writers_offset = load_writers(self._replica, point)
+        log_start_offset = max(bases[0], self._replica.log_start_offset)
+        epochs = read_epochs(self._replica)
+        epochs.truncate_to(point)
+        self._has_epochs = point <= log_start_offset or epochs.epoch_at(log_start_offset) >= 0
+        self._epochs = epochs if self._has_epochs else LeaderEpochs()
+
+    def _replay(self, segment: Segment) -> None:
+        """Make up for an epoch table or a snapshot that does not reach as far as the recovery point."""
+        if self._has_epochs and self._writers_offset >= segment.next_offset:
+            return
+        try:
+            start = 0
+            if self._has_epochs:
+                start, _ = segment.locate(max(self._writers_offset, segment.base_offset))
+            for _, header in segment.headers_from(start):
+                self._scanned_bytes += header.batch_bytes
+                self._note(header)
+        except CorruptLogError as error:
+            self._keep_prefix(segment, str(error))
+
+    # Below the recovery point.
+
+    def _trust(self, bases: list[int], point: int) -> int:
+        """Take the segments that end at or below the recovery point; returns how many."""
+        count = 0
+        for base_offset, next_offset in pairwise(bases):
+            if next_offset > point:
+                break
+            segment = self._trusted(base_offset, next_offset)
+            self._replay(segment)
+            segment.drop_index()
+            segment.let_go()
+            count += 1
+        return count
+
+    def _trusted(self, base_offset: int, next_offset: int) -> Segment:
+        """A segment below the recovery point, as its index describes it."""
+        segment = self._blank(base_offset)
+        self._segments.append(segment)
+        summary = self._read_summary(base_offset)
+        wanted = (base_offset, next_offset)
+        if summary is None or (summary.base_offset, summary.next_offset) != wanted:
+            self._rebuild(segment, next_offset)
+        elif self._is_known_damaged:
+            # Where the damage lies was known to the process that found it alone.
+            self._rebuild(segment, next_offset)
+        elif segment.file.size() < summary.size_bytes:
+            self._keep_prefix(segment, f"{summary.size_bytes} bytes were expected")
+        else:
+            segment.adopt(summary, None)
+        return segment
+
+    def _read_summary(self, base_offset: int) -> SegmentSummary | None:
+        try:
+            file = self._files.open(self._replica.path(offset_name(base_offset, INDEX_SUFFIX)))
+        except FileNotFoundError:
+            return None
+        try:
+            return decode_summary(file.pread(INDEX_HEADER_BYTES, 0))
+        except CorruptLogError:
+            return None
+        finally:
+            file.close()
+
+    def _rebuild(self, segment: Segment, next_offset: int) -> None:
+        """Make the lost index of a segment again, from its log file."""
+        file = segment.file
+        try:
+            for header in self._checked(file, 0, file.size(), segment.base_offset):
+                if header.base_offset >= next_offset:
+                    break
+                self._scanned_bytes += header.batch_bytes
+                _add(segment, header)
+            reason = "the log file ends there"
+        except CorruptLogError as error:
+            reason = str(error)
+        if segment.next_offset != next_offset:
+            self._keep_prefix(segment, reason)
+        # A full disk must not keep the node from starting: the index is made again next time.
+        with suppress(DiskFullError):
+            for path, content in segment.encode_indexes():
+                self._files.write_atomically(path, content)
+
+    def _keep_prefix(self, segment: Segment, reason: str) -> NoReturn:
+        """Let the log end before the damage in ``segment``, without touching a byte of what follows."""
+        segment.adopt(
+            SegmentSummary(segment.base_offset, segment.base_offset, 0, NO_TIMESTAMP),
+            SegmentIndex(),
+        )
+        file = segment.file
+        with suppress(CorruptLogError):
+            for header in self._checked(file, 0, file.size(), segment.base_offset):
+                _add(segment, header)
+        raise _DamageError(f"{file.path} is damaged at offset {segment.next_offset}: {reason}")
+
+    # From the recovery point on.
+
+    def _scan(self, bases: list[int], point: int) -> None:
+        """Check everything from the recovery point on; ``bases`` begin with the segment that holds it."""
+        for number, base_offset in enumerate(bases):
+            if number:
+                rolled = self._segments[-1]
+                self._unsealed[rolled] = self._writers.freeze(rolled.next_offset)
+            is_next = not self._segments or base_offset == self._segments[-1].next_offset
+            if not is_next or not self._scan_segment(base_offset, point):
+                # ``number`` itself is kept when it was scanned, and is the last to be.
+                self._cut_segments(bases[number + is_next :])
+                break
+        self._unsealed.pop(self._segments[-1], None)
+
+    def _scan_segment(self, base_offset: int, point: int) -> bool:
+        """Take in the sound batches of one segment; False when what follows it must go."""
+        segment = self._blank(base_offset)
+        self._segments.append(segment)
+        self._adopt_index(segment, point)
+        file = segment.file
+        size = file.size()
+        if size < segment.size_bytes:
+            self._keep_prefix(segment, f"{segment.size_bytes} bytes were expected")
+        self._replay(segment)
+        try:
+            for header in self._checked(file, segment.size_bytes, size, segment.next_offset):
+                if self._end_max is not None and header.next_offset > self._end_max:
+                    segment.cut_leftovers()
+                    return False
+                self._note(header)
+                _add(segment, header)
+                self._scanned_bytes += header.batch_bytes
+        except CorruptLogError as error:
+            return self._end_segment(segment, size, error)
+        return True
+
+    def _adopt_index(self, segment: Segment, point: int) -> None:
+        """Take over what its index says of the batches below the recovery point."""
+        if segment.base_offset >= point or self._is_known_damaged:
+            return
+        try:
+            summary, index = decode_index(
+                self._files.read_bytes(segment.path(INDEX_SUFFIX)),
+                self._files.read_bytes(segment.path(TIME_INDEX_SUFFIX)),
+            )
+        except (FileNotFoundError, CorruptLogError):
+            return
+        if summary.base_offset != segment.base_offset or not len(index):
+            return
+        if summary.next_offset == point:
+            segment.adopt(summary, index)
+        elif summary.next_offset > point:
+            # The log was cut back to the recovery point since: what lies behind it may be other batches.
+            entry = index.floor(point - 1)
+            offset = index.offsets[entry]
+            segment.adopt(
+                SegmentSummary(
+                    segment.base_offset, offset, index.positions[entry], index.timestamps[entry]
+                ),
+                index.truncated_to(offset),
+            )
+
+    def _end_segment(self, segment: Segment, size: int, error: CorruptLogError) -> bool:
+        """Judge the first bytes that are no batch: True when they are the end, as zeros are."""
+        if segment.next_offset < self._replica.checkpoint.recovery_point:
+            self._keep_prefix(segment, str(error))
+        cut = size - segment.size_bytes - _leading_zeros(segment.file, segment.size_bytes, size)
+        if not cut:
+            return True
+        self._judge(
+            ReplicaHealth.SUSPECT, f"cut at offset {segment.next_offset}: {error}", cut_bytes=cut
+        )
+        segment.cut_leftovers()
+        return False
+
+    def _cut_segments(self, bases: list[int]) -> None:
+        """Remove segments that do not follow on what was found sound."""
+        self._check_end()
+        end_offset = self._segments[-1].next_offset
+        cut = sum(map(self._content_bytes, bases))
+        if cut and self._end_max is None:
+            reason = self._reason or f"no segment begins at offset {end_offset}"
+            self._judge(ReplicaHealth.SUSPECT, reason, cut_bytes=cut)
+        for base_offset in reversed(bases):
+            self._replica.remove_segment(base_offset)
+
+    def _content_bytes(self, base_offset: int) -> int:
+        file = self._files.open(self._replica.path(offset_name(base_offset, LOG_SUFFIX)))
+        try:
+            size = file.size()
+            return size - _leading_zeros(file, 0, size)
+        finally:
+            file.close()
+
+    def _check_end(self) -> None:
+        end_offset = self._segments[-1].next_offset
+        recovery_point = self._replica.checkpoint.recovery_point
+        if end_offset < recovery_point:
+            raise _DamageError(
+                f"the log ends at offset {end_offset}, below its recovery point {recovery_point}"
+            )
+
+    # At the end.
+
+    def _settle(self, *, was_clean: bool) -> None:
+        """Judge the end of the log, and make durable what readers are about to see."""
+        replica = self._replica
+        self._judge_end()
+        end_offset = self._segments[-1].next_offset
+        if not was_clean:
+            # After a kill the page cache holds what the disk may not have; a cut, too.
+            for segment in self._segments:
+                if segment.next_offset >= replica.checkpoint.recovery_point:
+                    segment.file.sync()
+            self._files.sync_directory(replica.directory)
+        first_offset = self._segments[0].base_offset
+        if not replica.checkpoint.is_whole:
+            self._renew_checkpoint(first_offset)
+        self._epochs.advance_start(max(replica.log_start_offset, first_offset))
+        if self._is_damaged:
+            self._epochs.truncate_to(end_offset)
+            self._writers.forget_from(end_offset)
+        else:
+            self._remove_snapshots_above(end_offset)
+
+    def _renew_checkpoint(self, first_offset: int) -> None:
+        """Replace a checkpoint that may have been out of date: nothing that it covered can be relied on."""
+        stored = self._replica.checkpoint
+        self._replica.store_checkpoint(
+            Checkpoint(
+                recovery_point=stored.recovery_point if self._is_damaged else first_offset,
+                log_start_offset=max(stored.log_start_offset, first_offset),
+                high_watermark=stored.high_watermark,
+            )
+        )
+
+    def _judge_end(self) -> None:
+        replica = self._replica
+        end_offset = self._segments[-1].next_offset
+        high_watermark = replica.checkpoint.high_watermark
+        if self._is_damaged:
+            return
+        if end_offset < high_watermark:
+            self._judge(
+                ReplicaHealth.SUSPECT,
+                f"the log ends at offset {end_offset}, below its high watermark {high_watermark}",
+            )
+        elif not self._reason and replica.meta.health is not ReplicaHealth.SOUND:
+            self._reason = "not restored since an earlier start found it so"
+        if end_offset < replica.log_start_offset:
+            # The batch in whose middle the log starts was never synced: the log is as empty as it was before it.
+            with suppress(DiskFullError):
+                write_snapshot(replica, self._writers, replica.log_start_offset)
+            restart = Change(ChangeKind.RESTART, replica.log_start_offset)
+            replica.store_meta(replace(replica.meta, change=restart))
+            self._restart_at(replica.log_start_offset)
+
+    def _remove_snapshots_above(self, end_offset: int) -> None:
+        """Snapshots above the recovery point belong to a checkpoint that was never finished."""
+        replica = self._replica
+        point = max(replica.checkpoint.recovery_point, self._segments[0].base_offset)
+        for offset in replica.offsets_of(SNAPSHOT_SUFFIX):
+            if offset > min(end_offset, point):
+                self._files.remove(replica.path(offset_name(offset, SNAPSHOT_SUFFIX)))
+
+    def _judge(self, health: ReplicaHealth, reason: str, *, cut_bytes: int = 0) -> None:
+        """Take down a verdict, durably, before anything is done about it."""
+        self._reason = reason
+        self._cut_bytes += cut_bytes
+        meta = self._replica.meta
+        self._replica.store_meta(replace(meta, health=worse(meta.health, health)))
+
+    # Batches.
+
+    def _checked(
+        self, file: File, position: int, end: int, next_offset: int
+    ) -> Iterator[BatchHeader]:
+        """Batches that follow each other; a batch out of its place is as bad as a damaged one."""
+        epoch = max(self._epochs.epoch_at(next_offset - 1), 0)
+        for _, header in scan_batches(file, position, end):
+            if header.base_offset != next_offset:
+                raise CorruptBatchError(f"offset {header.base_offset} where {next_offset} follows")
+            if header.leader_epoch < epoch:
+                raise CorruptBatchError(f"leader epoch {header.leader_epoch} after {epoch}")
+            yield header
+            next_offset, epoch = header.next_offset, header.leader_epoch
+
+    def _note(self, header: BatchHeader) -> None:
+        if self._epochs.last_epoch < header.leader_epoch:
+            self._epochs.assign(header.leader_epoch, header.base_offset)
+        if header.base_offset >= self._writers_offset:
+            self._writers.record(header, header.base_offset, header.append_time_ms)
+
+    def _blank(self, base_offset: int) -> Segment:
+        """A segment of which nothing is known yet."""
+        return Segment(
+            self._files,
+            self._replica.directory,
+            base_offset,
+            index_interval_bytes=self._replica.index_interval_bytes,
+        )
+
+
+def _add(segment: Segment, header: BatchHeader) -> None:
+    segment.add_batch(
+        header.base_offset, header.next_offset, header.batch_bytes, header.latest_timestamp_ms
+    )
+
+
+def _leading_zeros(file: File, position: int, end: int) -> int:
+    """How many bytes from ``position`` on are zero."""
+    start = position
+    while position < end:
+        chunk = file.pread(min(len(_ZEROS), end - position), position)
+        if not chunk:
+            break
+        if chunk != _ZEROS[: len(chunk)]:
+            return position - start + len(chunk) - len(chunk.lstrip(b"\0"))
+        position += len(chunk)
+    return position - start

@@ -1,0 +1,1 @@
+"""Runs of batches in files, their indexes and tables, and which of them may go."""

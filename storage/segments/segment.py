@@ -1,0 +1,698 @@
+"""One segment: a run of batches in a file that is named by the offset of the first, and its index.
+
+A segment writes, reads and cuts bytes; which bytes, and what they mean for the log, is decided in ``partition_log``.
+The last segment of a log grows: it is preallocated in steps, so the file is longer than what counts. Zeros past
+``size_bytes`` are the end, and so is whatever else is there.
+
+The owner's thread alone changes a segment. Other threads may read and sync while they hold a pin; a file that was
+let go is closed with the last pin, because a descriptor that is closed under a reader may be another file by then.
+"""
+
+import threading
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple, Protocol
+
+from milena.disk.files import Buffer, File, Files
+from milena.model.batch import HEADER_BYTES, MAGIC, BatchHeader, check_batch, decode_header
+from milena.model.errors import CorruptBatchError, CorruptLogError, DiskFullError
+from milena.model.types import NO_TIMESTAMP
+from storage.segments.index import (
+    SegmentIndex,
+    SegmentSummary,
+    decode_index,
+    encode_index,
+    encode_time_index,
+)
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SNAPSHOT_SUFFIX = ".producers"
+
+ALLOCATION_BYTES_MIN = 1 << 20
+"""The first step of preallocation; later ones are as large as the segment by then, up to the configured step."""
+
+RECENT_BATCHES_MAX = 1024
+"""Batches at the end of the last segment whose positions are kept: a reader at the tail walks no headers."""
+
+SCAN_CHUNK_BYTES = 1 << 20
+"""Bytes that a scan reads at a time."""
+
+_LOCATE_BYTES_MAX = 64 << 10
+"""How far before the wanted batch a read may begin, to find it and read it in one go."""
+
+_NAME_DIGITS = 20
+
+_FRAME = Struct(">IBHq26xi")
+"""Of a batch's header: batch_bytes, magic, header_bytes, base_offset, and last_offset_delta."""
+
+
+class Frame(NamedTuple):
+    """The few fields of a header that a walk needs."""
+
+    batch_bytes: int
+    base_offset: int
+    next_offset: int
+
+
+class Source(Protocol):
+    """Where batches are read from; a ``File`` is one."""
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to ``length`` bytes; shorter only at the end."""
+
+
+def offset_name(offset: int, suffix: str) -> str:
+    """The name of a file that begins at ``offset``: names sort as offsets do."""
+    return f"{offset:0{_NAME_DIGITS}d}{suffix}"
+
+
+def parse_offset_name(name: str, suffix: str) -> int | None:
+    """The offset in a file's name; None when it is not such a name."""
+    stem = name.removesuffix(suffix)
+    if stem == name or len(stem) != _NAME_DIGITS or not (stem.isascii() and stem.isdigit()):
+        return None
+    return int(stem)
+
+
+def scan_batches(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch from ``position`` to ``end``, both checksums verified.
+
+    Raises:
+        CorruptLogError: at the first byte that does not belong to a whole, unharmed batch. Also at zeros.
+    """
+    for _, header, _ in read_batches(file, position, end):
+        yield position, header
+        position += header.batch_bytes
+
+
+def read_batches(file: Source, position: int, end: int) -> Iterator[tuple[bytes, BatchHeader, int]]:
+    """The same with what is in the batches: a chunk of the file, a header, and where in the chunk its batch begins.
+
+    Raises:
+        CorruptLogError: at the first byte that does not belong to a whole, unharmed batch.
+    """
+    chunk, chunk_start = b"", position
+    while position < end:
+        at = position - chunk_start
+        if len(chunk) - at < HEADER_BYTES or not _holds_batch(chunk, at):
+            chunk, chunk_start, at = _read_batch(file, position, end), position, 0
+        header = check_batch(chunk, at)
+        yield chunk, header, at
+        position += header.batch_bytes
+
+
+def _holds_batch(chunk: bytes, at: int) -> bool:
+    return int.from_bytes(chunk[at : at + 4], "big") <= len(chunk) - at
+
+
+def _read_batch(file: Source, position: int, end: int) -> bytes:
+    """At least the batch at ``position``, if its header is sound and ``end`` leaves room for it."""
+    chunk = file.pread(min(SCAN_CHUNK_BYTES, end - position), position)
+    if len(chunk) >= HEADER_BYTES and not _holds_batch(chunk, 0):
+        # Only a header with a valid checksum may make us read, and allocate, that much.
+        batch_bytes = decode_header(chunk).batch_bytes
+        if batch_bytes <= end - position:
+            return file.pread(batch_bytes, position)
+    return chunk
+
+
+def _no_positions() -> "tuple[array[int], array[int]]":
+    """Base offsets and positions of no batches. Arrays: lists of numbers would take five times the memory."""
+    return array("q"), array("q")
+
+
+class Segment:
+    """Batches with ``base_offset <= offset < next_offset`` in the first ``size_bytes`` of its file.
+
+    Invariants:
+        - ``next_offset``, ``size_bytes`` and the index change together, after the bytes were written;
+        - ``index`` is None only for a segment that has been rolled, and is then loaded when it is needed;
+        - ``recent`` are the positions of the last batches, without a gap, up to ``size_bytes``.
+    """
+
+    __slots__ = (
+        "_directory",
+        "_file",
+        "_files",
+        "_index",
+        "_index_interval_bytes",
+        "_is_let_go",
+        "_is_replaced",
+        "_lock",
+        "_pins",
+        "_recent",
+        "allocated_bytes",
+        "base_offset",
+        "max_timestamp_ms",
+        "next_offset",
+        "size_bytes",
+    )
+
+    def __init__(
+        self, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._index_interval_bytes = index_interval_bytes
+        self._file: File | None = None
+        self._index: SegmentIndex | None = SegmentIndex()
+        self._recent = _no_positions()
+        self._lock = threading.Lock()
+        self._pins = 0
+        self._is_let_go = False
+        self._is_replaced = False
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size_bytes = 0
+        self.allocated_bytes = 0
+        self.max_timestamp_ms: int = NO_TIMESTAMP
+
+    @classmethod
+    def create(
+        cls, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int
+    ) -> "Segment":
+        """A new, empty segment; its name is durable only after the folder was synced.
+
+        Raises:
+            DiskFullError: no room for the name.
+        """
+        segment = cls(files, directory, base_offset, index_interval_bytes=index_interval_bytes)
+        segment.create_file()
+        return segment
+
+    def create_file(self) -> None:
+        """Make its log file, empty; the name is durable only after the folder was synced.
+
+        Raises:
+            DiskFullError: no room for the name.
+        """
+        # Leftovers of a segment of the same name would be taken for its content.
+        self._files.remove(self.path(LOG_SUFFIX))
+        self._file = self._files.open(self.path(LOG_SUFFIX), create=True)
+
+    def successor(self, base_offset: int, *, index_interval_bytes: int) -> "Segment":
+        """A segment of the same log that has no file yet."""
+        return Segment(
+            self._files, self._directory, base_offset, index_interval_bytes=index_interval_bytes
+        )
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the index is in memory."""
+        return self._index is not None
+
+    @property
+    def summary(self) -> SegmentSummary:
+        """The segment in four numbers."""
+        return SegmentSummary(
+            self.base_offset, self.next_offset, self.size_bytes, self.max_timestamp_ms
+        )
+
+    def path(self, suffix: str) -> str:
+        """The path of one of its files."""
+        return f"{self._directory}/{offset_name(self.base_offset, suffix)}"
+
+    # Pins and descriptors.
+
+    def give_up_names(self) -> None:
+        """Another segment takes over the names of its files: what is open stays so, nothing is opened any more."""
+        self._is_replaced = True
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether its names belong to another segment: look it up in the table again."""
+        return self._is_replaced
+
+    def pin(self) -> File:
+        """Its file, which stays open until ``unpin``.
+
+        Raises:
+            FileNotFoundError: it was removed, or replaced, before anybody had it open.
+        """
+        with self._lock:
+            file = self._open()
+            self._pins += 1
+            return file
+
+    def open_apart(self) -> File:
+        """Its file under a descriptor that the caller closes: what it tells the kernel is nobody else's matter.
+
+        Raises:
+            FileNotFoundError: it was removed or replaced.
+        """
+        file = self._files.open(self.path(LOG_SUFFIX))
+        if self._is_replaced:
+            file.close()
+            raise FileNotFoundError(self.path(LOG_SUFFIX))
+        return file
+
+    def unpin(self) -> None:
+        """Give up one pin."""
+        with self._lock:
+            self._pins -= 1
+            if self._is_let_go and not self._pins:
+                self._close()
+
+    def let_go(self) -> None:
+        """Close the file as soon as nobody reads it; it is opened again when somebody does."""
+        with self._lock:
+            if self._pins:
+                self._is_let_go = True
+            else:
+                self._close()
+
+    def drop_index(self) -> None:
+        """Free the memory of the index of a sealed segment."""
+        self._index = None
+        self._recent = _no_positions()
+
+    def _open(self) -> File:
+        self._is_let_go = False
+        if self._file is None:
+            if self._is_replaced:
+                raise FileNotFoundError(self.path(LOG_SUFFIX))
+            self._file = self._files.open(self.path(LOG_SUFFIX))
+        return self._file
+
+    def _close(self) -> None:
+        self._is_let_go = False
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @property
+    def file(self) -> File:
+        """Its file, for the owner's thread."""
+        with self._lock:
+            return self._open()
+
+    # Writing.
+
+    def write(self, chunks: Sequence[Buffer], total_bytes: int, *, allocation_end: int) -> None:
+        """Write chunks behind the last batch; ``add_batch`` makes them count.
+
+        Args:
+            chunks: whole batches.
+            total_bytes: their length.
+            allocation_end: where preallocation ends for now; not above ``size_bytes`` = none.
+
+        Raises:
+            DiskFullError: nothing was written, and nothing of it can come back after a crash.
+        """
+        end = self.size_bytes + total_bytes
+        file = self.file
+        try:
+            if end > self.allocated_bytes and allocation_end > self.size_bytes:
+                self._allocate(file, end, allocation_end)
+            file.pwritev(chunks, self.size_bytes)
+        except DiskFullError:
+            self.cut_leftovers()
+            raise
+
+    def _allocate(self, file: File, end: int, allocation_end: int) -> None:
+        step = min(max(self.size_bytes, ALLOCATION_BYTES_MIN), allocation_end - self.size_bytes)
+        target = max(end, self.size_bytes + step)
+        try:
+            file.allocate(target)
+        except DiskFullError:
+            # A nearly full disk may still have room for this write alone.
+            if target == end:
+                raise
+            file.allocate(end)
+            target = end
+        self.allocated_bytes = target
+
+    def cut_leftovers(self) -> None:
+        """Drop what lies behind the last batch, durably."""
+        file = self.file
+        if file.size() > self.size_bytes:
+            file.truncate(self.size_bytes)
+            file.sync()
+        self.allocated_bytes = self.size_bytes
+
+    def add_batch(
+        self, base_offset: int, next_offset: int, batch_bytes: int, timestamp_ms: int
+    ) -> None:
+        """Count in the batch that was written at ``size_bytes``."""
+        index = self._index
+        assert index is not None, f"segment {self.base_offset} is sealed"
+        position = self.size_bytes
+        positions = index.positions
+        if not positions or position - positions[-1] >= self._index_interval_bytes:
+            index.add(base_offset, position, self.max_timestamp_ms)
+        self._remember(base_offset, position)
+        self.max_timestamp_ms = max(self.max_timestamp_ms, timestamp_ms)
+        self.size_bytes = position + batch_bytes
+        self.next_offset = next_offset
+
+    def _remember(self, base_offset: int, position: int) -> None:
+        offsets, positions = self._recent
+        if len(positions) >= 2 * RECENT_BATCHES_MAX:
+            # New columns: a reader on another thread may hold the old ones.
+            offsets, positions = offsets[-RECENT_BATCHES_MAX:], positions[-RECENT_BATCHES_MAX:]
+            self._recent = (offsets, positions)
+        offsets.append(base_offset)
+        positions.append(position)
+
+    # Looking up.
+
+    def load_index(self) -> SegmentIndex:
+        """The index; from its files, or from the log when they cannot be trusted.
+
+        Raises:
+            CorruptLogError: the log itself is damaged.
+        """
+        index = self._index
+        if index is None:
+            index = self._read_index()
+            if index is None:
+                index = self._rebuild_index(self.size_bytes)
+            self._index = index
+        return index
+
+    def _read_index(self) -> SegmentIndex | None:
+        if self._is_replaced:
+            return None
+        try:
+            summary, index = decode_index(
+                self._files.read_bytes(self.path(INDEX_SUFFIX)),
+                self._files.read_bytes(self.path(TIME_INDEX_SUFFIX)),
+            )
+        except (FileNotFoundError, CorruptLogError):
+            return None
+        return index if summary == self.summary and not self._is_replaced else None
+
+    def _rebuild_index(self, end: int) -> SegmentIndex:
+        rebuilt = Segment(
+            self._files,
+            self._directory,
+            self.base_offset,
+            index_interval_bytes=self._index_interval_bytes,
+        )
+        for _, header in scan_batches(self.file, 0, end):
+            rebuilt.add_batch(
+                header.base_offset,
+                header.next_offset,
+                header.batch_bytes,
+                header.latest_timestamp_ms,
+            )
+        return rebuilt.load_index()
+
+    def read(
+        self,
+        file: File,
+        offset: int,
+        *,
+        max_bytes: int,
+        end_offset: int,
+        is_cached: bool,
+    ) -> bytes | None:
+        """Whole batches from the one that holds ``offset``; None when the disk would have to be read.
+
+        Args:
+            file: what ``pin`` returned.
+            offset: at least ``base_offset`` and below ``next_offset`` and ``end_offset``.
+            max_bytes: the most bytes; one batch comes back in any case.
+            end_offset: batches that begin at or above it are left out.
+            is_cached: read from the page cache or not at all.
+
+        Raises:
+            CorruptLogError: the bytes are not batches.
+        """
+        size = self.size_bytes
+        offsets, positions = self._recent
+        count = len(positions)
+        if count and offsets[0] <= offset:
+            return _read_recent(
+                _Window(file, size, is_cached=is_cached),
+                offsets,
+                positions,
+                _Wish(offset, max_bytes, end_offset),
+            )
+        return _read_sparse(
+            _Window(file, size, is_cached=is_cached),
+            self.load_index(),
+            _Wish(offset, max_bytes, end_offset),
+        )
+
+    def locate(self, offset: int) -> tuple[int, int]:
+        """Position and base offset of the batch that holds ``offset``; size and next offset for one at the end.
+
+        Raises:
+            CorruptLogError: the bytes are not batches.
+        """
+        if offset >= self.next_offset:
+            return self.size_bytes, self.next_offset
+        index = self.load_index()
+        expected = index.offsets[index.floor(offset)]
+        for position, header in self.headers_from(index.positions[index.floor(offset)]):
+            if header.base_offset != expected:
+                break
+            if header.next_offset > offset:
+                return position, header.base_offset
+            expected = header.next_offset
+        raise CorruptLogError(f"{self.path(LOG_SUFFIX)} does not hold offset {offset}")
+
+    def headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch from ``position``, which is the beginning of one.
+
+        Raises:
+            CorruptLogError: a batch is damaged.
+        """
+        return scan_batches(self.file, position, self.size_bytes)
+
+    # Cutting and sealing.
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut the batch that holds ``offset`` and all after it, durably.
+
+        Raises:
+            CorruptLogError: the bytes before it are not batches.
+        """
+        position, base_offset = self.locate(offset)
+        index = self.load_index()
+        entry = max(index.floor(base_offset - 1), 0)
+        timestamps = [NO_TIMESTAMP, *index.timestamps[entry : entry + 1]]
+        if position:
+            kept = scan_batches(self.file, index.positions[entry], position)
+            timestamps.extend(header.latest_timestamp_ms for _, header in kept)
+        self._index = index.truncated_to(base_offset)
+        self._recent = _no_positions()
+        self.max_timestamp_ms = max(timestamps)
+        self.next_offset = base_offset
+        self.size_bytes = position
+        self.cut_leftovers()
+
+    def end_before(self, position: int, offset: int) -> None:
+        """End at the batch of ``offset``, which begins at ``position``, in memory: the file stays as it is.
+
+        Raises:
+            CorruptLogError: what lies before it is damaged too.
+        """
+        try:
+            index = self.load_index()
+        except CorruptLogError:
+            index = self._rebuild_index(position)
+        self._index = index.truncated_to(offset)
+        self._recent = _no_positions()
+        self.next_offset = offset
+        self.size_bytes = position
+        self.allocated_bytes = self.file.size()
+
+    def encode_indexes(self) -> tuple[tuple[str, bytes], ...]:
+        """Path and content of the index files, as of now."""
+        index = self.load_index()
+        summary = self.summary
+        return (
+            (self.path(INDEX_SUFFIX), encode_index(summary, index)),
+            (self.path(TIME_INDEX_SUFFIX), encode_time_index(summary, index)),
+        )
+
+    def adopt(self, summary: SegmentSummary, index: SegmentIndex | None) -> None:
+        """Begin with what is known from its index files; without an index, it is loaded when it is needed."""
+        self._index = index
+        self.next_offset = summary.next_offset
+        self.size_bytes = summary.size_bytes
+        self.max_timestamp_ms = summary.max_timestamp_ms
+        self._recent = _no_positions()
+
+    def remove(self) -> None:
+        """Remove its files; the names are gone for good only after the folder was synced."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+            self._files.remove(self.path(suffix))
+        self.let_go()
+
+
+class _Wish(NamedTuple):
+    """What a reader asks for."""
+
+    offset: int
+    max_bytes: int
+    end_offset: int
+
+
+class _Window:
+    """One chunk of a segment's file, and what lies outside of it on demand."""
+
+    __slots__ = ("_chunk", "_file", "_is_cached", "_start", "size")
+
+    def __init__(self, file: File, size: int, *, is_cached: bool) -> None:
+        self._file = file
+        self._is_cached = is_cached
+        self._chunk = b""
+        self._start = 0
+        self.size = size
+
+    def read(self, start: int, end: int) -> bytes | None:
+        """The bytes from ``start`` to ``end``; None when that takes the disk and may not.
+
+        Raises:
+            CorruptLogError: the file is shorter.
+        """
+        at = start - self._start
+        if at >= 0 and end - self._start <= len(self._chunk):
+            return self._chunk[at : end - self._start]
+        length = end - start
+        if self._is_cached:
+            content = self._file.pread_cached(length, start)
+            if content is None:
+                return None
+        else:
+            content = self._file.pread(length, start)
+        if len(content) < length:
+            raise CorruptLogError(
+                f"{self._file.path} ends at {start + len(content)}, expected {end} bytes"
+            )
+        return content
+
+    def load(self, start: int, end: int) -> bool:
+        """Keep the chunk from ``start`` to ``end``; False when that takes the disk and may not."""
+        chunk = self.read(start, min(end, self.size))
+        if chunk is None:
+            return False
+        self._chunk, self._start = chunk, start
+        return True
+
+    def holds(self, position: int) -> bool:
+        """Whether the frame at ``position`` lies in the chunk."""
+        return 0 <= position - self._start <= len(self._chunk) - _FRAME.size
+
+    def frame(self, position: int) -> Frame | None:
+        """The frame of the batch at ``position``; None when that takes the disk and may not.
+
+        Raises:
+            CorruptBatchError: there is no batch.
+        """
+        end = position + _FRAME.size
+        if end > self.size:
+            raise CorruptBatchError(f"{self._file.path} has no batch at {position}")
+        at = position - self._start
+        if at >= 0 and end - self._start <= len(self._chunk):
+            fields = _FRAME.unpack_from(self._chunk, at)
+        else:
+            content = self.read(position, end)
+            if content is None:
+                return None
+            fields = _FRAME.unpack(content)
+        batch_bytes, magic, _, base_offset, last_offset_delta = fields
+        if (
+            magic != MAGIC
+            or not HEADER_BYTES < batch_bytes <= self.size - position
+            or last_offset_delta < 0
+        ):
+            raise CorruptBatchError(f"{self._file.path} has no batch at {position}")
+        return Frame(batch_bytes, base_offset, base_offset + last_offset_delta + 1)
+
+
+def _read_recent(
+    window: _Window, offsets: "array[int]", positions: "array[int]", wish: _Wish
+) -> bytes | None:
+    """Read where the position of every batch is known."""
+    count = len(positions)
+    first = bisect_right(offsets, wish.offset, 0, count) - 1
+    start = positions[first]
+    # Batches may have been added since ``window.size`` was taken: they do not count for this read.
+    past = bisect_left(offsets, wish.end_offset, first + 1, count)
+    end = min(positions[past] if past < count else window.size, window.size)
+    limit = start + wish.max_bytes
+    if end > limit:
+        fitting = bisect_right(positions, limit, first + 1, count) - 1
+        if fitting > first:
+            end = positions[fitting]
+        elif first + 1 < count:
+            end = min(positions[first + 1], window.size)
+    return window.read(start, end)
+
+
+def _read_sparse(window: _Window, index: SegmentIndex, wish: _Wish) -> bytes | None:
+    """Read from the nearest index entry on, walking headers at both ends."""
+    entry = index.floor(wish.offset)
+    near = index.positions[entry]
+    if not window.load(near, _first_chunk_end(window, index, entry, wish)):
+        return None
+    start = _walk_to(window, near, index.offsets[entry], wish.offset)
+    if start is None:
+        return None
+    end = _walk_end(window, index, start, wish)
+    return None if end is None else window.read(start, end)
+
+
+def _first_chunk_end(window: _Window, index: SegmentIndex, entry: int, wish: _Wish) -> int:
+    """Where the chunk ends that is read at an index entry.
+
+    A small read takes everything in one go and is cut out of the chunk. A large one takes just what it needs to find
+    its ends: reading 4 KB twice costs less than copying a megabyte.
+    """
+    near = index.positions[entry]
+    is_last = entry + 1 >= len(index)
+    slack = min((window.size if is_last else index.positions[entry + 1]) - near, _LOCATE_BYTES_MAX)
+    is_exact = index.offsets[entry] == wish.offset
+    if wish.max_bytes > _LOCATE_BYTES_MAX:
+        return near + (HEADER_BYTES if is_exact else slack)
+    end = near + (0 if is_exact else slack) + max(wish.max_bytes, HEADER_BYTES)
+    past = bisect_left(index.offsets, wish.end_offset, entry + 1)
+    return min(end, index.positions[past]) if past < len(index) else end
+
+
+def _walk_to(window: _Window, position: int, base_offset: int, offset: int) -> int | None:
+    """Position of the batch that holds ``offset``; the walk begins at the batch of ``base_offset``."""
+    while True:
+        frame = window.frame(position)
+        if frame is None:
+            return None
+        if frame.base_offset != base_offset:
+            raise CorruptBatchError(
+                f"offset {frame.base_offset} lies at {position}, where {base_offset} was expected"
+            )
+        if frame.next_offset > offset:
+            return position
+        position += frame.batch_bytes
+        base_offset = frame.next_offset
+
+
+def _walk_end(window: _Window, index: SegmentIndex, start: int, wish: _Wish) -> int | None:
+    """Where the last batch ends that begins below ``end_offset`` and fits, or the first batch."""
+    limit = start + wish.max_bytes
+    count = len(index)
+    entry = min(
+        bisect_right(index.positions, limit, 0, count),
+        bisect_left(index.offsets, wish.end_offset, 0, count),
+    )
+    end = max(start, min(index.positions[entry - 1], window.size))
+    if not window.holds(end) and end < limit:
+        past = index.positions[entry] if entry < count else window.size
+        if not window.load(end, min(limit, max(past, end + HEADER_BYTES), end + _LOCATE_BYTES_MAX)):
+            return None
+    while end < window.size and (end < limit or end == start):
+        frame = window.frame(end)
+        if frame is None:
+            return None
+        is_wanted = frame.base_offset < wish.end_offset and end + frame.batch_bytes <= limit
+        if not is_wanted and end > start:
+            break
+        end += frame.batch_bytes
+    return end

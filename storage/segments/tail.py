@@ -1,0 +1,39 @@
+"""The bytes of a log's last append, kept for the followers who are about to ask for them.
+
+Every follower reads what was appended last, and mostly nothing else. It is kept from the moment in which it counts as
+written until the next append, a new segment or a cut: what is served from here is what lies in the active segment's
+file. Only small appends are kept, since a node has thousands of logs; large ones come from the page cache, where a
+read costs little beside their size.
+"""
+
+from dataclasses import dataclass
+
+from milena.model.types import NO_OFFSET
+from storage.segments.append_plan import AppendRun
+
+TAIL_BYTES_MAX = 16 << 10
+"""16 MB with a thousand partitions that are all written to."""
+
+
+@dataclass(slots=True, init=False)
+class Tail:
+    """Whole batches from ``base_offset`` (NO_OFFSET: none) up to ``next_offset``, exclusive."""
+
+    base_offset: int
+    next_offset: int
+    span: bytes
+
+    def __init__(self, base_offset: int, next_offset: int, span: bytes) -> None:
+        self.base_offset = base_offset
+        self.next_offset = next_offset
+        self.span = span
+
+
+NO_TAIL = Tail(NO_OFFSET, NO_OFFSET, b"")
+
+
+def tail_of(run: AppendRun) -> Tail:
+    """What is kept of an append that was written."""
+    if not run.headers or run.total_bytes > TAIL_BYTES_MAX:
+        return NO_TAIL
+    return Tail(run.headers[0].base_offset, run.headers[-1].next_offset, b"".join(run.chunks))

@@ -1,0 +1,97 @@
+"""What a partition knows about its own log without reading it: three offsets and a flag, durable and checksummed.
+
+The file lies in the partition's folder and is replaced in place (``storage.state.slots``), so that it can be written
+on a full disk.
+
+    offset  size  field of the content
+    0       2     version (= 1)
+    2       8     recovery_point
+    10      8     log_start_offset
+    18      8     high_watermark
+    26      1     is_clean
+"""
+
+from dataclasses import dataclass
+from struct import Struct, error
+
+from milena.disk.files import Files
+from milena.model.errors import CorruptLogError
+from storage.state.slots import SlotFile
+
+CHECKPOINT_NAME = "checkpoint"
+
+_MAGIC = b"MLCP"
+_VERSION = 1
+_CONTENT = Struct(">Hqqq?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One checkpoint.
+
+    Attributes:
+        recovery_point: everything below this offset is durable and was checked; recovery scans from here.
+        log_start_offset: the first readable offset.
+        high_watermark: the high watermark when the checkpoint was written; it was at least this.
+        is_clean: the log was closed in order after its last write, and has not been opened since.
+        is_whole: False when a part of the file is damaged, so that the offsets may be one checkpoint behind;
+            ``is_clean`` is False then. Not stored.
+    """
+
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    is_clean: bool = False
+    is_whole: bool = True
+
+
+class CheckpointFile:
+    """The checkpoint of one partition; owned by the thread that owns the partition."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        """Touch nothing yet; ``directory`` is the partition's folder."""
+        self._path = f"{directory}/{CHECKPOINT_NAME}"
+        self._slots = SlotFile(files, self._path, _MAGIC)
+
+    def load(self) -> Checkpoint | None:
+        """The newest checkpoint, or None when none was ever written. Comes before ``store``.
+
+        Raises:
+            CorruptLogError: the file is damaged beyond use, or of a later version.
+        """
+        found = self._slots.load()
+        if found is None:
+            return None
+        try:
+            version, recovery_point, log_start_offset, high_watermark, is_clean = _CONTENT.unpack(
+                found.content
+            )
+        except error as cause:
+            raise CorruptLogError(f"{self._path} has an unknown layout") from cause
+        if version != _VERSION:
+            raise CorruptLogError(f"{self._path} has version {version}; this node knows {_VERSION}")
+        return Checkpoint(
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
+            # The damaged part may have been the newer one, and have said that the log is open.
+            is_clean=is_clean and found.is_whole,
+            is_whole=found.is_whole,
+        )
+
+    def store(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint durably.
+
+        Raises:
+            DiskFullError: only for the first one of a partition.
+            DiskFailedError: stop the process.
+        """
+        self._slots.store(
+            _CONTENT.pack(
+                _VERSION,
+                checkpoint.recovery_point,
+                checkpoint.log_start_offset,
+                checkpoint.high_watermark,
+                checkpoint.is_clean,
+            )
+        )

@@ -1,0 +1,140 @@
+"""What was appended under which HTTP idempotency key: the first answer for a repeated request.
+
+Derived from the log: a batch carries its key as a header extension, so every replica builds the same table and a
+new leader knows what the old one answered. Bounded by time and by number; the oldest keys go first.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from milena.model.errors import CorruptLogError
+from storage.state.sealed import binaries, columns, integers
+
+IDEMPOTENCY_WINDOW_MS = 24 * 3_600_000
+"""How long a key is remembered after its append."""
+
+IDEMPOTENCY_KEYS_MAX = 100_000
+"""Keys a partition; 100,000 take about 30 MB of memory and 5 MB in a snapshot."""
+
+_COLUMNS = 6
+
+
+class IdempotencyEntry(NamedTuple):
+    """What one key stands for in this partition.
+
+    ``body_hash`` tells a retry from a reuse of the key with another body; ``partition_count`` is the topic's when
+    the key was first used. ``base_offset`` and ``last_offset`` (inclusive) are those of the records.
+    """
+
+    body_hash: bytes
+    partition_count: int
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+
+
+class IdempotencyTable:
+    """Key hash → entry, oldest first.
+
+    Invariants:
+        - at most ``keys_max`` entries;
+        - offsets ascend in the order of the table.
+    """
+
+    __slots__ = ("_entries", "_keys_max")
+
+    def __init__(
+        self,
+        entries: Mapping[bytes, IdempotencyEntry] | None = None,
+        *,
+        keys_max: int = IDEMPOTENCY_KEYS_MAX,
+    ) -> None:
+        self._entries = dict(entries or {})
+        self._keys_max = keys_max
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def lookup(self, key_hash: bytes, now_ms: int) -> IdempotencyEntry | None:
+        """The entry of a key that was used within the window."""
+        entry = self._entries.get(key_hash)
+        if entry is None or now_ms - entry.append_time_ms > IDEMPOTENCY_WINDOW_MS:
+            return None
+        return entry
+
+    def record(self, key_hash: bytes, entry: IdempotencyEntry) -> None:
+        """Take note of an append.
+
+        Batches of one request follow each other without a gap and make one entry; a request that comes after the
+        window has passed begins anew.
+        """
+        known = self._entries.pop(key_hash, None)
+        if known is not None:
+            if known.last_offset >= entry.last_offset:
+                self._entries[key_hash] = known
+                return
+            if (
+                known.last_offset + 1 == entry.base_offset
+                and known.body_hash == entry.body_hash
+                and entry.append_time_ms - known.append_time_ms <= IDEMPOTENCY_WINDOW_MS
+            ):
+                entry = entry._replace(base_offset=known.base_offset)
+        self._entries[key_hash] = entry
+        if len(self._entries) > self._keys_max:
+            del self._entries[next(iter(self._entries))]
+
+    def expire(self, now_ms: int) -> None:
+        """Forget keys whose window has passed."""
+        expired = []
+        for key_hash, entry in self._entries.items():
+            if now_ms - entry.append_time_ms <= IDEMPOTENCY_WINDOW_MS:
+                break
+            expired.append(key_hash)
+        for key_hash in expired:
+            del self._entries[key_hash]
+
+    def forget_from(self, offset: int) -> None:
+        """Forget appends that end at or above ``offset``."""
+        self._entries = {
+            key_hash: entry
+            for key_hash, entry in self._entries.items()
+            if entry.last_offset < offset
+        }
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
+
+    def freeze(self) -> dict[bytes, IdempotencyEntry]:
+        """The entries as they are now, for a snapshot that another thread writes."""
+        return self._entries.copy()
+
+
+def encode_idempotency(entries: Mapping[bytes, IdempotencyEntry]) -> list[object]:
+    """Entries as columns, for a snapshot."""
+    rows = list(entries.values())
+    return [
+        list(entries),
+        [row.body_hash for row in rows],
+        [row.partition_count for row in rows],
+        [row.base_offset for row in rows],
+        [row.last_offset for row in rows],
+        [row.append_time_ms for row in rows],
+    ]
+
+
+def decode_idempotency(value: object) -> dict[bytes, IdempotencyEntry]:
+    """The entries of a snapshot.
+
+    Raises:
+        CorruptLogError: the columns are not those of a table.
+    """
+    keys, bodies, *numbers = columns(value, _COLUMNS)
+    if not isinstance(keys, list):
+        raise CorruptLogError("expected a column of key hashes")
+    count = len(keys)
+    rows = map(
+        IdempotencyEntry._make,
+        zip(binaries(bodies, count), *(integers(column, count) for column in numbers), strict=True),
+    )
+    return dict(zip(binaries(keys, count), rows, strict=True))

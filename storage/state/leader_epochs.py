@@ -1,0 +1,122 @@
+"""Where each leader epoch of a partition begins: the table by which replicas find their common prefix.
+
+Derived from the batches, which carry the epoch of the leader that appended them; the file only spares recovery a
+look at the whole log. It knows nothing of replication: a follower asks ``end_of`` of its leader and truncates.
+
+Source: KIP-101 (why truncating to the high watermark loses data), KIP-279 (why one round may not be enough).
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from milena.model.errors import CorruptLogError
+from milena.model.types import NO_EPOCH, NO_OFFSET
+from storage.state.sealed import columns, integers, seal, unseal
+
+_MAGIC = b"MLE1"
+
+
+class LeaderEpochs:
+    """Epochs in ascending order, each with the offset of the first batch that carries it.
+
+    Invariants:
+        - epochs ascend strictly, and so do their start offsets;
+        - an epoch without a batch is not there;
+        - the first may begin below the log start: the epoch of the last record that was deleted stays, since a copy
+          that ends at the log start is told apart by it alone.
+    """
+
+    __slots__ = ("_epochs", "_starts")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        for epoch, start in entries:
+            self._push(epoch, start)
+
+    def _push(self, epoch: int, start: int) -> None:
+        if epoch < 0 or start < 0:
+            raise CorruptLogError(f"leader epoch {epoch} at offset {start} is negative")
+        if self._epochs and (epoch <= self._epochs[-1] or start <= self._starts[-1]):
+            raise CorruptLogError(
+                f"leader epoch {epoch} at offset {start} does not follow "
+                f"epoch {self._epochs[-1]} at offset {self._starts[-1]}"
+            )
+        self._epochs.append(epoch)
+        self._starts.append(start)
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, start offset), ascending."""
+        return tuple(zip(self._epochs, self._starts, strict=True))
+
+    @property
+    def last_epoch(self) -> int:
+        """Epoch of the last batch, -1 without one."""
+        return self._epochs[-1] if self._epochs else NO_EPOCH
+
+    def assign(self, epoch: int, offset: int) -> bool:
+        """Take note of a batch of ``epoch`` at ``offset``; True when it begins a new epoch.
+
+        Raises:
+            CorruptLogError: the epoch is older than the last one's.
+        """
+        if self._epochs and epoch == self._epochs[-1]:
+            return False
+        self._push(epoch, offset)
+        return True
+
+    def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest epoch <= ``epoch`` and the offset where it ends (exclusive); (-1, -1) when there is none."""
+        if self._epochs and self._epochs[-1] == epoch:
+            return epoch, log_end_offset  # a follower that keeps up, the commonest
+        index = bisect_right(self._epochs, epoch) - 1
+        if index < 0:
+            return NO_EPOCH, NO_OFFSET
+        is_last = index + 1 == len(self._epochs)
+        return self._epochs[index], log_end_offset if is_last else self._starts[index + 1]
+
+    def epoch_at(self, offset: int) -> int:
+        """Epoch of the batch that holds ``offset`` (the last epoch for offsets past the end); -1 below the first."""
+        index = bisect_right(self._starts, offset) - 1
+        return NO_EPOCH if index < 0 else self._epochs[index]
+
+    def truncate_to(self, offset: int) -> bool:
+        """Forget epochs that begin at or above ``offset``; True when there were any."""
+        size = len(self._starts)
+        while self._starts and self._starts[-1] >= offset:
+            self._starts.pop()
+            self._epochs.pop()
+        return len(self._starts) != size
+
+    def advance_start(self, offset: int) -> bool:
+        """Forget epochs that end below ``offset``, the log start from now on; True when there were any.
+
+        The epoch of the last record below it stays (Kafka's cache forgets it too): a follower may end at ``offset``
+        with another record there, of another epoch, and knows writers by it that nobody else ever heard of.
+        """
+        index = bisect_right(self._starts, offset - 1) - 1
+        if index <= 0:
+            return False
+        del self._starts[:index], self._epochs[:index]
+        return True
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._starts.clear()
+        self._epochs.clear()
+
+    def encode(self) -> bytes:
+        """The content of the epoch file."""
+        return seal(_MAGIC, [self._epochs, self._starts])
+
+    @classmethod
+    def decode(cls, content: bytes) -> "LeaderEpochs":
+        """The table in an epoch file.
+
+        Raises:
+            CorruptLogError: damaged, or not a table.
+        """
+        epochs, starts = columns(unseal(_MAGIC, content), 2)
+        table = integers(epochs)
+        return cls(zip(table, integers(starts, len(table)), strict=True))

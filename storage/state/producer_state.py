@@ -1,0 +1,358 @@
+"""What each idempotent producer wrote last: accept, duplicate, out of order, or fenced.
+
+A producer numbers its records per partition; a batch carries (producer id, epoch, sequence of its first record). The
+state is derived from the batches of the log, so that every replica has the same and a new leader goes on where the
+old one stopped. A retry of one of the last ``REMEMBERED_BATCHES`` batches is recognised by its sequences and gets
+the offsets of the first attempt: a producer may have that many requests under way.
+
+State expires by time and not with the segments that it came from: a producer that pauses for longer than retention
+must not be taken for a new one. What expired stays known for as long again, so that a producer which comes back late
+may go on with any sequence instead of being refused for a gap that nobody can judge any more.
+
+Source: KIP-98 (idempotent producers), KIP-360 (unknown producers).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from milena.model.batch import SEQUENCE_MASK, BatchHeader
+from milena.model.errors import CorruptLogError, InvalidProducerError, StaleProducerEpochError
+from milena.model.types import NO_PRODUCER
+from storage.state.idempotency import (
+    IdempotencyEntry,
+    IdempotencyTable,
+    decode_idempotency,
+    encode_idempotency,
+)
+from storage.state.sealed import columns, integers, seal, unseal
+
+REMEMBERED_BATCHES = 5
+"""Batches a producer whose retries are recognised; its client keeps at most as many requests under way."""
+
+PRODUCER_EXPIRY_MS = 24 * 3_600_000
+"""How long after its last append a producer's sequences are insisted on."""
+
+PRODUCERS_MAX = 100_000
+"""Producers a partition; the one that was silent longest goes first."""
+
+_MAGIC = b"MPS1"
+_SNAPSHOT_COLUMNS = 4
+
+
+class SequencedBatch(NamedTuple):
+    """Sequences and offsets of one batch, all inclusive."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+class ProducerEntry(NamedTuple):
+    """One producer's state; ``batches`` are its last, oldest first, and never empty."""
+
+    producer_epoch: int
+    append_time_ms: int
+    batches: tuple[SequencedBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The batch is the next of its producer, or has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The batch was appended before, at these offsets (both inclusive)."""
+
+    base_offset: int
+    last_offset: int
+
+
+Verdict = Accept | Duplicate
+
+ACCEPT = Accept()
+
+
+class ProducerStates:
+    """Producer id → state, the one that was silent longest first.
+
+    Invariants:
+        - at most ``producers_max`` entries;
+        - the batches of an entry ascend in offset and belong to one producer epoch.
+    """
+
+    __slots__ = ("_entries", "_producers_max")
+
+    def __init__(
+        self,
+        entries: Mapping[int, ProducerEntry] | None = None,
+        *,
+        producers_max: int = PRODUCERS_MAX,
+    ) -> None:
+        self._entries = dict(entries or {})
+        self._producers_max = producers_max
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        """The state of a producer, expired or not."""
+        return self._entries.get(producer_id)
+
+    def check(self, header: BatchHeader, now_ms: int) -> Verdict:
+        """Whether a batch that a producer sends may be appended.
+
+        Raises:
+            StaleProducerEpochError: a later epoch of the producer has written.
+            InvalidProducerError: its sequence leaves a gap, or repeats one that is forgotten.
+        """
+        if header.producer_id == NO_PRODUCER:
+            return ACCEPT
+        return check_sequence(self._entries.get(header.producer_id), header, now_ms)
+
+    def record(self, header: BatchHeader, base_offset: int, append_time_ms: int) -> None:
+        """Take note of an appended batch. One that is covered already changes nothing."""
+        producer_id = header.producer_id
+        if producer_id == NO_PRODUCER:
+            return
+        known = self._entries.get(producer_id)
+        entry = next_entry(known, header, base_offset, append_time_ms)
+        if entry is known:
+            return
+        # Removed and inserted again, so that the table stays in the order of last use.
+        self._entries.pop(producer_id, None)
+        self._entries[producer_id] = entry
+        if len(self._entries) > self._producers_max:
+            del self._entries[next(iter(self._entries))]
+
+    def expire(self, now_ms: int) -> None:
+        """Forget producers that expired a whole expiry time ago."""
+        forgotten = []
+        for producer_id, entry in self._entries.items():
+            if now_ms - entry.append_time_ms <= 2 * PRODUCER_EXPIRY_MS:
+                break
+            forgotten.append(producer_id)
+        for producer_id in forgotten:
+            del self._entries[producer_id]
+
+    def forget_from(self, offset: int) -> None:
+        """Forget batches that end at or above ``offset``, and producers that have no other."""
+        entries: dict[int, ProducerEntry] = {}
+        for producer_id, entry in self._entries.items():
+            kept = tuple(batch for batch in entry.batches if batch.last_offset < offset)
+            if kept:
+                entries[producer_id] = entry._replace(batches=kept)
+        self._entries = entries
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
+
+    def freeze(self) -> dict[int, ProducerEntry]:
+        """The entries as they are now, for a snapshot that another thread writes."""
+        return self._entries.copy()
+
+
+def check_sequence(entry: ProducerEntry | None, header: BatchHeader, now_ms: int) -> Verdict:
+    """The verdict on ``header``, which has a producer, after what ``entry`` says of it.
+
+    Raises:
+        StaleProducerEpochError: a later epoch of the producer has written.
+        InvalidProducerError: its sequence leaves a gap, or repeats one that is forgotten.
+    """
+    if entry is None:
+        return _expect(header, 0, "this partition knows nothing of the producer")
+    if header.producer_epoch < entry.producer_epoch:
+        raise StaleProducerEpochError(
+            f"producer {header.producer_id} writes with epoch {header.producer_epoch}, "
+            f"but epoch {entry.producer_epoch} has taken over"
+        )
+    if header.producer_epoch > entry.producer_epoch:
+        return _expect(header, 0, f"epoch {header.producer_epoch} is new")
+    base_sequence, last_sequence = header.base_sequence, header.last_sequence
+    for batch in entry.batches:
+        if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
+            return Duplicate(batch.base_offset, batch.last_offset)
+    if now_ms - entry.append_time_ms > PRODUCER_EXPIRY_MS:
+        return ACCEPT
+    last = entry.batches[-1].last_sequence
+    return _expect(header, (last + 1) & SEQUENCE_MASK, f"its last was {last}")
+
+
+def _expect(header: BatchHeader, sequence: int, reason: str) -> Accept:
+    if header.base_sequence == sequence:
+        return ACCEPT
+    raise InvalidProducerError(
+        f"producer {header.producer_id} epoch {header.producer_epoch}: expected sequence {sequence}, "
+        f"got {header.base_sequence} ({reason})"
+    )
+
+
+def next_entry(
+    entry: ProducerEntry | None, header: BatchHeader, base_offset: int, append_time_ms: int
+) -> ProducerEntry:
+    """The state after ``header`` was appended at ``base_offset``; ``entry`` itself when it covers the batch."""
+    last_offset = base_offset + header.last_offset_delta
+    batch = SequencedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset)
+    if entry is None or header.producer_epoch > entry.producer_epoch:
+        return ProducerEntry(header.producer_epoch, append_time_ms, (batch,))
+    if header.producer_epoch < entry.producer_epoch or last_offset <= entry.batches[-1].last_offset:
+        return entry
+    batches = (*entry.batches[1 - REMEMBERED_BATCHES :], batch)
+    # Clocks of successive leaders may disagree: a producer that just wrote has not expired because of that.
+    return ProducerEntry(entry.producer_epoch, max(entry.append_time_ms, append_time_ms), batches)
+
+
+class QueuedProducers:
+    """Verdicts on batches that will be appended together, each after those before it.
+
+    Built on the state of the log as it is; ``add`` each accepted batch in the order of the append. Void once the log
+    has changed.
+    """
+
+    __slots__ = ("_entries", "_next_offset", "_now_ms", "_states")
+
+    def __init__(self, states: ProducerStates, *, next_offset: int, now_ms: int) -> None:
+        self._states = states
+        self._next_offset = next_offset
+        self._now_ms = now_ms
+        self._entries: dict[int, ProducerEntry] = {}
+
+    def check(self, header: BatchHeader) -> Verdict:
+        """Like ``ProducerStates.check``, seeing the batches that were added.
+
+        Raises:
+            StaleProducerEpochError: a later epoch of the producer has written.
+            InvalidProducerError: its sequence leaves a gap, or repeats one that is forgotten.
+        """
+        if header.producer_id == NO_PRODUCER:
+            return ACCEPT
+        entry = self._entries.get(header.producer_id) or self._states.get(header.producer_id)
+        return check_sequence(entry, header, self._now_ms)
+
+    def add(self, header: BatchHeader) -> int:
+        """Count an accepted batch in; returns the base offset that it will get."""
+        base_offset = self._next_offset
+        self._next_offset += header.last_offset_delta + 1
+        producer_id = header.producer_id
+        if producer_id != NO_PRODUCER:
+            entry = self._entries.get(producer_id) or self._states.get(producer_id)
+            self._entries[producer_id] = next_entry(entry, header, base_offset, self._now_ms)
+        return base_offset
+
+
+class WriterSnapshot(NamedTuple):
+    """Producers and idempotency keys of one partition after all batches below ``offset``.
+
+    ``covers_offset`` is up to where it was taken: above ``offset`` when it came from a leader, whose later committed
+    batches it knows already.
+    """
+
+    offset: int
+    covers_offset: int
+    producers: Mapping[int, ProducerEntry]
+    idempotency: Mapping[bytes, IdempotencyEntry]
+
+
+class WriterState:
+    """What a partition remembers of its writers: producers by sequence, requests by idempotency key.
+
+    Invariants:
+        - both tables follow from the batches of the log below its end and, after ``install``, of the leader's log.
+    """
+
+    __slots__ = ("covers_offset", "idempotency", "producers")
+
+    def __init__(self) -> None:
+        self.producers = ProducerStates()
+        self.idempotency = IdempotencyTable()
+        self.covers_offset = 0
+        """State may stem from batches up to here, which this log need not have yet."""
+
+    def record(self, header: BatchHeader, base_offset: int, append_time_ms: int) -> None:
+        """Take note of an appended batch."""
+        self.producers.record(header, base_offset, append_time_ms)
+        key = header.idempotency
+        if key is not None:
+            entry = IdempotencyEntry(
+                key.body_hash,
+                key.partition_count,
+                base_offset,
+                base_offset + header.last_offset_delta,
+                append_time_ms,
+            )
+            self.idempotency.record(key.key_hash, entry)
+
+    def forget_from(self, offset: int) -> None:
+        """Forget what stems from batches that end at or above ``offset``."""
+        self.producers.forget_from(offset)
+        self.idempotency.forget_from(offset)
+        self.covers_offset = min(self.covers_offset, offset)
+
+    def expire(self, now_ms: int) -> None:
+        """Forget what is too old to matter."""
+        self.producers.expire(now_ms)
+        self.idempotency.expire(now_ms)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.producers.clear()
+        self.idempotency.clear()
+        self.covers_offset = 0
+
+    def freeze(self, offset: int) -> WriterSnapshot:
+        """The state as it is now, when the log ends at ``offset``."""
+        return WriterSnapshot(
+            offset,
+            max(offset, self.covers_offset),
+            self.producers.freeze(),
+            self.idempotency.freeze(),
+        )
+
+    def install(self, snapshot: WriterSnapshot) -> None:
+        """Replace the state by that of a snapshot."""
+        self.producers = ProducerStates(snapshot.producers)
+        self.idempotency = IdempotencyTable(snapshot.idempotency)
+        self.covers_offset = snapshot.covers_offset
+
+
+def encode_snapshot(snapshot: WriterSnapshot) -> bytes:
+    """The content of a snapshot file, and what a follower is sent."""
+    rows = [
+        (producer_id, entry.producer_epoch, entry.append_time_ms, *_flatten(entry.batches))
+        for producer_id, entry in snapshot.producers.items()
+    ]
+    idempotency = encode_idempotency(snapshot.idempotency)
+    return seal(_MAGIC, [snapshot.offset, snapshot.covers_offset, rows, idempotency])
+
+
+def decode_snapshot(content: bytes) -> WriterSnapshot:
+    """The snapshot in ``content``.
+
+    Raises:
+        CorruptLogError: damaged, or not a snapshot.
+    """
+    offset, covers_offset, rows, idempotency = columns(unseal(_MAGIC, content), _SNAPSHOT_COLUMNS)
+    offsets = integers([offset, covers_offset])
+    if not isinstance(rows, list):
+        raise CorruptLogError("expected a list of producers")
+    producers = dict(_parse_producer(integers(row)) for row in rows)
+    return WriterSnapshot(offsets[0], offsets[1], producers, decode_idempotency(idempotency))
+
+
+def _flatten(batches: Iterable[SequencedBatch]) -> Iterable[int]:
+    for batch in batches:
+        yield from batch
+
+
+def _parse_producer(row: list[int]) -> tuple[int, ProducerEntry]:
+    width = len(SequencedBatch._fields)
+    batch_count, rest = divmod(len(row) - 3, width)
+    if not 1 <= batch_count <= REMEMBERED_BATCHES or rest:
+        raise CorruptLogError(f"a producer of {len(row)} numbers is not one")
+    batches = tuple(
+        SequencedBatch._make(row[start : start + width]) for start in range(3, len(row), width)
+    )
+    return row[0], ProducerEntry(row[1], row[2], batches)

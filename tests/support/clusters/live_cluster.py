@@ -1,0 +1,331 @@
+"""Real nodes for tests, driven as a client drives them: plain HTTP, one call at a time, no code of the node.
+
+``eventually`` is the only way to wait: it asks again until the answer is right or the deadline has passed. Deadlines
+are generous, because they cost time only when something is broken.
+"""
+
+import asyncio
+import http.client
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from loadtest.local_cluster import LocalCluster, LocalNode
+from loadtest.node_process import NodeProcess
+from milena.model.batch import ProducerStamp, RecordColumns, encode_batch
+from milena.model.types import Codec
+
+DEADLINE_S = 60.0
+READY_S = 180.0
+POLL_S = 0.05
+ANSWER_S = 60.0
+SESSION_MS = 8_000
+"""Of brokers. A machine that stalls for a second or two must not end them: writes would be refused until the next
+heartbeat, and leaders replaced. A node that is killed is noticed at once all the same; one that is paused, only after
+this."""
+JSON = "application/json"
+NO_QUORUM = b'"error_code":50305'
+"""In a refusal: there is no Raft leader, or no majority; nothing was done."""
+UNREACHED = b'"error_code":50302'
+"""In a refusal: the leader did not answer. Nodes wait two seconds for each other's reads."""
+ELECTION_S_MAX = 20.0
+SECRET = "local-cluster"
+BATCH = "application/vnd.milena.batch"
+BASE_TIMESTAMP_MS = (int(time.time()) - 3600) * 1000
+"""Of encoded batches: an hour ago, a whole second. Much older, and retention would take them."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Answer:
+    """What a node said."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"Answer({self.status} {self.body[:300]!r})"
+
+    @property
+    def json(self) -> Any:
+        """The body, which must be JSON."""
+        return json.loads(self.body)
+
+    @property
+    def refusal(self) -> tuple[int, int]:
+        """Status and error code of an answer that is none."""
+        assert self.status >= 400, self
+        return self.status, self.json["error_code"]
+
+
+def call(
+    node: LocalNode,
+    line: str,
+    body: object = None,
+    *,
+    content_type: str = JSON,
+    headers: Mapping[str, str] | None = None,
+    is_patient: bool = True,
+    **query: object,
+) -> Answer:
+    """``call(node, "GET /topics/t", offset=3)``; a body that is not bytes is sent as JSON.
+
+    What is refused because there is no Raft leader is asked again for a while, unless a test wants to see that: a
+    machine that stalls may cost an election, and a node waits three seconds for its end. A read that did not reach its
+    leader is asked again as well.
+    """
+    method, path = line.split(" ")
+    if query:
+        path += "?" + urlencode(query)
+    if body is not None and not isinstance(body, bytes):
+        body = json.dumps(body).encode()
+    sent = {**({} if body is None else {"Content-Type": content_type}), **(headers or {})}
+    end = time.monotonic() + ELECTION_S_MAX
+    while True:
+        answer = _ask(node, method, path, body, sent)
+        is_passing = answer.status == 503 and (
+            NO_QUORUM in answer.body or (method == "GET" and UNREACHED in answer.body)
+        )
+        if not (is_patient and is_passing) or time.monotonic() > end:
+            return answer
+        time.sleep(POLL_S)
+
+
+def _ask(
+    node: LocalNode, method: str, path: str, body: bytes | None, sent: Mapping[str, str]
+) -> Answer:
+    where = urlsplit(node.url)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=ANSWER_S)
+    try:
+        connection.request(method, path, body=body, headers=dict(sent))
+        response = connection.getresponse()
+        return Answer(response.status, dict(response.headers), response.read())
+    except OSError as error:
+        raise ConnectionError(f"{method} {node.url}{path}: {error}") from None
+    finally:
+        connection.close()
+
+
+def ok(answer: Answer) -> Any:
+    """The JSON of an answer that must be a success."""
+    assert 200 <= answer.status < 300, answer
+    return json.loads(answer.body) if answer.body else None
+
+
+def eventually(check: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
+    """What ``check`` returns once it is true, with neither a failed assertion nor a broken connection."""
+    end = time.monotonic() + deadline_s
+    while True:
+        try:
+            found = check()
+            assert found, f"still {found!r}"
+        except (AssertionError, OSError, http.client.HTTPException):
+            if time.monotonic() > end:
+                raise
+        else:
+            return found
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def in_background(work: Callable[[], T]) -> Iterator["Future[T]"]:
+    """``work`` on a thread of its own, which has ended when the block is left."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(work)
+
+
+@contextmanager
+def running_cluster(
+    directory: Path, *, node_count: int = 3, **options: object
+) -> Iterator[LocalCluster]:
+    """Nodes that are ready; ``options`` are settings of every node."""
+    environment = {f"MILENA_{name.upper()}": str(value) for name, value in options.items()}
+    environment.setdefault("MILENA_CLUSTER_SECRET", SECRET)
+    environment.setdefault("MILENA_BROKER_SESSION_MS", str(SESSION_MS))
+    # A test that looks for a leader and then does something to it must not be overtaken.
+    environment.setdefault("MILENA_LEADER_BALANCE_INTERVAL_MS", "0")
+    cluster = LocalCluster(directory, node_count=node_count, environment=environment)
+    try:
+        cluster.start()
+        wait_ready(cluster)
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+def start_command(*options: str, log_path: Path, **settings: object) -> NodeProcess:
+    """``milena start`` with these options and settings, not started yet; it has the secret of ``running_cluster``."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("MILENA_")}
+    given = {f"MILENA_{name.upper()}": str(value) for name, value in settings.items()}
+    return NodeProcess(
+        (sys.executable, "-m", "milena", "start", *options),
+        environment={**inherited, "MILENA_CLUSTER_SECRET": SECRET, **given},
+        log_path=log_path,
+    )
+
+
+def wait_ready(cluster: LocalCluster, *nodes: LocalNode) -> None:
+    """Wait until these nodes (default: all) are ready."""
+    asyncio.run(cluster.wait_ready(*nodes, timeout_s=READY_S))
+
+
+def restart(cluster: LocalCluster, *nodes: LocalNode) -> None:
+    """Start what is down and wait until it serves again."""
+    for node in nodes:
+        node.process.start()
+    wait_ready(cluster, *nodes)
+
+
+# -- topics ----------------------------------------------------------------------------------------
+
+
+def create_topic(
+    node: LocalNode,
+    topic: str,
+    *,
+    partitions: int = 1,
+    replicas: int = 3,
+    **configs: object,
+) -> str:
+    """Create a topic and return its name; ``min_insync_replicas=1`` is ``min.insync.replicas``."""
+    body = {
+        "topic_name": topic,
+        "partitions_count": partitions,
+        "replication_factor": replicas,
+        "configs": [
+            {"name": name.replace("_", "."), "value": str(value)} for name, value in configs.items()
+        ],
+    }
+    ok(call(node, "POST /admin/topics", body))
+    return topic
+
+
+def cluster_id(node: LocalNode) -> str:
+    """Under which v3 knows the cluster."""
+    return str(ok(call(node, "GET /v3/clusters"))["data"][0]["cluster_id"])
+
+
+def delete_topic(node: LocalNode, topic: str) -> None:
+    """Delete a topic."""
+    ok(call(node, f"DELETE /v3/clusters/{cluster_id(node)}/topics/{topic}"))
+
+
+def metadata(node: LocalNode, **query: object) -> Any:
+    """What the node knows of the cluster."""
+    return ok(call(node, "GET /metadata", **query))
+
+
+def partition_state(node: LocalNode, topic: str, partition: int = 0) -> Any:
+    """Leader, leader epoch, replicas and in-sync replicas, as this node knows them."""
+    topics = {t["name"]: t for t in metadata(node)["topics"]}
+    assert topic in topics, sorted(topics)
+    return topics[topic]["partitions"][partition]
+
+
+def leader_of(cluster: LocalCluster, topic: str, partition: int = 0) -> LocalNode:
+    """The node that leads a partition, as a node that runs says."""
+    asked = next(node for node in cluster.nodes if node.process.is_running)
+    leader = eventually(lambda: partition_state(asked, topic, partition)["leader"])
+    return cluster.node(leader)
+
+
+def others(cluster: LocalCluster, *nodes: LocalNode) -> list[LocalNode]:
+    """All nodes but these."""
+    return [node for node in cluster.nodes if node not in nodes]
+
+
+def wait_in_sync(cluster: LocalCluster, topic: str, partition: int = 0) -> None:
+    """Wait until every replica is in sync again, as all nodes see it."""
+
+    def is_whole() -> bool:
+        states = [partition_state(node, topic, partition) for node in cluster.nodes]
+        return all(sorted(s["isr"]) == sorted(s["replicas"]) and s["leader"] for s in states)
+
+    eventually(is_whole)
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def write(
+    node: LocalNode,
+    topic: str,
+    *values: object,
+    partition: int | None = None,
+    key: str | None = None,
+    **query: object,
+) -> Answer:
+    """Produce JSON values; ``key`` is the Idempotency-Key."""
+    path = f"/topics/{topic}" + ("" if partition is None else f"/partitions/{partition}")
+    headers = {} if key is None else {"Idempotency-Key": key}
+    body = {"records": [{"value": value} for value in values]}
+    return call(node, f"POST {path}", body, headers=headers, **query)
+
+
+def offsets_of(answer: Answer) -> list[tuple[int, int]]:
+    """Partition and offset of each record that was written."""
+    receipts = ok(answer)["offsets"]
+    assert all(receipt["error_code"] is None for receipt in receipts), receipts
+    return [(receipt["partition"], receipt["offset"]) for receipt in receipts]
+
+
+def read(node: LocalNode, topic: str, partition: int = 0, **query: object) -> Answer:
+    """Fetch records, from the first on when nothing is said."""
+    return call(node, f"GET /topics/{topic}/partitions/{partition}/records", **query)
+
+
+def values(node: LocalNode, topic: str, partition: int = 0, **query: object) -> list[Any]:
+    """The values that a fetch gives."""
+    return [record["value"] for record in ok(read(node, topic, partition, **query))]
+
+
+def end_offset(node: LocalNode, topic: str, partition: int = 0) -> int:
+    """The high watermark, as the leader knows it."""
+    return int(ok(call(node, f"GET /topics/{topic}/partitions/{partition}/offsets"))["end_offset"])
+
+
+def encoded(
+    *texts: bytes,
+    producer: tuple[int, int, int] | None = None,
+    keys: Sequence[bytes | None] | None = None,
+    codec: Codec = Codec.NONE,
+) -> bytes:
+    """A record batch as a client encodes it; ``producer`` is id, epoch and first sequence."""
+    columns = RecordColumns(
+        offset_deltas=None,
+        timestamp_deltas=None,
+        keys=None if keys is None else list(keys),
+        values=list(texts),
+        headers=None,
+    )
+    stamp = None if producer is None else ProducerStamp(*producer)
+    return encode_batch(columns, base_timestamp_ms=BASE_TIMESTAMP_MS, codec=codec, producer=stamp)
+
+
+def write_batch(
+    node: LocalNode, topic: str, batch: bytes, partition: int = 0, **query: object
+) -> Answer:
+    """Produce one encoded batch."""
+    path = f"/topics/{topic}/partitions/{partition}/records"
+    return call(node, f"POST {path}", batch, content_type=BATCH, **query)
+
+
+def metric(node: LocalNode, name: str, **labels: object) -> float:
+    """A value that the node reports of itself; ``name`` without the prefix."""
+    wanted = {f'{label}="{value}"' for label, value in labels.items()}
+    for line in call(node, "GET /metrics").body.decode().splitlines():
+        series, _, value = line.rpartition(" ")
+        found, _, rest = series.partition("{")
+        if found == f"milena_{name}" and wanted <= {*rest.rstrip("}").split(",")}:
+            return float(value)
+    raise AssertionError(f"no metric {name} {labels}")

@@ -1,0 +1,193 @@
+"""Several ``RaftQuorum``s in one process over loopback, each behind a listener of its own."""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+from pathlib import Path
+
+from milena.disk.os_files import OsFiles
+from raft_meta.consensus.frames import PREFACE_BYTES, decode_preface
+from raft_meta.consensus.quorum import QuorumStatus, Role
+from raft_meta.consensus.raft_quorum import QuorumConfig, RaftQuorum
+
+
+class ListMachine:
+    """A state machine that remembers its commands; the response is ``index:command``."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[int, bytes]] = []
+
+    def apply(self, index: int, command: bytes) -> bytes:
+        """Remember."""
+        self.commands.append((index, command))
+        return b"%d:%s" % (index, command)
+
+    def publish(self) -> None:
+        """Nobody else looks."""
+
+    def snapshot(self):
+        """A frozen view."""
+        view = list(self.commands)
+        return lambda: [b"%d:%s" % item for item in view]
+
+    def restore(self, chunks) -> None:
+        """Replace all."""
+        pairs = [chunk.partition(b":") for chunk in chunks]
+        self.commands = [(int(index), command) for index, _, command in pairs]
+
+
+async def _read_preface(connection: socket.socket) -> bytes:
+    loop = asyncio.get_running_loop()
+    preface = b""
+    while len(preface) < PREFACE_BYTES:
+        data = await loop.sock_recv(connection, PREFACE_BYTES - len(preface))
+        if not data:
+            break
+        preface += data
+    return preface
+
+
+class PeerListener:
+    """Accepts peers, reads the preface and hands the socket to whoever is there."""
+
+    def __init__(self, listening: socket.socket | None = None) -> None:
+        self.socket = listening or socket.create_server(("127.0.0.1", 0))
+        self.socket.setblocking(False)
+        self.address: tuple[str, int] = self.socket.getsockname()
+        self.quorum: RaftQuorum | None = None
+        self._admitting: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to accept."""
+        asyncio.get_running_loop().add_reader(self.socket, self._accept)
+
+    def _accept(self) -> None:
+        """Not by ``loop.sock_accept``: cancelled at the moment at which somebody comes, it loses the socket."""
+        try:
+            connection, _ = self.socket.accept()
+        except BlockingIOError:
+            return
+        connection.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._admit(connection))
+        self._admitting.add(task)
+        task.add_done_callback(lambda done: self._on_admitted(done, connection))
+
+    async def _admit(self, connection: socket.socket) -> None:
+        preface = await _read_preface(connection)
+        if len(preface) < PREFACE_BYTES or self.quorum is None:
+            connection.close()
+            return
+        decode_preface(preface)
+        self.quorum.accept(connection)
+
+    def _on_admitted(self, task: asyncio.Task[None], connection: socket.socket) -> None:
+        self._admitting.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            connection.close()
+
+    async def close(self) -> None:
+        """Accept no more."""
+        asyncio.get_running_loop().remove_reader(self.socket)
+        self.socket.close()
+        for task in self._admitting:
+            task.cancel()
+        await asyncio.gather(*self._admitting, return_exceptions=True)
+
+
+class Member:
+    """One node: its listener stays, its quorum comes and goes."""
+
+    def __init__(self, cluster: "QuorumCluster", node_id: int) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.directory = cluster.root / str(node_id)
+        self.machine = ListMachine()
+        self.listener = PeerListener()
+        self.quorum: RaftQuorum | None = None
+        self.statuses: list[QuorumStatus] = []
+        self.fatal: list[BaseException] = []
+        self.incarnation = 0
+
+    async def start(self) -> RaftQuorum:
+        """Start (again) from what is on disk."""
+        self.incarnation += 1
+        self.machine = ListMachine()
+        self.quorum = RaftQuorum(
+            QuorumConfig(
+                node_id=self.node_id,
+                voters=self.cluster.addresses(),
+                directory=str(self.directory),
+                secret=self.cluster.secret,
+                cluster_id="",
+                seed=self.node_id,
+                incarnation=self.incarnation,
+                **self.cluster.options,
+            ),
+            files=OsFiles(),
+            state_machine=self.machine,
+            on_role_change=self.statuses.append,
+            on_fatal=self.fatal.append,
+        )
+        self.listener.quorum = self.quorum
+        await self.quorum.start()
+        return self.quorum
+
+    async def stop(self) -> None:
+        """Stop; the directory stays."""
+        quorum, self.quorum = self.quorum, None
+        self.listener.quorum = None
+        if quorum is not None:
+            await quorum.stop()
+
+    def wipe(self) -> None:
+        """Lose the directory."""
+        shutil.rmtree(self.directory)
+
+
+class QuorumCluster:
+    """``voters`` voters with ids from 1, then ``observers`` more nodes."""
+
+    def __init__(self, root: Path, voters: int = 3, observers: int = 0, **options: object) -> None:
+        self.root = root
+        self.secret = b"secret"
+        self.options = {"election_timeout_ms": (150, 300), "heartbeat_ms": 30, **options}
+        self.voter_ids = range(1, voters + 1)
+        self.members = {
+            node_id: Member(self, node_id) for node_id in range(1, voters + observers + 1)
+        }
+
+    def addresses(self) -> dict[int, tuple[str, int]]:
+        """Where the voters listen."""
+        return {voter: self.members[voter].listener.address for voter in self.voter_ids}
+
+    async def __aenter__(self) -> "QuorumCluster":
+        for member in self.members.values():
+            member.listener.start()
+            await member.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for member in self.members.values():
+            await member.stop()
+            await member.listener.close()
+
+    def running(self) -> list[Member]:
+        """Members whose quorum is up."""
+        return [member for member in self.members.values() if member.quorum is not None]
+
+    async def leader(self, timeout: float = 10.0) -> Member:
+        """The member that leads and that a majority agrees on."""
+        async with asyncio.timeout(timeout):
+            while True:
+                for member in self.running():
+                    if member.quorum.status().role is Role.LEADER:
+                        with contextlib.suppress(Exception):
+                            await member.quorum.barrier(timeout_ms=1000)
+                            if member.quorum.status().role is Role.LEADER:
+                                return member
+                await asyncio.sleep(0.01)
+
+    def followers(self, leader: Member) -> list[Member]:
+        """The other running voters."""
+        return [m for m in self.running() if m is not leader and m.node_id in self.voter_ids]

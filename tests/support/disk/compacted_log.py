@@ -1,0 +1,132 @@
+"""A compacted log beside a plain dict: the last value of each key, whatever happens to the log."""
+
+from collections.abc import Sequence
+from random import Random
+
+from milena.model.batch import (
+    IdempotencyExtension,
+    ProducerStamp,
+    RecordColumns,
+    decode_header,
+    encode_batch,
+    records_in,
+    with_idempotency,
+)
+from storage.compaction.run import CompactionRun
+from storage.log.partition_log import PartitionLog
+from storage.segments.log_config import LogConfig
+from tests.support.disk.log_model import NOW_MS, open_log, read_all
+from tests.support.disk.memory_files import MemoryFiles
+
+COMPACTED = LogConfig(
+    segment_bytes=2500,
+    index_interval_bytes=300,
+    preallocate_bytes=1000,
+    checkpoint_bytes=1,
+    is_compacted=True,
+    is_deleting=False,
+    min_cleanable_dirty_ratio=0.0,
+    delete_retention_ms=1000,
+)
+"""Always worth compacting; a tombstone stays for a second."""
+
+Pair = tuple[bytes | None, bytes | None]
+
+
+def keyed_batch(
+    pairs: Sequence[Pair],
+    *,
+    timestamp_ms: int = NOW_MS,
+    producer: ProducerStamp | None = None,
+    key: IdempotencyExtension | None = None,
+) -> bytes:
+    """A batch of keys and values, as a client would send it."""
+    columns = RecordColumns(None, None, [k for k, _ in pairs], [v for _, v in pairs], None)
+    batch = encode_batch(columns, base_timestamp_ms=timestamp_ms, producer=producer)
+    return batch if key is None else with_idempotency(batch, key)
+
+
+def append(log: PartitionLog, *batches: bytes, epoch: int = 0, now_ms: int = NOW_MS) -> list[int]:
+    """Append, sync and checkpoint; the batches' base offsets."""
+    offsets = [
+        log.append_as_leader([batch], leader_epoch=epoch, now_ms=now_ms)[0] for batch in batches
+    ]
+    log.sync()
+    log.checkpoint(log.log_end_offset)
+    return offsets
+
+
+def roll(log: PartitionLog) -> None:
+    """Close the active segment, and let a checkpoint seal it: only such segments are compacted."""
+    log.close_segment(log.log_end_offset)
+    log.checkpoint(log.log_end_offset)
+
+
+def compact(log: PartitionLog, *, now_ms: int = NOW_MS, tombstone_end: int | None = None) -> bool:
+    """Run a compaction to its end; False when none is due."""
+    end = log.log_end_offset
+    run = log.begin_compaction(
+        now_ms, end, tombstone_end=end if tombstone_end is None else tombstone_end
+    )
+    if run is None:
+        return False
+    finish(log, run)
+    return True
+
+
+def finish(log: PartitionLog, run: CompactionRun) -> None:
+    """Step a run to its end."""
+    while not run.is_done:
+        run.step()
+        log.note_compaction(run)
+
+
+def records_of(log: PartitionLog) -> dict[int, Pair]:
+    """Offset → key and value of what is left; the batches follow each other without a gap, up to the log end."""
+    found: dict[int, Pair] = {}
+    next_offset = None
+    for batch in read_all(log):
+        header = decode_header(batch)
+        assert next_offset in (None, header.base_offset), (next_offset, header)
+        next_offset = header.next_offset
+        for offset, _, key, value, _ in records_in(batch, log.log_start_offset):
+            found[offset] = (key, value)
+    assert next_offset in (None, log.log_end_offset)
+    return found
+
+
+def values_of(log: PartitionLog) -> dict[bytes | None, bytes]:
+    """What a reader that reads all of it knows in the end: the last value of each key, without deleted ones."""
+    values: dict[bytes | None, bytes] = {}
+    for key, value in records_of(log).values():
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+    return values
+
+
+def filled_log(
+    files: MemoryFiles, *, batches: int = 60, seed: int = 1, config: LogConfig = COMPACTED
+) -> tuple[PartitionLog, dict[bytes | None, bytes]]:
+    """A log of many updates of few keys in several epochs and segments, all closed, and the values it stands for."""
+    log = open_log(files, config=config, is_listed=False)
+    rng = Random(seed)
+    wanted: dict[bytes | None, bytes] = {}
+    for number in range(batches):
+        pairs: list[Pair] = []
+        for _ in range(rng.randint(1, 4)):
+            key = b"key-%d" % rng.randint(0, 9)
+            value = None if rng.random() < 0.2 else b"%d" % rng.randint(0, 1 << 40)
+            pairs.append((key, value))
+            if value is None:
+                wanted.pop(key, None)
+            else:
+                wanted[key] = value
+        log.append_as_leader(
+            [keyed_batch(pairs)], leader_epoch=number * 4 // batches, now_ms=NOW_MS + number
+        )
+    append(log, keyed_batch([(b"last", b"1")]), epoch=4, now_ms=NOW_MS + batches)
+    wanted[b"last"] = b"1"
+    roll(log)
+    return log, wanted

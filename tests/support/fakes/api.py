@@ -1,0 +1,235 @@
+"""A node's HTTP surface as the client sees it, over plain dictionaries; for tests of the client."""
+
+from aiohttp import web
+
+from tests.support.fakes.group_api import FakeGroupApi
+
+
+class FakeApi:
+    """Three nodes on paper. Tests change ``brokers`` and ``topics`` and read ``requests``."""
+
+    def __init__(self):
+        self.brokers = [self.broker(i) for i in (1, 2, 3)]
+        self.controller_id = 1
+        self.can_drain = True
+        self.topics = {}
+        self.groups = FakeGroupApi(t=2)
+        self.requests = []
+        self.planned = []
+        self.moves = []
+        """What is answered about moves: one list after the other, the last one for good."""
+        self.answer = None
+        """(status, body) given to every request instead of the real one."""
+
+    @staticmethod
+    def broker(node_id, *, is_fenced=False):
+        return {
+            "broker_id": node_id,
+            "url": f"http://127.0.0.1:{8081 + node_id}",
+            "rack": None,
+            "is_fenced": is_fenced,
+            "is_draining": False,
+        }
+
+    def add_topic(
+        self, name, *, partitions=1, replicas=(1, 2, 3), isr=None, leader=1, configs=None
+    ):
+        self.topics[name] = {
+            "name": name,
+            "configs": configs or {},
+            "partitions": [
+                {
+                    "partition": p,
+                    "leader": leader,
+                    "leader_epoch": 4,
+                    "replicas": list(replicas),
+                    "isr": list(replicas if isr is None else isr),
+                }
+                for p in range(partitions)
+            ],
+        }
+
+    def app(self):
+        app = web.Application(middlewares=[self._note])
+        app.add_routes(self.groups.routes())
+        app.add_routes(
+            [
+                web.get("/metadata", self._metadata),
+                web.post("/drain", self._drain),
+                web.get("/topics", self._names),
+                web.get("/topics/{t}", self._topic),
+                web.get("/topics/{t}/partitions/{p}/offsets", self._offsets),
+                web.get("/v3/clusters", self._clusters),
+                web.post("/v3/clusters/{c}/topics", self._create),
+                web.delete("/v3/clusters/{c}/topics/{t}", self._delete),
+                web.patch("/v3/clusters/{c}/topics/{t}", self._grow),
+                web.post("/v3/clusters/{c}/topics/{t}/configs:alter", self._alter),
+                web.delete("/v3/clusters/{c}/brokers/{b}", self._remove),
+                web.get("/topics/{t}/partitions/{p}/records", self._records),
+                web.post("/reassignments", self._reassign),
+                web.get("/reassignments", self._moves),
+                web.delete("/reassignments", self._cancel_moves),
+                web.post("/topics/{t}/partitions/{p}/records:delete", self._delete_records),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _note(self, request, handler):
+        self.requests.append((request.method, request.path, await request.text()))
+        if self.answer is not None:
+            status, body = self.answer
+            if isinstance(body, str):
+                return web.Response(status=status, text=body)
+            return web.json_response(body, status=status)
+        return await handler(request)
+
+    async def _metadata(self, request):
+        return web.json_response(
+            {
+                "version": 17,
+                "cluster_id": "c1",
+                "controller_id": self.controller_id,
+                "brokers": self.brokers,
+                "topics": list(self.topics.values()),
+            }
+        )
+
+    async def _drain(self, request):
+        return web.json_response({"node_id": 1, "is_drained": self.can_drain})
+
+    @staticmethod
+    def planned_move(topic="t", *, before=(1, 2), after=(2, 3), error=None, is_cancelled=False):
+        return {
+            "topic": topic,
+            "partition": 0,
+            "replicas_before": before,
+            "replicas": after,
+            "is_cancelled": is_cancelled,
+            "error_code": None if error is None else 50303,
+            "error": error,
+        }
+
+    @staticmethod
+    def running_move(topic="t", *, state="catching_up", bytes_left=1000):
+        return {
+            "topic": topic,
+            "partition": 0,
+            "state": state,
+            "replicas_before": [1, 2],
+            "replicas": [2, 3],
+            "isr": [1, 2],
+            "leader": 1,
+            "throttle_bytes_per_s": 0,
+            "max_concurrent": 0,
+            "added": [
+                {
+                    "broker_id": 3,
+                    "is_in_sync": False,
+                    "offsets_left": None if bytes_left is None else 7,
+                    "bytes_left": bytes_left,
+                }
+            ],
+        }
+
+    async def _reassign(self, request):
+        body = await request.json()
+        return web.json_response({"dry_run": body["dry_run"], "partitions": self.planned})
+
+    async def _moves(self, request):
+        found = self.moves[0] if self.moves else []
+        if len(self.moves) > 1:
+            del self.moves[0]
+        return web.json_response({"reassignments": found})
+
+    async def _cancel_moves(self, request):
+        return web.json_response({"dry_run": False, "partitions": self.planned})
+
+    async def _names(self, request):
+        return web.json_response(list(self.topics))
+
+    async def _clusters(self, request):
+        return web.json_response({"data": [{"cluster_id": "c1"}]})
+
+    async def _topic(self, request):
+        topic = self.topics.get(request.match_info["t"])
+        if topic is None:
+            return self._missing(request)
+        partitions = [
+            {
+                "partition": p["partition"],
+                "leader": -1 if p["leader"] is None else p["leader"],
+                "replicas": [
+                    {"broker": r, "leader": r == p["leader"], "in_sync": r in p["isr"]}
+                    for r in p["replicas"]
+                ],
+            }
+            for p in topic["partitions"]
+        ]
+        return web.json_response({**topic, "partitions": partitions})
+
+    async def _offsets(self, request):
+        return web.json_response({"beginning_offset": 5, "end_offset": 42})
+
+    async def _create(self, request):
+        body = await request.json()
+        if body["topic_name"] in self.topics:
+            message = f"Topic '{body['topic_name']}' already exists."
+            return web.json_response({"error_code": 40002, "message": message}, status=400)
+        configs = {c["name"]: c["value"] for c in body["configs"]}
+        self.add_topic(
+            body["topic_name"], partitions=body.get("partitions_count", 1), configs=configs
+        )
+        return web.json_response({}, status=201)
+
+    async def _grow(self, request):
+        name, body = request.match_info["t"], await request.json()
+        if name not in self.topics:
+            return self._missing(request)
+        configs = self.topics[name]["configs"]
+        self.add_topic(name, partitions=body["partitions_count"], configs=configs)
+        return web.json_response({"partitions_count": body["partitions_count"]})
+
+    async def _alter(self, request):
+        if request.match_info["t"] not in self.topics:
+            return self._missing(request)
+        configs = self.topics[request.match_info["t"]]["configs"]
+        for change in (await request.json())["data"]:
+            if change.get("operation") == "DELETE":
+                configs.pop(change["name"], None)
+            else:
+                configs[change["name"]] = change["value"]
+        return web.Response(status=204)
+
+    async def _remove(self, request):
+        node_id = int(request.match_info["b"])
+        broker = next((b for b in self.brokers if b["broker_id"] == node_id), None)
+        if broker is None:
+            message = f"Broker {node_id} is not registered."
+            return web.json_response({"error_code": 40407, "message": message}, status=404)
+        if not broker["is_fenced"]:
+            message = f"Broker {node_id} is alive: stop it first, then remove it."
+            kind = {"Milena-Error": "broker_in_use"}
+            body = {"error_code": 40915, "message": message}
+            return web.json_response(body, status=409, headers=kind)
+        self.brokers.remove(broker)
+        return web.Response(status=204)
+
+    async def _records(self, request):
+        start = int(request.query["timestamp"]) // 1000
+        return web.Response(headers={"Milena-Start-Offset": str(start)})
+
+    async def _delete_records(self, request):
+        before = (await request.json())["before_offset"]
+        partition = int(request.match_info["p"])
+        start = 42 if before == "latest" else before
+        return web.json_response({"partition": partition, "log_start_offset": start})
+
+    async def _delete(self, request):
+        if self.topics.pop(request.match_info["t"], None) is None:
+            return self._missing(request)
+        return web.Response(status=204)
+
+    def _missing(self, request):
+        message = f"Topic '{request.match_info['t']}' does not exist."
+        return web.json_response({"error_code": 40403, "message": message}, status=404)

@@ -1,0 +1,569 @@
+"""A node in memory behind the ports of the API: real batches, an image, and faults on request.
+
+One process, one replica, everything committed at once; what it keeps is what ``milena.model.batch`` would write to
+disk.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from immutables import Map
+
+from http_api.ports import (
+    ApiLimits,
+    NewTopic,
+    PlannedReassignment,
+    Ports,
+    ProducerState,
+    Readiness,
+    ReassignmentRequest,
+    RunningReassignment,
+)
+from milena.model.batch import (
+    RecordColumns,
+    decode_header,
+    encode_batch,
+    iterate_headers,
+    stamp_batch,
+    validate_client_batch,
+)
+from milena.model.errors import (
+    IdempotencyKeyReusedError,
+    InvalidTopicNameError,
+    MilenaError,
+    NoLeaderError,
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    ReplicaNotFoundError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from milena.model.pending import Pending
+from milena.model.requests import (
+    Acks,
+    BatchReceipt,
+    Doubt,
+    FetchRequest,
+    FetchResult,
+    IdempotencyKey,
+    PartitionOffsets,
+    ProduceRequest,
+    Queued,
+    Receipt,
+    Receipts,
+    Records,
+)
+from milena.model.types import Codec, WallMs
+from node.services import reassignment_plans
+from raft_meta.machine import configs, reassignments
+from raft_meta.machine.brokers import check_removable
+from raft_meta.machine.commands import ReassignPartitions, StepReassignments
+from raft_meta.machine.image import Broker, Image, Partition, Topic
+from tests.support.fakes.rest import FakeConsumers, FakeGroups
+
+NODE_ID = 1
+CLUSTER_ID = "cluster-in-memory"
+NOW_MS = 1_700_000_000_000
+LEADER_EPOCH = 5
+
+
+@dataclass
+class FakeLog:
+    """One partition: whole stamped batches, and the idempotency keys that wrote them."""
+
+    batches: list[bytes] = field(default_factory=list)
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    keys: dict[bytes, tuple[bytes, list[Receipt]]] = field(default_factory=dict)
+
+    def append(self, batch: bytes) -> int:
+        base_offset = self.high_watermark
+        stamp = stamp_batch(
+            batch, base_offset=base_offset, leader_epoch=LEADER_EPOCH, append_time_ms=NOW_MS
+        )
+        self.batches.append(stamp + batch[len(stamp) :])
+        self.high_watermark = decode_header(self.batches[-1]).next_offset
+        return base_offset
+
+    def rot(self, index: int) -> None:
+        """Flip a bit of a batch's payload, or flip it back."""
+        batch = self.batches[index]
+        self.batches[index] = batch[:-1] + bytes([batch[-1] ^ 1])
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        found: list[bytes] = []
+        size = 0
+        for batch in self.batches:
+            if decode_header(batch).last_offset < offset:
+                continue
+            if found and size + len(batch) > max_bytes:
+                break
+            found.append(batch)
+            size += len(batch)
+        return b"".join(found)
+
+
+class FakeNode:
+    """Implements all ports. Tests set ``errors``, ``is_ready`` and ``codec``, or call ``append``."""
+
+    def __init__(self) -> None:
+        self.node_id = NODE_ID
+        self.logs: dict[tuple[str, int], FakeLog] = {}
+        self.errors: dict[str, MilenaError | Exception] = {}
+        """By port method: raised instead of an answer."""
+        self.partition_errors: dict[int, MilenaError] = {}
+        """By partition: what produce answers for its records."""
+        self.produce_requests: list[ProduceRequest] = []
+        self.queue_requests: list[ProduceRequest] = []
+        self.holds_queue = False
+        self.queued: list[tuple[ProduceRequest, Pending[Sequence[int | None]]]] = []
+        self.batch_requests: list[tuple[str, int, bytes, Acks, int]] = []
+        self.fetch_requests: list[FetchRequest] = []
+        self.doubts: list[Doubt] = []
+        self.codec = Codec.NONE
+        self.is_ready = True
+        self.drains: list[int] = []
+        self.deletions: list[tuple[str, int, int | None, int]] = []
+        self.can_drain = True
+        self.has_started = True
+        self.coordinator: int | None = 1
+        self.groups = FakeGroups(self)
+        self.consumers = FakeConsumers(self, self.groups)
+        self._producers: dict[str | None, ProducerState] = {}
+        self._changed = asyncio.Event()
+        self._round_robin = 0
+        self.image = Image(
+            index=7,
+            cluster_id=CLUSTER_ID,
+            controller_id=1,
+            controller_epoch=3,
+            brokers=Map({id_: broker(id_, is_fenced=id_ == 3) for id_ in (1, 2, 3)}),
+        )
+
+    def ports(self, limits: ApiLimits | None = None) -> Ports:
+        return Ports(
+            records=self,
+            metadata=self,
+            health=self,
+            reassignments=self,
+            groups=self.groups,
+            consumers=self.consumers,
+            limits=limits or ApiLimits(),
+        )
+
+    def add_topic(
+        self, name: str, partition_count: int = 1, settings: Mapping[str, str] | None = None
+    ) -> Topic:
+        topic = Topic(
+            topic_id=f"{len(self.image.topics):032x}",
+            name=name,
+            partition_count=partition_count,
+            replication_factor=3,
+            configs=Map(settings or {}),
+            created_ms=WallMs(NOW_MS),
+        )
+        for partition in range(partition_count):
+            self._add_partition(topic, partition)
+        self._set_image(
+            topics=self.image.topics.set(topic.topic_id, topic),
+            topic_ids=self.image.topic_ids.set(name, topic.topic_id),
+        )
+        return topic
+
+    def _add_partition(self, topic: Topic, partition: int) -> None:
+        state = Partition(
+            replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=9
+        )
+        partitions = self.image.partitions.set((topic.topic_id, partition), state)
+        self.image = replace(self.image, partitions=partitions)
+        self.logs[topic.name, partition] = FakeLog()
+
+    def add_broker(self, broker_id: int, *, is_fenced: bool) -> None:
+        added = broker(broker_id, is_fenced=is_fenced)
+        self._set_image(brokers=self.image.brokers.set(broker_id, added))
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        self._set_image(cluster_id=cluster_id)
+
+    def set_partition(self, name: str, partition: int, **changes: object) -> None:
+        key = (self.image.topic_ids[name], partition)
+        state = replace(self.image.partitions[key], **changes)
+        self._set_image(partitions=self.image.partitions.set(key, state))
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        **columns: object,
+    ) -> int:
+        batch = encode_batch(
+            RecordColumns(
+                offset_deltas=columns.get("offset_deltas"),
+                timestamp_deltas=None,
+                keys=None if keys is None else list(keys),
+                values=list(values),
+                headers=columns.get("headers"),
+            ),
+            base_timestamp_ms=columns.get("base_timestamp_ms", NOW_MS),
+            codec=self.codec,
+            is_control=bool(columns.get("is_control", False)),
+        )
+        base_offset = self.logs[topic, partition].append(batch)
+        self._wake()
+        return base_offset
+
+    def _set_image(self, **changes: object) -> None:
+        self.image = replace(self.image, index=self.image.index + 1, **changes)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def fail(self, method: str) -> None:
+        error = self.errors.get(method)
+        if error is not None:
+            raise error
+
+    def log(self, topic: str, partition: int) -> FakeLog:
+        if topic not in self.image.topic_ids:
+            raise TopicNotFoundError(f"Topic '{topic}' not found.")
+        log = self.logs.get((topic, partition))
+        if log is None:
+            raise PartitionNotFoundError(f"Partition {partition} of '{topic}' not found.")
+        return log
+
+    # -- RecordsPort
+
+    def queue(self, request: ProduceRequest) -> Queued | None:
+        topic = self.image.topic(request.topic)
+        if topic is None or (request.partition is None and topic.partition_count > 1):
+            return None
+        partition = request.partition or 0
+        self.log(request.topic, partition)
+        offsets = Pending[Sequence[int | None]]()
+        error = self.errors.get("queue") or self.partition_errors.get(partition)
+        if error is not None:
+            offsets.set_exception(error)
+        elif self.holds_queue:
+            self.queued.append((request, offsets))
+        else:
+            receipts = self._produce_to(request, partition, request.records)
+            offsets.set_result([receipt.offset for receipt in receipts])
+        self.queue_requests.append(request)
+        return Queued(partition, offsets)
+
+    async def produce(self, request: ProduceRequest) -> Sequence[Receipt]:
+        self.fail("produce")
+        self.produce_requests.append(request)
+        if request.partition is not None:
+            return self._produce_to(request, request.partition, request.records)
+        if request.topic not in self.image.topic_ids:
+            raise TopicNotFoundError(f"Topic '{request.topic}' not found.")
+        return self._scatter(request)
+
+    def _scatter(self, request: ProduceRequest) -> Sequence[Receipt]:
+        records = request.records
+        count = self.image.topic(request.topic).partition_count
+        self._round_robin += 1
+        partitions = [
+            self._round_robin % count if p is None else p
+            for p in records.partitions or [None] * len(records.values)
+        ]
+        rows: dict[int, list[int]] = {}
+        for index, partition in enumerate(partitions):
+            self.log(request.topic, partition)
+            rows.setdefault(partition, []).append(index)
+        if len(rows) == 1:
+            return self._produce_to(request, partitions[0], records)
+        receipts: list[Receipt | None] = [None] * len(partitions)
+        for partition, indexes in rows.items():
+            part = Records(
+                keys=_take(records.keys, indexes),
+                values=_take(records.values, indexes),
+                headers=_take(records.headers, indexes),
+                timestamps=_take(records.timestamps, indexes),
+            )
+            for index, receipt in zip(
+                indexes, self._produce_to(request, partition, part), strict=True
+            ):
+                receipts[index] = receipt
+        return receipts
+
+    def _produce_to(
+        self, request: ProduceRequest, partition: int, records: Records
+    ) -> Sequence[Receipt]:
+        log = self.log(request.topic, partition)
+        count = len(records.values)
+        error = self.partition_errors.get(partition)
+        if error is not None:
+            return Receipts.failed(partition, error, count)
+        known = self._known(log, request.idempotency)
+        if known is not None:
+            return known
+        stamps = records.timestamps
+        times = [NOW_MS if s is None else s for s in stamps or []]
+        batch = encode_batch(
+            RecordColumns(
+                offset_deltas=None,
+                timestamp_deltas=[time - min(times) for time in times] if times else None,
+                keys=records.keys,
+                values=records.values,
+                headers=records.headers,
+            ),
+            base_timestamp_ms=min(times, default=NOW_MS),
+            codec=self.codec,
+        )
+        base_offset = log.append(batch)
+        self._wake()
+        receipts: Sequence[Receipt] = Receipts.run(partition, base_offset, count)
+        if request.acks is Acks.NONE:
+            receipts = Receipts(partitions=[partition] * count, offsets=[None] * count)
+        if request.idempotency is not None:
+            log.keys[request.idempotency.key_hash] = (
+                request.idempotency.body_hash,
+                list(receipts),
+            )
+        return receipts
+
+    @staticmethod
+    def _known(log: FakeLog, key: IdempotencyKey | None) -> Sequence[Receipt] | None:
+        if key is None or key.key_hash not in log.keys:
+            return None
+        body_hash, receipts = log.keys[key.key_hash]
+        if body_hash != key.body_hash:
+            raise IdempotencyKeyReusedError("This Idempotency-Key came with another body.")
+        return receipts
+
+    async def produce_batch(
+        self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
+    ) -> BatchReceipt:
+        self.fail("produce_batch")
+        self.batch_requests.append((topic, partition, batch, acks, timeout_ms))
+        log = self.log(topic, partition)
+        header = validate_client_batch(batch, bytes_max=8 << 20, now_ms=NOW_MS)
+        base_offset = log.append(batch)
+        self._wake()
+        return BatchReceipt(
+            partition=partition,
+            base_offset=base_offset,
+            last_offset=base_offset + header.last_offset_delta,
+        )
+
+    async def fetch(self, request: FetchRequest) -> FetchResult:
+        self.fail("fetch")
+        self.fetch_requests.append(request)
+        log = self.log(request.topic, request.partition)
+        if request.is_local and ("local", request.topic) in self.logs:
+            raise ReplicaNotFoundError("This node holds no copy.")
+        start = self._start(log, request)
+        if start == log.high_watermark and request.timeout_ms:
+            await self.wait(request.timeout_ms)
+        return FetchResult(
+            start_offset=start,
+            high_watermark=log.high_watermark,
+            log_start_offset=log.log_start_offset,
+            leader_epoch=LEADER_EPOCH,
+            batches=log.read(start, request.max_bytes),
+            broker_id=self.node_id,
+        )
+
+    async def doubt(self, doubt: Doubt) -> None:
+        self.doubts.append(doubt)
+
+    @staticmethod
+    def _start(log: FakeLog, request: FetchRequest) -> int:
+        if request.timestamp_ms is not None:
+            return _offset_for(log, request.timestamp_ms)
+        if request.offset == "earliest":
+            return log.log_start_offset
+        if request.offset == "latest":
+            return log.high_watermark
+        offset = int(request.offset)
+        if offset < 0:
+            return max(log.high_watermark + offset, log.log_start_offset)
+        if not log.log_start_offset <= offset <= log.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"Offset {offset} is not in [{log.log_start_offset}, {log.high_watermark}]."
+            )
+        return offset
+
+    async def wait(self, timeout_ms: int) -> None:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
+        self.fail("offsets")
+        log = self.log(topic, partition)
+        return PartitionOffsets(
+            log_start_offset=log.log_start_offset, high_watermark=log.high_watermark
+        )
+
+    async def delete_records(
+        self, topic: str, partition: int, before: int | None, *, timeout_ms: int
+    ) -> int:
+        self.fail("delete_records")
+        self.deletions.append((topic, partition, before, timeout_ms))
+        log = self.log(topic, partition)
+        offset = log.high_watermark if before is None else before
+        if offset > log.high_watermark:
+            raise OffsetOutOfRangeError(f"Offset {offset} is above {log.high_watermark}.")
+        log.log_start_offset = max(log.log_start_offset, offset)
+        return log.log_start_offset
+
+    # -- MetadataPort
+
+    async def topic(self, name: str) -> Topic:
+        self.fail("topic")
+        topic = self.image.topic(name)
+        if topic is None:
+            raise TopicNotFoundError(f"Topic '{name}' not found.")
+        return topic
+
+    async def create_topic(self, topic: NewTopic) -> Topic:
+        self.fail("create_topic")
+        if topic.name in self.image.topic_ids:
+            raise TopicExistsError(f"Topic '{topic.name}' already exists.")
+        if not topic.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+            raise InvalidTopicNameError(f"Topic name '{topic.name}' is invalid.")
+        valid = configs.validate(topic.configs.items(), topic.replication_factor or 3)
+        before = self.image
+        made = self.add_topic(topic.name, topic.partition_count or 1, dict(valid))
+        if topic.is_validate_only:
+            self.image = before
+        return made
+
+    async def add_partitions(self, name: str, partition_count: int) -> Topic:
+        self.fail("add_partitions")
+        topic = await self.topic(name)
+        grown = replace(topic, partition_count=partition_count)
+        for partition in range(topic.partition_count, partition_count):
+            self._add_partition(grown, partition)
+        self._set_image(topics=self.image.topics.set(topic.topic_id, grown))
+        return grown
+
+    async def remove_broker(self, broker_id: int) -> None:
+        self.fail("remove_broker")
+        check_removable(self.image, broker_id)
+        self._set_image(brokers=self.image.brokers.delete(broker_id))
+
+    async def delete_topic(self, name: str) -> None:
+        self.fail("delete_topic")
+        topic = await self.topic(name)
+        self._set_image(
+            topics=self.image.topics.delete(topic.topic_id),
+            topic_ids=self.image.topic_ids.delete(name),
+        )
+
+    async def alter_configs(
+        self, name: str, changes: Mapping[str, str | None], *, is_validate_only: bool
+    ) -> None:
+        self.fail("alter_configs")
+        topic = await self.topic(name)
+        altered = configs.alter(topic.configs, changes.items(), topic.replication_factor)
+        if not is_validate_only:
+            changed = replace(topic, configs=altered)
+            self._set_image(topics=self.image.topics.set(topic.topic_id, changed))
+
+    async def allocate_producer(self, name: str | None) -> ProducerState:
+        self.fail("allocate_producer")
+        known = None if name is None else self._producers.get(name)
+        if known is not None:
+            state = replace(known, producer_epoch=known.producer_epoch + 1)
+        else:
+            state = ProducerState(producer_id=len(self._producers) + 1, producer_epoch=0)
+        self._producers[name] = state
+        return state
+
+    @property
+    def version(self) -> int:
+        return self.image.index
+
+    async def image_since(self, version: int, *, timeout_ms: int) -> Image:
+        self.fail("image_since")
+        if self.version <= version and timeout_ms:
+            await self.wait(timeout_ms)
+        return self.image
+
+    # -- ReassignmentsPort: the plans and the state machine are the real ones, but nothing is carried out.
+
+    async def reassign(self, request: ReassignmentRequest) -> Sequence[PlannedReassignment]:
+        self.fail("reassign")
+        rows = reassignment_plans.plan(self.image, request)
+        if not request.is_dry_run:
+            moves = [row for row in rows if not row.is_cancelled]
+            targets = (reassignment_plans.target_of(row, request) for row in moves)
+            self._move(ReassignPartitions(targets=tuple(targets)))
+        return rows
+
+    async def running(self) -> Sequence[RunningReassignment]:
+        self.fail("running")
+        return [
+            reassignment_plans.running_move(self.image, key, state, {})
+            for key, state in reassignments.running(self.image)
+        ]
+
+    async def cancel(
+        self, topic: str | None, partition: int | None
+    ) -> Sequence[PlannedReassignment]:
+        self.fail("cancel")
+        keys = reassignment_plans.running_keys(self.image, topic, partition)
+        steps, refused = reassignment_plans.cancel_steps(self.image, keys)
+        self._move(StepReassignments(steps=tuple(step for _, step in steps)))
+        return [*(row for row, _ in steps), *refused]
+
+    def _move(self, command: ReassignPartitions | StepReassignments) -> None:
+        self._set_image(partitions=reassignments.apply(self.image, command).image.partitions)
+
+    # -- HealthPort
+
+    async def drain(self, *, timeout_ms: int) -> bool:
+        self.drains.append(timeout_ms)
+        return self.can_drain
+
+    def is_started(self) -> bool:
+        return self.has_started
+
+    def readiness(self) -> Readiness:
+        return Readiness(is_ready=self.is_ready, reason="" if self.is_ready else "catching up")
+
+    def metrics(self) -> bytes:
+        return b"# TYPE milena_fake gauge\nmilena_fake 1\n"
+
+
+def broker(broker_id: int, *, is_fenced: bool = False) -> Broker:
+    return Broker(
+        broker_id=broker_id,
+        broker_epoch=broker_id,
+        directory_id=f"d{broker_id}",
+        incarnation=1,
+        api_url=f"http://node{broker_id}.test:8082",
+        peer_host=f"node{broker_id}.test",
+        peer_port=7082,
+        rack=f"r{broker_id}",
+        is_fenced=is_fenced,
+        is_draining=False,
+        feature_min=1,
+        feature_max=1,
+    )
+
+
+def no_leader() -> NoLeaderError:
+    return NoLeaderError("Partition has no leader; nothing was written.")
+
+
+def _take(column: list | None, indexes: list[int]) -> list | None:
+    return None if column is None else [column[index] for index in indexes]
+
+
+def _offset_for(log: FakeLog, timestamp_ms: int) -> int:
+    for _, header in iterate_headers(b"".join(log.batches)):
+        if header.max_timestamp_ms >= timestamp_ms:
+            return header.base_offset
+    return log.high_watermark

@@ -1,0 +1,197 @@
+"""A cluster for the producer's tests: real logs' rules for sequences, in memory, with failures by script.
+
+What it has of a real one: batches are validated as a node does it, sequences are judged by the node's own code, and a
+batch is appended or not, whatever the client is told about it.
+"""
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from milena.cluster.transport import AppendAnswer
+from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
+from milena.errors import (
+    NotNowError,
+    SequenceRefusedError,
+    TargetNotFoundError,
+    TooLargeError,
+    UnknownResultError,
+)
+from milena.model.batch import records_in, stamp_batch, validate_client_batch
+from milena.model.errors import InvalidProducerError, RequestTooLargeError
+from milena.records import ProducerIdentity
+from storage.state.producer_state import Duplicate, ProducerStates
+
+NOW_MS = 1_800_000_000_000
+
+
+class ScriptedClock:
+    """Time passes only when somebody sleeps, and then at once."""
+
+    def __init__(self):
+        self.monotonic_ms = 1000.0
+        self.slept = []
+
+    def now_ms(self):
+        return self.monotonic_ms
+
+    def wall_ms(self):
+        return NOW_MS
+
+    async def sleep(self, ms):
+        self.slept.append(ms)
+        self.monotonic_ms += max(ms, 0)
+        await asyncio.sleep(0)
+
+
+def not_now():
+    return NotNowError("no leader", status=503, error_code=50302)
+
+
+def unknown():
+    return UnknownResultError("no answer", status=504, error_code=None)
+
+
+@dataclass
+class ScriptedLog:
+    """One partition. ``script`` holds what happens to the next attempts; after that all goes well.
+
+    Words: ``ok``; ``lost answer``, appended and not told; ``lost request``, neither; ``hang``, appended, and the answer
+    never comes. An exception is raised before anything is appended.
+    """
+
+    script: list = field(default_factory=list)
+    records: list = field(default_factory=list)
+    producers: ProducerStates = field(default_factory=ProducerStates)
+    attempts: list = field(default_factory=list)
+    in_flight: int = 0
+    bytes_max: int = 8 << 20
+
+    def append(self, batch):
+        try:
+            header = validate_client_batch(batch, bytes_max=self.bytes_max, now_ms=NOW_MS)
+            verdict = self.producers.check(header, NOW_MS)
+        except RequestTooLargeError as error:
+            raise TooLargeError(error.message, status=413, error_code=413) from error
+        except InvalidProducerError as error:
+            raise SequenceRefusedError(error.message, status=422, error_code=42210) from error
+        if isinstance(verdict, Duplicate):
+            return AppendAnswer(
+                base_offset=verdict.base_offset, last_offset=verdict.last_offset, is_duplicate=True
+            )
+        base = len(self.records)
+        stamped = stamp_batch(batch, base_offset=base, leader_epoch=0, append_time_ms=NOW_MS)
+        self.records += records_in(stamped + batch[len(stamped) :])
+        self.producers.record(header, base, NOW_MS)
+        return AppendAnswer(base_offset=base, last_offset=len(self.records) - 1, is_duplicate=False)
+
+    @property
+    def values(self):
+        return [record[3] for record in self.records]
+
+
+class ScriptedCluster:
+    """Transport and metadata in one, for one topic ``t``."""
+
+    def __init__(self, partitions=1, **configs):
+        self.logs = defaultdict(ScriptedLog)
+        self.identities = 0
+        self.identity_failures = []
+        self.refreshes = 0
+        self.stale_marks = 0
+        self.leader_epochs = defaultdict(int)
+        self.makes_topics = False
+        self.configs = configs
+        self.listeners = []
+        self.set_partitions(partitions)
+
+    def set_partitions(self, count):
+        self.partition_count = count
+        for listener in self.listeners:
+            listener(self.snapshot())
+
+    def snapshot(self):
+        partitions = tuple(
+            PartitionView(
+                partition=p,
+                leader=1,
+                leader_epoch=self.leader_epochs[p],
+                replicas=(1, 2, 3),
+                isr=(1, 2, 3),
+            )
+            for p in range(self.partition_count)
+        )
+        topics = (TopicView(name="t", partitions=partitions, configs=self.configs),)
+        return ClusterView(
+            cluster_id="c",
+            version=1,
+            controller_id=1,
+            nodes=tuple(
+                NodeView(node_id=n, url=f"http://n{n}", rack=None, is_live=True, is_draining=False)
+                for n in (1, 2, 3)
+            ),
+            topics=topics if self.partition_count else (),
+        )
+
+    # -- metadata ------------------------------------------------------------------------------------
+
+    async def view(self):
+        return self.snapshot()
+
+    async def topic(self, name):
+        found = [topic for topic in self.snapshot().topics if topic.name == name]
+        if not found:
+            raise TargetNotFoundError(f"no topic {name}", status=404, error_code=40403)
+        return found[0]
+
+    def listen(self, listener):
+        self.listeners.append(listener)
+        return lambda: self.listeners.remove(listener)
+
+    def leader_epoch(self, topic, partition):
+        return self.leader_epochs[partition]
+
+    def mark_stale(self, topic=None):
+        self.stale_marks += 1
+
+    async def refresh(self):
+        self.refreshes += 1
+
+    # -- transport -----------------------------------------------------------------------------------
+
+    async def append(self, topic, partition, batch, *, acks, timeout_ms):
+        log = self.logs[partition]
+        log.in_flight += 1
+        assert log.in_flight == 1, "two requests for one partition may overtake each other"
+        log.attempts.append(batch)
+        try:
+            await asyncio.sleep(0)
+            return await self._answer(log, batch, acks)
+        finally:
+            log.in_flight -= 1
+
+    async def _answer(self, log, batch, acks):
+        step = log.script.pop(0) if log.script else "ok"
+        if isinstance(step, Exception):
+            raise step
+        if step == "lost request":
+            raise unknown()
+        answer = log.append(batch)
+        if step == "lost answer":
+            raise unknown()
+        if step == "hang":
+            await asyncio.Event().wait()
+        if acks == 0:
+            return AppendAnswer(base_offset=None, last_offset=None, is_duplicate=False)
+        return answer
+
+    async def allocate_producer(self, name=None):
+        if self.identity_failures:
+            raise self.identity_failures.pop(0)
+        self.identities += 1
+        return ProducerIdentity(self.identities, 0)
+
+    async def can_make_topic(self, topic):
+        if self.makes_topics:
+            self.set_partitions(1)
+        return self.makes_topics

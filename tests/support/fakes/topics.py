@@ -1,0 +1,77 @@
+"""Topics of several partitions as a consumer meets them, without a network: partitions on paper, side by side."""
+
+from milena.cluster.view import ClusterView, PartitionView, TopicView
+from milena.errors import TargetNotFoundError
+from tests.support.fakes.partition import FakePartition
+
+
+class FakeTopics:
+    """``FakeTopics(t=2)`` has the partitions t-0 and t-1. Values tell where they are: ``b"t-0:3"``."""
+
+    def __init__(self, **counts):
+        self.partitions = {}
+        self._listeners = []
+        for topic, count in counts.items():
+            self.grow(topic, count)
+
+    def grow(self, topic, count):
+        """Let a topic have this many partitions, and tell those who listen."""
+        for partition in range(count):
+            self.partitions.setdefault((topic, partition), FakePartition(per_answer=100))
+        for listener in list(self._listeners):
+            listener(self._view())
+
+    def write(self, topic, partition, count=1):
+        """Append batches of one record each."""
+        found = self.partitions[topic, partition]
+        for _ in range(count):
+            found.append(value_at(topic, partition, found.end))
+
+    # -- the ports ---------------------------------------------------------------------------------
+
+    def listen(self, listener):
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def mark_stale(self, topic=None):
+        pass
+
+    async def partition_count(self, name):
+        count = sum(topic == name for topic, _ in self.partitions)
+        if not count:
+            raise TargetNotFoundError(f"no topic {name}", status=404, error_code=40401)
+        return count
+
+    async def fetch(self, topic, partition, **asked):
+        found = self.partitions.get((topic, partition))
+        if found is None:
+            raise TargetNotFoundError(f"no {topic}-{partition}", status=404, error_code=40402)
+        return await found.fetch(topic, partition, **asked)
+
+    def _view(self):
+        topics = sorted({topic for topic, _ in self.partitions})
+        return ClusterView(
+            cluster_id="c",
+            version=1,
+            controller_id=1,
+            nodes=(),
+            topics=tuple(
+                TopicView(
+                    name=name,
+                    configs={},
+                    partitions=tuple(
+                        PartitionView(
+                            partition=p, leader=1, leader_epoch=1, replicas=(1,), isr=(1,)
+                        )
+                        for topic, p in sorted(self.partitions)
+                        if topic == name
+                    ),
+                )
+                for name in topics
+            ),
+        )
+
+
+def value_at(topic, partition, offset):
+    """What ``write`` writes there."""
+    return f"{topic}-{partition}:{offset}".encode()

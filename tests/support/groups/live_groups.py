@@ -1,0 +1,216 @@
+"""Consumer groups and REST consumers of real nodes, one HTTP call at a time, for tests."""
+
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadtest.local_cluster import LocalCluster, LocalNode
+from tests.support.clusters.live_cluster import DEADLINE_S, Answer, call, eventually, ok
+
+NUMBERS = itertools.count(1)
+READ_MS = 20_000
+SHORT_SESSION_MS = 5_000
+"""Of members that a test lets die: a machine that stalls for a second or two must not let the others die as well."""
+
+
+def parts(found: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
+    """(topic, partition) of what the API lists by topic."""
+    return {(item["topic"], number) for item in found for number in item["partitions"]}
+
+
+def by_topic(places: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
+    """The other way round."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in sorted(places):
+        found.setdefault(topic, []).append(partition)
+    return [{"topic": topic, "partitions": numbers} for topic, numbers in found.items()]
+
+
+@dataclass
+class GroupMember:
+    """A member that beats when told to, on one node after the other. ``settings``: said when it joins."""
+
+    nodes: Sequence[LocalNode]
+    group: str
+    settings: dict[str, Any]
+    member_id: str | None = None
+    epoch: int = 0
+    owned: set[tuple[str, int]] = field(default_factory=set)
+    pending: set[tuple[str, int]] = field(default_factory=set)
+    generation: int = 0
+
+    def __post_init__(self) -> None:
+        self._round = itertools.cycle(self.nodes)
+
+    def send(self, *, epoch: int | None = None, **query: object) -> Answer:
+        """One heartbeat, as it stands."""
+        body: dict[str, Any] = {"member_epoch": self.epoch if epoch is None else epoch}
+        if self.member_id is not None:
+            body["member_id"] = self.member_id
+        if self.epoch == 0:
+            body |= self.settings
+        body["owned"] = by_topic(self.owned)
+        node = next(self._round)
+        while not node.process.is_running:
+            node = next(self._round)
+        return call(node, f"POST /groups/{self.group}/heartbeat", body, **query)
+
+    def beat(self, **query: object) -> set[tuple[str, int]]:
+        """Beat, and take what is given; give back at once what is asked for."""
+        found = ok(self.send(**query))
+        self.member_id, self.epoch = found["member_id"], found["member_epoch"]
+        self.generation = found["generation"]
+        self.owned, self.pending = parts(found["assignment"]), parts(found["pending"])
+        return self.owned
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        ok(self.send(epoch=-1))
+        self.owned, self.epoch = set(), 0
+
+    def commit(self, *offsets: tuple[str, int, int], node: LocalNode | None = None) -> Answer:
+        """(topic, partition, offset of the next record)."""
+        body = {
+            "member_id": self.member_id,
+            "member_epoch": self.epoch,
+            "offsets": [{"topic": t, "partition": p, "offset": o} for t, p, o in offsets],
+        }
+        return call(node or next(self._round), f"POST /groups/{self.group}/offsets", body)
+
+
+def new_group(name: str) -> str:
+    """A name that no other test has."""
+    return f"{name}-{next(NUMBERS)}"
+
+
+def member_of(
+    nodes: "LocalCluster | Sequence[LocalNode]", group: str, *topics: str, **settings: Any
+) -> GroupMember:
+    """Not joined yet."""
+    given = nodes.nodes if isinstance(nodes, LocalCluster) else nodes
+    return GroupMember(
+        given, group, {"topics": list(topics), "session_timeout_ms": 30_000, **settings}
+    )
+
+
+def settle(*members: GroupMember, deadline_s: float = DEADLINE_S) -> list[set[tuple[str, int]]]:
+    """Everybody beats until all of them have what they shall have; returns who has what."""
+
+    def all_beat() -> bool:
+        before = [member.owned for member in members]
+        after = [member.beat() for member in members]
+        generations = {member.generation for member in members}
+        is_known = before == after and len(generations) == 1
+        return is_known and not any(member.pending for member in members)
+
+    eventually(all_beat, deadline_s=deadline_s)
+    return [member.owned for member in members]
+
+
+def description(node: LocalNode, group: str) -> Any:
+    """What the node says of the group."""
+    return ok(call(node, f"GET /groups/{group}"))
+
+
+def committed(node: LocalNode, group: str, topic: str) -> dict[int, int]:
+    """partition → offset, as the quorum knows it."""
+    answer = call(node, f"GET /groups/{group}/offsets", topic=topic)
+    if answer.status == 404:
+        return {}
+    offsets = ok(answer)["offsets"].get(topic, {})
+    return {int(partition): found["offset"] for partition, found in offsets.items()}
+
+
+def coordinator_of(cluster: LocalCluster, group: str) -> LocalNode:
+    """The node that coordinates the group, once the asked one knows."""
+    asked = next(node for node in cluster.nodes if node.process.is_running)
+    return cluster.node(eventually(lambda: description(asked, group)["coordinator"]))
+
+
+@dataclass
+class RestConsumer:
+    """A REST consumer, each of whose calls goes to the next running node, or to a given one."""
+
+    nodes: Sequence[LocalNode]
+    group: str
+    name: str
+    base_uri: str = ""
+
+    def __post_init__(self) -> None:
+        self._round = itertools.cycle(self.nodes)
+
+    def next_node(self) -> LocalNode:
+        """The next one that runs."""
+        return next(node for node in self._round if node.process.is_running)
+
+    def ask(self, line: str, body: object = None, **query: object) -> Answer:
+        """``ask("GET /records", timeout=500)``"""
+        return self.ask_on(self.next_node(), line, body, **query)
+
+    def ask_on(self, node: LocalNode, line: str, body: object = None, **query: object) -> Answer:
+        """The same, on this node."""
+        method, _, path = line.partition(" ")
+        at = f"/consumers/{self.group}/instances/{self.name}{path}"
+        return call(node, f"{method} {at}", body, **query)
+
+    def create(self, **settings: object) -> "RestConsumer":
+        """With JSON, from the beginning, without automatic commits, unless said otherwise."""
+        body = {
+            "name": self.name,
+            "format": "json",
+            "auto.offset.reset": "earliest",
+            "auto.commit.enable": False,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        self.base_uri = ok(call(self.next_node(), f"POST /consumers/{self.group}", body))[
+            "base_uri"
+        ]
+        return self
+
+    def subscribe(self, *topics: str) -> "RestConsumer":
+        """To these."""
+        answer = self.ask("POST /subscription", {"topics": list(topics)})
+        assert answer.status == 204, answer
+        return self
+
+    def read(self, **query: object) -> list[dict[str, Any]]:
+        """The next records, as soon as there are some; who expects none gives a shorter ``timeout``."""
+        return list(ok(self.ask("GET /records", **{"timeout": READ_MS, **query})))
+
+    def read_records(self, count: int, **query: object) -> list[dict[str, Any]]:
+        """So many records, by as many calls as it takes."""
+        found: list[dict[str, Any]] = []
+        deadline_s = time.monotonic() + DEADLINE_S
+        while len(found) < count:
+            found += self.read(**query)
+            assert time.monotonic() < deadline_s, found
+        return found
+
+    def read_values(self, count: int, **query: object) -> list[Any]:
+        """The values of so many records, by as many calls as it takes."""
+        return [record["value"] for record in self.read_records(count, **query)]
+
+    def commit(self) -> None:
+        """What was delivered."""
+        answer = self.ask("POST /offsets")
+        assert answer.status == 204, answer
+
+    def assignments(self) -> set[tuple[str, int]]:
+        """What it reads from."""
+        found = ok(self.ask("GET /assignments"))["partitions"]
+        return {(place["topic"], place["partition"]) for place in found}
+
+    def delete(self) -> None:
+        """It goes."""
+        answer = self.ask("DELETE ")
+        assert answer.status == 204, answer
+
+
+def consumer_of(
+    cluster: LocalCluster, group: str, name: str | None = None, **settings: object
+) -> RestConsumer:
+    """Made on one node; each further call goes to the next."""
+    name = name or f"c{next(NUMBERS)}"
+    return RestConsumer(cluster.nodes, group, name).create(**settings)

@@ -1,0 +1,178 @@
+"""Console blocks of documents, run as a reader would type them, on a cluster that they start.
+
+A block in the language ``console`` holds commands and what they print: a command begins with ``$``, goes on in lines
+that begin with ``>``, and all of a document's commands share one shell. In what is printed, ``…`` stands for anything
+within a line, and a line with nothing else for any number of lines.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from loadtest.local_cluster import free_ports
+from loadtest.node_process import NodeProcess
+from tests.support.clusters.live_cluster import SESSION_MS, call, eventually, ok
+
+FIRST_PORT, NODES = 8082, 3
+PEER_PORTS_FROM = 10
+"""How far above the API's ports: further than the most nodes that ``milena dev`` starts."""
+_MILENA = re.compile(r"^milena\b|\.venv/bin/milena\b")
+RUN_S_MAX = 600
+"""For all of a document's commands: dozens of processes that start one after the other."""
+STEP_END = "=== end of step ==="
+PATIENT = f"""
+from milena.cli import main
+from node import dev
+
+plan = dev.plan_nodes
+patience = {{
+    "broker_session_ms": "{SESSION_MS}",
+    "election_timeout_ms_min": "2500",
+    "election_timeout_ms_max": "3500",
+}}
+dev.plan_nodes = lambda *, options, **rest: plan(options={{**options, **patience}}, **rest)
+main()
+"""
+"""``milena`` whose local cluster does not mind a machine that stalls for a second or two: curl does not repeat what is
+refused for a moment."""
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """What stands between fences of this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@dataclass
+class Step:
+    """A command and what it should print."""
+
+    command: str
+    expected: str = ""
+
+    def check(self, printed: str) -> None:
+        # Bodies end without a newline, which a document cannot show; headers end with a return, likewise.
+        printed = printed.replace("\r", "").strip("\n")
+        assert re.fullmatch(self.pattern, printed), (
+            f"$ {self.command}\nprints\n{printed}\nbut the document says\n{self.expected}"
+        )
+
+    @property
+    def pattern(self) -> str:
+        first, *rest = self.expected.strip("\n").split("\n")
+        return _line(first) + "".join(
+            r"(?:\n[\s\S]*)?" if line == "…" else "\n" + _line(line) for line in rest
+        )
+
+
+def _line(text: str) -> str:
+    return ".*".join(map(re.escape, text.split("…")))
+
+
+def steps(text: str) -> list[Step]:
+    """The commands of a document, in order."""
+    found: list[Step] = []
+    for line in "".join(blocks(text, "console")).splitlines(keepends=True):
+        if line.startswith("$ "):
+            found.append(Step(line[2:].rstrip("\n")))
+        elif line.startswith("> ") and not found[-1].expected:
+            found[-1].command += "\n" + line[2:].rstrip("\n")
+        else:
+            found[-1].expected += line
+    return found
+
+
+def free_run(length: int) -> int:
+    """The first of so many free ports in a row."""
+    run = free_ports(1)
+    while len(run) < length:
+        (port,) = free_ports(1)
+        run = [*run, port] if port == run[-1] + 1 else [port]
+    return run[0]
+
+
+@dataclass
+class Place:
+    """Where commands are run: those of the document with other ports, in another directory."""
+
+    first_port: int
+    directory: Path
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"http://127.0.0.1:{self.first_port + n}" for n in range(NODES)]
+
+    def adapt(self, text: str) -> str:
+        """A command, or what it should print, for this place."""
+        text = re.sub(_MILENA, f"{sys.executable} -m milena", text)
+        return re.sub(
+            r"\b(808[2-4])\b", lambda m: str(int(m[1]) - FIRST_PORT + self.first_port), text
+        )
+
+    def run(self, commands: list[str]) -> list[str]:
+        """What each command prints."""
+        script = "".join(f"{self.adapt(c)}\necho '{STEP_END}'\n" for c in commands)
+        own_bin = Path(sys.executable).parent
+        done = subprocess.run(
+            ["bash", "-u", "-c", script],
+            # A reader sees both on one screen.
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=RUN_S_MAX,
+            check=False,
+            cwd=self.directory,
+            env={
+                **os.environ,
+                "PATH": f"{own_bin}:{os.environ['PATH']}",
+                "MILENA_URL": self.urls[0],
+            },
+        )
+        return done.stdout.split(f"{STEP_END}\n")[:-1]
+
+    def check(self, walk: list[Step]) -> None:
+        """Run the commands in one shell; each must print what the document says."""
+        printed = self.run([step.command for step in walk])
+        assert len(printed) == len(walk)
+        for step, output in zip(walk, printed, strict=True):
+            Step(step.command, self.adapt(step.expected)).check(output)
+
+
+@dataclass
+class Node:
+    """What ``call`` needs to know."""
+
+    url: str
+
+
+@contextmanager
+def started(command: str, directory: Path) -> Iterator[Place]:
+    """The cluster of three that a document's command starts, ready for requests."""
+    first_port = free_run(PEER_PORTS_FROM + NODES)
+    place = Place(first_port, directory)
+    words = place.adapt(command).replace(" dev-data", f" {directory / 'dev-data'}").split()
+    assert words[1:3] == ["-m", "milena"], words
+    words[1:3] = ["-c", PATIENT]
+    words += ["--base-peer-port", str(first_port + PEER_PORTS_FROM)]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MILENA_")}
+    process = NodeProcess(words, environment=environment, log_path=directory / "dev.log")
+    process.start()
+
+    def is_up(node: Node) -> bool:
+        if not process.is_running:
+            pytest.fail(process.log_tail())
+        is_ready = call(node, "GET /readyz").status == 200
+        return is_ready and ok(call(node, "GET /brokers")) == {"brokers": [1, 2, 3]}
+
+    try:
+        for node in map(Node, place.urls):
+            eventually(lambda at=node: is_up(at))
+        yield place
+    finally:
+        process.stop()

@@ -1,0 +1,341 @@
+"""One call of every operation that succeeds, in an order in which a fresh node answers all of them so."""
+
+from dataclasses import dataclass, field
+
+import orjson
+
+from tests.support.http.api_server import BATCH, BINARY_V2, EVENTS, JSON_V2, NDJSON, V2, Answer
+
+JSON = "application/json"
+
+
+GONE_BROKER = 9
+"""A broker that is registered, down, and holds nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A request. ``$C`` in its path stands for the cluster's id."""
+
+    operation: str
+    method: str
+    path: str
+    status: int = 200
+    body: object = None
+    type: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def data(self) -> bytes | None:
+        if self.body is None or isinstance(self.body, bytes):
+            return self.body
+        return orjson.dumps(self.body)
+
+    def sent_headers(self) -> dict[str, str]:
+        return {**({} if self.type is None else {"Content-Type": self.type}), **self.headers}
+
+    def at(self, cluster_id: str) -> str:
+        return self.path.replace("$C", f"/v3/clusters/{cluster_id}")
+
+
+def get(operation: str, path: str, accept: str | None = None) -> Ask:
+    headers = {} if accept is None else {"Accept": accept}
+    return Ask(operation=operation, method="GET", path=path, headers=headers)
+
+
+def post(
+    operation: str, path: str, body: object, type_: str = JSON, status: int = 200, **headers: str
+) -> Ask:
+    return Ask(
+        operation=operation,
+        method="POST",
+        path=path,
+        body=body,
+        type=type_,
+        status=status,
+        headers=headers,
+    )
+
+
+_TEXTS = {"records": [{"key": "u1", "value": {"item": "tea"}}, {"value": None}]}
+_BYTES = {"records": [{"key": "dTE=", "value": "AAEC"}]}
+_DECORATED = {
+    "records": [
+        {
+            "value": 1,
+            "timestamp": 1_700_000_000_000,
+            "headers": [{"key": "h", "value": "aGk="}, {"name": "n", "value": None}],
+        }
+    ]
+}
+_CONFIG = "$C/topics/pages/configs/retention.ms"
+
+
+def asks(batch: bytes) -> list[Ask]:
+    """The calls; ``batch`` is an encoded one."""
+    records = "/topics/orders/partitions/0/records"
+    partition = "/topics/orders/partitions/0"
+    v3_partition = "$C/topics/pages/partitions/0"
+    topic = {"topic_name": "pages", "partitions_count": 2, "replication_factor": 1}
+    return [
+        get("getNode", "/"),
+        get("getNode", "/", JSON),
+        get("isLive", "/livez"),
+        get("hasStarted", "/startupz"),
+        get("isReady", "/readyz"),
+        get("healthy", "/healthy"),
+        get("ready", "/ready"),
+        get("statusReady", "/status/ready"),
+        get("getMetrics", "/metrics"),
+        get("getOpenApi", "/openapi.json"),
+        post(
+            "createTopic",
+            "/admin/topics",
+            {"topic_name": "orders", "replication_factor": 1},
+            status=201,
+        ),
+        post("v3CreateTopic", "$C/topics", {**topic, "validate_only": True}),
+        post(
+            "v3CreateTopic",
+            "$C/topics",
+            {**topic, "configs": [{"name": "retention.ms", "value": "86400000"}]},
+            status=201,
+        ),
+        post("produceToTopic", "/topics/orders", _TEXTS, JSON_V2),
+        post("produceToTopic", "/topics/orders", _TEXTS, JSON, Accept=JSON),
+        post("produceToTopic", "/topics/orders?acks=0", _DECORATED, JSON),
+        post("produceToPartition", f"{partition}?acks=1", _BYTES, BINARY_V2),
+        post("produceToPartition", partition, _BYTES, V2, Accept=JSON),
+        post("produceToPartition", partition, batch, BATCH),
+        post("produceBatch", records, _DECORATED, JSON_V2),
+        post("produceBatch", f"{records}?timeout_ms=5000", batch, BATCH),
+        post("produceBatch", f"{records}?acks=0", batch, BATCH, Accept=JSON),
+        get("fetchRecords", f"{records}?count=2"),
+        get("fetchRecords", f"{records}?count=2", JSON_V2),
+        get("fetchRecords", f"{records}?count=2", JSON),
+        get("fetchRecords", f"{records}?offset=-3", BINARY_V2),
+        get("fetchRecords", f"{records}?timestamp=0&max_bytes=1", BATCH),
+        get("fetchRecords", f"{records}?offset=latest&timeout=1&replica=local"),
+        get("fetchRecords", f"{records}?offset=-3&format=binary", NDJSON),
+        get("fetchRecords", f"{records}?offset=-3&follow=false", EVENTS),
+        post("deleteRecords", f"{records}:delete?timeout_ms=5000", {"before_offset": 1}),
+        get("listTopics", "/topics"),
+        get("listTopics", "/topics", JSON),
+        get("getTopic", "/topics/orders"),
+        get("getTopic", "/topics/orders", JSON),
+        get("listPartitions", "/topics/orders/partitions"),
+        get("listPartitions", "/topics/orders/partitions", JSON),
+        get("getPartition", partition),
+        get("getPartition", partition, JSON),
+        get("getOffsets", f"{partition}/offsets"),
+        get("getOffsets", f"{partition}/offsets", JSON),
+        get("listBrokers", "/brokers"),
+        get("listBrokers", "/brokers", JSON),
+        post("reassign", "/reassignments", {"rebalance": True, "dry_run": True}),
+        get("listReassignments", "/reassignments"),
+        Ask(
+            operation="cancelReassignments",
+            method="DELETE",
+            path="/reassignments?topic=orders&partition=0",
+        ),
+        get("getMetadata", "/metadata"),
+        get("getMetadata", "/metadata?since=0&timeout=1"),
+        Ask(operation="allocateProducer", method="POST", path="/producers"),
+        post("allocateProducer", "/producers", {"name": "billing"}),
+        get("v3Root", "/v3"),
+        get("v3ListClusters", "/v3/clusters"),
+        get("v3GetCluster", "$C"),
+        get("v3ListBrokers", "$C/brokers"),
+        get("v3GetBroker", "$C/brokers/1"),
+        get("v3ListBrokerReplicas", "$C/brokers/1/partition-replicas"),
+        get("v3ListTopics", "$C/topics"),
+        get("v3GetTopic", "$C/topics/pages"),
+        get("v3ListTopicConfigs", "$C/topics/pages/configs"),
+        get("v3ListTopicConfigs", "$C/topics/-/configs"),
+        get("v3GetTopicConfig", _CONFIG),
+        post(
+            "v3ProduceRecords",
+            "$C/topics/pages/records",
+            {"key": {"type": "STRING", "data": "u1"}, "value": {"type": "JSON", "data": [1]}},
+        ),
+        post(
+            "v3ProduceBatch",
+            "$C/topics/pages/records:batch",
+            {
+                "entries": [
+                    {"id": "1", "value": {"type": "JSON", "data": [1]}},
+                    {"id": "2", "value": {"type": "BINARY", "data": "no base64"}},
+                ]
+            },
+            status=207,
+        ),
+        Ask(
+            operation="v3SetTopicConfig",
+            method="PUT",
+            path=_CONFIG,
+            body={"value": "3600000"},
+            type=JSON,
+            status=204,
+        ),
+        post(
+            "v3AlterTopicConfigs",
+            "$C/topics/pages/configs:alter",
+            {"data": [{"name": "segment.bytes", "value": "1048576"}]},
+            status=204,
+        ),
+        Ask(operation="v3ResetTopicConfig", method="DELETE", path=_CONFIG, status=204),
+        get("v3ListPartitions", "$C/topics/pages/partitions"),
+        get("v3GetPartition", v3_partition),
+        get("v3GetPartitionOffsets", f"{v3_partition}/offset"),
+        get("v3ListReplicas", f"{v3_partition}/replicas"),
+        get("v3GetReplica", f"{v3_partition}/replicas/1"),
+        Ask(
+            operation="v3UpdateTopic",
+            method="PATCH",
+            path="$C/topics/pages",
+            body={"partitions_count": 3},
+            type=JSON,
+        ),
+        Ask(
+            operation="v3DeleteBroker",
+            method="DELETE",
+            path=f"$C/brokers/{GONE_BROKER}",
+            status=204,
+        ),
+        Ask(operation="v3DeleteTopic", method="DELETE", path="$C/topics/pages", status=204),
+        *consumer_asks(),
+        *group_asks(),
+        post("drain", "/drain", {"timeout_ms": 1000}),
+    ]
+
+
+_ORDERS_0 = {"topic": "orders", "partition": 0}
+_PLACES = {"partitions": [_ORDERS_0]}
+
+
+def consumer_asks() -> list[Ask]:
+    """Of REST consumers: one that reads JSON, another bytes."""
+    base = "/consumers/rest/instances"
+    new = {"name": "c1", "format": "json", "auto.offset.reset": "earliest", "ext": {}}
+    asked = [
+        post("createConsumer", "/consumers/rest", new, V2),
+        post("createConsumer", "/consumers/rest", {**new, "name": "c2"}, JSON, Accept=JSON),
+        post("createConsumer", "/consumers/rest", {**new, "name": "b", "format": "binary"}, V2),
+        post("subscribeConsumer", f"{base}/c1/subscription", {"topics": ["orders"]}, V2, 204),
+    ]
+    for accept in (V2, JSON):
+        asked += [
+            get("getConsumerSubscription", f"{base}/c1/subscription", accept),
+            get("getConsumerAssignments", f"{base}/c1/assignments", accept),
+        ]
+    for name, query, accept in (
+        ("c1", "", JSON_V2),
+        ("c1", "?timeout=1&max_bytes=1000", JSON),
+        ("c1", "?timeout=1", NDJSON),
+        ("c1", "?timeout=1&follow=false", EVENTS),
+        ("b", "?timeout=1", BINARY_V2),
+    ):
+        if name == "b":
+            asked.append(post("assignConsumer", f"{base}/b/assignments", _PLACES, V2, 204))
+        asked.append(get("consumeRecords", f"{base}/{name}/records{query}", accept))
+    asked += [
+        post("commitConsumerOffsets", f"{base}/c1/offsets", {"offsets": []}, V2, 204),
+        post(
+            "commitConsumerOffsets",
+            f"{base}/c1/offsets",
+            {"offsets": [{**_ORDERS_0, "offset": 1, "metadata": "here"}]},
+            V2,
+            204,
+        ),
+        Ask(
+            operation="getConsumerOffsets",
+            method="GET",
+            path=f"{base}/c1/offsets",
+            body=_PLACES,
+            type=V2,
+        ),
+        get("getConsumerOffsets", f"{base}/c1/offsets?topic=orders&partition=0", JSON),
+        post(
+            "seekConsumer",
+            f"{base}/b/positions",
+            {"offsets": [{**_ORDERS_0, "offset": 1}]},
+            V2,
+            204,
+        ),
+        post("seekConsumerToBeginning", f"{base}/b/positions/beginning", _PLACES, V2, 204),
+        post("seekConsumerToEnd", f"{base}/b/positions/end", _PLACES, V2, 204),
+        Ask(
+            operation="unsubscribeConsumer",
+            method="DELETE",
+            path=f"{base}/b/subscription",
+            status=204,
+        ),
+        Ask(operation="deleteConsumer", method="DELETE", path=f"{base}/b", status=204),
+    ]
+    return asked
+
+
+def group_asks() -> list[Ask]:
+    """Of groups: one with a member, and one without."""
+    v3 = "$C/consumer-groups"
+    commit = {"offsets": [{**_ORDERS_0, "offset": 1, "metadata": "here"}]}
+    joins = {"member_id": "c1", "member_epoch": 0, "topics": ["orders"], "owned": []}
+    as_member = {**commit, "member_id": "c1", "member_epoch": 1}
+    return [
+        post("groupHeartbeat", "/groups/live/heartbeat?timeout_ms=0", joins),
+        post("commitGroupOffsets", "/groups/live/offsets", as_member, JSON, 204),
+        post("commitGroupOffsets", "/groups/billing/offsets", commit, JSON, 204),
+        get("listGroups", "/groups"),
+        get("getGroup", "/groups/live"),
+        get("getGroup", "/groups/billing"),
+        get("getGroupOffsets", "/groups/billing/offsets?topic=orders"),
+        post("resetGroupOffsets", "/groups/billing/offsets:reset", {"topic": "orders", "to": 1}),
+        get("v3ListConsumerGroups", v3),
+        get("v3GetConsumerGroup", f"{v3}/live"),
+        get("v3ListConsumers", f"{v3}/live/consumers"),
+        get("v3GetConsumer", f"{v3}/live/consumers/c1"),
+        get("v3ListConsumerAssignments", f"{v3}/live/consumers/c1/assignments"),
+        get(
+            "v3GetConsumerAssignment",
+            f"{v3}/live/consumers/c1/assignments/orders/partitions/0",
+        ),
+        get("v3GetConsumerGroupLagSummary", f"{v3}/live/lag-summary"),
+        get("v3ListConsumerLags", f"{v3}/live/lags"),
+        get("v3GetConsumerLag", f"{v3}/live/lags/orders/partitions/0"),
+        post(
+            "v3ResetConsumerGroupOffsets",
+            f"{v3}/billing/offsets:reset",
+            {"topic": "orders", "partitions": [0], "to": "earliest"},
+        ),
+        Ask(
+            operation="v3DeleteConsumerGroup",
+            method="DELETE",
+            path=f"{v3}/billing",
+            status=204,
+        ),
+        post("commitGroupOffsets", "/groups/billing/offsets", commit, JSON, 204),
+        Ask(operation="deleteGroup", method="DELETE", path="/groups/billing", status=204),
+    ]
+
+
+def check_all(description, answers: list[tuple[Ask, str, Answer]]) -> set[tuple[str, int, str]]:
+    """Check each (request, path, answer); which operations, statuses and types were seen."""
+    seen = set()
+    for ask, path, answer in answers:
+        assert answer.status == ask.status, (ask, answer)
+        operation, status, _ = description.check(ask.method, path, answer)
+        assert operation == ask.operation
+        seen.add((operation, status, answer.headers.get("Content-Type", "").partition(";")[0]))
+    return seen
+
+
+def declared_successes(description) -> set[tuple[str, int, str]]:
+    """Every operation with each type of each of its successes."""
+    return {
+        (operation["operationId"], int(status), type_)
+        for path, methods in description.document["paths"].items()
+        for method, operation in methods.items()
+        for status, response in description.responses(method, path).items()
+        if status.startswith("2")
+        for type_ in response.get("content", {"": {}})
+    }

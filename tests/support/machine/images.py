@@ -1,0 +1,156 @@
+"""Small images for tests, made by commands alone."""
+
+from collections.abc import Iterable, Sequence
+
+from milena.model.types import WallMs
+from raft_meta.machine import commands as c
+from raft_meta.machine.apply import Applied, apply
+from raft_meta.machine.coordinators import coordinator_of
+from raft_meta.machine.image import GroupMember, Image, RestConsumer
+
+TOPIC_ID = "0" * 31 + "1"
+
+
+def register(broker_id: int, *, rack: str | None = None, last: int = -1) -> c.RegisterBroker:
+    return c.RegisterBroker(
+        broker_id=broker_id,
+        directory_id=f"d{broker_id}",
+        last_broker_epoch=last,
+        incarnation=1,
+        api_url=f"http://broker-{broker_id}:8082",
+        peer_host=f"broker-{broker_id}",
+        peer_port=7082,
+        rack=rack,
+        feature_min=1,
+        feature_max=5,
+        was_clean_stop=False,
+        reports=(),
+    )
+
+
+class Cluster:
+    """An image and the proposer of its commands; ``do`` applies one and keeps the result."""
+
+    def __init__(self, racks: Sequence[str | None] = (), *, level: int = 1) -> None:
+        self.image = Image()
+        self.sequence = 0
+        self.do(c.InitCluster(cluster_id="cluster", voters=(1, 2, 3), feature_level=level))
+        self.do(c.ClaimController(broker_id=1))
+        for broker_id, rack in enumerate(racks, 1):
+            self.do(register(broker_id, rack=rack))
+            self.unfence(broker_id)
+
+    def envelope(self, command: c.Command) -> c.Envelope:
+        self.sequence += 1
+        return c.Envelope(
+            proposer=9,
+            incarnation=1,
+            sequence=self.sequence,
+            now_ms=WallMs(1000),
+            command=command,
+        )
+
+    def apply(self, envelope: c.Envelope) -> Applied:
+        applied = apply(self.image, self.image.index + 1, envelope)
+        self.image = applied.image
+        return applied
+
+    def do(self, command: c.Command) -> Applied:
+        return self.apply(self.envelope(command))
+
+    def unfence(self, broker_id: int) -> Applied:
+        epoch = self.image.brokers[broker_id].broker_epoch
+        return self.do(c.UnfenceBroker(controller_epoch=1, broker_id=broker_id, broker_epoch=epoch))
+
+    def create(
+        self,
+        placement: tuple[tuple[int, ...], ...],
+        *,
+        name: str = "t",
+        topic_id: str = TOPIC_ID,
+        configs: tuple[tuple[str, str], ...] = (),
+    ) -> Applied:
+        return self.do(
+            c.CreateTopic(topic_id=topic_id, name=name, configs=configs, placement=placement)
+        )
+
+
+class GroupCluster(Cluster):
+    """Three live brokers at the feature level of groups, a topic ``t`` of four partitions, and group coordinators."""
+
+    def __init__(self) -> None:
+        super().__init__([None] * 3, level=3)
+        self.create(((1, 2, 3),) * 4)
+
+    def by(self, group_id: str) -> dict[str, int]:
+        """Who may propose for the group."""
+        broker_id = coordinator_of(self.image, group_id)
+        assert broker_id is not None
+        return {"broker_id": broker_id, "broker_epoch": self.image.brokers[broker_id].broker_epoch}
+
+    def alter(
+        self,
+        group_id: str,
+        generation: int,
+        members: Iterable[GroupMember] = (),
+        left: tuple[str, ...] = (),
+        assignor: str = "sticky",
+    ) -> Applied:
+        group = self.image.groups.get(group_id)
+        command = c.AlterGroup(
+            group_id=group_id,
+            version=group.version if group else 0,
+            generation=generation,
+            assignor=assignor,
+            members=tuple(members),
+            left=left,
+            **self.by(group_id),
+        )
+        return self.do(command)
+
+    def commit(self, *commits: c.GroupCommit) -> Applied:
+        return self.do(c.CommitOffsets(commits=commits, **self.by(commits[0].group_id)))
+
+    def put(self, consumer: RestConsumer, *, is_new: bool = True) -> Applied:
+        return self.do(
+            c.PutConsumer(is_new=is_new, consumer=consumer, **self.by(consumer.group_id))
+        )
+
+
+def commit_of(
+    group_id: str,
+    offsets: dict[int, int],
+    *,
+    member_id: str | None = None,
+    member_epoch: int = -1,
+    metadata: str = "",
+) -> c.GroupCommit:
+    """A commit of offsets in ``t``, by partition."""
+    return c.GroupCommit(
+        group_id=group_id,
+        member_id=member_id,
+        member_epoch=member_epoch,
+        offsets=tuple(
+            c.OffsetCommit(
+                topic_id=TOPIC_ID,
+                partition=partition,
+                offset=offset,
+                leader_epoch=-1,
+                metadata=metadata,
+            )
+            for partition, offset in offsets.items()
+        ),
+    )
+
+
+def consumer_of(group_id: str, instance: str) -> RestConsumer:
+    return RestConsumer(
+        group_id=group_id,
+        instance=instance,
+        created_index=0,
+        format="binary",
+        auto_offset_reset="latest",
+        is_auto_commit=True,
+        fetch_min_bytes=-1,
+        request_timeout_ms=1000,
+    )

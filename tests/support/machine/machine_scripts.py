@@ -1,0 +1,455 @@
+"""Runs command lines against the state machine, for golden scripts; keeps brokers' directories, as nodes would.
+
+After every command the image must keep its invariants and survive a snapshot; every command crosses the codec.
+
+    cluster 1,2,3 [level=2]     all that it takes until these brokers are alive, without output
+    init 1,2,3 [level=2] | controller 1 | level 2 | check [bad] [late]      says what it compares, if anything
+    register 1 [dir=d1] [rack=r] [last=4] [features=1..1] [suspect=t-0:3:100,..] [damaged=t-0,..] [forgets]
+    unfence 1 | start 1 [as register] | fence 1 [bare] | drain 1 | unregister 1
+    elect | elect clean | preferred | shrink | lead t-0 2 isr=2,3 [unclean]
+    create t 1,2,3/2,3,1 [config=value ..] | delete t | add t 1,2,3 [count=1] | config t name=value name=
+    give-up t-0 2 [leader=1 isr=1,3] [epoch=3] [partition_epoch=0] [unclean]      as planned, or another change
+    isr t-0 1,2 [by=1] [leader_epoch=0] [partition_epoch=0] [stale=2] | producer [name]
+    move t-0 3,4,5 [max=1] [throttle=100] | start-move t-0 | finish-move t-0 [leader=3] | cancel-move t-0 [leader=1]
+    steps | handover      what the controller would do next for all moves
+    again [incarnation=0] [sequence=1]      the last command once more, or under another number
+
+``machine_group_scripts`` has those of groups, offsets and consumers.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+from milena.model.types import WallMs
+from raft_meta.machine import codec, elections, invariants, reassignments
+from raft_meta.machine import commands as c
+from raft_meta.machine.apply import apply
+from raft_meta.machine.events import (
+    BrokerChanged,
+    ClusterInitialised,
+    ConsumerChanged,
+    ControllerChanged,
+    Event,
+    GroupChanged,
+    PartitionChanged,
+    TopicChanged,
+    TopicCreated,
+    TopicDeleted,
+)
+from raft_meta.machine.image import Image, Partition, PartitionKey, Reassignment
+from raft_meta.machine.marks import ImageMarks
+from tests.support.machine import group_scripts as groups
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command line: positional words, and the named ones."""
+
+    words: tuple[str, ...]
+    named: dict[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> "Line":
+        parts = text.split()[1:]
+        named = dict(part.split("=", 1) for part in parts if "=" in part)
+        return cls(tuple(part for part in parts if "=" not in part), named)
+
+
+Maker = Callable[[Line], c.Command]
+
+
+def ids(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(",") if word)
+
+
+class MachineScript:
+    """One image, one proposer, and what each broker's directory remembers."""
+
+    def __init__(self) -> None:
+        self.image = Image()
+        self.marks = ImageMarks()
+        self.directories: dict[int, tuple[str, int]] = {}
+        self.last: c.Envelope | None = None
+        self.sequence = 0
+        self.topics_made = 0
+        self.groups = groups.GroupLines()
+
+    def execute(self, text: str) -> list[str]:
+        verb = text.split(maxsplit=1)[0]
+        makers: dict[str, Maker] = {
+            "init": lambda line: c.InitCluster(
+                cluster_id="cluster",
+                voters=ids(line.words[0]),
+                feature_level=int(line.named.get("level", 1)),
+            ),
+            "controller": lambda line: c.ClaimController(broker_id=int(line.words[0])),
+            "level": lambda line: c.SetFeatureLevel(feature_level=int(line.words[0])),
+            "check": self._check,
+            "register": self._register,
+            "unfence": self._unfence,
+            "fence": self._fence,
+            "drain": self._drain,
+            "unregister": lambda line: c.UnregisterBroker(broker_id=int(line.words[0])),
+            "elect": lambda line: self._elect(
+                elections.plan_elections(self.image, with_unclean="clean" not in line.words)
+            ),
+            "preferred": lambda _: self._elect(elections.plan_preferred(self.image)),
+            "shrink": lambda _: self._elect(elections.plan_shrinks(self.image)),
+            "lead": self._lead,
+            "create": self._create,
+            "delete": lambda line: c.DeleteTopic(topic_id=self._topic_id(line.words[0])),
+            "add": self._add,
+            "config": self._config,
+            "isr": self._isr,
+            "give-up": self._give_up,
+            "move": self._move,
+            "start-move": lambda line: self._step(line, reassignments.START),
+            "finish-move": lambda line: self._step(line, reassignments.FINISH),
+            "cancel-move": lambda line: self._step(line, reassignments.CANCEL),
+            "steps": lambda _: self._steps(),
+            "handover": lambda _: self._elect(reassignments.plan_steps(self.image).handovers),
+            "producer": lambda line: c.AllocateProducer(name=next(iter(line.words), None)),
+        }
+        line = Line.parse(text)
+        if verb == "start":
+            return [*self.execute(f"register{text[5:]}"), *self.execute(f"unfence {line.words[0]}")]
+        if verb == "cluster":
+            init = f"init {line.words[0]} level={line.named.get('level', 1)}"
+            for command in (init, "controller 1"):
+                self.execute(command)
+            for broker_id in ids(line.words[0]):
+                self.execute(f"start {broker_id}")
+            return []
+        if verb == "again":
+            return self._again(line)
+        if verb == "offsets":
+            return groups.describe_offsets(self.image, line.words[0])
+        if verb in groups.VERBS:
+            command = self.groups.command(self.image, verb, line.words, line.named)
+            return [] if command is None else self.apply(command)
+        return self.apply(makers[verb](line), remembers="forgets" not in line.words)
+
+    def apply(self, command: c.Command, *, remembers: bool = True) -> list[str]:
+        self.sequence += 1
+        envelope = c.Envelope(
+            proposer=9,
+            incarnation=1,
+            sequence=self.sequence,
+            now_ms=WallMs(1000 + self.sequence),
+            command=command,
+        )
+        output = self._apply(envelope)
+        if isinstance(command, c.RegisterBroker) and remembers:
+            epoch = self.image.brokers[command.broker_id].broker_epoch
+            self.directories[command.broker_id] = (command.directory_id, epoch)
+        return output
+
+    def _apply(self, envelope: c.Envelope) -> list[str]:
+        self.last = envelope
+        before = self.image
+        received = codec.decode_envelope(codec.encode_envelope(envelope))
+        assert received == envelope
+        applied = apply(before, before.index + 1, received)
+        self.image = applied.image
+        assert not invariants.violations(self.image)
+        assert codec.decode_image(codec.encode_image(self.image)) == self.image
+        response = codec.decode_response(applied.response)
+        answer = [] if response in {None, ()} else [f"-> {render(response)}"]
+        return [*answer, *self._compare(received.command), *self._describe(before, applied.events)]
+
+    def _compare(self, command: c.Command) -> list[str]:
+        """What a node does at a check, on the spot."""
+        if not isinstance(command, c.CheckImage):
+            return []
+        comparison = self.marks.take(command, self.image)
+        if comparison is None:
+            return ["compares nothing"]
+        comparison.judge(codec.image_hash(comparison.image))
+        return [f"compares index {comparison.image.index}"]
+
+    def _again(self, line: Line) -> list[str]:
+        assert self.last is not None
+        numbers = {name: int(value) for name, value in line.named.items()}
+        return self._apply(replace(self.last, **numbers))
+
+    # --- commands ---
+
+    def _check(self, line: Line) -> c.Command:
+        mark = self.marks.last
+        if mark is None:
+            return c.CheckImage(index=0, image_hash=b"")
+        image_hash = b"bad" if "bad" in line.words else codec.image_hash(mark)
+        return c.CheckImage(index=mark.index - ("late" in line.words), image_hash=image_hash)
+
+    def _register(self, line: Line) -> c.Command:
+        broker_id = int(line.words[0])
+        directory, last = self.directories.get(broker_id, (f"d{broker_id}", -1))
+        wanted = line.named.get("dir", directory)
+        features = line.named.get("features", f"1..{self.image.feature_level}").split("..")
+        return c.RegisterBroker(
+            broker_id=broker_id,
+            directory_id=wanted,
+            last_broker_epoch=int(line.named.get("last", last if wanted == directory else -1)),
+            incarnation=1,
+            api_url=f"http://broker-{broker_id}:8082",
+            peer_host=f"broker-{broker_id}",
+            peer_port=7082,
+            rack=line.named.get("rack"),
+            feature_min=int(features[0]),
+            feature_max=int(features[1]),
+            was_clean_stop=False,
+            reports=tuple(self._reports(line)),
+        )
+
+    def _reports(self, line: Line) -> list[c.ReplicaReport]:
+        reports = []
+        for word in filter(None, line.named.get("damaged", "").split(",")):
+            topic_id, partition = self._key(word)
+            reports.append((topic_id, partition, True, -1, 0))
+        for word in filter(None, line.named.get("suspect", "").split(",")):
+            name, epoch, end = word.split(":")
+            topic_id, partition = self._key(name)
+            reports.append((topic_id, partition, False, int(epoch), int(end)))
+        return [
+            c.ReplicaReport(
+                topic_id=topic_id,
+                partition=partition,
+                is_damaged=is_damaged,
+                last_epoch=epoch,
+                log_end_offset=end,
+            )
+            for topic_id, partition, is_damaged, epoch, end in reports
+        ]
+
+    def _epochs(self, line: Line) -> tuple[int, int, int]:
+        broker_id = int(line.words[0])
+        broker = self.image.brokers.get(broker_id)
+        return (
+            int(line.named.get("controller_epoch", self.image.controller_epoch)),
+            broker_id,
+            int(line.named.get("epoch", broker.broker_epoch if broker else 0)),
+        )
+
+    def _unfence(self, line: Line) -> c.Command:
+        controller_epoch, broker_id, epoch = self._epochs(line)
+        return c.UnfenceBroker(
+            controller_epoch=controller_epoch, broker_id=broker_id, broker_epoch=epoch
+        )
+
+    def _fence(self, line: Line) -> c.Command:
+        controller_epoch, broker_id, epoch = self._epochs(line)
+        bare = "bare" in line.words
+        return c.FenceBroker(
+            controller_epoch=controller_epoch,
+            broker_id=broker_id,
+            broker_epoch=epoch,
+            changes=() if bare else elections.plan_fence(self.image, broker_id),
+        )
+
+    def _drain(self, line: Line) -> c.Command:
+        controller_epoch, broker_id, epoch = self._epochs(line)
+        return c.DrainBroker(
+            controller_epoch=controller_epoch,
+            broker_id=broker_id,
+            broker_epoch=epoch,
+            changes=elections.plan_drain(self.image, broker_id),
+        )
+
+    def _elect(self, changes: tuple[c.LeaderChange, ...]) -> c.Command:
+        return c.ElectLeaders(controller_epoch=self.image.controller_epoch, changes=changes)
+
+    def _lead(self, line: Line) -> c.Command:
+        topic_id, number = self._key(line.words[0])
+        partition = self.image.partitions[topic_id, number]
+        change = c.LeaderChange(
+            topic_id=topic_id,
+            partition=number,
+            partition_epoch=int(line.named.get("partition_epoch", partition.partition_epoch)),
+            leader=None if line.words[1] == "none" else int(line.words[1]),
+            isr=ids(line.named["isr"]),
+            is_unclean="unclean" in line.words,
+        )
+        epoch = int(line.named.get("controller_epoch", self.image.controller_epoch))
+        return c.ElectLeaders(controller_epoch=epoch, changes=(change,))
+
+    def _create(self, line: Line) -> c.Command:
+        self.topics_made += 1
+        return c.CreateTopic(
+            topic_id=f"{self.topics_made:032x}",
+            name=line.words[0],
+            configs=tuple(line.named.items()),
+            placement=tuple(ids(row) for row in line.words[1].split("/")),
+        )
+
+    def _add(self, line: Line) -> c.Command:
+        topic = self.image.topics[self._topic_id(line.words[0])]
+        return c.AddPartitions(
+            topic_id=topic.topic_id,
+            partition_count=int(line.named.get("count", topic.partition_count)),
+            placement=tuple(ids(row) for row in line.words[1].split("/")),
+        )
+
+    def _config(self, line: Line) -> c.Command:
+        return c.AlterConfigs(
+            topic_id=self._topic_id(line.words[0]),
+            changes=tuple((name, value or None) for name, value in line.named.items()),
+        )
+
+    def _isr(self, line: Line) -> c.Command:
+        topic_id, number = self._key(line.words[0])
+        partition = self.image.partitions[topic_id, number]
+        sender = int(line.named.get("by", partition.leader or 0))
+        stale = ids(line.named.get("stale", ""))
+        members = tuple(
+            c.IsrMember(
+                broker_id=member,
+                broker_epoch=self.image.brokers[member].broker_epoch - (member in stale),
+            )
+            for member in ids(line.words[1])
+        )
+        change = c.IsrChange(
+            topic_id=topic_id,
+            partition=number,
+            leader_epoch=int(line.named.get("leader_epoch", partition.leader_epoch)),
+            partition_epoch=int(line.named.get("partition_epoch", partition.partition_epoch)),
+            isr=members,
+        )
+        epoch = self.image.brokers[sender].broker_epoch
+        return c.AlterIsr(broker_id=sender, broker_epoch=epoch, changes=(change,))
+
+    def _give_up(self, line: Line) -> c.Command:
+        key, broker_id = self._key(line.words[0]), int(line.words[1])
+        partition = self.image.partitions[key]
+        change = elections.plan_give_up(self.image, broker_id, key)
+        if "isr" in line.named or change is None:
+            change = c.LeaderChange(
+                topic_id=key[0],
+                partition=key[1],
+                partition_epoch=partition.partition_epoch,
+                leader=int(line.named["leader"]) if "leader" in line.named else partition.leader,
+                isr=ids(line.named["isr"]) if "isr" in line.named else partition.isr,
+                is_unclean="unclean" in line.words,
+            )
+        epoch = int(line.named.get("partition_epoch", change.partition_epoch))
+        return c.GiveUpReplicas(
+            broker_id=broker_id,
+            broker_epoch=int(line.named.get("epoch", self.image.brokers[broker_id].broker_epoch)),
+            changes=(replace(change, partition_epoch=epoch),),
+        )
+
+    def _move(self, line: Line) -> c.Command:
+        topic_id, number = self._key(line.words[0])
+        target = c.TargetReplicas(
+            topic_id=topic_id,
+            partition=number,
+            replicas=ids(line.words[1]) if len(line.words) > 1 else (),
+            max_concurrent=int(line.named.get("max", 0)),
+            throttle_bytes_per_s=int(line.named.get("throttle", 0)),
+        )
+        return c.ReassignPartitions(targets=(target,))
+
+    def _step(self, line: Line, kind: str) -> c.Command:
+        topic_id, number = self._key(line.words[0])
+        partition = self.image.partitions[topic_id, number]
+        leader = line.named.get("leader", partition.leader or "none")
+        step = c.ReassignmentStep(
+            topic_id=topic_id,
+            partition=number,
+            partition_epoch=int(line.named.get("partition_epoch", partition.partition_epoch)),
+            kind=kind,
+            leader=None if leader == "none" else int(leader),
+        )
+        return c.StepReassignments(steps=(step,))
+
+    def _steps(self) -> c.Command:
+        plan = reassignments.plan_steps(self.image)
+        return c.StepReassignments(steps=(*plan.starts, *plan.finishes))
+
+    def _topic_id(self, name: str) -> str:
+        return self.image.topic_ids.get(name, "f" * 32)
+
+    def _key(self, text: str) -> PartitionKey:
+        name, partition = text.rsplit("-", 1)
+        return self._topic_id(name), int(partition)
+
+    # --- what changed ---
+
+    def _describe(self, before: Image, events: tuple[Event, ...]) -> list[str]:
+        lines: list[str] = []
+        for event in events:
+            if isinstance(event, GroupChanged):
+                lines += groups.describe_group(before, self.image, event.group_id)
+            else:
+                lines.append(self._describe_one(before, event))
+        return lines
+
+    def _describe_one(self, before: Image, event: Event) -> str:
+        now = self.image
+        match event:
+            case PartitionChanged(topic_id=topic_id, partition=number):
+                key = (topic_id, number)
+                name = f"{now.topics[topic_id].name}-{number}"
+                return changes(name, before.partitions.get(key), now.partitions[key])
+            case BrokerChanged(broker_id=broker_id):
+                name = f"broker {broker_id}"
+                broker = now.brokers.get(broker_id)
+                return (
+                    changes(name, before.brokers.get(broker_id), broker)
+                    if broker
+                    else f"{name}: gone"
+                )
+            case TopicChanged(topic_id=topic_id):
+                topic = now.topics[topic_id]
+                return changes(f"topic {topic.name}", before.topics[topic_id], topic)
+            case TopicCreated(name=name, topic_id=topic_id):
+                topic = now.topics[topic_id]
+                return f"topic {name}: created at {topic.created_ms}"
+            case TopicDeleted(name=name):
+                return f"topic {name}: deleted"
+            case ControllerChanged(controller_id=controller_id, controller_epoch=epoch):
+                return f"controller {controller_id}: epoch {epoch}"
+            case ConsumerChanged(group_id=group_id, instance=instance):
+                return groups.describe_consumer(now, group_id, instance)
+            case ClusterInitialised(cluster_id=cluster_id):
+                return f"cluster {cluster_id}: voters {render(now.voters)}"
+            case _:
+                return str(event)
+
+
+def changes(name: str, before: object, after: object) -> str:
+    """``name: field old -> new, ..``; of a new thing the fields that tell its state."""
+    if before is None:
+        shown = ["broker_epoch", "is_fenced"]
+        if isinstance(after, Partition):
+            shown = ["leader", "isr", *(["eligible"] if after.eligible else [])]
+        return f"{name}: new, " + ", ".join(
+            f"{field} {render(getattr(after, field))}" for field in shown
+        )
+    changed = [
+        f"{field.name} {render(getattr(before, field.name))} -> {render(getattr(after, field.name))}"
+        for field in fields(after)  # type: ignore[arg-type]  # events name dataclasses only
+        if getattr(before, field.name) != getattr(after, field.name)
+    ]
+    return f"{name}: " + ", ".join(changed)
+
+
+def render(value: object) -> str:
+    if value is None or value == ():
+        return "none"
+    if value == "":
+        return "taken"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Reassignment):
+        state = "started" if value.is_started else "waiting"
+        bounds = [value.max_concurrent, value.throttle_bytes_per_s]
+        return (
+            f"{state}({render(value.former)} to {render(value.target)}; {bounds[0]}, {bounds[1]})"
+        )
+    if isinstance(value, tuple):
+        return ",".join(render(item) for item in value)
+    if hasattr(value, "log_end_offset"):
+        return f"{value.broker_id}@{value.last_epoch}:{value.log_end_offset}"
+    if hasattr(value, "items"):
+        return "{" + " ".join(f"{name}={text}" for name, text in sorted(value.items())) + "}"
+    return str(value)

@@ -1,0 +1,184 @@
+"""An event loop whose clock jumps: nothing ever waits, and what would wait for ever fails at once.
+
+``asyncio.timeout``, ``call_later`` and ``LoopClock`` share its time, so a test of an hour takes a moment and runs the
+same way every time. Work for threads runs on the loop itself (``LoopExecutor``), at once or after a virtual delay.
+"""
+
+import asyncio
+import functools
+import selectors
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from milena.model.types import MonotonicMs, WallMs
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+START_S = 1_000.0
+WALL_START_MS = 1_700_000_000_000
+
+
+class DeadlockError(AssertionError):
+    """Everybody waits, and nothing is left that could wake anybody."""
+
+
+class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[valid-type,misc]  # differs by platform
+    """Never waits: tells the loop to move its time on instead."""
+
+    loop: "VirtualLoop"
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and (timeout is None or timeout > 0):
+            self.loop.jump()
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """See the module. ``failures``: what callbacks and forgotten tasks raised."""
+
+    def __init__(self) -> None:
+        selector = _JumpingSelector()
+        selector.loop = self
+        super().__init__(selector)
+        self._virtual_s = START_S
+        self.failures: list[BaseException | str] = []
+        self.set_exception_handler(self._on_failure)
+        self.set_default_executor(InlineThreads())
+
+    def time(self) -> float:
+        return self._virtual_s
+
+    def jump(self) -> None:
+        """On to the next timer."""
+        timers = [timer for timer in self._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
+        if not timers:
+            raise DeadlockError("everybody waits for ever")
+        self._virtual_s = max(self._virtual_s, min(timer.when() for timer in timers))
+
+    def stall(self, ms: float) -> None:
+        """Time passes without a turn of the loop."""
+        self._virtual_s += ms / 1000
+
+    def _on_failure(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        del loop
+        self.failures.append(context.get("exception") or str(context["message"]))
+
+
+class LoopClock:
+    """A ``node.process.clock.Clock`` on the running loop's time."""
+
+    def now_ms(self) -> MonotonicMs:
+        return MonotonicMs(int(asyncio.get_running_loop().time() * 1000 + 1e-4))
+
+    def wall_ms(self) -> WallMs:
+        return WallMs(WALL_START_MS + self.now_ms())
+
+    async def sleep(self, ms: float) -> None:
+        await asyncio.sleep(max(0.0, ms / 1000))
+
+
+class LoopExecutor(Executor):
+    """Runs jobs on the loop: at once, after ``delay_ms()``, or when the test says so (``hold``)."""
+
+    def __init__(self, delay_ms: Callable[[], float] | None = None) -> None:
+        self._delay_ms = delay_ms
+        self._held: list[Callable[[], None]] = []
+        self.is_holding = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        future: Future[T] = Future()
+        job = functools.partial(run_job, future, functools.partial(fn, *args, **kwargs))
+        if self.is_holding:
+            self._held.append(job)
+        elif self._delay_ms is None:
+            job()
+        else:
+            asyncio.get_running_loop().call_later(self._delay_ms() / 1000, job)
+        return future
+
+    def hold(self) -> None:
+        """Keep jobs back from now on: a slow disk."""
+        self.is_holding = True
+
+    def release(self) -> None:
+        """Run what was kept back, and go on as usual."""
+        self.is_holding = False
+        held, self._held = self._held, []
+        for job in held:
+            job()
+
+
+class InlineThreads(ThreadPoolExecutor):
+    """For ``asyncio.to_thread``, which wants a pool of this class."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        future: Future[T] = Future()
+        run_job(future, functools.partial(fn, *args, **kwargs))
+        return future
+
+
+class LateThreads(InlineThreads):
+    """Each job takes so long; ``jobs``: how many there were."""
+
+    def __init__(self, *, ms: float) -> None:
+        super().__init__()
+        self.jobs = 0
+        self._ms = ms
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        self.jobs += 1
+        future: Future[T] = Future()
+        job = functools.partial(run_job, future, functools.partial(fn, *args, **kwargs))
+        asyncio.get_running_loop().call_later(self._ms / 1000, job)
+        return future
+
+
+def run_job(future: "Future[T]", job: Callable[[], T]) -> None:
+    """Run it here and now, as a worker thread would."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(job())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+    """Run on a fresh loop; fails also for what callbacks and forgotten tasks raised."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, VirtualLoop)
+        result = runner.run(main)
+    assert not loop.failures, loop.failures
+    return result
+
+
+def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Decorates an async test: it runs in virtual time."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        run_virtual(test(*args, **kwargs))
+
+    return run
+
+
+async def settle(turns: int = 20) -> None:
+    """Let everything run that is ready now, at this instant."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+async def after(ms: float) -> None:
+    """Let this much time pass, and what happens at its end happen."""
+    await asyncio.sleep(ms / 1000)
+    await settle()
+
+
+def current_loop() -> VirtualLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return loop

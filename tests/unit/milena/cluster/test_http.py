@@ -1,0 +1,115 @@
+"""What an answer, or the lack of one, means to the client."""
+
+import pytest
+
+from milena.cluster.admin import AdminClient, cluster_view
+from milena.cluster.http import normalise_url, read_answer
+from milena.errors import (
+    AnswerError,
+    NotNowError,
+    OutOfRangeError,
+    ProducerFencedError,
+    SequenceRefusedError,
+    ServerFailedError,
+    TargetExistsError,
+    TargetNotFoundError,
+    TooLargeError,
+    UnexpectedAnswerError,
+    UnknownResultError,
+    UnreachableError,
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("localhost:8082", "http://localhost:8082"),
+        ("http://localhost:8082/", "http://localhost:8082"),
+        ("https://milena.example/api/", "https://milena.example/api"),
+    ],
+)
+def test_urls_are_normalised(given, used):
+    assert normalise_url(given) == used
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "error"),
+    [
+        (404, "no", TargetNotFoundError),
+        (409, "taken", TargetExistsError),
+        (400, "Topic 'x' already exists.", TargetExistsError),
+        (400, "bad name", AnswerError),
+        (413, "too big", TooLargeError),
+        (429, "too many", NotNowError),
+        (500, "a bug", ServerFailedError),
+        (503, "no leader", NotNowError),
+        (504, "not known", UnknownResultError),
+    ],
+)
+def test_an_error_answer_becomes_its_own_error(status, message, error):
+    raw = b'{"error_code": %d01, "message": "%s"}' % (status, message.encode())
+    with pytest.raises(error, match=message) as caught:
+        read_answer(status, raw, "GET /x")
+    assert type(caught.value) is error
+    assert (caught.value.status, caught.value.error_code) == (status, status * 100 + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "error"),
+    [
+        ("offset_out_of_range", 400, OutOfRangeError),
+        ("topic_exists", 400, TargetExistsError),
+        ("invalid_producer", 422, SequenceRefusedError),
+        ("stale_producer_epoch", 409, ProducerFencedError),
+        ("broker_in_use", 409, AnswerError),
+        ("something_new", 400, AnswerError),
+    ],
+)
+def test_the_kind_of_an_error_says_more_than_its_status(kind, status, error):
+    with pytest.raises(error) as caught:
+        read_answer(status, b'{"error_code": 1, "message": "m"}', "GET /x", kind=kind)
+    assert type(caught.value) is error
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_a_failure_of_something_in_between_says_nothing_of_the_result(status):
+    """A proxy's 503 is not a node's: only a node knows that nothing was written."""
+    with pytest.raises(ServerFailedError, match=f"GET /x: HTTP {status}"):
+        read_answer(status, b"<html>Bad Gateway</html>", "GET /x")
+
+
+def test_a_redirect_is_not_followed():
+    with pytest.raises(UnexpectedAnswerError, match="redirects"):
+        read_answer(307, b"", "GET /x")
+
+
+def test_an_error_without_a_body_still_has_a_sentence():
+    with pytest.raises(AnswerError, match="GET /x: HTTP 500"):
+        read_answer(500, b"", "GET /x")
+
+
+def test_an_answer_that_is_not_json_is_unexpected():
+    with pytest.raises(UnexpectedAnswerError, match="is this a Milena node"):
+        read_answer(200, b"<html>", "GET /x")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{port}", "http://", "http://bad host:1"])
+async def test_no_connection_is_unreachable(url, unused_tcp_port):
+    async with AdminClient(url.format(port=unused_tcp_port), timeout_s=1) as client:
+        with pytest.raises(UnreachableError):
+            await client.cluster()
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"version": "3"}, r"metadata.version: expected an integer"),
+        ({"brokers": {}}, r"metadata.brokers: expected a list"),
+        ({"brokers": [7]}, r"metadata.brokers\[0\]: expected a JSON object"),
+        ({"topics": [{"name": None}]}, r"metadata.topics\[0\].(name|partitions): expected"),
+    ],
+)
+def test_a_malformed_field_is_named(broken, message):
+    answer = {"cluster_id": "c", "version": 3, "brokers": [], "topics": [], **broken}
+    with pytest.raises(UnexpectedAnswerError, match=message):
+        cluster_view(answer)

@@ -1,0 +1,145 @@
+"""Lines to records through a producer on paper: what is sent, what is counted, when it stops."""
+
+import asyncio
+import threading
+
+import pytest
+
+from milena.commands.line_producer import LineOptions, LineProducer
+from milena.commands.line_source import BadSourceError
+from milena.commands.lines import LineRule
+from milena.commands.produce_tally import Tally
+from milena.errors import BadRecordError, NotNowError
+from milena.records import Receipt
+
+
+class PaperProducer:
+    """Acknowledges on flush, or as told."""
+
+    def __init__(self, *, refuse=(), fail=()):
+        self.sent = []
+        self.flushed = 0
+        self._refuse, self._fail = refuse, fail
+        self._waiting = []
+
+    async def send(self, topic, value, *, key=None, partition=None, headers=(), on_delivery=None):
+        number = len(self.sent) + 1
+        if number in self._refuse:
+            raise BadRecordError("not this one")
+        self.sent.append((key, value))
+        receipt = Receipt(
+            topic=topic, partition=partition or number % 2, offset=number, timestamp_ms=0
+        )
+        error = NotNowError("late", status=503, error_code=50302) if number in self._fail else None
+        self._waiting.append((on_delivery, receipt, error))
+
+    async def flush(self):
+        self.flushed += 1
+        for on_delivery, receipt, error in self._waiting:
+            on_delivery(None if error else receipt, error)
+        self._waiting.clear()
+
+
+class Pieces:
+    """A source of pieces; an exception among them is raised in its turn."""
+
+    def __init__(self, *pieces):
+        self._pieces = [*pieces, b""]
+        self._position = 0
+
+    def read(self):
+        piece = self._pieces.pop(0)
+        if isinstance(piece, Exception):
+            raise piece
+        self._position += len(piece)
+        return piece, self._position
+
+
+async def run(producer, *pieces, on_progress=lambda _: None, **options):
+    rule = LineRule(**options.pop("rule", {}))
+    lines = LineProducer(LineOptions(topic="t", rule=rule, **options), producer)
+    return await lines.run(Pieces(*pieces), on_progress)
+
+
+async def test_every_line_is_sent_and_counted():
+    producer, positions = PaperProducer(), []
+    tally = await run(producer, b"a\nb", b"c\n\nlast", on_progress=positions.append)
+    assert producer.sent == [(None, b"a"), (None, b"bc"), (None, b""), (None, b"last")]
+    assert (tally.lines, tally.sent, tally.acknowledged, tally.failed) == (4, 4, 4, 0)
+    assert tally.sent_bytes == 7
+    assert {p: t.records for p, t in tally.partitions.items()} == {0: 2, 1: 2}
+    assert (tally.partitions[1].first_offset, tally.partitions[1].last_offset) == (1, 3)
+    assert positions == [3, 10, 10]
+
+
+async def test_a_bad_line_stops_there_and_what_came_before_is_written():
+    producer = PaperProducer()
+    tally = await run(producer, b"k=1\nbad\nk=2\n", rule={"key_separator": b"="})
+    assert producer.sent == [(b"k", b"1")]
+    assert tally.bad_line.line == 2
+    assert (tally.acknowledged, tally.skipped) == (1, 0)
+
+
+async def test_bad_lines_may_be_skipped_and_the_first_is_remembered():
+    producer = PaperProducer()
+    tally = await run(
+        producer, b"bad\nk=1\nbad\n", rule={"key_separator": b"="}, is_skipping_bad_lines=True
+    )
+    assert producer.sent == [(b"k", b"1")]
+    assert (tally.skipped, tally.bad_line.line) == (2, 1)
+    assert "2 bad lines skipped" in tally.summary_text(1)
+
+
+@pytest.mark.parametrize("how", ["refuse", "fail"])
+async def test_the_first_record_that_was_not_acknowledged_is_named(how):
+    producer = PaperProducer(**{how: (2,)})
+    tally = await run(producer, b"1\n2\n3\n")
+    line, error = tally.first_failure
+    assert line == 2
+    assert error.message in ("not this one", "late")
+    assert tally.failed == 1
+    assert tally.acknowledged == (1 if how == "refuse" else 2)
+    assert tally.summary_json(1000)["first_failed_line"] == 2
+
+
+async def test_a_source_that_breaks_loses_nothing_of_what_it_gave():
+    producer = PaperProducer()
+    with pytest.raises(BadSourceError):
+        await run(producer, b"a\nb\nhalf", BadSourceError("torn"))
+    assert producer.sent == [(None, b"a"), (None, b"b")]
+    assert producer.flushed == 1
+
+
+async def test_stopping_ends_a_read_that_waits():
+    class Silent:
+        def __init__(self):
+            self.asked = asyncio.Event()
+            self.loop = asyncio.get_running_loop()
+            self.pieces = [b"a\n"]
+            self.is_released = threading.Event()
+
+        def read(self):
+            if self.pieces:
+                return self.pieces.pop(), 0
+            self.loop.call_soon_threadsafe(self.asked.set)
+            self.is_released.wait()
+            return b"", 0
+
+    producer, source = PaperProducer(), Silent()
+    lines = LineProducer(LineOptions(topic="t", rule=LineRule()), producer)
+    running = asyncio.create_task(lines.run(source, lambda _: None))
+    await source.asked.wait()
+    lines.stop()
+    tally = await running
+    source.is_released.set()
+    assert tally.is_interrupted
+    assert (tally.lines, tally.acknowledged) == (1, 1)
+
+
+def test_without_offsets_partitions_are_counted_all_the_same():
+    tally = Tally()
+    tally.on_delivery(1, Receipt(topic="t", partition=0, offset=None, timestamp_ms=0), None)
+    assert tally.summary_json(0)["partitions"] == [
+        {"partition": 0, "records": 1, "first_offset": None, "last_offset": None}
+    ]
+    assert tally.summary_text(0).startswith("1 record, 0 bytes")

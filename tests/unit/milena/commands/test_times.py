@@ -1,0 +1,37 @@
+"""Moments as people write them."""
+
+import pytest
+
+from milena.commands.times import parse_moment
+
+NOON = 1_767_268_800_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-01-01T12:00:00Z", NOON),
+        ("2026-01-01T12:00:00", NOON),
+        ("2026-01-01 13:00:00+01:00", NOON),
+        ("2026-01-01T12:00:00.250Z", NOON + 250),
+        ("2026-01-01", NOON - 12 * 3_600_000),
+        ("1767268800000", NOON),
+        ("0", 0),
+        ("-1h", NOON - 3_600_000),
+        ("-90m", NOON - 5_400_000),
+        ("-2d", NOON - 172_800_000),
+        ("-1w", NOON - 604_800_000),
+        ("-5s", NOON - 5_000),
+        ("-0ms", NOON),
+    ],
+)
+def test_a_moment_may_be_written_in_three_ways(text, expected):
+    assert parse_moment(text, now_ms=NOON) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "noon", "-1", "-1y", "1h", "-h", "1969-12-31", "٣", "-99999999999w", "9999-13-01"]
+)
+def test_anything_else_is_refused(text):
+    with pytest.raises(ValueError, match=r"is no time|before 1970"):
+        parse_moment(text, now_ms=NOON)

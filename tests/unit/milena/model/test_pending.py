@@ -1,0 +1,67 @@
+"""Rules of a result whose taker is called back at once."""
+
+import asyncio
+
+import pytest
+
+from milena.model.pending import Pending
+from tests.support.time.virtual_time import settle, virtual
+
+
+def test_the_taker_is_called_back_in_the_same_turn() -> None:
+    pending = Pending[int]()
+    seen: list[int] = []
+    pending.add_done_callback(lambda done: seen.append(done.result()))
+    pending.set_result(7)
+    assert seen == [7]
+    pending.add_done_callback(lambda done: seen.append(done.result() + 1))
+    assert seen == [7, 8], "at once where it is done"
+
+
+def test_a_cancelled_one_takes_no_result() -> None:
+    pending = Pending[int]()
+    assert pending.cancel()
+    assert pending.done()
+    assert pending.cancelled()
+    assert not pending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        pending.result()
+
+
+@virtual
+async def test_a_task_can_wait_for_it() -> None:
+    pending = Pending[int]()
+    waiting = asyncio.ensure_future(pending)
+    await settle()
+    pending.set_exception(ValueError("no"))
+    with pytest.raises(ValueError, match="no"):
+        await waiting
+
+
+@virtual
+async def test_a_task_that_gives_up_cancels_it() -> None:
+    pending = Pending[int]()
+    waiting = asyncio.ensure_future(pending)
+    await settle()
+    waiting.cancel()
+    await settle()
+    assert pending.cancelled()
+
+
+@virtual
+async def test_a_callback_that_fails_is_not_the_affair_of_who_brought_the_result() -> None:
+    reported: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    pending = Pending[int]()
+    seen: list[int] = []
+
+    def fail(_: Pending[int]) -> None:
+        raise ValueError("a bug")
+
+    pending.add_done_callback(fail)
+    pending.add_done_callback(lambda done: seen.append(done.result()))
+    pending.set_result(1)
+    loop.set_exception_handler(None)
+    assert [str(error) for error in reported] == ["a bug"]
+    assert seen == [1]

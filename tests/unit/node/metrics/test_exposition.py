@@ -1,0 +1,209 @@
+"""What is exported, read back with Prometheus' own parser."""
+
+from immutables import Map
+from prometheus_client.parser import text_string_to_metric_families
+
+from milena.model.types import WallMs
+from node.metrics.counts import LATENCY_BOUNDS_MS, LatencyCounts, NodeCounts, PartitionCounts
+from node.metrics.exposition import RATE_WINDOW_MS, NodeMetrics, Rates, ReplicaSample
+from raft_meta.consensus.quorum import QuorumStatus, Role
+from raft_meta.machine.image import Broker, Image, Partition, Topic
+from tests.support.time.fake_clock import FakeClock
+
+
+def partition(leader: int | None, isr: tuple[int, ...]) -> Partition:
+    return Partition(replicas=(1, 2, 3), isr=isr, leader=leader, leader_epoch=1, partition_epoch=1)
+
+
+def broker(broker_id: int, *, is_fenced: bool) -> Broker:
+    return Broker(
+        broker_id=broker_id,
+        broker_epoch=1,
+        directory_id="d",
+        incarnation=1,
+        api_url="http://a:1",
+        peer_host="a",
+        peer_port=1,
+        rack=None,
+        is_fenced=is_fenced,
+        is_draining=False,
+        feature_min=1,
+        feature_max=1,
+    )
+
+
+TOPIC = Topic(
+    topic_id="a" * 32,
+    name="orders",
+    partition_count=4,
+    replication_factor=3,
+    configs=Map(),
+    created_ms=WallMs(0),
+)
+IMAGE = Image(
+    index=42,
+    controller_id=1,
+    topics=Map({TOPIC.topic_id: TOPIC}),
+    partitions=Map(
+        {
+            (TOPIC.topic_id, 0): partition(1, (1, 2, 3)),
+            (TOPIC.topic_id, 1): partition(1, (1,)),
+            (TOPIC.topic_id, 2): partition(2, (2, 3)),
+            (TOPIC.topic_id, 3): partition(None, (3,)),
+        }
+    ),
+    brokers=Map({1: broker(1, is_fenced=False), 2: broker(2, is_fenced=True)}),
+)
+STATUS = QuorumStatus(role=Role.LEADER, leader_id=1, term=7, commit_index=43, applied_index=42)
+
+
+class Node:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.counts = NodeCounts()
+        self.through = PartitionCounts()
+        self.replicas = [
+            ReplicaSample(
+                topic='odd"name\\',
+                partition=1,
+                is_leader=True,
+                log_start_offset=5,
+                log_end_offset=30,
+                high_watermark=20,
+                stored_bytes=1234,
+                counts=self.through,
+            )
+        ]
+        self.metrics = NodeMetrics(
+            node_id=1,
+            clock=self.clock,
+            counts=self.counts,
+            image=lambda: IMAGE,
+            quorum=lambda: STATUS,
+            replicas=lambda: self.replicas,
+            is_ready=lambda: True,
+            has_process=False,
+        )
+
+    def read(self) -> dict[tuple[str, str], float]:
+        """(sample name, its labels' values joined) -> value."""
+        return {
+            (
+                sample.name,
+                ",".join(value for _, value in sorted(sample.labels.items())),
+            ): sample.value
+            for family in text_string_to_metric_families(self.metrics.render().decode())
+            for sample in family.samples
+        }
+
+
+def test_the_image_tells_what_is_led_under_replicated_and_leaderless():
+    read = Node().read()
+    assert read["milena_partitions", ""] == 4
+    assert read["milena_partitions_led", ""] == 2
+    assert read["milena_partitions_under_replicated", ""] == 1
+    assert read["milena_partitions_under_min_isr", ""] == 1
+    assert read["milena_partitions_leaderless", ""] == 1
+    assert read["milena_brokers", ""] == 2
+    assert read["milena_brokers_fenced", ""] == 1
+    assert read["milena_controller", ""] == 1
+    assert read["milena_ready", ""] == 1
+    assert read["milena_metadata_index", ""] == 42
+
+
+def test_the_quorum_shows_one_role():
+    read = Node().read()
+    assert {role: read["milena_raft_role", role.value] for role in Role} == {
+        role: role is Role.LEADER for role in Role
+    }
+    assert read["milena_raft_term", ""] == 7
+    assert read["milena_raft_commit_index", ""] == 43
+
+
+def test_replicas_show_where_they_stand_whatever_their_topic_is_called():
+    read = Node().read()
+    labels = '1,odd"name\\'
+    assert read["milena_partition_log_start_offset", labels] == 5
+    assert read["milena_partition_log_end_offset", labels] == 30
+    assert read["milena_partition_high_watermark", labels] == 20
+    assert read["milena_partition_stored_bytes", labels] == 1234
+
+
+def test_counts_of_a_partition_become_totals_and_rates():
+    node = Node()
+    labels = '1,odd"name\\'
+    node.through.bytes_in = 1_000_000
+    # What came before the first look has no known time: no rate, not an infinite one.
+    assert node.read()["milena_partition_bytes_in_per_second", labels] == 0
+    node.clock.jump(RATE_WINDOW_MS)
+    node.through.bytes_in += 50_000
+    read = node.read()
+    assert read["milena_partition_bytes_in_total", labels] == 1_050_000
+    assert read["milena_partition_bytes_in_per_second", labels] == 5_000
+
+
+def test_a_rate_does_not_depend_on_how_often_somebody_looks():
+    rates, key = Rates(), ("t", "0")
+    clock = FakeClock()
+    seen = []
+    for look in range(60):
+        seen.append(rates.observe(key, "x", look * 1_000, clock.now_ms()))
+        clock.jump(1_000)
+    assert seen[0] == 0
+    assert set(seen[1:]) == {1_000.0}
+
+
+def test_a_rate_falls_to_zero_when_nothing_happens_and_never_below():
+    rates, key = Rates(), ("t", "0")
+    clock = FakeClock()
+    for count in (0, 500, 500, 500, 500):
+        rate = rates.observe(key, "x", count, clock.now_ms())
+        clock.jump(RATE_WINDOW_MS)
+    assert rate == 0
+    assert rates.observe(key, "x", 3, clock.now_ms()) == 0
+
+
+def test_replicas_that_are_gone_are_forgotten():
+    node = Node()
+    node.read()
+    node.replicas.clear()
+    assert not any(name.startswith("milena_partition_") for name, _ in node.read())
+    rates = Rates()
+    rates.observe(("t", "0"), "x", 1, FakeClock().now_ms())
+    rates.keep(set())
+    assert rates._readings == {}
+
+
+def test_latencies_are_a_histogram_in_seconds():
+    node = Node()
+    for ms in (0.5, 1, 3, 40_000):
+        node.counts.commit_ms.observe(ms)
+    read = node.read()
+    assert read["milena_commit_seconds_bucket", "0.001"] == 2
+    assert read["milena_commit_seconds_bucket", "0.005"] == 3
+    assert read["milena_commit_seconds_bucket", "30.0"] == 3
+    assert read["milena_commit_seconds_bucket", "+Inf"] == 4
+    assert read["milena_commit_seconds_count", ""] == 4
+    assert abs(read["milena_commit_seconds_sum", ""] - 40.0045) < 1e-9
+    assert len(LatencyCounts().buckets) == len(LATENCY_BOUNDS_MS) + 1
+
+
+def test_two_nodes_in_one_process_share_nothing():
+    one, other = Node(), Node()
+    one.counts.isr_shrinks = 3
+    assert one.read()["milena_isr_shrinks_total", ""] == 3
+    assert other.read()["milena_isr_shrinks_total", ""] == 0
+
+
+def test_the_process_is_part_of_it():
+    node = Node()
+    metrics = NodeMetrics(
+        node_id=1,
+        clock=node.clock,
+        counts=node.counts,
+        image=Image,
+        quorum=lambda: STATUS,
+        replicas=list,
+        is_ready=lambda: False,
+    )
+    assert b"process_resident_memory_bytes" in metrics.render()

@@ -1,0 +1,200 @@
+"""A local cluster: what is planned, and what becomes of its processes; real ones, but small."""
+
+import asyncio
+import os
+import select
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from milena.model.errors import StartupError
+from node.config.options import load_config, secret_of
+from node.process import dev
+from node.process.dev import NodePlan, plan_nodes, run_nodes
+
+WAIT_S = 20
+
+
+def plan(tmp_path: Path, **changes: object) -> tuple[NodePlan, ...]:
+    options: dict[str, object] = {
+        "count": 3,
+        "data_dir": tmp_path / "cluster",
+        "base_port": 20082,
+        "base_peer_port": 20182,
+        "options": {"auto_create_topics": "true", "log_level": "warning"},
+        "environment": {"PATH": "/bin", "MILENA_CLUSTER_SECRET": "theirs, not ours"},
+    }
+    return plan_nodes(**(options | changes))
+
+
+def flags(arguments: tuple[str, ...]) -> dict[str, object]:
+    """The settings that a node makes of its command line."""
+    words = list(arguments[arguments.index("start") + 1 :])
+    found: dict[str, object] = {}
+    while words:
+        name = words.pop(0).removeprefix("--")
+        if name.startswith("no-"):
+            found[name.removeprefix("no-").replace("-", "_")] = False
+        elif words and not words[0].startswith("--"):
+            found[name.replace("-", "_")] = words.pop(0)
+        else:
+            found[name.replace("-", "_")] = True
+    return found
+
+
+def test_the_planned_nodes_are_one_cluster(tmp_path: Path):
+    plans = plan(tmp_path)
+    configs = [load_config(None, p.environment, flags(p.arguments)) for p in plans]
+    assert [config.node_id for config in configs] == [1, 2, 3]
+    assert len({tuple(sorted(config.voters.items())) for config in configs}) == 1
+    assert [config.voters[config.node_id] for config in configs] == [c.peer_listen for c in configs]
+    assert len({secret_of(config) for config in configs}) == 1
+    assert len({config.data_dir for config in configs}) == 3
+    assert [config.url(config.listen.port) for config in configs] == [p.url for p in plans]
+    assert all(config.creates_topics and config.log_level == "warning" for config in configs)
+
+
+def test_the_secret_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path):
+    plan(tmp_path)
+    path = tmp_path / "cluster" / "cluster-secret"
+    secret = path.read_text(encoding="ascii")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(secret.strip()) >= 32
+    plan(tmp_path)
+    assert path.read_text(encoding="ascii") == secret
+
+
+def test_a_single_node_is_a_cluster_too(tmp_path: Path):
+    (only,) = plan(tmp_path, count=1)
+    assert load_config(None, only.environment, flags(only.arguments)).is_single
+
+
+def test_ports_that_would_collide_are_refused(tmp_path: Path):
+    with pytest.raises(StartupError, match="would collide"):
+        plan(tmp_path, base_port=7084, base_peer_port=7082)
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartupError, match="cannot write the cluster secret"):
+        plan(tmp_path, data_dir=tmp_path / "file")
+
+
+def process(name: str, code: str) -> NodePlan:
+    return NodePlan(
+        name=name,
+        arguments=(sys.executable, "-u", "-c", textwrap.dedent(code)),
+        environment={**os.environ},
+        url="http://none",
+    )
+
+
+WAITS = "import signal; print('up'); signal.pause()"
+
+
+class Output:
+    """What was written, and a way to wait for a word in it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._changed = asyncio.Event()
+
+    def __call__(self, text: str) -> None:
+        self.text += text
+        self._changed.set()
+
+    async def has(self, word: str, times: int = 1) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while self.text.count(word) < times:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+async def test_one_signal_stops_every_node():
+    output = Output()
+    run = asyncio.ensure_future(
+        run_nodes([process("a", WAITS), process("bb", WAITS)], write=output)
+    )
+    await output.has("| up", times=2)
+    assert "a  | up\n" in output.text
+    assert "bb | up\n" in output.text
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await run == 0
+    assert "stopping" in output.text
+
+
+async def test_a_node_that_ends_is_named_and_the_others_go_on():
+    output = Output()
+    ends = process("ends", "print('last words', end=''); raise SystemExit(3)")
+    run = asyncio.ensure_future(run_nodes([ends, process("stays", WAITS)], write=output))
+    await output.has("ends ended with exit code 3; start it again with:")
+    await output.has("| up")
+    assert "ends  | last words\n" in output.text
+    assert not run.done()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await run == 0
+
+
+async def test_a_node_that_was_killed_is_said_to_be():
+    output = Output()
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert await run_nodes([process("n", code)], write=output) == 1
+    assert "n ended by SIGKILL" in output.text
+
+
+async def test_a_node_that_refuses_to_start_stops_them_all():
+    output = Output()
+    refuses = process("no", "raise SystemExit(78)")
+    assert await run_nodes([process("stays", WAITS), refuses], write=output) == 78
+
+
+async def test_a_node_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dev, "GRACE_MS", 1)
+    output = Output()
+    deaf = process(
+        "deaf", "import signal; signal.signal(15, signal.SIG_IGN); print('up'); signal.pause()"
+    )
+    run = asyncio.ensure_future(run_nodes([deaf], write=output))
+    await output.has("| up")
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await run == 0
+
+
+async def test_long_and_strange_lines_are_copied_whole():
+    output = Output()
+    code = "import sys; sys.stdout.buffer.write(b'x' * 200_000 + b'\\n\\xff\\nend')"
+    await run_nodes([process("n", code)], write=output)
+    lines = [line.removeprefix("n | ") for line in output.text.splitlines() if " | " in line]
+    assert "".join(lines) == "x" * 200_000 + "\\xffend"
+
+
+def test_nodes_die_with_their_parent():
+    parent = textwrap.dedent(
+        f"""
+        import asyncio, sys
+        from node.process.dev import NodePlan, run_nodes
+        plan = NodePlan(name="n", arguments=(sys.executable, "-u", "-c", {WAITS!r}),
+                        environment={{}}, url="u")
+        asyncio.run(run_nodes([plan], write=lambda text: print(text, end="", flush=True)))
+        """
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[4],
+    ) as started:
+        first = started.stdout.readline()
+        pid = int(first.split("pid=")[1].split()[0])
+        child = os.pidfd_open(pid)
+        assert started.stdout.readline() == "n | up\n"
+        started.kill()
+        poller = select.poll()
+        poller.register(child, select.POLLIN)
+        assert poller.poll(WAIT_S * 1000), "the node outlived its parent"
+        os.close(child)

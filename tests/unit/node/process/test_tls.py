@@ -1,0 +1,159 @@
+"""Contexts from files, refusals that name the file, renewal, and peers that trust one authority."""
+
+import asyncio
+import shutil
+import ssl
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from milena.model.errors import StartupError
+from node.config.options import NodeConfig, load_config
+from node.peers.port import Channel, PeerClient, PeerListener, PeerServer, PeerUnreachableError
+from node.process.tls import CertificateWatch, PeerTls, api_tls, peer_tls, watches_of
+from raft_meta.consensus.frames import PeerIdentity
+
+FILES = Path(__file__).parents[3] / "data" / "tls"
+
+
+def config(name: str, authority: str | None = None) -> NodeConfig:
+    flags: dict[str, object] = {}
+    for prefix in ("", "peer_"):
+        flags[f"{prefix}tls_cert_file"] = str(FILES / f"{name}.pem")
+        flags[f"{prefix}tls_key_file"] = str(FILES / f"{name}.key")
+    flags["peer_tls_ca_file"] = str(FILES / f"{authority or name}-ca.pem")
+    return load_config(None, {}, flags)
+
+
+def peers(name: str, authority: str | None = None) -> PeerTls:
+    tls = peer_tls(config(name, authority))
+    assert tls is not None
+    return tls
+
+
+def identity(node_id: int) -> PeerIdentity:
+    return PeerIdentity(node_id=node_id, cluster_id="c", is_voter=True)
+
+
+async def ask(
+    server_tls: PeerTls | None, client_tls: PeerTls | None, host: str = "127.0.0.1"
+) -> bytes:
+    server = PeerServer()
+    server.register("echo", lambda peer, fields, body: (fields, [body]))
+    listener = PeerListener(
+        server=server,
+        identity=lambda: identity(1),
+        secret=b"",
+        on_raft_socket=lambda connection: connection.close(),
+        tls=server_tls and server_tls.server,
+    )
+    await listener.start("127.0.0.1", 0)
+    client = PeerClient(
+        identity=lambda: identity(2),
+        secret=b"",
+        resolve=lambda _: (host, listener.port),
+        tls=client_tls and client_tls.client,
+    )
+    try:
+        sent = bytes(1 << 20)
+        _, body = await client.call(1, "echo", {}, [sent], timeout_ms=5_000, channel=Channel.FETCH)
+        assert body == sent
+        return body[:1]
+    finally:
+        await client.close()
+        await listener.stop()
+
+
+async def test_peers_with_one_authority_talk():
+    assert await ask(peers("cluster"), peers("cluster")) == b"\0"
+
+
+def test_peers_talk_under_tls_on_the_loop_that_a_node_runs_on():
+    uvloop.run(asyncio.wait_for(ask(peers("cluster"), peers("cluster")), 10))
+
+
+async def test_a_dialer_whom_the_authority_did_not_sign_is_refused():
+    with pytest.raises(PeerUnreachableError):
+        await ask(peers("cluster"), peers("stranger", authority="cluster"))
+
+
+async def test_a_listener_whom_the_authority_did_not_sign_is_refused():
+    with pytest.raises(PeerUnreachableError):
+        await ask(peers("stranger", authority="cluster"), peers("cluster"))
+
+
+async def test_a_certificate_of_another_name_is_refused():
+    with pytest.raises(PeerUnreachableError, match=r"127\.0\.0\.2"):
+        await ask(peers("cluster"), peers("cluster"), host="127.0.0.2")
+
+
+def test_without_files_there_is_no_tls():
+    assert api_tls(NodeConfig()) is None
+    assert peer_tls(NodeConfig()) is None
+    assert watches_of(NodeConfig(), None, None) == ()
+
+
+def test_clients_of_the_api_are_asked_for_a_certificate_only_when_an_authority_is_named():
+    plain = api_tls(config("cluster"))
+    assert plain is not None
+    assert plain.verify_mode is ssl.CERT_NONE
+    flags = {
+        "tls_cert_file": str(FILES / "cluster.pem"),
+        "tls_key_file": str(FILES / "cluster.key"),
+        "tls_client_ca_file": str(FILES / "cluster-ca.pem"),
+    }
+    strict = api_tls(load_config(None, {}, flags))
+    assert strict is not None
+    assert strict.verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"tls_cert_file": "none.pem", "tls_key_file": "none.key"}, "tls_cert_file none.pem"),
+        (
+            {
+                "tls_cert_file": str(FILES / "cluster.pem"),
+                "tls_key_file": str(FILES / "stranger.key"),
+            },
+            "stranger.key",
+        ),
+        (
+            {
+                "tls_cert_file": str(FILES / "cluster.pem"),
+                "tls_key_file": str(FILES / "cluster.key"),
+                "tls_client_ca_file": str(FILES / "README.md"),
+            },
+            "tls_client_ca_file",
+        ),
+    ],
+)
+def test_a_file_that_does_not_serve_is_refused_by_name(flags: dict[str, object], said: str):
+    with pytest.raises(StartupError, match=said):
+        api_tls(load_config(None, {}, flags))
+
+
+def test_a_renewed_certificate_is_taken_and_a_half_written_one_is_not(tmp_path: Path):
+    certificate, key = tmp_path / "c.pem", tmp_path / "c.key"
+
+    def write(cert_of: str, key_of: str) -> None:
+        shutil.copy(FILES / f"{cert_of}.pem", certificate)
+        shutil.copy(FILES / f"{key_of}.key", key)
+
+    write("cluster", "cluster")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    watch = CertificateWatch(certificate, key, context)
+    assert not watch.maybe_reload()
+    write("stranger", "cluster")
+    assert not watch.maybe_reload()
+    write("stranger", "stranger")
+    assert watch.maybe_reload()
+    assert not watch.maybe_reload()
+    key.unlink()
+    assert not watch.maybe_reload()
+
+
+def test_every_pair_of_files_in_use_is_watched():
+    settings = config("cluster")
+    assert len(watches_of(settings, api_tls(settings), peer_tls(settings))) == 2

@@ -1,0 +1,259 @@
+"""Rules of putting small writes together: what shares a batch, who waits, and whose failure is whose."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from immutables import Map
+
+from milena.model.batch import RecordColumns
+from milena.model.errors import NotLeaderError
+from milena.model.pending import Pending
+from milena.model.requests import Acks
+from milena.model.types import WallMs
+from node.metadata.topic_settings import topic_settings
+from node.services.gather import HOLD_MS, MEMBER_BYTES_MAX, OnDone, WriteGatherer
+from node.services.record_batches import PartitionBatch, size_of_columns
+from raft_meta.machine.configs import TopicSettings
+from raft_meta.machine.image import Topic
+from tests.support.time.virtual_time import after, settle, virtual
+
+TOPIC = Topic(
+    topic_id="0" * 32,
+    name="t",
+    partition_count=2,
+    replication_factor=1,
+    configs=Map(),
+    created_ms=WallMs(0),
+)
+SETTINGS = topic_settings(TOPIC)
+
+
+def part(
+    *values: bytes | None, partition: int = 0, base: int = 100, keys: Sequence[bytes] | None = None
+) -> PartitionBatch:
+    columns = RecordColumns(
+        offset_deltas=None,
+        timestamp_deltas=None,
+        keys=None if keys is None else list(keys),
+        values=list(values),
+        headers=None,
+    )
+    return PartitionBatch(partition, range(len(values)), columns, base)
+
+
+class Appends:
+    """Stands for the leader: offsets from 10 on, when ``gate`` is open."""
+
+    def __init__(self) -> None:
+        self.batches: list[PartitionBatch] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.error: Exception | None = None
+        self.next_offset = 10
+        self.gatherer = WriteGatherer(self.append)
+
+    async def append(
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        size: int,
+        acks: Acks,
+        timeout: int,
+    ) -> Sequence[int | None]:
+        self.batches.append(part)
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        first = self.next_offset
+        self.next_offset += len(part.columns.values)
+        return range(first, self.next_offset)
+
+    def submit(
+        self, part: PartitionBatch, acks: Acks = Acks.ALL, timeout_ms: int = 1_000
+    ) -> Pending[Sequence[int | None]]:
+        return self.gatherer.submit(
+            TOPIC,
+            SETTINGS,
+            part,
+            size=size_of_columns(part.columns),
+            acks=acks,
+            timeout_ms=timeout_ms,
+        )
+
+
+@virtual
+async def test_writes_of_one_turn_are_one_batch_and_each_gets_its_own_offsets() -> None:
+    appends = Appends()
+    first = appends.submit(part(b"a", b"b"))
+    second = appends.submit(part(b"c", base=103, keys=[b"k"]))
+    assert (await first, await second) == (range(10, 12), range(12, 13))
+    (batch,) = appends.batches
+    assert batch.columns.values == [b"a", b"b", b"c"]
+    assert batch.columns.keys == [None, None, b"k"]
+    assert batch.columns.timestamp_deltas == [0, 0, 3]
+
+
+@virtual
+async def test_partitions_acks_and_time_limits_are_not_mixed() -> None:
+    appends = Appends()
+    writes = [
+        appends.submit(part(b"a")),
+        appends.submit(part(b"b", partition=1)),
+        appends.submit(part(b"c"), acks=Acks.LEADER),
+        appends.submit(part(b"d"), timeout_ms=2_000),
+    ]
+    await asyncio.gather(*writes)
+    assert len(appends.batches) == 4
+
+
+@virtual
+async def test_what_arrives_while_a_batch_is_under_way_is_the_next_one() -> None:
+    appends = Appends()
+    appends.gate.clear()
+    first = appends.submit(part(b"a"))
+    await settle()
+    later = [appends.submit(part(b"b")), appends.submit(part(b"c"))]
+    await settle()
+    assert len(appends.batches) == 1
+    appends.gate.set()
+    await asyncio.gather(first, *later)
+    assert [b.columns.values for b in appends.batches] == [[b"a"], [b"b", b"c"]]
+
+
+@virtual
+async def test_a_batch_that_is_stuck_holds_nobody_up() -> None:
+    appends = Appends()
+    appends.gate.clear()
+    appends.submit(part(b"a"))
+    await settle()
+    appends.submit(part(b"b"))
+    await after(HOLD_MS + 1)
+    assert len(appends.batches) == 2
+    appends.gate.set()
+
+
+@virtual
+async def test_a_batch_is_bounded() -> None:
+    appends = Appends()
+    writes = [appends.submit(part(b"x" * MEMBER_BYTES_MAX)) for _ in range(20)]
+    await asyncio.gather(*writes)
+    assert len(appends.batches) == 2
+    assert len(appends.batches[0].columns.values) == 16
+
+
+@virtual
+async def test_a_failure_is_that_of_all_in_the_batch_and_of_nobody_else() -> None:
+    appends = Appends()
+    appends.error = NotLeaderError("gone; nothing was written")
+    writes = [appends.submit(part(b"a")), appends.submit(part(b"b"))]
+    for write in writes:
+        with pytest.raises(NotLeaderError):
+            await write
+    appends.error = None
+    assert await appends.submit(part(b"c")) == range(10, 11)
+
+
+@virtual
+async def test_a_broken_invariant_reaches_who_waits() -> None:
+    appends = Appends()
+    appends.error = AssertionError("a bug")
+    with pytest.raises(AssertionError):
+        await appends.submit(part(b"a"))
+
+
+@virtual
+async def test_one_who_gives_up_leaves_the_others_their_answers() -> None:
+    appends = Appends()
+    appends.gate.clear()
+    first, second = appends.submit(part(b"a")), appends.submit(part(b"b"))
+    await settle()
+    first.cancel()
+    appends.gate.set()
+    assert await second == range(11, 12)
+
+
+def test_only_what_cannot_be_refused_for_its_content_shares_a_batch() -> None:
+    small = part(b"a")
+    assert WriteGatherer.takes(small, 1, SETTINGS, Acks.LEADER)
+    assert not WriteGatherer.takes(small, 1, SETTINGS, Acks.NONE)
+    assert not WriteGatherer.takes(small, MEMBER_BYTES_MAX + 1, SETTINGS, Acks.ALL)
+    assert not WriteGatherer.takes(small, 300, replace(SETTINGS, max_message_bytes=1_000), Acks.ALL)
+    headed = part(b"a")
+    headed.columns.headers = [[("h", b"v")]]
+    assert not WriteGatherer.takes(headed, 1, SETTINGS, Acks.ALL)
+    timed = part(b"a", b"b")
+    timed.columns.timestamp_deltas = [0, 5]
+    assert not WriteGatherer.takes(timed, 2, SETTINGS, Acks.ALL)
+
+
+class AtOnce(Appends):
+    """Stands for a leader that takes what it is given in the same turn; ``refuses`` leaves it to ``append``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses = False
+        self.under_way: list[OnDone] = []
+        self.begun: list[PartitionBatch] = []
+        self.gatherer = WriteGatherer(self.append, self.begin)
+
+    def begin(
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        size: int,
+        acks: Acks,
+        timeout_ms: int,
+        on_done: OnDone,
+    ) -> bool:
+        if self.error is not None:
+            raise self.error
+        if self.refuses:
+            return False
+        self.begun.append(part)
+        self.under_way.append(on_done)
+        return True
+
+    def complete(self) -> None:
+        count = len(self.begun[-1].columns.values)
+        self.under_way.pop()(range(10, 10 + count))
+
+
+@virtual
+async def test_a_batch_that_can_be_begun_at_once_takes_no_task() -> None:
+    leader = AtOnce()
+    tasks = asyncio.all_tasks()
+    first, second = leader.submit(part(b"a")), leader.submit(part(b"b"))
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == tasks
+    leader.complete()
+    assert (first.result(), second.result()) == (range(10, 11), range(11, 12))
+    assert not leader.batches
+
+
+@virtual
+async def test_what_waits_behind_a_batch_is_not_begun_from_within_its_end() -> None:
+    leader = AtOnce()
+    leader.submit(part(b"a"))
+    await asyncio.sleep(0)
+    leader.submit(part(b"b"))
+    await settle()
+    leader.complete()
+    assert len(leader.begun) == 1
+    await asyncio.sleep(0)
+    assert len(leader.begun) == 2
+
+
+@virtual
+async def test_what_cannot_be_begun_at_once_is_appended_the_other_way() -> None:
+    leader = AtOnce()
+    leader.refuses = True
+    assert await leader.submit(part(b"a")) == range(10, 11)
+    leader.error = AssertionError("a bug")
+    with pytest.raises(AssertionError):
+        await leader.submit(part(b"b"))
+    leader.error = None
+    assert await leader.submit(part(b"c")) == range(11, 12)

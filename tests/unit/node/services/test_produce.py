@@ -1,0 +1,499 @@
+"""Rules of produce on any node: where records go, how they reach their leader, what is said when it is not known."""
+
+import asyncio
+
+import pytest
+
+from milena.model.batch import ProducerStamp
+from milena.model.errors import (
+    FateUnknownError,
+    InvalidProducerError,
+    InvalidRecordError,
+    MalformedRequestError,
+    NoLeaderError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    PartitionNotFoundError,
+    RequestTooLargeError,
+    StaleProducerEpochError,
+    TooManyRequestsError,
+)
+from milena.model.requests import Acks, IdempotencyKey, ProduceRequest, Receipt, Records
+from node.services import produce as produce_module
+from node.services.produce import LEADER_WAIT_MS, PRODUCE
+from raft_meta.machine.commands import AllocateProducer, ElectLeaders, LeaderChange
+from tests.support.clusters.nodes import Cluster, cluster_of, outcome
+from tests.support.clusters.runners import batch
+from tests.support.time.virtual_time import after, settle, virtual
+
+KEY = IdempotencyKey(key_hash=b"k" * 16, body_hash=b"b" * 8)
+
+
+def request(
+    *values: str,
+    keys: list[bytes | None] | None = None,
+    partitions: list[int | None] | None = None,
+    acks: Acks = Acks.ALL,
+    idempotency: IdempotencyKey | None = None,
+    timeout_ms: int = 2_000,
+) -> ProduceRequest:
+    return ProduceRequest(
+        topic="t",
+        records=Records(
+            keys=keys, values=[value.encode() for value in values], partitions=partitions
+        ),
+        acks=acks,
+        timeout_ms=timeout_ms,
+        idempotency=idempotency,
+    )
+
+
+async def produce(cluster: Cluster, node_id: int, wish: ProduceRequest) -> list[Receipt]:
+    return list(await cluster.nodes[node_id].produce.produce(wish))
+
+
+async def move_leader(cluster: Cluster, leader: int) -> None:
+    """A planned change of leader."""
+    topic = cluster.image.topic("t")
+    assert topic is not None
+    state = cluster.image.partitions[topic.topic_id, 0]
+    change = LeaderChange(
+        topic_id=topic.topic_id,
+        partition=0,
+        partition_epoch=state.partition_epoch,
+        leader=leader,
+        isr=state.isr,
+    )
+    await cluster.any.metadata.propose(
+        ElectLeaders(controller_epoch=cluster.image.controller_epoch, changes=(change,)),
+        timeout_ms=1_000,
+    )
+
+
+class TestPlacement:
+    @virtual
+    async def test_records_of_a_key_go_to_one_partition_from_every_node(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", *[(1, 2, 3)] * 8)
+            chosen = set()
+            for node_id in (1, 2, 3):
+                receipts = await produce(cluster, node_id, request("a", keys=[b"user-7"]))
+                chosen.add(receipts[0].partition)
+            assert len(chosen) == 1
+
+    @virtual
+    async def test_keyless_records_of_one_request_stay_together_and_requests_take_turns(
+        self,
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", *[(1, 2, 3)] * 4)
+            chosen = []
+            for _ in range(4):
+                receipts = await produce(cluster, 1, request("a", "b", "c"))
+                assert len({receipt.partition for receipt in receipts}) == 1
+                chosen.append(receipts[0].partition)
+            assert sorted(chosen) == [0, 1, 2, 3]
+
+    @virtual
+    async def test_keyless_records_of_an_idempotency_key_are_placed_alike_on_every_node(
+        self,
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", *[(1, 2, 3)] * 4)
+            wish = request("a", "b", "c", "d", "e", idempotency=KEY)
+            first = await produce(cluster, 1, wish)
+            assert await produce(cluster, 2, wish) == first
+            assert len({receipt.partition for receipt in first}) > 1
+            content = [await cluster.nodes[3].read("t", number) for number in range(4)]
+            assert sorted(value for values in content for value in values) == list("abcde")
+
+    @virtual
+    async def test_receipts_come_in_request_order_with_an_error_for_each_record_at_fault(
+        self,
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", *[(1, 2, 3)] * 2)
+            receipts = await produce(
+                cluster, 1, request("a", "b", "c", "d", partitions=[1, 7, 0, 1])
+            )
+            assert [(r.partition, r.offset) for r in receipts[::2]] == [(1, 0), (0, 0)]
+            assert isinstance(receipts[1].error, PartitionNotFoundError)
+            assert (receipts[3].partition, receipts[3].offset) == (1, 1)
+
+    @virtual
+    async def test_one_partition_that_refuses_does_not_refuse_the_others(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1,), (2,), min_insync_replicas="1")
+            await cluster.kill(2)
+            receipts = await produce(cluster, 1, request("a", "b", partitions=[0, 1]))
+            assert receipts[0].offset == 0
+            assert isinstance(receipts[1].error, NoLeaderError)
+
+    @virtual
+    async def test_a_path_that_names_no_partition_of_the_topic_is_refused(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            with pytest.raises(PartitionNotFoundError):
+                await cluster.nodes[1].write("t", "a", partition=5)
+
+    @virtual
+    async def test_a_missing_topic_is_created(self) -> None:
+        async with cluster_of() as cluster:
+            receipts = await asyncio.gather(
+                *(cluster.nodes[i].write("new", f"{i}", partition=None) for i in (1, 2, 3))
+            )
+            assert sorted(r[0].offset or 0 for r in receipts) == [0, 1, 2]
+            assert sorted(await cluster.nodes[1].read("new")) == ["1", "2", "3"]
+
+
+class TestCompactedTopics:
+    @virtual
+    async def test_a_record_without_a_key_refuses_what_would_be_written_with_it(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3), (2, 3, 1), cleanup_policy="compact")
+            wish = request(
+                "a", "b", "c", "d", keys=[b"k", b"k", None, b"k"], partitions=[0, 1, 1, 0]
+            )
+            receipts = await produce(cluster, 1, wish)
+            assert [receipts[place].offset for place in (0, 3)] == [0, 1]
+            for place in (1, 2):
+                assert isinstance(receipts[place].error, InvalidRecordError)
+                assert "record 2 has no key, but t is compacted" in str(receipts[place].error)
+            assert await cluster.nodes[2].read("t", 1) == []
+
+    @virtual
+    async def test_an_encoded_batch_needs_keys_too(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3), cleanup_policy="compact,delete")
+            with pytest.raises(InvalidRecordError, match="record 0 has no key"):
+                await cluster.nodes[2].produce.produce_batch(
+                    "t", 0, batch("a"), acks=Acks.ALL, timeout_ms=500
+                )
+
+
+class TestLargeRequests:
+    @virtual
+    async def test_a_request_larger_than_a_batch_becomes_several_in_order(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3), max_message_bytes="1024")
+            values = [f"{i:03}" + "x" * 200 for i in range(20)]
+            receipts = await produce(cluster, 2, request(*values))
+            assert [receipt.offset for receipt in receipts] == list(range(20))
+            assert await cluster.nodes[3].read("t") == values
+
+    @virtual
+    async def test_a_record_that_fits_in_no_batch_refuses_the_request_before_anything_is_written(
+        self,
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3), max_message_bytes="1024")
+            values = ["x" * 400] * 5 + ["y" * 2_000]
+            receipts = await produce(cluster, 1, request(*values))
+            assert all(isinstance(r.error, RequestTooLargeError) for r in receipts)
+            assert await cluster.nodes[1].read("t") == []
+
+    @virtual
+    async def test_an_idempotency_keys_records_are_one_batch_or_refused(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3), max_message_bytes="1024")
+            receipts = await produce(cluster, 1, request(*["x" * 400] * 5, idempotency=KEY))
+            assert all(isinstance(r.error, RequestTooLargeError) for r in receipts)
+
+    @virtual
+    async def test_what_fails_after_its_first_part_was_written_is_of_unknown_fate(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3), max_message_bytes="1024")
+            service = cluster.nodes[1].produce
+            real, count = service._append, 0
+
+            async def append(*args: object, **options: object) -> object:
+                nonlocal count
+                count += 1
+                if count > 1:
+                    raise NoLeaderError("nothing was written")
+                return await real(*args, **options)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(service, "_append", append)
+            receipts = await produce(cluster, 1, request(*["x" * 400] * 4))
+            assert all(isinstance(r.error, FateUnknownError) for r in receipts)
+            assert len(await cluster.nodes[1].read("t")) == 2
+
+
+class TestForwarding:
+    @virtual
+    async def test_any_node_takes_a_write(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            for node_id in (1, 2, 3):
+                assert await outcome(cluster.nodes[node_id].write("t", "a")) == [node_id - 1]
+            assert cluster.nodes[2].counts.forwarded_requests == 0
+            assert cluster.nodes[1].counts.forwarded_requests == 1
+
+    @virtual
+    async def test_a_forwarded_write_is_never_forwarded_again(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            topic = cluster.image.topic("t")
+            assert topic is not None
+            header: dict[str, object] = {
+                "topic": topic.topic_id, "partition": 0, "epoch": 0, "acks": -1, "timeout_ms": 500,
+            }  # fmt: skip
+            with pytest.raises(NotLeaderError):
+                await cluster.nodes[1].produce.on_produce(3, header, batch("a"))
+            kinds = [kind for _, _, kind, _ in cluster.network.calls]
+            assert PRODUCE not in kinds
+
+    @virtual
+    @pytest.mark.parametrize("change", [{"acks": 2}, {"acks": "all"}, {"epoch": None}])
+    async def test_a_peers_request_of_the_wrong_shape_is_refused(
+        self, change: dict[str, object]
+    ) -> None:
+        async with cluster_of() as cluster:
+            header: dict[str, object] = {
+                "topic": "x", "partition": 0, "epoch": 0, "acks": -1, "timeout_ms": 500,
+            }  # fmt: skip
+            with pytest.raises(MalformedRequestError):
+                await cluster.nodes[1].produce.on_produce(3, header | change, batch("a"))
+
+    @virtual
+    async def test_a_batch_that_was_damaged_on_its_way_is_refused(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            topic = cluster.image.topic("t")
+            assert topic is not None
+            header: dict[str, object] = {
+                "topic": topic.topic_id, "partition": 0, "epoch": 0, "acks": -1, "timeout_ms": 500,
+            }  # fmt: skip
+            with pytest.raises(InvalidRecordError):
+                await cluster.nodes[1].produce.on_produce(3, header, batch("abc")[:-1] + b"!")
+
+    @virtual
+    async def test_a_refusal_with_nothing_written_is_tried_at_the_next_leader(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            behind = cluster.nodes[3].quorum
+            behind.is_stopped = True
+            await move_leader(cluster, 1)
+            writing = asyncio.ensure_future(outcome(cluster.nodes[3].write("t", "a")))
+            await after(100)
+            assert not writing.done()
+            behind.is_stopped = False
+            behind.catch_up()
+            assert await writing == [0]
+            sent = [target for _, target, kind, _ in cluster.network.calls if kind == PRODUCE]
+            assert sent == [2, 1]
+
+    @virtual
+    async def test_a_leader_that_cannot_be_dialled_is_left_as_soon_as_another_leads(self) -> None:
+        async with cluster_of() as cluster:
+            # The writing node hears of the change from the Raft leader, which it still reaches.
+            after_it = cluster.log.leader_id
+            assert after_it is not None
+            writer, leader = (i for i in (1, 2, 3) if i != after_it)
+            await cluster.create("t", (leader, after_it, writer))
+            cluster.network.links.discard((writer, leader))
+            cluster.network.cut(writer, leader)
+            writing = asyncio.ensure_future(outcome(cluster.nodes[writer].write("t", "a")))
+            await after(100)
+            assert not writing.done()
+            await move_leader(cluster, after_it)
+            assert await writing == [0], "nothing had been sent, so it may be sent to the next"
+            assert await cluster.nodes[after_it].read("t") == ["a"]
+
+    @virtual
+    async def test_a_leader_that_cannot_be_dialled_is_given_up_with_nothing_written(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            cluster.network.links.discard((3, 2))
+            cluster.network.cut(3, 2)
+            began = cluster.any.clock.now_ms()
+            result = await outcome(cluster.nodes[3].write("t", "a", timeout_ms=60_000))
+            assert isinstance(result, NoLeaderError)
+            assert cluster.any.clock.now_ms() - began < 1_500
+
+    @virtual
+    async def test_an_answer_that_gets_lost_is_of_unknown_fate_and_not_sent_again(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            cluster.network.lose_answers_to = {(1, PRODUCE)}
+            result = await outcome(cluster.nodes[1].write("t", "a", timeout_ms=700))
+            assert isinstance(result, FateUnknownError)
+            assert await cluster.nodes[3].read("t") == ["a"]
+
+    @virtual
+    async def test_a_leader_that_is_replaced_while_a_forward_is_out_leaves_its_fate_unknown(
+        self,
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            cluster.network.lose_answers_to = {(1, PRODUCE)}
+            began = cluster.any.clock.now_ms()
+            writing = asyncio.ensure_future(
+                outcome(cluster.nodes[1].write("t", "a", timeout_ms=60_000))
+            )
+            await after(100)
+            await move_leader(cluster, 3)
+            assert isinstance(await writing, FateUnknownError)
+            assert cluster.any.clock.now_ms() - began < 1_500, "at once, not after a minute"
+
+    @virtual
+    async def test_a_keyed_write_survives_a_change_of_leader_exactly_once(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            cluster.network.lose_answers_to = {(1, PRODUCE)}
+            writing = asyncio.ensure_future(
+                produce(cluster, 1, request("a", idempotency=KEY, timeout_ms=60_000))
+            )
+            await after(100)
+            await move_leader(cluster, 1)
+            [receipt] = await writing
+            assert receipt.offset == 0
+            assert await cluster.nodes[3].read("t") == ["a"]
+
+    @virtual
+    async def test_no_leader_is_said_at_once_with_nothing_written(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2,), min_insync_replicas="1")
+            await cluster.kill(2)
+            await after(1_000)
+            began = cluster.any.clock.now_ms()
+            result = await outcome(cluster.nodes[1].write("t", "a", timeout_ms=60_000))
+            assert isinstance(result, NoLeaderError)
+            assert cluster.any.clock.now_ms() - began <= LEADER_WAIT_MS + 10
+
+    @virtual
+    async def test_a_leader_without_a_lease_refuses_at_once(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            cluster.isolate(2)
+            await after(2_500)
+            began = cluster.any.clock.now_ms()
+            result = await outcome(cluster.nodes[2].write("t", "a", timeout_ms=60_000))
+            assert isinstance(result, NoLeaderError)
+            assert cluster.any.clock.now_ms() - began <= 310
+
+    @virtual
+    async def test_an_isr_below_the_minimum_is_named(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2), min_insync_replicas="2")
+            await cluster.kill(2)
+            await cluster.until(lambda: cluster.isr_of("t") == (1,))
+            result = await outcome(cluster.nodes[3].write("t", "a"))
+            assert isinstance(result, NotEnoughReplicasError)
+            assert await outcome(cluster.nodes[3].write("t", "a", acks=Acks.LEADER)) == [0]
+
+
+class TestEncodedBatches:
+    @virtual
+    async def test_a_client_batch_is_appended_as_it_is_and_recognised_again(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            answer = await cluster.nodes[1].metadata.propose(
+                AllocateProducer(name=None), timeout_ms=500
+            )
+            assert isinstance(answer, tuple)
+            data = batch("a", "b", producer=ProducerStamp(*answer, 0))
+            send = cluster.nodes[2].produce.produce_batch
+            first = await send("t", 0, data, acks=Acks.ALL, timeout_ms=500)
+            again = await send("t", 0, data, acks=Acks.ALL, timeout_ms=500)
+            assert (first.base_offset, first.last_offset, first.is_duplicate) == (0, 1, False)
+            assert (again.base_offset, again.last_offset, again.is_duplicate) == (0, 1, True)
+
+    @virtual
+    async def test_an_id_or_epoch_that_was_never_allocated_is_refused(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            [producer_id, epoch] = await cluster.nodes[1].metadata.propose(  # type: ignore[misc]
+                AllocateProducer(name="p"), timeout_ms=500
+            )
+            for stamp in (ProducerStamp(77, 0, 0), ProducerStamp(producer_id, epoch + 1, 0)):
+                with pytest.raises(InvalidProducerError, match="never allocated"):
+                    await cluster.nodes[2].produce.produce_batch(
+                        "t", 0, batch("a", producer=stamp), acks=Acks.ALL, timeout_ms=500
+                    )
+
+    @virtual
+    async def test_a_former_holder_of_a_name_is_fenced(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            first = await cluster.nodes[1].admin.allocate_producer("p")
+            second = await cluster.nodes[2].admin.allocate_producer("p")
+            assert second.producer_epoch == first.producer_epoch + 1
+            stamp = ProducerStamp(first.producer_id, first.producer_epoch, 0)
+            with pytest.raises(StaleProducerEpochError):
+                await cluster.nodes[3].produce.produce_batch(
+                    "t", 0, batch("a", producer=stamp), acks=Acks.ALL, timeout_ms=500
+                )
+
+    @virtual
+    async def test_a_gap_is_refused_by_the_leader_and_reaches_the_client_as_such(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            [producer_id, epoch] = await cluster.nodes[1].metadata.propose(  # type: ignore[misc]
+                AllocateProducer(name=None), timeout_ms=500
+            )
+            stamp = ProducerStamp(producer_id, epoch, 5)
+            with pytest.raises(InvalidProducerError):
+                await cluster.nodes[2].produce.produce_batch(
+                    "t", 0, batch("a", producer=stamp), acks=Acks.ALL, timeout_ms=500
+                )
+
+
+class TestUnacknowledged:
+    @virtual
+    async def test_acks_none_is_answered_before_anything_is_sent(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            [receipt] = await produce(cluster, 1, request("a", acks=Acks.NONE))
+            assert (receipt.offset, receipt.error) == (None, None)
+            await after(50)
+            assert await cluster.nodes[3].read("t") == ["a"]
+
+    @virtual
+    @pytest.mark.parametrize("node_id", [1, 2])
+    async def test_one_clients_writes_keep_their_order_however_large_they_are(
+        self, node_id: int
+    ) -> None:
+        # Nobody waits for an answer, so that the next write may be there before the last one left.
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            values = ["a", "b", "c" * 50_000, "d", "e"]
+            for value in values:
+                await produce(cluster, node_id, request(value, acks=Acks.NONE))
+            await after(100)
+            assert await cluster.nodes[3].read("t") == values
+
+    @virtual
+    async def test_a_failure_of_what_nobody_waits_for_harms_nobody(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2,), min_insync_replicas="1")
+            await cluster.kill(2)
+            await produce(cluster, 1, request("a", acks=Acks.NONE))
+            await after(3_000)
+            assert not cluster.nodes[1].produce._unacked
+            assert cluster.nodes[1].produce._unacked_bytes == 0
+
+    @virtual
+    async def test_number_and_bytes_under_way_are_bounded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            cluster.network.lose_answers_to = {(1, PRODUCE)}
+            service = cluster.nodes[1].produce
+            monkeypatch.setattr(produce_module, "UNACKED_BYTES_MAX", 1_000)
+            await produce(cluster, 1, request("x" * 900, acks=Acks.NONE))
+            with pytest.raises(TooManyRequestsError):
+                await produce(cluster, 1, request("x" * 900, acks=Acks.NONE))
+            with pytest.raises(TooManyRequestsError):
+                await service.produce_batch(
+                    "t", 0, batch("x" * 900), acks=Acks.NONE, timeout_ms=500
+                )
+            monkeypatch.setattr(produce_module, "UNACKED_MAX", 1)
+            with pytest.raises(TooManyRequestsError):
+                await produce(cluster, 1, request("x", acks=Acks.NONE))
+            await after(4_000)
+            assert service._unacked_bytes == 0
+            await settle()

@@ -1,0 +1,588 @@
+"""Rules of fetch on any node: what a replica may answer by itself, and what the leader alone may judge."""
+
+import asyncio
+
+import pytest
+
+from http_api.formats.selection import select
+from milena.model.errors import (
+    MalformedRequestError,
+    NoLeaderError,
+    NoQuorumError,
+    NotLeaderError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    ReplicaDamagedError,
+    ReplicaNotFoundError,
+    TopicNotFoundError,
+)
+from milena.model.requests import Acks, Doubt, FetchResult
+from storage.segments.segment import LOG_SUFFIX
+from tests.support.clusters.compacted_cluster import CONFIGS, compact, update, write
+from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.clusters.overtaken import overtaken, quorum_of, written
+from tests.support.clusters.runners import values_of
+from tests.support.time.virtual_time import after, virtual
+
+
+def reads_between(cluster: Cluster) -> list[tuple[int, int]]:
+    return [(caller, target) for caller, target, kind, _ in cluster.network.calls if kind == "read"]
+
+
+LATE = 10**15
+"""A wall time after every record."""
+
+
+def counted_barriers(cluster: Cluster, node_id: int) -> list[int]:
+    """Grows by one with every barrier of the node."""
+    quorum, found = quorum_of(cluster, node_id), []
+    real = quorum.barrier
+
+    async def barrier(*, timeout_ms: int) -> int:
+        found.append(timeout_ms)
+        return await real(timeout_ms=timeout_ms)
+
+    quorum.barrier = barrier  # type: ignore[method-assign]
+    return found
+
+
+class TestWhoAnswers:
+    @virtual
+    async def test_a_follower_answers_below_its_own_high_watermark(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            result = await cluster.nodes[1].fetch("t", 0)
+            assert values_of(result.batches)[0] == "a"
+            assert reads_between(cluster) == []
+
+    @virtual
+    async def test_a_node_without_a_copy_asks_the_leader(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            assert values_of((await cluster.nodes[3].fetch("t", 0)).batches) == ["a"]
+            assert reads_between(cluster) == [(3, 2)]
+
+    @virtual
+    @pytest.mark.parametrize("offset", ["latest", "earliest", -1, 99])
+    async def test_a_follower_passes_on_what_it_may_not_judge(self, offset: int | str) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            try:
+                await cluster.nodes[1].fetch("t", offset)
+            except OffsetOutOfRangeError:
+                assert offset == 99
+            assert reads_between(cluster) == [(1, 2)]
+
+    @virtual
+    async def test_a_follower_passes_on_questions_of_time(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            await cluster.nodes[1].fetch("t", timestamp_ms=1)
+            assert reads_between(cluster) == [(1, 2)]
+
+    @virtual
+    async def test_any_replica_answers_a_plain_offset_when_there_is_no_leader(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1), min_insync_replicas="2")
+            await cluster.nodes[2].write("t", "a")
+            await after(20)
+            cluster.isolate(2)
+            cluster.network.cut(2, 3)
+            assert values_of((await cluster.nodes[3].fetch("t", 0)).batches) == ["a"]
+
+    @virtual
+    async def test_latest_without_a_leader_is_not_ready(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2,), min_insync_replicas="1")
+            await cluster.kill(2)
+            await after(500)
+            with pytest.raises(NoLeaderError):
+                await cluster.nodes[1].fetch("t", "latest")
+
+    @virtual
+    @pytest.mark.parametrize("offset", ["latest", "earliest", -1])
+    async def test_a_leader_that_cannot_be_reached_is_none(self, offset: int | str) -> None:
+        """Nobody knows of its end yet, so it is still the leader; to a reader that makes no difference."""
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2,), min_insync_replicas="1")
+            await cluster.kill(2)
+            with pytest.raises(NoLeaderError, match="t-0: node 2 cannot be reached"):
+                await cluster.nodes[1].fetch("t", offset)
+
+    @virtual
+    async def test_a_local_read_never_leaves_the_node(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            assert await cluster.nodes[1].read("t", is_local=True) == ["a"]
+            with pytest.raises(ReplicaNotFoundError):
+                await cluster.nodes[3].fetch("t", 0, is_local=True)
+            assert reads_between(cluster) == []
+
+    @virtual
+    async def test_a_replica_that_is_asked_by_a_node_does_not_pass_it_on(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            topic = cluster.image.topic("t")
+            assert topic is not None
+            header: dict[str, object] = {
+                "topic": topic.topic_id, "partition": 0, "offset": "latest", "timestamp": None,
+                "max_bytes": 1, "timeout_ms": 0, "epoch": -1,
+            }  # fmt: skip
+            with pytest.raises(NotLeaderError):
+                await cluster.nodes[1].reads.on_read(3, header, b"")
+            with pytest.raises(NotLeaderError):
+                await cluster.nodes[3].reads.on_read(1, header, b"")
+            with pytest.raises(MalformedRequestError):
+                await cluster.nodes[1].reads.on_read(3, {"topic": 1}, b"")
+
+    @virtual
+    async def test_a_leader_that_is_just_taking_over_is_waited_for(self) -> None:
+        async with cluster_of(Cluster(disk_delay_ms=lambda rng: 20.0)) as cluster:
+            creating = asyncio.ensure_future(cluster.create("t", (2, 1)))
+            await cluster.until(lambda: cluster.image.topic("t") is not None)
+            for node_id in (1, 2, 3):
+                result = await cluster.nodes[node_id].fetch("t", "latest")
+                assert result.start_offset == 0
+            await creating
+
+
+class TestALeaderThatStandsStill:
+    """Its connections stay, and it says nothing more."""
+
+    @virtual
+    @pytest.mark.parametrize("offset", [1, "latest"])
+    async def test_a_reader_that_waits_there_goes_on_with_the_next_leader(
+        self, offset: int | str
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1), min_insync_replicas="1")
+            await cluster.nodes[2].write("t", "a")
+            await after(20)
+            began = asyncio.get_running_loop().time()
+            waiting = asyncio.ensure_future(cluster.nodes[3].fetch("t", offset, timeout_ms=60_000))
+            await after(20)
+            cluster.isolate(2)
+            topic = cluster.image.topic("t")
+            assert topic is not None
+            await cluster.until(lambda: cluster.image.partitions[topic.topic_id, 0].leader == 1)
+            await after(500)
+            await cluster.nodes[1].write("t", "b")
+            if offset == "latest":
+                # Where the end is the leader alone may say, so the reader asks again.
+                with pytest.raises(NotLeaderError):
+                    await waiting
+            else:
+                assert values_of((await waiting).batches) == ["b"]
+            assert asyncio.get_running_loop().time() - began < 20
+
+
+class TestOffsets:
+    @virtual
+    async def test_names_and_counts_from_the_end(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            fetch = cluster.nodes[3].fetch
+            assert (await fetch("t", "earliest")).start_offset == 0
+            assert (await fetch("t", "latest")).start_offset == 3
+            assert (await fetch("t", -2)).start_offset == 1
+            assert (await fetch("t", -99)).start_offset == 0
+            with pytest.raises(MalformedRequestError):
+                await fetch("t", "newest")
+            offsets = await cluster.nodes[1].reads.offsets("t", 0)
+            assert (offsets.log_start_offset, offsets.high_watermark) == (0, 3)
+
+    @virtual
+    async def test_a_time_is_the_first_record_that_is_not_older(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1))
+            times = []
+            for value in ("a", "b"):
+                times.append(cluster.any.clock.wall_ms())
+                await cluster.nodes[2].write("t", value)
+                await after(1_000)
+            fetch = cluster.nodes[3].fetch
+            assert (await fetch("t", timestamp_ms=times[0])).start_offset == 0
+            assert (await fetch("t", timestamp_ms=times[0] + 1)).start_offset == 1
+            assert (await fetch("t", timestamp_ms=times[1] + 1)).start_offset == 2
+
+    @virtual
+    async def test_above_the_end_is_out_of_range_and_below_the_start_too(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            for node_id in (1, 2, 3):
+                with pytest.raises(OffsetOutOfRangeError):
+                    await cluster.nodes[node_id].fetch("t", 3)
+            cluster.runner(2, "t").log.advance_log_start(1)
+            with pytest.raises(OffsetOutOfRangeError, match="deleted"):
+                await cluster.nodes[3].fetch("t", 0)
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    async def test_out_of_range_is_not_said_by_a_leader_that_was_replaced(self, asked: int) -> None:
+        async with cluster_of() as cluster:
+            await overtaken(cluster)
+            runner = cluster.runner(2, "t")
+            runner.check_offset(2, has_lease=True)
+            with pytest.raises(OffsetOutOfRangeError):
+                runner.check_offset(3, has_lease=True)
+            assert (await cluster.nodes[asked].fetch("t", 3)).start_offset == 3
+            await after(20)  # as a follower it has what it has copied
+            assert values_of((await cluster.nodes[asked].fetch("t", 2)).batches) == ["c"]
+            with pytest.raises(OffsetOutOfRangeError):
+                await cluster.nodes[asked].fetch("t", 4)
+
+    @virtual
+    async def test_unknown_topics_and_partitions_are_not_found(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster)
+            with pytest.raises(TopicNotFoundError):
+                await cluster.nodes[1].fetch("nothing")
+            with pytest.raises(PartitionNotFoundError):
+                await cluster.nodes[1].fetch("t", partition=1)
+
+
+class TestTheEndAfterAPlannedChange:
+    """The former leader has its lease, and is the last to hear that another one leads and has written on."""
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    async def test_every_word_for_the_end_means_the_new_leaders(self, asked: int) -> None:
+        for question, start in (("latest", 3), (-1, 2), (-99, 0), (LATE, 3)):
+            async with cluster_of() as cluster:
+                await overtaken(cluster)
+                fetch = cluster.nodes[asked].fetch
+                if question is LATE:
+                    result = await fetch("t", timestamp_ms=LATE)
+                else:
+                    result = await fetch("t", question)
+                assert result.start_offset == start, question
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    async def test_the_readable_range_reaches_to_the_new_leaders_end(self, asked: int) -> None:
+        async with cluster_of() as cluster:
+            await overtaken(cluster)
+            offsets = await cluster.nodes[asked].reads.offsets("t", 0)
+            assert (offsets.log_start_offset, offsets.high_watermark) == (0, 3)
+
+    @virtual
+    async def test_a_node_that_heard_as_little_asks_the_new_leader_in_the_end(self) -> None:
+        async with cluster_of() as cluster:
+            await overtaken(cluster, deaf=(2, 3))
+            offsets = await cluster.nodes[3].reads.offsets("t", 0)
+            assert offsets.high_watermark == 3
+            assert reads_between(cluster)[-2:] == [(3, 2), (3, 1)]
+
+    @virtual
+    async def test_a_time_that_is_found_asks_nobody(self) -> None:
+        async with cluster_of() as cluster:
+            await overtaken(cluster)
+            barriers = counted_barriers(cluster, 2)
+            assert (await cluster.nodes[2].fetch("t", timestamp_ms=1)).start_offset == 0
+            assert (await cluster.nodes[2].fetch("t", "earliest")).start_offset == 0
+            assert (await cluster.nodes[2].fetch("t", 2)).high_watermark == 2
+            assert barriers == []
+
+    @virtual
+    async def test_questions_that_wait_together_cost_one_round_trip(self) -> None:
+        async with cluster_of(Cluster(network_ms=lambda rng: 5.0)) as cluster:
+            await written(cluster, "a")
+            cluster.log.delay_ms = lambda: 5.0
+            barriers = counted_barriers(cluster, 2)
+            asked = [
+                cluster.nodes[node_id].reads.offsets("t", 0)
+                for node_id in (1, 2, 3)
+                for _ in range(50)
+            ]
+            for offsets in await asyncio.gather(*asked):
+                assert offsets.high_watermark == 1
+            # One for those that were asked here, and one each for what other nodes passed on meanwhile.
+            assert len(barriers) <= 3
+
+    @virtual
+    async def test_who_alone_is_in_sync_needs_to_ask_nobody(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2,))
+            await cluster.nodes[2].write("t", "a")
+            barriers = counted_barriers(cluster, 2)
+            assert (await cluster.nodes[2].fetch("t", "latest")).start_offset == 1
+            with pytest.raises(OffsetOutOfRangeError):
+                await cluster.nodes[2].fetch("t", 2)
+            assert barriers == []
+
+    @virtual
+    async def test_without_a_quorum_nobody_knows(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            quorum_of(cluster, 2)._is_reachable = lambda: False
+            with pytest.raises(NoQuorumError):
+                await cluster.nodes[2].fetch("t", "latest")
+            assert values_of((await cluster.nodes[2].fetch("t", 0)).batches) == ["a"]
+
+
+class TestCommitted:
+    @virtual
+    async def test_nothing_above_the_high_watermark_is_read(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            cluster.network.cut(1, 2)
+            await cluster.nodes[2].write("t", "b", acks=Acks.LEADER)
+            result = await cluster.nodes[2].fetch("t", 0)
+            assert values_of(result.batches) == ["a"]
+            assert result.high_watermark == 1
+            assert (await cluster.nodes[2].fetch("t", 1)).batches == b""
+            cluster.heal()
+
+    @virtual
+    async def test_a_reader_at_the_end_waits_for_the_next_commit(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            for node_id in (1, 2, 3):
+                end = (await cluster.nodes[2].fetch("t", "latest")).start_offset
+                reading = asyncio.ensure_future(
+                    cluster.nodes[node_id].fetch("t", end, timeout_ms=10_000)
+                )
+                await after(200)
+                assert not reading.done()
+                await cluster.nodes[2].write("t", f"for {node_id}")
+                await after(20)
+                assert values_of(reading.result().batches) == [f"for {node_id}"]
+
+    @virtual
+    async def test_a_reader_that_waits_in_vain_gets_an_empty_answer(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            for node_id in (1, 2, 3):
+                began = cluster.any.clock.now_ms()
+                result = await cluster.nodes[node_id].fetch("t", 1, timeout_ms=700)
+                assert (result.batches, result.start_offset) == (b"", 1)
+                assert cluster.any.clock.now_ms() - began == 700
+
+    @virtual
+    async def test_a_new_leader_judges_no_end_before_it_knows_it(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            await cluster.nodes[2].write("t", "a")
+            leader = cluster.runner(2, "t").leader
+            assert leader is not None
+            leader.epoch_start_offset = 5
+            for offset in ("latest", -1, 9):
+                with pytest.raises(NotReadyError):
+                    await cluster.nodes[2].fetch("t", offset)
+            assert (await cluster.nodes[2].fetch("t", 0)).high_watermark == 1
+
+    @virtual
+    async def test_a_leader_that_is_cut_off_judges_no_end(self) -> None:
+        # Others may have written on: a reader that is told "out of range" would skip or repeat records.
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            await cluster.nodes[2].write("t", "a")
+            cluster.isolate(2)
+            await after(2_500)
+            assert await cluster.nodes[1].write("t", "b")
+            for offset in ("latest", -1, 2):
+                with pytest.raises(NotReadyError):
+                    await cluster.nodes[2].fetch("t", offset)
+            assert values_of((await cluster.nodes[2].fetch("t", 0)).batches) == ["a"]
+            cluster.heal()
+
+
+def offsets_in(result: FetchResult) -> list[int]:
+    selection = select(result, count=None, bytes_max=1 << 20)
+    return [offset for piece in selection.slices for offset in piece.offsets]
+
+
+def next_offset(result: FetchResult) -> int:
+    return select(result, count=None, bytes_max=1 << 20).next_offset
+
+
+class TestCompactedLogs:
+    @virtual
+    async def test_a_reader_of_what_is_gone_gets_what_comes_next(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2), **CONFIGS)
+            await update(cluster, 20)
+            await compact(cluster, 1, 2)
+            for node_id in (1, 2, 3):
+                for offset in (0, 7, 75, 76):
+                    result = await cluster.nodes[node_id].fetch("t", offset, max_bytes=1)
+                    assert result.start_offset == offset
+                    assert offsets_in(result) == [76, 77, 78, 79]
+                result = await cluster.nodes[node_id].fetch("t", 78, max_bytes=1)
+                assert offsets_in(result) == [78, 79]
+
+    @virtual
+    async def test_a_time_names_the_first_record_that_is_left(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2), **CONFIGS)
+            await update(cluster, 20)
+            await compact(cluster, 1, 2)
+            result = await cluster.nodes[2].fetch("t", timestamp_ms=1)
+            assert result.start_offset == 76
+
+    @virtual
+    async def test_a_reader_waits_where_nothing_is_left_up_to_the_end(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2), **CONFIGS)
+            await write(cluster, ("a", "1"))
+            await write(cluster, ("a", None))
+            await after(1_100)
+            for _ in range(8):
+                await compact(cluster, 1, 2)
+            result = await cluster.nodes[1].fetch("t", 0)
+            assert (offsets_in(result), next_offset(result)) == ([], 2)
+            waiting = asyncio.ensure_future(cluster.nodes[1].fetch("t", 0, timeout_ms=2_000))
+            await after(1_000)
+            assert not waiting.done()
+            await write(cluster, ("b", "1"))
+            result = await waiting
+            assert (offsets_in(result), next_offset(result)) == ([2], 3)
+            began = asyncio.get_running_loop().time()
+            result = await cluster.nodes[2].fetch("t", 3, timeout_ms=2_000)
+            assert asyncio.get_running_loop().time() - began >= 2
+            assert result.batches == b""
+
+
+def doubts_of(cluster: Cluster) -> dict[int, list[int | None]]:
+    """What each node's scrubber hears, by node."""
+    found: dict[int, list[int | None]] = {}
+    for node_id, node in cluster.nodes.items():
+        heard = found.setdefault(node_id, [])
+        node.doubt = lambda _, offset, heard=heard: heard.append(offset)
+    return found
+
+
+def segment_of(cluster: Cluster, node_id: int) -> str:
+    """The file of a copy of ``t``."""
+    directory = cluster.runner(node_id, "t").log.directory
+    paths = cluster.files[node_id].paths()
+    (path,) = (p for p in paths if p.startswith(directory) and p.endswith(LOG_SUFFIX))
+    return path
+
+
+def fail_reads(cluster: Cluster, node_id: int) -> None:
+    """The next read of this copy does not find batches on the disk."""
+    path = segment_of(cluster, node_id)
+    cluster.files[node_id].evict(path)
+    cluster.files[node_id].fail_next_read(path)
+
+
+def doubt(offset: int, broker_id: int | None = 2, topic: str = "t") -> Doubt:
+    return Doubt(topic=topic, partition=0, offset=offset, broker_id=broker_id)
+
+
+class TestDamage:
+    """Topic ``t`` is led by node 2, node 1 has a copy."""
+
+    @virtual
+    async def test_the_answer_says_whose_copy_it_is_of(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            asked = {n: (await node.fetch("t", 0)).broker_id for n, node in cluster.nodes.items()}
+            assert asked == {1: 1, 2: 2, 3: 2}
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    @pytest.mark.parametrize("broker_id", [1, 2, None])
+    async def test_whose_copy_was_read_hears_what_its_reader_found(
+        self, asked: int, broker_id: int | None
+    ) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            heard = doubts_of(cluster)
+            await cluster.nodes[asked].reads.doubt(doubt(1, broker_id))
+            owner = broker_id or 2
+            assert heard == {n: [1] if n == owner else [] for n in (1, 2, 3)}
+
+    @virtual
+    async def test_what_is_not_there_is_not_doubted(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            await cluster.nodes[2].delete_records("t", 1)
+            heard = doubts_of(cluster)
+            for asked in (2, 3):
+                for offset in (-1, 0, 2, 1 << 62):
+                    await cluster.nodes[asked].reads.doubt(doubt(offset))
+                await cluster.nodes[asked].reads.doubt(doubt(1, topic="nothing"))
+                await cluster.nodes[asked].reads.doubt(doubt(1, 3))
+                wrong = Doubt(topic="t", partition=7, offset=1)
+                await cluster.nodes[asked].reads.doubt(wrong)
+            assert heard == {1: [], 2: [], 3: []}
+
+    @virtual
+    async def test_a_node_is_told_once_at_a_time_however_many_readers_there_are(self) -> None:
+        async with cluster_of(Cluster(network_ms=lambda rng: 10.0)) as cluster:
+            await written(cluster, "a", "b")
+            heard = doubts_of(cluster)
+            reads = cluster.nodes[3].reads
+            await asyncio.gather(*(reads.doubt(doubt(1)) for _ in range(100)))
+            assert heard[2] == [1]
+            await reads.doubt(doubt(1))
+            assert heard[2] == [1, 1], "it goes on complaining"
+
+    @virtual
+    async def test_a_node_that_cannot_be_told_keeps_no_reader_waiting(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            cluster.network.cut(2, 3)
+            began = asyncio.get_running_loop().time()
+            await cluster.nodes[3].reads.doubt(doubt(1))
+            assert asyncio.get_running_loop().time() - began <= 1
+            assert not cluster.nodes[3].reads._telling
+
+    @virtual
+    async def test_to_a_node_of_an_earlier_release_it_is_a_read(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            await cluster.nodes[3].reads.doubt(doubt(1))
+            ((_, _, _, fields),) = [c for c in cluster.network.calls if c[2] == "read"]
+            earlier = {name: value for name, value in fields.items() if name != "bad"}
+            answer, body = await cluster.nodes[2].reads.on_read(3, earlier, b"")
+            assert answer["start"] == 1
+            assert values_of(bytes(body[0])) == ["b"]
+            assert (await cluster.nodes[2].reads.on_read(3, fields, b"")) == ({}, [])
+
+    @virtual
+    async def test_payloads_are_sent_as_they_are_and_their_reader_says_where(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            whole = len(cluster.runner(2, "t").log.read_span(0, max_bytes=1))
+            cluster.files[2].flip_bit(segment_of(cluster, 2), whole + 80)
+            for node_id in (2, 3):
+                result = await cluster.nodes[node_id].fetch("t", 0)
+                chosen = select(result, count=None, bytes_max=1 << 20)
+                assert (chosen.next_offset, chosen.damaged_at, result.broker_id) == (1, 1, 2)
+
+    @virtual
+    @pytest.mark.parametrize("asked", [2, 3])
+    async def test_what_cannot_be_read_here_is_read_from_another_copy(self, asked: int) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b", "c")
+            heard = doubts_of(cluster)
+            fail_reads(cluster, 2)
+            result = await cluster.nodes[asked].fetch("t", 1)
+            assert (result.broker_id, values_of(result.batches)) == (1, ["b", "c"])
+            assert set(heard[2]) == {1}
+            assert heard[1] == heard[3] == []
+
+    @virtual
+    @pytest.mark.parametrize("asked", [2, 3])
+    async def test_what_no_other_copy_has_is_an_error_that_passes(self, asked: int) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2,), min_insync_replicas="1")
+            for value in "abc":
+                await cluster.nodes[2].write("t", value)
+            fail_reads(cluster, 2)
+            with pytest.raises(ReplicaDamagedError, match="t-0: the records at offset 1 are"):
+                await cluster.nodes[asked].fetch("t", 1)
+            fail_reads(cluster, 2)
+            with pytest.raises(ReplicaDamagedError, match="at offset 1"):
+                await cluster.nodes[asked].fetch("t", -2)
+            fail_reads(cluster, 2)
+            with pytest.raises(ReplicaDamagedError):
+                await cluster.nodes[2].fetch("t", 1, is_local=True)
+            fail_reads(cluster, 2)
+            with pytest.raises(ReplicaDamagedError, match="t-0: broker 2 cannot read its copy"):
+                await cluster.nodes[asked].fetch("t", timestamp_ms=1)
+            assert ReplicaDamagedError.is_retriable

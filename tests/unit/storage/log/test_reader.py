@@ -1,0 +1,56 @@
+"""Where a span of stored batches has records, after compaction."""
+
+from milena.model.batch import (
+    RecordColumns,
+    decode_header,
+    encode_batch,
+    encode_filler,
+    rewrite_batch,
+)
+from storage.log.reader import end_of_span, first_with_records
+from tests.support.disk.log_model import make_batch, stamped
+
+
+def filler(first, last):
+    return encode_filler(
+        base_offset=first, last_offset=last, leader_epoch=0, append_time_ms=0, timestamp_ms=0
+    )
+
+
+def dense(base_offset, records=2, **options):
+    batch = make_batch(records, **options)
+    return stamped(batch, base_offset=base_offset, leader_epoch=0, append_time_ms=0)
+
+
+def sparse(base_offset, records, *kept):
+    header = decode_header(dense(base_offset, records))
+    values = [b"v"] * len(kept)
+    return rewrite_batch(header, RecordColumns(list(kept), None, None, values, None))
+
+
+def control(base_offset):
+    columns = RecordColumns(None, None, None, [b"v"], None)
+    batch = encode_batch(columns, base_timestamp_ms=0, is_control=True)
+    return stamped(batch, base_offset=base_offset, leader_epoch=0, append_time_ms=0)
+
+
+def test_a_batch_that_is_whole_has_the_offset_that_was_asked_for():
+    assert first_with_records(dense(4), 4, 10) == 4
+    assert first_with_records(dense(4), 5, 10) == 5
+
+
+def test_batches_without_records_are_passed_over():
+    assert first_with_records(filler(0, 9), 3, 100) is None
+    assert first_with_records(filler(0, 9) + dense(10), 3, 100) == 10
+    assert first_with_records(control(0) + dense(1), 0, 100) == 1
+
+
+def test_records_outside_of_what_is_wanted_do_not_count():
+    assert first_with_records(sparse(0, 10, 2), 2, 100) == 0
+    assert first_with_records(sparse(0, 10, 2), 3, 100) is None
+    assert first_with_records(sparse(0, 10, 8), 3, 8) is None
+    assert first_with_records(sparse(0, 10, 2) + sparse(10, 5, 4), 3, 100) == 10
+
+
+def test_a_span_ends_after_its_last_batch():
+    assert end_of_span(filler(0, 9) + dense(10)) == 12

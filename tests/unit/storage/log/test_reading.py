@@ -1,0 +1,192 @@
+"""What readers of a log find, by offset, by time and by leader epoch."""
+
+import threading
+
+import pytest
+
+from milena.model.batch import RecordColumns, decode_header, encode_batch
+from milena.model.errors import OffsetOutOfRangeError
+from milena.model.types import TimestampType
+from storage.segments.segment import LOG_SUFFIX, offset_name
+from tests.support.disk.log_model import DIRECTORY, make_batch, open_log, read_all, read_batches
+from tests.support.disk.memory_files import MemoryFiles
+from tests.support.disk.small_logs import append, fill
+
+
+@pytest.fixture
+def files():
+    return MemoryFiles()
+
+
+@pytest.fixture
+def log(files):
+    return open_log(files, is_listed=False)
+
+
+# Reading.
+
+
+def test_reads_stop_before_the_end_offset_and_within_max_bytes(log):
+    fill(log, 10)
+    size = len(read_all(log)[0])
+    assert len(read_batches(log, 0, max_bytes=1 << 20, end_offset=6)) == 3
+    assert len(read_batches(log, 0, max_bytes=1 << 20, end_offset=5)) == 3, (
+        "a batch is never divided"
+    )
+    assert len(read_batches(log, 3, max_bytes=2 * size)) == 2
+    assert len(read_batches(log, 0, max_bytes=0)) == 1
+    assert read_batches(log, 20, max_bytes=1) == []
+    assert read_batches(log, 4, max_bytes=1, end_offset=4) == []
+
+
+def test_a_span_is_the_same_in_one_piece(log):
+    fill(log, 30)
+    offset = 0
+    while offset < 60:
+        batches = read_batches(log, offset, max_bytes=900)
+        assert log.read_span(offset, max_bytes=900) == b"".join(batches)
+        offset = decode_header(batches[-1]).next_offset
+    assert log.read_span(60, max_bytes=900) == b""
+
+
+def test_a_read_out_of_range_says_what_the_range_is(log):
+    fill(log, 10)
+    log.sync()
+    log.advance_log_start(5)
+    for offset in (4, 21):
+        with pytest.raises(OffsetOutOfRangeError, match=f"offset {offset} .* goes from 5 to 20"):
+            read_batches(log, offset, max_bytes=1)
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read_span_cached(offset, max_bytes=1)
+
+
+def test_a_cached_read_never_touches_the_disk(files, log):
+    fill(log, 30)
+    log.sync()
+    log.checkpoint(0, is_forced=True)
+    files.kill()
+    log = open_log(files)
+    assert log.read_span_cached(0, max_bytes=900) is None, "the index is not in memory"
+    span = log.read_span(0, max_bytes=900)
+    assert log.read_span_cached(0, max_bytes=900) == span
+    files.evict(f"{DIRECTORY}/{offset_name(0, LOG_SUFFIX)}")
+    assert log.read_span_cached(0, max_bytes=900) is None
+    assert log.read_span(0, max_bytes=900) == span
+
+
+def test_only_a_few_old_segments_stay_open(files, log):
+    fill(log, 100)
+    log.sync()
+    log.checkpoint(0, is_forced=True)
+    assert log.segment_count > 12
+    for _ in range(2):
+        assert len(read_all(log)) == 100
+        opened = [segment for segment in log._table.segments if segment._file is not None]
+        assert len(opened) <= 5
+        indexed = [segment for segment in log._table.segments if segment.has_index]
+        assert len(indexed) <= 5
+
+
+def test_a_reader_that_comes_after_retention_is_told_that_its_offset_is_gone(files, log):
+    fill(log, 30)
+    log.sync()
+    log.checkpoint(0, is_forced=True)
+    table = log._table._table
+    log.advance_log_start(40)
+    log._table._table = table
+    log._state.start_offset = 0
+    for segment in log._table.segments:
+        segment.let_go()
+    with pytest.raises(OffsetOutOfRangeError):
+        read_batches(log, 0, max_bytes=1)
+
+
+def test_readers_on_other_threads_see_whole_batches_while_the_owner_appends(files):
+    log = open_log(files, is_listed=False)
+    fill(log, 5)
+    failures = []
+    is_done = threading.Event()
+
+    def read():
+        try:
+            while not is_done.is_set():
+                batches = read_all(log, max_bytes=500)
+                offsets = [decode_header(batch).base_offset for batch in batches]
+                assert offsets == list(range(0, 2 * len(offsets), 2))
+        except BaseException as error:
+            failures.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for _ in range(40):
+        fill(log, 3)
+        log.sync()
+        log.checkpoint(0, is_forced=True)
+    is_done.set()
+    for reader in readers:
+        reader.join()
+    assert failures == []
+
+
+# Searching by time.
+
+
+def test_the_first_record_that_is_not_older_is_found(log):
+    for base, deltas in ((100, [0, 50, 20]), (90, [0, 5, 10]), (200, [0, 1, 2])):
+        append(log, make_batch(3, timestamp_ms=base, timestamp_deltas=deltas))
+    assert log.offset_for_timestamp(0) == (0, 100)
+    assert log.offset_for_timestamp(101) == (1, 150)
+    assert log.offset_for_timestamp(151) == (6, 200)
+    assert log.offset_for_timestamp(202) == (8, 202)
+    assert log.offset_for_timestamp(203) is None
+    log.advance_log_start(2)
+    assert log.offset_for_timestamp(101) == (2, 120)
+
+
+def test_records_under_append_time_are_found_by_it(log):
+    columns = RecordColumns(None, None, None, [b"v"] * 2, None)
+    batch = encode_batch(columns, base_timestamp_ms=5, timestamp_type=TimestampType.APPEND)
+    append(log, batch, now_ms=1000)
+    append(log, batch, now_ms=2000)
+    assert log.offset_for_timestamp(5) == (0, 1000)
+    assert log.offset_for_timestamp(1001) == (2, 2000)
+    assert log.offset_for_timestamp(2001) is None
+
+
+def test_control_batches_are_not_found(log):
+    columns = RecordColumns(None, None, None, [b"v"], None)
+    append(log, encode_batch(columns, base_timestamp_ms=500, is_control=True))
+    append(log, make_batch(timestamp_ms=400))
+    assert log.offset_for_timestamp(300) == (1, 400)
+    assert log.offset_for_timestamp(450) is None
+
+
+def test_an_empty_log_has_no_records(log):
+    assert log.offset_for_timestamp(0) is None
+
+
+# Epochs.
+
+
+def test_epochs_end_where_the_next_begins(log):
+    fill(log, 3, leader_epoch=2)
+    fill(log, 3, leader_epoch=5)
+    assert log.epoch_end(1) == (-1, -1)
+    assert log.epoch_end(2) == log.epoch_end(4) == (2, 6)
+    assert log.epoch_end(5) == log.epoch_end(9) == (5, 12)
+    assert [log.epoch_at(offset) for offset in (0, 5, 6, 11)] == [2, 2, 5, 5]
+    log.truncate_to(6)
+    assert log.epoch_end(9) == (2, 6)
+
+
+def test_an_emptied_log_remembers_its_last_epoch_over_a_crash(files, log):
+    fill(log, 3, leader_epoch=2)
+    log.sync()
+    log.advance_log_start(6)
+    assert log.epoch_end(9) == (2, 6)
+    files.crash()
+    log = open_log(files)
+    assert log.last_epoch == 2
+    append(log, make_batch(), leader_epoch=3)
+    assert log.epoch_end(9) == (3, 7)

@@ -1,0 +1,52 @@
+"""Segments that are closed by age."""
+
+from dataclasses import replace
+
+import pytest
+
+from milena.model.batch import IdempotencyExtension, encode_batch
+from milena.model.columns import RecordColumns
+from tests.support.disk.compacted_log import COMPACTED, append, keyed_batch
+from tests.support.disk.log_model import NOW_MS, open_log
+from tests.support.disk.memory_files import MemoryFiles
+
+
+@pytest.fixture
+def files():
+    return MemoryFiles()
+
+
+def test_the_active_segment_is_closed_by_age(files):
+    log = open_log(files, config=replace(COMPACTED, segment_ms=1000), is_listed=False)
+    log.maybe_roll(NOW_MS + 5000)
+    assert log.segment_count == 1, "an empty one is not"
+    append(log, keyed_batch([(b"a", b"1")]))
+    log.maybe_roll(NOW_MS + 999)
+    assert log.segment_count == 1
+    log.maybe_roll(NOW_MS + 1000)
+    assert log.segment_count == 2
+    log.config = replace(COMPACTED, max_compaction_lag_ms=10)
+    append(log, keyed_batch([(b"a", b"1")]))
+    log.maybe_roll(NOW_MS + 10)
+    assert log.segment_count == 3, "or its records would never be looked at"
+
+
+def test_a_segment_whose_first_batch_has_an_idempotency_key_is_closed_by_age(files):
+    log = open_log(files, config=replace(COMPACTED, segment_ms=1000), is_listed=False)
+    key = IdempotencyExtension(key_hash=b"k" * 16, body_hash=b"b" * 8, partition_count=1)
+    columns = RecordColumns(
+        offset_deltas=None, timestamp_deltas=None, keys=[b"a"], values=[b"1"], headers=None
+    )
+    append(log, encode_batch(columns, base_timestamp_ms=NOW_MS, producer=None, idempotency=key))
+    log.maybe_roll(NOW_MS + 1000)
+    assert log.segment_count == 2
+
+
+def test_a_segment_whose_first_batch_is_damaged_is_closed_later(files):
+    log = open_log(files, config=replace(COMPACTED, segment_ms=1000), is_listed=False)
+    append(log, keyed_batch([(b"a", b"1")]))
+    files.flip_bit(f"{log.directory}/{0:020d}.log", 40)
+    log.maybe_roll(NOW_MS + 5000)
+    assert log.segment_count == 1
+    log.maybe_roll(NOW_MS + 6000)
+    assert log.segment_count == 2
