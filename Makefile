@@ -21,10 +21,10 @@ NETWORK ?= none
 
 .venv: $(STAMP)
 
-$(STAMP): pyproject.toml requirements.lock
+$(STAMP): pyproject.toml node/pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --config-settings editable_mode=compat --editable . --editable ./node
 	touch $(STAMP)
 
 demo: $(STAMP)  ## the main job on real input: produce, kill a leader, read back, check
@@ -106,7 +106,7 @@ lock:  ## write requirements.lock anew from the newest versions that pyproject.t
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[node,spark,loadtest,demo,dev]'
 	{ echo '# Exact versions of everything that the environment holds; `make lock` writes it anew.'; \
-	  build/lock/bin/python -m pip freeze --disable-pip-version-check --all --exclude pip --exclude milena; } > requirements.lock
+	  build/lock/bin/python -m pip freeze --disable-pip-version-check --all --exclude pip --exclude milena --exclude milena-node; } > requirements.lock
 	rm -rf build/lock
 
 clean:
