@@ -36,7 +36,7 @@ from node.metadata.discovery import VOTERS, VoterDirectory, find_voters
 from node.metadata.store import MetadataMachine, MetadataStore
 from node.metrics.counts import NodeCounts
 from node.metrics.exposition import NodeMetrics, ReplicaSample
-from node.peers.codec import Channel
+from node.peers.codec import PeerChannel
 from node.peers.port import PeerClient, PeerListener, PeerServer
 from node.process import descriptors, memory
 from node.process.awake import Awake
@@ -472,7 +472,7 @@ class Node:
         address = self.voters.get(node_id)
         return None if address is None else (address.host, address.port)
 
-    def _on_disconnected(self, node_id: int, channel: Channel) -> None:
+    def _on_disconnected(self, node_id: int, channel: PeerChannel) -> None:
         del channel
         self.controller.on_disconnected(node_id)
 

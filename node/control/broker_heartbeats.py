@@ -13,14 +13,14 @@ from collections.abc import Callable, Coroutine
 from milena.model.errors import FateUnknownError, MilenaError
 from milena.model.types import MonotonicMs
 from node.metadata.store import MetadataStore
-from node.peers.codec import Channel
+from node.peers.codec import PeerChannel
 from node.peers.port import PeerClient
 from node.process.clock import Clock
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT = "heartbeat"
-CHANNEL = Channel.CONTROL
+CHANNEL = PeerChannel.CONTROL
 IN_FLIGHT_MAX = 8
 """Reports without an answer; a session has at most as many turns that matter."""
 PAUSE_MS = 10
@@ -32,7 +32,7 @@ Report = dict[str, object]
 LocalHeartbeat = Callable[[int, Report], Report]
 
 
-class Heartbeats:
+class BrokerHeartbeats:
     """Sends what ``report`` says to whoever leads the quorum. Driven by ``run``; belongs to the data loop.
 
     ``report() -> Report | None``: everything but the echo; None while there is nothing to report.

@@ -11,7 +11,7 @@ from milena.model.errors import (
     StartupError,
     UnavailableError,
 )
-from node.control.broker_heartbeats import Heartbeats, LocalHeartbeat, Report
+from node.control.broker_heartbeats import BrokerHeartbeats, LocalHeartbeat, Report
 from node.metadata.store import MetadataStore
 from node.peers.port import PeerClient
 from node.process.clock import Clock
@@ -95,7 +95,7 @@ class Membership:
         self._session_ms = session_ms
         self._controller: tuple[int, int] | None = None
         self._is_drained = False
-        self._heartbeats = Heartbeats(
+        self._heartbeats = BrokerHeartbeats(
             broker_id=broker_id,
             metadata=metadata,
             peer=peer,

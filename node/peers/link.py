@@ -27,7 +27,17 @@ from milena.model.errors import (
 )
 from milena.model.pending import Pending, Taker
 from node.peers import codec as peer_codec
-from node.peers.codec import ANSWER, HELLO, PING, PONG, REFUSAL, REQUEST, Buffer, Channel, Fields
+from node.peers.codec import (
+    ANSWER,
+    HELLO,
+    PING,
+    PONG,
+    REFUSAL,
+    REQUEST,
+    Buffer,
+    Fields,
+    PeerChannel,
+)
 from node.peers.watch import RHYTHMS, PeerWatch
 from raft_meta.consensus.frames import (
     BODY_BYTES_MAX,
@@ -228,7 +238,7 @@ class CallerLink(Link):
         self,
         loop: asyncio.AbstractEventLoop,
         handshake: Handshake,
-        channel: Channel,
+        channel: PeerChannel,
         on_lost: Callable[["CallerLink"], None],
     ) -> None:
         super().__init__(loop, handshake)
@@ -410,7 +420,7 @@ class ServerLink(Link):
         owner: "ServerLinkOwner",
     ) -> None:
         super().__init__(loop, handshake)
-        self.channel: Channel | None = None
+        self.channel: PeerChannel | None = None
         self._handlers = handlers
         self._owner = owner
         self._running: dict[int, asyncio.Future[Reply] | Pending[Reply]] = {}
@@ -543,8 +553,8 @@ def _check_size(body: Sequence[Buffer]) -> None:
         raise RequestTooLargeError(f"a body of {body_bytes} bytes is above {BODY_BYTES_MAX}")
 
 
-def _channel(name: str) -> Channel:
+def _channel(name: str) -> PeerChannel:
     try:
-        return Channel(name)
+        return PeerChannel(name)
     except ValueError:
         raise MalformedRequestError(f"unknown channel {name!r}") from None

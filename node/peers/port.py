@@ -14,15 +14,15 @@ All of it runs on one loop, the data loop.
 """
 
 from node.peers.client import PeerClient
-from node.peers.codec import Channel, Fields
+from node.peers.codec import Fields, PeerChannel
 from node.peers.link import Handler, PeerLostError, PeerUnreachableError, Reply
 from node.peers.server import PeerListener, PeerServer
 from node.peers.sockets import ProbeResult, probe
 
 __all__ = [
-    "Channel",
     "Fields",
     "Handler",
+    "PeerChannel",
     "PeerClient",
     "PeerListener",
     "PeerLostError",

@@ -52,7 +52,7 @@ FindRunner = Callable[[str, int], PartitionRunner | None]
 
 
 @dataclass(slots=True)
-class Followed:
+class FetchedReplica:
     """One partition in a session.
 
     ``is_settled``: answered with data or an error, waiting for a new position. ``is_accepted``: the position lies on
@@ -124,7 +124,7 @@ class FollowerSession:
         self.session_id = session_id
         self.has_room = True
         """Whether the follower's disk takes more."""
-        self.followed: dict[int, Followed] = {}
+        self.followed: dict[int, FetchedReplica] = {}
         self._indexes: dict[PartitionRunner, int] = {}
         self.rows: list[Row] = []
         """Verdicts on positions, to be answered."""
@@ -270,14 +270,14 @@ class FollowerSession:
         else:
             self._expire_at(parked.until_s)
 
-    def take(self, runner: PartitionRunner, position: Position) -> Followed:
+    def take(self, runner: PartitionRunner, position: Position) -> FetchedReplica:
         """Put a partition at a position."""
         old = self.followed.get(position.index)
         if old is not None and old.runner is not runner:
             self.forget(position.index)
             old = None
         if old is None:
-            old = self.followed[position.index] = Followed(runner, position)
+            old = self.followed[position.index] = FetchedReplica(runner, position)
             self._indexes[runner] = position.index
             runner.watchers[self] = None
         elif old.position.leader_epoch != position.leader_epoch:
@@ -548,7 +548,7 @@ class FetchServer:
         return found
 
     def _limit(
-        self, session: FollowerSession, followed: Followed, index: int, found: "_Found"
+        self, session: FollowerSession, followed: FetchedReplica, index: int, found: "_Found"
     ) -> int:
         """What may be sent of a partition; it is postponed when that is nothing."""
         state = followed.runner.state
@@ -560,7 +560,7 @@ class FetchServer:
     def _take_news(
         self,
         session: FollowerSession,
-        followed: Followed,
+        followed: FetchedReplica,
         index: int,
         limit: int,
         found: "_Found",
@@ -607,7 +607,7 @@ class FetchServer:
     def _add(
         self,
         session: FollowerSession,
-        followed: Followed,
+        followed: FetchedReplica,
         index: int,
         chunks: Sequence[Buffer],
         found: "_Found",
@@ -658,7 +658,7 @@ class _Found:
         self.cold: list[int] = []
 
 
-def _is_answerable(followed: Followed, index: int, found: _Found) -> bool:
+def _is_answerable(followed: FetchedReplica, index: int, found: _Found) -> bool:
     """Whether news of the partition mean anything to the follower; where we lead no more it is told so, once."""
     runner = followed.runner
     if runner.leader is None or runner.leader_epoch != followed.position.leader_epoch:
@@ -681,7 +681,7 @@ def _doubt(session: FollowerSession, refused: Sequence[object]) -> None:
             runner.on_doubt(followed.position.offset)
 
 
-def _cannot_read(followed: Followed, index: int, found: _Found, error: Exception) -> None:
+def _cannot_read(followed: FetchedReplica, index: int, found: _Found, error: Exception) -> None:
     """This one asks again, and is judged anew; the others must not wait for it."""
     logger.warning("read for a follower partition=%s: %s", followed.runner.name, error)
     followed.is_settled = True

@@ -37,7 +37,7 @@ from functools import partial
 from milena.model.errors import CorruptLogError, MilenaError, NotLeaderError, UnavailableError
 from milena.model.pending import Pending
 from milena.model.types import NO_OFFSET
-from node.peers.codec import Channel, Fields
+from node.peers.codec import Fields, PeerChannel
 from node.peers.link import Answer
 from node.peers.port import PeerClient, PeerLostError, PeerUnreachableError
 from node.process.clock import Clock
@@ -48,7 +48,7 @@ from node.replication.followed import Followed, FollowedPartitions
 
 logger = logging.getLogger(__name__)
 
-CHANNEL = Channel.FETCH
+CHANNEL = PeerChannel.FETCH
 RETRY_MS = 50
 """Between tries of a partition or leader that could not answer; short: a new leader is often a moment behind."""
 
