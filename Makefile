@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml node/pyproject.toml requirements.lock
 	touch $(STAMP)
 
 demo: $(STAMP)  ## the main job on real input: produce, kill a leader, read back, check
-	$(BIN)/python -m loadtest.demo $(if $(INPUT),--input $(INPUT)) $(if $(KEEP),--keep)
+	$(RUN) -m loadtest.demo $(if $(INPUT),--input $(INPUT)) $(if $(KEEP),--keep)
 
 compiled: $(STAMP)  ## build/compiled/HASH: a copy whose hot modules are extensions in C; needs a C compiler
 	$(BIN)/python build_support.py

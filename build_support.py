@@ -136,6 +136,10 @@ def ensure_tree() -> Path:
 
 def _build() -> Path:
     """Make a tree of a copy of the sources, which may change meanwhile."""
+    print(
+        "compiling the hot modules, once for this state of the sources: a few minutes",
+        file=sys.stderr,
+    )
     new = WORK / "new"
     shutil.rmtree(new, ignore_errors=True)
     for path in _inputs(ROOT):

@@ -49,6 +49,7 @@ def test_a_machine_without_a_compiler_is_told_so(monkeypatch):
 
 def test_measurements_run_from_the_sources_where_nothing_can_be_compiled(monkeypatch, capsys):
     monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.delenv("MILENA_PURE", raising=False)
     assert build_support.chosen_environment() == {}
     assert "pure, not compiled: there is no C compiler" in capsys.readouterr().err
 

@@ -132,6 +132,7 @@ def test_a_secret_is_not_shown_when_it_is_refused():
 def test_variables_of_other_programs_and_of_service_links_are_left_alone():
     names = [
         "MILENA_URL",
+        "MILENA_PURE",
         "MILENA_SERVICE_HOST",
         "MILENA_SERVICE_PORT_API",
         "MILENA_PORT",
