@@ -118,7 +118,7 @@ class BrokerHeartbeats:
         return task
 
     def _turn_to(self, controller_id: int | None) -> None:
-        """What the old controller would still answer is worth nothing."""
+        """Turn to another controller; the old one's answers are worth nothing any more."""
         self._controller_id, self._echo, self._dial = controller_id, 0, None
         for task in self._in_flight:
             task.cancel()

@@ -34,7 +34,7 @@ ANSWER_GAP_MS_MAX = 3_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What this broker tells of itself when it registers."""
+    """A broker's description of itself when it registers."""
 
     api_url: str
     peer_host: str

@@ -147,7 +147,7 @@ class Compactor:
         }
 
     def _need(self, runner: PartitionRunner) -> CompactionNeed | None:
-        """What there is to do; None for a log that is not compacted, or not now."""
+        """Compaction that a log needs; None for one that is not compacted, or not now."""
         if not runner.settings.is_compacted or runner.is_closed or runner in self._resting:
             return None
         try:

@@ -115,7 +115,7 @@ def _pass_on(answer: Pending[Reply], task: "asyncio.Task[Reply]") -> None:
 
 
 class FollowerSession:
-    """What one follower's node follows here."""
+    """Partitions that one follower's node follows here."""
 
     def __init__(self, follower: int, session_id: int) -> None:
         self.follower = follower
@@ -550,7 +550,7 @@ class FetchServer:
     def _limit(
         self, session: FollowerSession, followed: FetchedReplica, index: int, found: "_Found"
     ) -> int:
-        """What may be sent of a partition; it is postponed when that is nothing."""
+        """Bytes that may be sent of a partition; it is postponed when that is none."""
         state = followed.runner.state
         limit = self._throttle.allowance(state, session.follower, found.room)
         if limit <= 0:
@@ -630,7 +630,7 @@ class FetchServer:
 
     @staticmethod
     def _in_order(session: FollowerSession) -> list[int]:
-        """What has news; replicas that are only being added come last, after those that writers wait for."""
+        """Partitions with news; replicas that are only being added come last, after those that writers wait for."""
         found = list(session.news)
         if len(found) < 2:
             return found
@@ -644,7 +644,7 @@ class FetchServer:
 
 
 class _Found:
-    """What one answer will hold, and the ``room`` in bytes that is left in it.
+    """Rows and data of one answer, and the ``room`` in bytes that is left in it.
 
     ``cold``: partitions whose records are to be read from the disk.
     """
@@ -670,7 +670,7 @@ def _is_answerable(followed: FetchedReplica, index: int, found: _Found) -> bool:
 
 
 def _doubt(session: FollowerSession, refused: Sequence[object]) -> None:
-    """What we sent of these was damaged when it came: our copy is looked at, for nobody will take it otherwise."""
+    """Let our copies be looked at that were damaged when they came; nobody will take them otherwise."""
     for index in refused:
         followed = session.followed.get(index) if isinstance(index, int) else None
         if followed is not None and followed.is_accepted:

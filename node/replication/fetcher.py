@@ -242,7 +242,7 @@ class LeaderFetcher:
         followed.runner.call_when_stored(synced)
 
     def _on_synced(self, followed: Followed, _: Pending[None]) -> None:
-        """It is stored, or was cut off meanwhile."""
+        """Go on with a partition that is stored, or was cut off meanwhile."""
         self._followed.end_sync(followed)
         if self._followed.short_syncs:
             # Those that end in the same turn are told together.

@@ -203,7 +203,7 @@ class ReadService:
     async def _read(
         self, runner: PartitionRunner, offset: int, max_bytes: int, end_offset: int
     ) -> bytes:
-        """What is in memory at once; what is not, in turn with others that wait for the disk."""
+        """Bytes at once where they are in memory, else in turn with others that wait for the disk."""
         found = runner.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         if found is not None:
             return found

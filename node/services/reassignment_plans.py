@@ -1,4 +1,4 @@
-"""What a request to move replicas means for one image, and how moves look to clients. Pure."""
+"""A request to move replicas, against one image, and how moves look to clients. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ from raft_meta.machine.rebalancing import plan_drain, plan_rebalance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaProgress:
-    """What a leader knows of one replica that is being added."""
+    """A replica that is being added, as its leader knows it."""
 
     topic_id: str
     partition: int
@@ -64,7 +64,7 @@ def plan(image: Image, request: ReassignmentRequest) -> list[PlannedReassignment
 
 
 def target_of(row: PlannedReassignment, request: ReassignmentRequest) -> TargetReplicas:
-    """What the quorum is asked for."""
+    """The command for the quorum."""
     return TargetReplicas(
         topic_id=row.topic_id,
         partition=row.partition,
@@ -104,7 +104,7 @@ def _partition(image: Image, name: str, partition: int) -> Partition:
 
 
 def _explicit(image: Image, targets: Sequence[ReplicaTarget]) -> list[PlannedReassignment]:
-    """What a client names partition by partition.
+    """Moves that a client names partition by partition.
 
     Raises:
         TopicNotFoundError, PartitionNotFoundError, InvalidReplicationError, InvalidReplicationError: of any of them.

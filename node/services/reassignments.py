@@ -135,7 +135,7 @@ class ReassignmentService:
     # -- progress --------------------------------------------------------------------------------
 
     async def running(self) -> Sequence[RunningReassignment]:
-        """What is under way, with what the leaders know of it."""
+        """Moves under way, with what the leaders know of them."""
         image = self._metadata.image
         under_way = reassignments.running(image)
         leaders = sorted({state.leader for _, state in under_way if state.leader is not None})
