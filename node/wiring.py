@@ -55,11 +55,12 @@ from node.replication.isr_proposals import IsrProposer
 from node.replication.local_replicas import LocalReplicas
 from node.services.admin import AdminService, TopicDefaults
 from node.services.health import HealthService
+from node.services.messages import DELETE_RECORDS, MOVES, SEQUENCES
 from node.services.produce import PRODUCE, ProduceService
-from node.services.producers import SEQUENCES, ProducerService
+from node.services.producers import ProducerService
 from node.services.reads import READ, ReadService
-from node.services.reassignments import MOVES, ReassignmentService
-from node.services.record_deletion import DELETE_RECORDS, DeletionService
+from node.services.reassignments import ReassignmentService
+from node.services.record_deletion import DeletionService
 from raft_meta.consensus.frames import PeerIdentity
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.consensus.raft_quorum import QuorumConfig, RaftQuorum
@@ -405,15 +406,15 @@ class Node:
             render_metrics=self.metrics.render,
         )
         self.voter_directory = VoterDirectory(self.voters)
-        self.peer_server.register(SEQUENCES, self.producers.on_sequences)
-        self.peer_server.register(VOTERS, self.voter_directory.on_voters)
+        self.peer_server.register(SEQUENCES.name, self.producers.on_sequences)
+        self.peer_server.register(VOTERS.name, self.voter_directory.on_voters)
         self.peer_server.register(HEARTBEAT, self.controller.on_heartbeat)
         self.peer_server.register(FETCH, self.fetch_server.on_fetch)
         self.peer_server.register(FETCH_WAKE, self.fetch_server.on_wake)
         self.peer_server.register(PRODUCE, self.produce.on_produce)
         self.peer_server.register(READ, self.reads.on_read)
-        self.peer_server.register(MOVES, self.reassignments.on_moves)
-        self.peer_server.register(DELETE_RECORDS, self.deletions.on_delete_records)
+        self.peer_server.register(MOVES.name, self.reassignments.on_moves)
+        self.peer_server.register(DELETE_RECORDS.name, self.deletions.on_delete_records)
         self.peer_server.register(TAIL, self.consumers.tails.on_tail)
         self.peer_server.register(RETURNED, self.consumers.service.on_returned)
         self.groups.calls.register(self.peer_server)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from http_api.ports import (
     AddedReplica,
@@ -20,21 +19,11 @@ from milena.model.errors import (
     TooManyReplicasError,
     TopicNotFoundError,
 )
+from node.services.messages import ReplicaProgress
 from raft_meta.machine import bounds, reassignments
 from raft_meta.machine.commands import ReassignmentStep, TargetReplicas
 from raft_meta.machine.image import Image, Partition, PartitionKey
 from raft_meta.machine.rebalancing import plan_drain, plan_rebalance
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaProgress:
-    """A replica that is being added, as its leader knows it."""
-
-    topic_id: str
-    partition: int
-    broker_id: int
-    offsets_left: int
-    bytes_left: int
 
 
 def plan(image: Image, request: ReassignmentRequest) -> list[PlannedReassignment]:

@@ -38,11 +38,12 @@ from node.replication.isr_proposals import IsrProposer
 from node.replication.local_replicas import LocalReplicas
 from node.services.admin import AdminService, TopicDefaults
 from node.services.health import HealthService
+from node.services.messages import DELETE_RECORDS, MOVES, SEQUENCES
 from node.services.produce import PRODUCE, ProduceService
-from node.services.producers import SEQUENCES, ProducerService
+from node.services.producers import ProducerService
 from node.services.reads import READ, ReadService
-from node.services.reassignments import MOVES, ReassignmentService
-from node.services.record_deletion import DELETE_RECORDS, DeletionService
+from node.services.reassignments import ReassignmentService
+from node.services.record_deletion import DeletionService
 from raft_meta.consensus.quorum import QuorumStatus
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.commands import CreateTopic
@@ -104,9 +105,9 @@ class SimNode:
             FETCH_WAKE: self.fetch_server.on_wake,
             PRODUCE: self.produce.on_produce,
             READ: self.reads.on_read,
-            MOVES: self.reassignments.on_moves,
-            DELETE_RECORDS: self.deletions.on_delete_records,
-            SEQUENCES: self.producers.on_sequences,
+            MOVES.name: self.reassignments.on_moves,
+            DELETE_RECORDS.name: self.deletions.on_delete_records,
+            SEQUENCES.name: self.producers.on_sequences,
             TAIL: self.consumers.tails.on_tail,
             RETURNED: self.consumers.service.on_returned,
             **{kind: self.groups.calls.peer_handler(kind) for kind in self.groups.calls.handlers},
