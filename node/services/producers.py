@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from http_api.ports import ProducerState
 from milena.disk.files import Buffer
-from milena.model.batch import BatchHeader
+from milena.model.batch.header import BatchHeader
 from milena.model.errors import (
     MalformedRequestError,
     MilenaError,
