@@ -12,17 +12,10 @@ from functools import partial
 from typing import Any
 
 from milena.disk.files import Buffer
-from milena.model.batch import (
-    BatchHeader,
-    IdempotencyExtension,
-    check_batch,
-    decode_header,
-    encode_batch,
-    encode_stamped,
-    validate_client_batch,
-    with_codec,
-    with_timestamp_type,
-)
+from milena.model.batch.client_checks import validate_client_batch
+from milena.model.batch.decode import check_batch
+from milena.model.batch.encode import encode_batch, encode_stamped, with_codec, with_timestamp_type
+from milena.model.batch.header import BatchHeader, IdempotencyExtension, decode_header
 from milena.model.errors import (
     CorruptBatchError,
     FateUnknownError,

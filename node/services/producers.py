@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from http_api.ports import ProducerState
-from milena.model.batch import BatchHeader
+from milena.model.batch.header import BatchHeader
 from milena.model.errors import (
     MilenaError,
     NotReadyError,

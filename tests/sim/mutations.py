@@ -203,7 +203,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         guard="a follower checks what its leader sent",
         module="storage.log.partition_log",
         old="found = list(iterate_batches(data))",
-        new="from milena.model.batch import iterate_headers\n        found = list(iterate_headers(data))",
+        new="from milena.model.batch.decode import iterate_headers\n        found = list(iterate_headers(data))",
         options=("--faults", "tamper,kill"),
     ),
     Mutation(

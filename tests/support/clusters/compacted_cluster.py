@@ -1,6 +1,7 @@
 """A simulated cluster with a compacted topic ``t``, and what is done to it."""
 
-from milena.model.batch import RecordColumns, encode_batch
+from milena.model.batch.encode import encode_batch
+from milena.model.columns import RecordColumns
 from milena.model.requests import Acks
 from node.metrics.counts import CompactionCounts
 from node.replica.compactor import Compactor, CompactorSettings
