@@ -29,7 +29,7 @@ from node.peers.codec import (
     optional_int_field,
     str_field,
 )
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.process.clock import Clock
 from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsumer, Topic
 
@@ -48,7 +48,7 @@ class ConsumerCoordinator:
         calls: CoordinatorCalls,
         memberships: Memberships,
         commits: Commits,
-        peer: PeerClient,
+        peer: Peers,
         tails: Tails,
         idle: IdleClocks,
         clock: Clock,

@@ -10,7 +10,7 @@ from node.consumers.service import ConsumersService
 from node.consumers.tails import Tails
 from node.groups.parts import Groups
 from node.metadata.store import MetadataStore
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
 from raft_meta.machine.image import Image, PartitionSet, Topic
@@ -27,7 +27,7 @@ class ConsumerKeeper:
         *,
         metadata: MetadataStore,
         replicas: LocalReplicas,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         groups: Groups,
         fetch: Callable[[FetchRequest], Awaitable[FetchResult]],

@@ -33,7 +33,7 @@ from milena.model.errors import (
 )
 from node.metadata.store import MetadataStore
 from node.peers.codec import Buffer, Fields, str_field
-from node.peers.port import PeerClient, PeerServer, PeerUnreachableError
+from node.peers.port import Peers, PeerServer, PeerUnreachableError
 from node.process.clock import Clock
 from raft_meta.machine.coordinators import coordinator_of
 from raft_meta.machine.image import Image
@@ -73,7 +73,7 @@ class CoordinatorCalls:
         self,
         *,
         metadata: MetadataStore,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         broker_epoch: Callable[[], int],
         has_lease: Callable[[], bool],

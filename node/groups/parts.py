@@ -12,7 +12,7 @@ from node.groups.offset_expiry import ExpirySettings, OffsetExpiry
 from node.groups.service import Fetch, GetTopic, GroupService
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.process.clock import Clock
 from raft_meta.machine.image import Image
 
@@ -24,7 +24,7 @@ class Groups:
         self,
         *,
         metadata: MetadataStore,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         pool: Executor,
         counts: GroupCounts,

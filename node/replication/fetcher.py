@@ -39,7 +39,7 @@ from milena.model.pending import Pending
 from milena.model.types import NO_OFFSET
 from node.peers.codec import Channel, Fields
 from node.peers.link import Answer
-from node.peers.port import PeerClient, PeerLostError, PeerUnreachableError
+from node.peers.port import PeerLostError, Peers, PeerUnreachableError
 from node.process.clock import Clock
 from node.replica.group_commit import SHORT_SYNC_BYTES
 from node.replica.runner import PartitionRunner
@@ -98,7 +98,7 @@ class LeaderFetcher:
         self,
         leader_id: int,
         *,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         settings: FetcherSettings,
         broker_epoch: Callable[[], int],

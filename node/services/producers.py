@@ -19,7 +19,7 @@ from milena.model.errors import (
     StaleProducerEpochError,
 )
 from node.metadata.store import MetadataStore
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
 from raft_meta.machine.commands import AllocateProducer
 
@@ -36,9 +36,7 @@ Row = tuple[str, int, int]
 class ProducerService:
     """Allocates producer ids and knows how far each has written on the partitions led here."""
 
-    def __init__(
-        self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: PeerClient
-    ) -> None:
+    def __init__(self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: Peers) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._peer = peer

@@ -34,7 +34,7 @@ from milena.model.requests import Doubt, FetchRequest, FetchResult, PartitionOff
 from node.metadata.leaderships import Leaderships
 from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
-from node.peers.port import PeerClient, PeerUnreachableError
+from node.peers.port import Peers, PeerUnreachableError
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.services.log_ends import LogEnds, MovedError
@@ -76,7 +76,7 @@ class ReadService:
         *,
         metadata: MetadataStore,
         replicas: LocalReplicas,
-        peer: PeerClient,
+        peer: Peers,
         topic_to_read: GetTopic,
         has_lease: Callable[[], bool] = lambda: True,
         sync_count: Callable[[], int] = lambda: 0,

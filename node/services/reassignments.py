@@ -20,7 +20,7 @@ from milena.model.errors import (
     StaleVersionError,
 )
 from node.metadata.store import MetadataStore
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.services.reassignment_plans import (
@@ -57,7 +57,7 @@ class ReassignmentService:
         *,
         metadata: MetadataStore,
         replicas: LocalReplicas,
-        peer: PeerClient,
+        peer: Peers,
         pool: Executor,
     ) -> None:
         self._metadata = metadata

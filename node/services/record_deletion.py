@@ -20,7 +20,7 @@ from milena.model.errors import (
 )
 from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
-from node.peers.port import PeerClient, PeerUnreachableError
+from node.peers.port import Peers, PeerUnreachableError
 from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
 from node.services.log_ends import LogEnds, MovedError
@@ -43,7 +43,7 @@ class DeletionService:
         *,
         metadata: MetadataStore,
         replicas: LocalReplicas,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         topic_to_read: GetTopic,
         has_lease: Callable[[], bool],

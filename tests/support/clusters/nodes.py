@@ -140,7 +140,7 @@ class SimNode:
                 feature_max=FEATURE_LEVEL_MAX,
             ),
             metadata=self.metadata,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             directory=self.directory,
             clock=clock,
             session_ms=SESSION_MS,
@@ -193,7 +193,7 @@ class SimNode:
         self.producers = ProducerService(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
         )
         self.admin = AdminService(
             metadata=self.metadata,
@@ -206,7 +206,7 @@ class SimNode:
             metadata=self.metadata,
             replicas=self.replicas,
             membership=self.membership,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             counts=self.counts,
             producers=self.producers,
@@ -215,7 +215,7 @@ class SimNode:
         self.reads = ReadService(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             topic_to_read=self.admin.topic,
             has_lease=lambda: self.membership.has_lease,
             sync_count=lambda: self.counts.syncs,
@@ -223,7 +223,7 @@ class SimNode:
         self.deletions = DeletionService(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             topic_to_read=self.admin.topic,
             has_lease=lambda: self.membership.has_lease,
@@ -231,7 +231,7 @@ class SimNode:
         self.reassignments = ReassignmentService(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             pool=self.pool,
         )
         self.health = HealthService(
@@ -243,7 +243,7 @@ class SimNode:
 
         self.groups = Groups(
             metadata=self.metadata,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             pool=self.pool,
             counts=self.counts.groups,
@@ -261,7 +261,7 @@ class SimNode:
         self.consumers = ConsumerKeeper(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             groups=self.groups,
             fetch=self.reads.fetch,
@@ -276,7 +276,7 @@ class SimNode:
     def _fetcher(self, leader_id: int) -> LeaderFetcher:
         return LeaderFetcher(
             leader_id,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             settings=FetcherSettings(wait_ms_max=500, bytes_max=1 << 20),
             broker_epoch=lambda: self.membership.broker_epoch,

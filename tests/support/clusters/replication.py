@@ -40,7 +40,7 @@ class Replicated:
         self.peer = self.network.join(FOLLOWER, {})
         self.fetcher = LeaderFetcher(
             LEADER,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=LoopClock(),
             settings=FetcherSettings(wait_ms_max=self.wait_ms, bytes_max=1 << 20),
             broker_epoch=lambda: self.brokers[FOLLOWER].broker_epoch,
