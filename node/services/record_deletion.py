@@ -18,6 +18,7 @@ from milena.model.errors import (
     NotReadyError,
     OffsetOutOfRangeError,
 )
+from node.control.standing import Standing
 from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
 from node.peers.port import Peers, PeerUnreachableError
@@ -46,14 +47,14 @@ class DeletionService:
         peer: Peers,
         clock: Clock,
         topic_to_read: GetTopic,
-        has_lease: Callable[[], bool],
+        standing: Standing,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._peer = peer
         self._clock = clock
         self._topic_to_read = topic_to_read
-        self._has_lease = has_lease
+        self._standing = standing
         self._ends = LogEnds(metadata)
 
     async def delete_records(
@@ -119,7 +120,7 @@ class DeletionService:
         leads_since = runner.leader_epoch
         try:
             return await runner.delete_records(
-                before, has_lease=self._has_lease(), timeout_ms=timeout_ms
+                before, has_lease=self._standing.has_lease, timeout_ms=timeout_ms
             )
         except OffsetOutOfRangeError:
             try:

@@ -150,7 +150,7 @@ class SimNode:
         self.isr_proposer = IsrProposer(
             metadata=self.metadata,
             clock=clock,
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             timeout_ms=SESSION_MS,
         )
         self.replicas = LocalReplicas(
@@ -217,8 +217,8 @@ class SimNode:
             replicas=self.replicas,
             peer=self.peer,
             topic_to_read=self.admin.topic,
-            has_lease=lambda: self.membership.has_lease,
-            sync_count=lambda: self.counts.syncs,
+            standing=self.membership,
+            counts=self.counts,
         )
         self.deletions = DeletionService(
             metadata=self.metadata,
@@ -226,7 +226,7 @@ class SimNode:
             peer=self.peer,
             clock=self.clock,
             topic_to_read=self.admin.topic,
-            has_lease=lambda: self.membership.has_lease,
+            standing=self.membership,
         )
         self.reassignments = ReassignmentService(
             metadata=self.metadata,
@@ -247,8 +247,7 @@ class SimNode:
             clock=self.clock,
             pool=self.pool,
             counts=self.counts.groups,
-            broker_epoch=lambda: self.membership.broker_epoch,
-            has_lease=lambda: self.membership.has_lease,
+            standing=self.membership,
             topic=self.admin.topic,
             fetch=self.reads.fetch,
             new_member_id=lambda: f"member-{cluster.rng.getrandbits(64):016x}",
@@ -268,7 +267,7 @@ class SimNode:
             doubt=self.reads.doubt,
             topic=self.admin.topic,
             current_image=self.admin.current_image,
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             new_name=lambda: f"rest-consumer-{cluster.rng.getrandbits(64):016x}",
             idle_ms=cluster.idle_ms,
         )
@@ -279,10 +278,9 @@ class SimNode:
             peer=self.peer,
             clock=self.clock,
             settings=FetcherSettings(wait_ms_max=500, bytes_max=1 << 20),
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             next_session_id=lambda: self.cluster.rng.getrandbits(62) + 1,
-            has_room=lambda: not self.membership.is_disk_full,
-            short_syncs=lambda: self.counts.short_syncs,
+            counts=self.counts,
             on_failure=self.die,
         )
 
