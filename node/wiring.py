@@ -236,7 +236,7 @@ class Node:
         self.isr_proposer = IsrProposer(
             metadata=self.metadata,
             clock=self._clock,
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             timeout_ms=config.broker_session_ms,
         )
         self.replicas = LocalReplicas(
@@ -268,7 +268,7 @@ class Node:
                 settle_ms=2 * config.broker_session_ms,
             ),
             counts=self.counts.compaction,
-            has_lease=lambda: self.membership.has_lease,
+            standing=self.membership,
         )
         self.scrubber = Scrubber(
             runners=lambda: self.replicas,
@@ -282,7 +282,7 @@ class Node:
             giver=CopyGiver(
                 metadata=self.metadata,
                 clock=self._clock,
-                broker_epoch=lambda: self.membership.broker_epoch,
+                standing=self.membership,
             ),
             rng=self._ids.placement,
         )
@@ -301,10 +301,9 @@ class Node:
                 wait_ms_max=self.config.replica_fetch_wait_ms_max,
                 bytes_max=self.config.replica_fetch_bytes_max,
             ),
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             next_session_id=lambda: self._ids.session_ids.getrandbits(62) + 1,
-            has_room=lambda: not self.membership.is_disk_full,
-            short_syncs=lambda: self.counts.short_syncs,
+            counts=self.counts,
             on_failure=die,
         )
 
@@ -345,8 +344,8 @@ class Node:
             replicas=self.replicas,
             peer=self.peer,
             topic_to_read=self.admin.topic,
-            has_lease=lambda: self.membership.has_lease,
-            sync_count=lambda: self.counts.syncs,
+            standing=self.membership,
+            counts=self.counts,
         )
         self.deletions = DeletionService(
             metadata=self.metadata,
@@ -354,7 +353,7 @@ class Node:
             peer=self.peer,
             clock=self._clock,
             topic_to_read=self.admin.topic,
-            has_lease=lambda: self.membership.has_lease,
+            standing=self.membership,
         )
         self.reassignments = ReassignmentService(
             metadata=self.metadata, replicas=self.replicas, peer=self.peer, pool=self._pool
@@ -365,8 +364,7 @@ class Node:
             clock=self._clock,
             pool=self._pool,
             counts=self.counts.groups,
-            broker_epoch=lambda: self.membership.broker_epoch,
-            has_lease=lambda: self.membership.has_lease,
+            standing=self.membership,
             topic=self.admin.topic,
             fetch=self.reads.fetch,
             new_member_id=lambda: str(uuid.uuid4()),
@@ -386,7 +384,7 @@ class Node:
             doubt=self.reads.doubt,
             topic=self.admin.topic,
             current_image=self.admin.current_image,
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             new_name=lambda: f"rest-consumer-{uuid.uuid4()}",
             idle_ms=config.consumer_instance_timeout_ms,
         )

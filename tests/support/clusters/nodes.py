@@ -141,7 +141,7 @@ class SimNode:
                 feature_max=FEATURE_LEVEL_MAX,
             ),
             metadata=self.metadata,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             directory=self.directory,
             clock=clock,
             session_ms=SESSION_MS,
@@ -151,7 +151,7 @@ class SimNode:
         self.isr_proposer = IsrProposer(
             metadata=self.metadata,
             clock=clock,
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             timeout_ms=SESSION_MS,
         )
         self.replicas = LocalReplicas(
@@ -194,7 +194,7 @@ class SimNode:
         self.producers = ProducerService(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
         )
         self.admin = AdminService(
             metadata=self.metadata,
@@ -207,7 +207,7 @@ class SimNode:
             metadata=self.metadata,
             replicas=self.replicas,
             membership=self.membership,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             counts=self.counts,
             producers=self.producers,
@@ -216,23 +216,23 @@ class SimNode:
         self.reads = ReadService(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             topic_to_read=self.admin.topic,
-            has_lease=lambda: self.membership.has_lease,
-            sync_count=lambda: self.counts.syncs,
+            standing=self.membership,
+            counts=self.counts,
         )
         self.deletions = DeletionService(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             topic_to_read=self.admin.topic,
-            has_lease=lambda: self.membership.has_lease,
+            standing=self.membership,
         )
         self.reassignments = ReassignmentService(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             pool=self.pool,
         )
         self.health = HealthService(
@@ -244,12 +244,11 @@ class SimNode:
 
         self.groups = Groups(
             metadata=self.metadata,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             pool=self.pool,
             counts=self.counts.groups,
-            broker_epoch=lambda: self.membership.broker_epoch,
-            has_lease=lambda: self.membership.has_lease,
+            standing=self.membership,
             topic=self.admin.topic,
             fetch=self.reads.fetch,
             new_member_id=lambda: f"member-{cluster.rng.getrandbits(64):016x}",
@@ -262,14 +261,14 @@ class SimNode:
         self.consumers = ConsumerKeeper(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             groups=self.groups,
             fetch=self.reads.fetch,
             doubt=self.reads.doubt,
             topic=self.admin.topic,
             current_image=self.admin.current_image,
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             new_name=lambda: f"rest-consumer-{cluster.rng.getrandbits(64):016x}",
             idle_ms=cluster.idle_ms,
         )
@@ -277,13 +276,12 @@ class SimNode:
     def _fetcher(self, leader_id: int) -> LeaderFetcher:
         return LeaderFetcher(
             leader_id,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             settings=FetcherSettings(wait_ms_max=500, bytes_max=1 << 20),
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             next_session_id=lambda: self.cluster.rng.getrandbits(62) + 1,
-            has_room=lambda: not self.membership.is_disk_full,
-            short_syncs=lambda: self.counts.short_syncs,
+            counts=self.counts,
             on_failure=self.die,
         )
 
