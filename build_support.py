@@ -1,7 +1,7 @@
 """The hot modules as extensions in C: which they are, whether this machine can make them, and a tree that has them.
 
 The source is the reference and runs as it is. ``setup.py`` takes from here what a wheel is to hold; ``make compiled``,
-``make bench`` and ``make loadtest`` take a tree for measurements from here:
+``make bench`` (``bench-compare``) and ``make loadtest`` take a tree for measurements from here:
 
     python build_support.py                        makes the tree and prints where it is; exit 1 where it cannot be made
     python build_support.py run -m loadtest.bench  Python on that tree; on the sources with MILENA_PURE=1, or where this
