@@ -9,6 +9,7 @@ INPUT ?=
 KEEP ?=
 LOADTEST_ARGS ?=
 BENCH_ARGS ?=
+BASE ?=
 SEEDS ?= 50
 FIRST ?= 0
 JOBS ?= 1
@@ -17,7 +18,7 @@ SECONDS_EACH ?= 60
 DISK ?= dir
 NETWORK ?= none
 
-.PHONY: demo compiled test test-compiled test-moves test-spark test-helm loadtest bench lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
+.PHONY: demo compiled test test-compiled test-moves test-spark test-helm loadtest bench bench-compare lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
 
 .venv: $(STAMP)
 
@@ -53,6 +54,9 @@ loadtest: $(STAMP)  ## one minute of locust on three nodes with a kill -9 in the
 
 bench: $(STAMP)  ## every figure beside its peers, in rounds; BENCH_ARGS="--rows fetch --rounds 3", docs/performance.md
 	$(RUN) -m loadtest.bench $(BENCH_ARGS)
+
+bench-compare: $(STAMP)  ## this tree beside the commit BASE, row by row: same, better or worse; BASE=main BENCH_ARGS="--rows fetch"
+	$(RUN) -m loadtest.bench.compare $(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -86,6 +86,7 @@ ENTRY_POINTS = {
     "loadtest.__main__",
     "loadtest.bench.__main__",
     "loadtest.bench.bare_server",
+    "loadtest.bench.compare",
     "loadtest.bench.consumers",
     "loadtest.bench.many_partitions",
     "loadtest.bench.spark_read",
