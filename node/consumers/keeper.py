@@ -1,4 +1,4 @@
-"""REST consumers on one node, put together: what ``node.wiring`` starts, tells of images, and stops."""
+"""REST consumers on one node, put together: what ``node.assembly`` starts, tells of images, and stops."""
 
 from collections.abc import Awaitable, Callable
 

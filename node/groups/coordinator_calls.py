@@ -34,7 +34,7 @@ from milena.model.errors import (
 from node.control.standing import Standing
 from node.metadata.store import MetadataStore
 from node.peers.codec import Buffer, Fields, str_field
-from node.peers.port import Peers, PeerServer, PeerUnreachableError
+from node.peers.port import Handler, Peers, PeerUnreachableError
 from node.process.clock import Clock
 from raft_meta.machine.coordinators import coordinator_of
 from raft_meta.machine.image import Image
@@ -91,10 +91,9 @@ class CoordinatorCalls:
         assert request_type not in self.handlers, f"two handlers for {request_type}"
         self.handlers[request_type] = handler
 
-    def register(self, server: PeerServer) -> None:
-        """Serve everything to peers too."""
-        for request_type in self.handlers:
-            server.register(request_type, self.peer_handler(request_type))
+    def peer_handlers(self) -> dict[str, Handler]:
+        """What the peer port serves of this, by request type."""
+        return {request_type: self.peer_handler(request_type) for request_type in self.handlers}
 
     def peer_handler(self, request_type: str) -> Callable[[int, Fields, bytes], Awaitable[Reply]]:
         """What the peer port calls for this type."""

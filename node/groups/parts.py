@@ -1,4 +1,4 @@
-"""What consumer groups need of a node, put together: one object for the wiring, real or simulated."""
+"""What consumer groups need of a node, put together: one object for the assembly."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor

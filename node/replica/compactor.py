@@ -9,7 +9,7 @@ deleted record for ever, and serve it should it come to lead. ``EveryReplicaHas`
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from milena.model.errors import CorruptLogError, DiskFullError, MilenaError
@@ -105,7 +105,7 @@ class Compactor:
     def __init__(
         self,
         *,
-        runners: Callable[[], Iterable[PartitionRunner]],
+        runners: Iterable[PartitionRunner],
         clock: Clock,
         settings: CompactorSettings,
         counts: CompactionCounts,
@@ -128,7 +128,7 @@ class Compactor:
 
     async def look(self) -> None:
         """Close old segments, and compact what is due, the log with the most to gain first."""
-        runners = list(self._runners())
+        runners = list(self._runners)
         self._forget(runners)
         for runner in runners:
             if not runner.is_closed:

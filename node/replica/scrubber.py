@@ -106,7 +106,7 @@ class Scrubber:
     def __init__(
         self,
         *,
-        runners: Callable[[], Iterable[PartitionRunner]],
+        runners: Iterable[PartitionRunner],
         settled: Callable[[], Awaitable[None]],
         clock: Clock,
         pool: Executor,
@@ -184,7 +184,7 @@ class Scrubber:
     async def look(self) -> None:
         """One pass through everything that is stored now."""
         began_ms = self._clock.now_ms()
-        runners = list(self._runners())
+        runners = list(self._runners)
         first = self._rng.randrange(len(runners)) if runners else 0
         for runner in (*runners[first:], *runners[:first]):
             await self._scrub(runner)

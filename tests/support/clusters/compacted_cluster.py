@@ -39,7 +39,7 @@ async def update(cluster: Cluster, rounds: int) -> None:
 def compactor_of(cluster: Cluster, node_id: int, **settings: int) -> Compactor:
     node = cluster.nodes[node_id]
     return Compactor(
-        runners=lambda: node.replicas,
+        runners=node.replicas,
         clock=LoopClock(),
         settings=CompactorSettings(
             **{"check_ms": 1000, "bytes_per_s": 1 << 30, "settle_ms": 500, **settings}
