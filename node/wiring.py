@@ -28,8 +28,6 @@ from node.clock import Clock, SystemClock
 from node.compactor import Compactor, CompactorSettings
 from node.config import NodeConfig, secret_of
 from node.consumers.keeper import ConsumerKeeper
-from node.consumers.tails import TAIL
-from node.consumers.wire import RETURNED
 from node.controller import Controller, ControllerSettings
 from node.discovery import VOTERS, VoterDirectory, find_voters
 from node.fetch_server import FetchServer
@@ -413,9 +411,9 @@ class Node:
         self.peer_server.register(READ, self.reads.on_read)
         self.peer_server.register(MOVES, self.reassignments.on_moves)
         self.peer_server.register(DELETE_RECORDS, self.deletions.on_delete_records)
-        self.peer_server.register(TAIL, self.consumers.tails.on_tail)
-        self.peer_server.register(RETURNED, self.consumers.service.on_returned)
-        self.groups.calls.register(self.peer_server)
+        for part in (self.groups.calls, self.consumers):
+            for request_type, handler in part.peer_handlers.items():
+                self.peer_server.register(request_type, handler)
         for listener in (
             self._on_image,
             self.replicas.on_image,

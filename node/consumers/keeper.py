@@ -1,9 +1,10 @@
 """REST consumers on one node, put together: what ``node.wiring`` starts, tells of images, and stops."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from http_api.ports import Doubt, FetchRequest, FetchResult
 from node.clock import Clock
+from node.consumers.consumer_messages import RETURNED, TAIL
 from node.consumers.coordinator import ConsumerCoordinator
 from node.consumers.expiry import ConsumerExpiry
 from node.consumers.idle import IdleClocks
@@ -11,7 +12,8 @@ from node.consumers.service import ConsumersService
 from node.consumers.tails import Tails
 from node.groups.parts import Groups
 from node.metadata import MetadataStore
-from node.peer import PeerClient
+from node.peer import Handler, PeerClient
+from node.peer_messages import peer_handler
 from node.replicas import LocalReplicas
 from raft_meta.machine.image import Image, PartitionSet, Topic
 
@@ -74,6 +76,14 @@ class ConsumerKeeper:
     def may_release(self, group_id: str, instance: str, partitions: PartitionSet) -> bool:
         """Whether the consumer has let go of these."""
         return self.coordinator.may_release(group_id, instance, partitions)
+
+    @property
+    def peer_handlers(self) -> Mapping[str, Handler]:
+        """What the peer port serves of it, beside what the group's coordinator is asked."""
+        return {
+            RETURNED.name: peer_handler(RETURNED, self.service.on_returned),
+            TAIL.name: peer_handler(TAIL, self.tails.on_tail),
+        }
 
     def on_image(self, image: Image) -> None:
         """After the replicas: they watch those that are there then."""

@@ -7,11 +7,11 @@ what was given back is only believed under the member's present epoch (see ``reb
 from collections.abc import Sequence
 from dataclasses import replace
 
-from http_api.group_ports import Heartbeat, HeartbeatAnswer
 from node.clock import Clock
 from node.groups.coordinator import GroupCoordinator
 from node.groups.desk import GroupDesk
 from node.groups.group_counts import GroupCounts
+from node.groups.group_messages import GroupHeartbeatAnswer, GroupHeartbeatRequest
 from node.groups.member_rules import check_subscription, newcomer
 from node.groups.names import TopicNames
 from node.groups.rebalance import Change, Join, Leave, Release, effective, waited_for
@@ -50,11 +50,10 @@ class Heartbeats:
         self._clock = clock
         self._counts = counts
 
-    async def take(self, group_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
-        """See ``http_api.group_ports.GroupsPort.heartbeat``; ``member_id`` is set."""
-        assert heartbeat.member_id is not None, "whoever took the request has given it an id"
+    async def take(self, heartbeat: GroupHeartbeatRequest) -> GroupHeartbeatAnswer:
+        """See ``http_api.group_ports.GroupsPort.heartbeat``."""
         self._counts.heartbeats += 1
-        desk = self._coordinator.desk(group_id)
+        desk = self._coordinator.desk(heartbeat.group_id)
         if heartbeat.member_epoch == LEAVE:
             return await self._leave(desk, heartbeat.member_id)
         if heartbeat.member_epoch < LEAVE:
@@ -70,21 +69,24 @@ class Heartbeats:
 
     # -- what it says ----------------------------------------------------------------------------
 
-    async def _leave(self, desk: GroupDesk, member_id: str) -> HeartbeatAnswer:
+    async def _leave(self, desk: GroupDesk, member_id: str) -> GroupHeartbeatAnswer:
         """A member that is gone already has left."""
         known = desk.member(member_id)
         if known is not None:
             _check_kind(desk, known)
             await desk.change(Leave(member_id=member_id))
-        return HeartbeatAnswer(
+        return GroupHeartbeatAnswer(
             member_id=member_id,
             member_epoch=LEAVE,
             generation=_generation(desk.group),
             heartbeat_interval_ms=INTERVAL_MS,
             assignment=(),
+            pending=(),
         )
 
-    def _changes(self, desk: GroupDesk, heartbeat: Heartbeat, member_id: str) -> list[Change]:
+    def _changes(
+        self, desk: GroupDesk, heartbeat: GroupHeartbeatRequest, member_id: str
+    ) -> list[Change]:
         known = desk.member(member_id)
         if known is not None:
             _check_kind(desk, known)
@@ -118,8 +120,8 @@ class Heartbeats:
     # -- what it hears ---------------------------------------------------------------------------
 
     async def _answer(
-        self, desk: GroupDesk, heartbeat: Heartbeat, member_id: str, number: int
-    ) -> HeartbeatAnswer:
+        self, desk: GroupDesk, heartbeat: GroupHeartbeatRequest, member_id: str, number: int
+    ) -> GroupHeartbeatAnswer:
         started = self._clock.now_ms()
         waiting = desk.waiting
         while True:
@@ -142,7 +144,9 @@ class Heartbeats:
             if not desk.is_closed and desk.has_free(member):
                 await desk.change()
 
-    def _wait_ms(self, desk: GroupDesk, heartbeat: Heartbeat, member: GroupMember) -> int:
+    def _wait_ms(
+        self, desk: GroupDesk, heartbeat: GroupHeartbeatRequest, member: GroupMember
+    ) -> int:
         """How long the answer is held back, from the heartbeat's arrival on."""
         knows = heartbeat.member_epoch == member.member_epoch and desk.sessions.is_told(member)
         if not knows:
@@ -153,8 +157,8 @@ class Heartbeats:
         is_done = self._names.to_ids(heartbeat.owned) == effective(member)
         return wait_ms if is_done else min(wait_ms, REMINDER_MS)
 
-    def _made(self, group: Group | None, member: GroupMember) -> HeartbeatAnswer:
-        return HeartbeatAnswer(
+    def _made(self, group: Group | None, member: GroupMember) -> GroupHeartbeatAnswer:
+        return GroupHeartbeatAnswer(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
             generation=_generation(group),
@@ -168,7 +172,7 @@ def _generation(group: Group | None) -> int:
     return 0 if group is None else group.generation
 
 
-def _as_wanted(heartbeat: Heartbeat, known: GroupMember) -> GroupMember:
+def _as_wanted(heartbeat: GroupHeartbeatRequest, known: GroupMember) -> GroupMember:
     """The member with what the heartbeat says; what it does not say stays."""
     topics, pattern = known.topics, known.pattern
     if heartbeat.topics is not None or heartbeat.pattern is not None:
@@ -215,7 +219,7 @@ def _check_kind(desk: GroupDesk, member: GroupMember) -> None:
 
 
 def _fenced_unless_present(
-    desk: GroupDesk, heartbeat: Heartbeat, known: GroupMember | None
+    desk: GroupDesk, heartbeat: GroupHeartbeatRequest, known: GroupMember | None
 ) -> GroupMember:
     """The member that speaks, under an epoch that it may have.
 
@@ -223,7 +227,7 @@ def _fenced_unless_present(
         MemberNotFoundError, StaleMemberEpochError: it is not that member any more.
     """
     if known is None:
-        raise _absent(desk, heartbeat, heartbeat.member_id or "")
+        raise _absent(desk, heartbeat, heartbeat.member_id)
     if heartbeat.member_epoch > known.member_epoch:
         raise StaleMemberEpochError(
             f"member {known.member_id!r} is at epoch {known.member_epoch}, and not yet at {heartbeat.member_epoch}: "
@@ -232,7 +236,7 @@ def _fenced_unless_present(
     return known
 
 
-def _absent(desk: GroupDesk, heartbeat: Heartbeat, member_id: str) -> MilenaError:
+def _absent(desk: GroupDesk, heartbeat: GroupHeartbeatRequest, member_id: str) -> MilenaError:
     """Why a member is none any more."""
     group = desk.group
     is_taken = heartbeat.instance_id is not None and any(

@@ -16,25 +16,24 @@ import msgpack
 from http_api.formats import binary_v2, json_v2
 from http_api.formats.json_texts import JsonTexts
 from http_api.formats.v3_records import columns_of, parse_record, texts_of
-from http_api.group_ports import Heartbeat, Seek
 from http_api.media import metadata_type, produce_format, records_type
 from http_api.routes import ROUTES
 from http_api.routing import Router
 from http_api.schemas import parse_json, parse_query
 from http_api.v2.consumers import parse_partitions
 from http_api.v2.produce import parse_options
-from node.consumers import wire as consumers_wire
+from node.consumers import consumer_messages
 from node.fetch_wire import parse_log_starts, parse_positions, parse_rows
-from node.groups import wire as groups_wire
+from node.groups import group_messages
 from node.groups.topic_patterns import TopicPattern
 from node.peer_codec import (
     decode_error,
     decode_header,
     int_field,
     map_field,
-    map_list_field,
     str_field,
 )
+from node.peer_messages import pack, unpack
 from raft_meta.consensus.bootstrap import load_record
 from raft_meta.consensus.frames import (
     Channel,
@@ -57,7 +56,13 @@ from storage.codecs import compress, decompress
 from storage.columns import RecordColumns, pack_columns, unpack_columns
 from storage.compaction_mark import read_mark
 from storage.data_directory import DataDirectory
-from storage.errors import CorruptBatchError, CorruptLogError, MilenaError, StartupError
+from storage.errors import (
+    CorruptBatchError,
+    CorruptLogError,
+    MalformedRequestError,
+    MilenaError,
+    StartupError,
+)
 from storage.index import decode_index, encode_index, encode_time_index
 from storage.leader_epochs import LeaderEpochs
 from storage.producer_state import WriterState, decode_snapshot, encode_snapshot
@@ -69,6 +74,7 @@ from storage.types import Codec
 from tests.support.log_model import NOW_MS, LogModel, make_batch, stamped
 from tests.support.machine_commands import random_group_history, random_history
 from tests.support.memory_files import MemoryFiles
+from tests.support.peer_samples import calls_of, fields_of, samples_of
 from tests.support.raft_bench import entries, entry, snapshot_bytes
 
 BYTES_MAX = 1 << 20
@@ -743,34 +749,29 @@ def _topic_pattern_seeds() -> list[bytes]:
     ]
 
 
-def _group_wire(data: bytes) -> object:
-    fields = map_field({"f": decode_header(data)[-1]}, "f")
-    if "offsets" in fields:
-        return groups_wire.parse_offsets(fields)
-    if "seeks" in fields:
-        return [consumers_wire.unpack_seek(row) for row in map_list_field(fields, "seeks")]
-    heartbeat = groups_wire.parse_heartbeat(fields)
-    again = {**groups_wire.pack_heartbeat(heartbeat), "wait_ms": heartbeat.wait_ms}
-    assert groups_wire.parse_heartbeat(again) is not None
-    return heartbeat
+_CALLS = calls_of(group_messages) | calls_of(consumer_messages)
 
 
-def _group_wire_seeds() -> list[bytes]:
-    heartbeat = Heartbeat(
-        member_id="m",
-        member_epoch=3,
-        instance_id="i",
-        topics=("t", "u"),
-        owned=[("t", 0), ("t", 2)],
-    )
-    seek = Seek(topic="t", partition=0, offset=5)
+def _group_messages(data: bytes) -> object:
+    """A header with the call's name, "request" or "answer", the frame's body, and the fields."""
+    parts = decode_header(data)
+    match parts:
+        case [_, str(name), str(side), bytes(body), dict(fields)] if name in _CALLS:
+            call = _CALLS[name]
+        case _:
+            raise MalformedRequestError("this is about no message")
+    message = unpack(call.request if side == "request" else call.answer, fields, body)
+    again, chunks = pack(message)
+    assert unpack(type(message), again, b"".join(chunks)) == message
+    return message
+
+
+def _group_message_seeds() -> list[bytes]:
     return [
-        msgpack.packb([1, 1, "group", fields])
-        for fields in (
-            {**groups_wire.pack_heartbeat(heartbeat), "wait_ms": 5},
-            {"offsets": [["0" * 32, 0, 5, -1, "note"]]},
-            {"seeks": [consumers_wire.pack_seek(seek)]},
-        )
+        msgpack.packb([1, name, side, body, fields_of(header)])
+        for name in _CALLS
+        for side in ("request", "answer")
+        for header, body in samples_of(name, side)
     ]
 
 
@@ -829,7 +830,7 @@ TARGETS: tuple[Target, ...] = (
     Target("v3-records", _v3_records, (MilenaError,), _v3_record_seeds),
     Target("partitions", _partitions, (MilenaError,), _partition_seeds),
     Target("topic-pattern", _topic_pattern, (MilenaError,), _topic_pattern_seeds),
-    Target("group-wire", _group_wire, (MilenaError,), _group_wire_seeds),
+    Target("group-messages", _group_messages, (MilenaError,), _group_message_seeds),
     Target("path", _path, (MilenaError,), _path_seeds),
     Target(
         "query",

@@ -14,8 +14,6 @@ from http_api.ports import Acks, FetchRequest, FetchResult, ProduceRequest, Rece
 from node.admin import AdminService, TopicDefaults
 from node.catch_up import CatchUpThrottle
 from node.consumers.keeper import ConsumerKeeper
-from node.consumers.tails import TAIL
-from node.consumers.wire import RETURNED
 from node.controller import Controller, ControllerSettings
 from node.fetch_server import FetchServer
 from node.fetch_wire import FETCH, FETCH_WAKE
@@ -100,9 +98,8 @@ class SimNode:
             MOVES: self.reassignments.on_moves,
             DELETE_RECORDS: self.deletions.on_delete_records,
             SEQUENCES: self.producers.on_sequences,
-            TAIL: self.consumers.tails.on_tail,
-            RETURNED: self.consumers.service.on_returned,
-            **{kind: self.groups.calls.peer_handler(kind) for kind in self.groups.calls.handlers},
+            **self.groups.calls.peer_handlers,
+            **self.consumers.peer_handlers,
         }
         cluster.network.listeners[node_id] = self.controller.on_disconnected
 
