@@ -26,13 +26,7 @@ from node.consumers import consumer_messages
 from node.fetch_wire import parse_log_starts, parse_positions, parse_rows
 from node.groups import group_messages
 from node.groups.topic_patterns import TopicPattern
-from node.peer_codec import (
-    decode_error,
-    decode_header,
-    int_field,
-    map_field,
-    str_field,
-)
+from node.peer_codec import decode_error, decode_header
 from node.peer_messages import pack, unpack
 from raft_meta.consensus.bootstrap import load_record
 from raft_meta.consensus.frames import (
@@ -497,13 +491,6 @@ def _handshake_seeds() -> list[bytes]:
 
 def _peer_header(data: bytes) -> object:
     parts = decode_header(data)
-    fields = parts[-1] if isinstance(parts[-1], dict) else {}
-    for name in ("a", "b"):
-        for read in (int_field, str_field, map_field):
-            try:
-                read(fields, name)
-            except MilenaError:
-                continue
     return decode_error(parts[-3:][0], parts[-2:][0], parts[-1])
 
 
@@ -542,7 +529,9 @@ def _raft_message_seeds() -> list[bytes]:
 
 
 def _fetch(data: bytes) -> object:
-    fields = map_field({"f": decode_header(data)[-1]}, "f")
+    fields = decode_header(data)[-1]
+    if not isinstance(fields, dict):
+        raise MalformedRequestError("this is no fetch")
     body_bytes = fields.get("bytes", 0)
     return (
         parse_positions(fields.get("p")),
