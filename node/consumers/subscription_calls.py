@@ -16,7 +16,7 @@ from node.consumers.session_table import SessionTable
 from node.consumers.session_tools import Memberships
 from node.consumers.store import ConsumerStore
 from node.groups.group_messages import by_topic, each_partition
-from node.groups.rest_members import member_of
+from node.groups.members import member_of
 from node.metadata import MetadataStore
 from node.peer_messages import Done
 from raft_meta.machine import partition_sets

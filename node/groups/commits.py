@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.groups.group_counts import GroupCounts
+from node.groups.group_messages import GroupCommitRequest
 from node.metadata import MetadataStore
+from node.peer_messages import Done
 from raft_meta.machine import codec, group_rules, offsets
-from raft_meta.machine.commands import CommitOffsets, GroupCommit
+from raft_meta.machine.commands import CommitOffsets, GroupCommit, OffsetCommit
 from storage.errors import (
     DrainingError,
     MilenaError,
@@ -20,6 +22,7 @@ from storage.errors import (
     TooManyRequestsError,
 )
 
+BARRIER_TIMEOUT_MS = 3_000
 PROPOSE_TIMEOUT_MS = 5_000
 COMMAND_BYTES_MAX = 640 << 10
 """Of one command's commits, estimated; the bound of a command is 1 MiB, and one commit is below this by its own."""
@@ -37,7 +40,7 @@ class _Queued:
     done: asyncio.Future[None]
 
 
-class GroupCommits:
+class CommitQueue:
     """Gathers commits of the groups that this node coordinates. Owned by the data loop."""
 
     def __init__(
@@ -56,6 +59,30 @@ class GroupCommits:
         self._queued_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
+
+    async def on_commit(self, request: GroupCommitRequest) -> Done:
+        """Commit what another node passed on."""
+        commit = GroupCommit(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            offsets=tuple(
+                OffsetCommit(
+                    topic_id=row.topic_id,
+                    partition=row.partition,
+                    offset=row.offset,
+                    leader_epoch=row.leader_epoch,
+                    metadata=row.metadata,
+                )
+                for row in request.offsets
+            ),
+        )
+        image = self._metadata.image
+        if any(row.topic_id not in image.topics for row in commit.offsets):
+            # Whoever passed this on has seen the topic; this node is behind.
+            await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        await self.commit(commit)
+        return Done()
 
     async def commit(self, commit: GroupCommit) -> None:
         """Return once these offsets are committed, all of them.

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from node.clock import Clock
-from node.groups.commits import GroupCommits
+from node.groups.commits import CommitQueue
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.group_counts import GroupCounts
-from node.groups.heartbeats import Heartbeats
-from node.groups.names import TopicNames
+from node.groups.group_messages import COMMIT, DELETE, HEARTBEAT
 from node.groups.offset_expiry import ExpirySettings, OffsetExpiry
 from node.groups.service import Fetch, GetTopic, GroupService
 from node.metadata import MetadataStore
@@ -53,20 +52,15 @@ class Groups:
             has_lease=has_lease,
             on_failure=on_failure,
         )
-        self.commits = GroupCommits(
+        self.commits = CommitQueue(
             metadata=metadata, broker_epoch=broker_epoch, counts=counts, on_failure=on_failure
         )
+        self.calls.serve(HEARTBEAT, self.coordinator.on_heartbeat)
+        self.calls.serve(COMMIT, self.commits.on_commit)
+        self.calls.serve(DELETE, self.coordinator.on_delete)
         self.service = GroupService(
             metadata=metadata,
             calls=self.calls,
-            heartbeats=Heartbeats(
-                coordinator=self.coordinator,
-                names=TopicNames(lambda: metadata.image),
-                clock=clock,
-                counts=counts,
-            ),
-            commits=self.commits,
-            broker_epoch=broker_epoch,
             topic=topic,
             fetch=fetch,
             new_member_id=new_member_id,

@@ -18,7 +18,6 @@ from http_api.group_ports import (
     TopicPartition,
 )
 from http_api.ports import FetchRequest, FetchResult
-from node.groups.commits import GroupCommits
 from node.groups.coordinator_calls import CoordinatorCalls, Repeat
 from node.groups.descriptions import describe, offsets_of
 from node.groups.group_messages import (
@@ -32,26 +31,20 @@ from node.groups.group_messages import (
     by_topic,
     each_partition,
 )
-from node.groups.heartbeats import Heartbeats
-from node.groups.member_rules import SESSION_MS_MAX
+from node.groups.members import SESSION_MS_MAX
 from node.metadata import MetadataStore
-from node.peer_messages import Done
 from node.record_batches import check_partition
 from raft_meta.machine import group_rules
-from raft_meta.machine.commands import DeleteGroup, GroupCommit, OffsetCommit
 from raft_meta.machine.coordinators import Coordinators
 from raft_meta.machine.image import Image, Topic
 from storage.errors import (
-    FencedError,
     GroupNotEmptyError,
     GroupNotFoundError,
     InvalidConsumerError,
-    NotCoordinatorError,
     RequestTooLargeError,
 )
 
 BARRIER_TIMEOUT_MS = 3_000
-PROPOSE_TIMEOUT_MS = 5_000
 FETCH_TIMEOUT_MS = 0
 LOOKS_AT_ONCE = 32
 """Partitions whose logs are asked at a time when offsets are reset."""
@@ -68,23 +61,15 @@ class GroupService:
         *,
         metadata: MetadataStore,
         calls: CoordinatorCalls,
-        heartbeats: Heartbeats,
-        commits: GroupCommits,
-        broker_epoch: Callable[[], int],
         topic: GetTopic,
         fetch: Fetch,
         new_member_id: Callable[[], str],
     ) -> None:
         self._metadata = metadata
         self._calls = calls
-        self._commits = commits
-        self._broker_epoch = broker_epoch
         self._topic = topic
         self._fetch = fetch
         self._new_member_id = new_member_id
-        calls.serve(HEARTBEAT, heartbeats.take)
-        calls.serve(COMMIT, self._on_commit)
-        calls.serve(DELETE, self._on_delete)
 
     # -- members ---------------------------------------------------------------------------------
 
@@ -173,29 +158,6 @@ class GroupService:
             # A commit that arrives late must not take the group back.
             repeat=Repeat.ELSEWHERE,
         )
-
-    async def _on_commit(self, request: GroupCommitRequest) -> Done:
-        commit = GroupCommit(
-            group_id=request.group_id,
-            member_id=request.member_id,
-            member_epoch=request.member_epoch,
-            offsets=tuple(
-                OffsetCommit(
-                    topic_id=row.topic_id,
-                    partition=row.partition,
-                    offset=row.offset,
-                    leader_epoch=row.leader_epoch,
-                    metadata=row.metadata,
-                )
-                for row in request.offsets
-            ),
-        )
-        image = self._metadata.image
-        if any(row.topic_id not in image.topics for row in commit.offsets):
-            # Whoever passed this on has seen the topic; this node is behind.
-            await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
-        await self._commits.commit(commit)
-        return Done()
 
     async def committed(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
@@ -290,15 +252,3 @@ class GroupService:
         """Forget the group and its offsets."""
         group_rules.check_group_id(group)
         await self._calls.call(DELETE, GroupDeleteRequest(group_id=group), repeat=Repeat.NEVER)
-
-    async def _on_delete(self, request: GroupDeleteRequest) -> Done:
-        command = DeleteGroup(
-            broker_id=self._metadata.node_id,
-            broker_epoch=self._broker_epoch(),
-            group_id=request.group_id,
-        )
-        try:
-            await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
-        except FencedError as error:
-            raise NotCoordinatorError(f"{error.message} Nothing was deleted.") from error
-        return Done()

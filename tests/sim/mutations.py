@@ -620,7 +620,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="removed-told",
         guard="a member that is being removed for its silence is not told to go on",
-        module="node.groups.desk",
+        module="node.groups.coordinated_group",
         old="        if done is None:\n            return\n        await asyncio.wait([done])",
         new="        if done is None or done:\n            return\n        await asyncio.wait([done])",
         by="tests/unit/node/groups/test_coordinator.py",

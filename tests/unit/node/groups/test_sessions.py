@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from node.groups.member_rules import newcomer
+from node.groups.members import newcomer
 from node.groups.sessions import NEVER, GroupSessions
 from raft_meta.machine.image import Group, GroupMember, PartitionSet
 from storage.types import MonotonicMs, WallMs
