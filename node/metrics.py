@@ -15,7 +15,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from node.clock import Clock
-from node.groups.group_counts import GroupCounts
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine.configs import min_insync
 from raft_meta.machine.image import Image
@@ -70,6 +69,26 @@ class CompactionCounts:
     """In closed segments of compacted topics, not compacted when last looked at."""
     last_run_ms: int = 0
     """Wall clock at the end of the last one."""
+
+
+@dataclass(slots=True)
+class GroupCounts:
+    """What happened to the groups that this node coordinates since it started."""
+
+    heartbeats: int = 0
+    rebalances: int = 0
+    """Times that partitions were shared out anew."""
+    expired_members: int = 0
+    commits: int = 0
+    """Commits of members and tools that were accepted."""
+    committed_offsets: int = 0
+    commit_commands: int = 0
+    """Commands that carried them to the quorum."""
+    expired_offsets: int = 0
+    groups: int = 0
+    """Coordinated here, now; those with members."""
+    members: int = 0
+    """Of these groups, now."""
 
 
 @dataclass(slots=True)

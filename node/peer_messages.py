@@ -79,7 +79,7 @@ def pack(message: Message) -> Reply:
 
 
 def unpack(message_type: type[MessageT], fields: Fields, body: bytes = b"") -> MessageT:
-    """The reverse.
+    """Read a message; the reverse of ``pack``.
 
     Raises:
         MalformedRequestError: it has another shape; the sentence says where.
@@ -102,7 +102,7 @@ def unpack(message_type: type[MessageT], fields: Fields, body: bytes = b"") -> M
 def peer_handler(
     call: CallType[RequestT, AnswerT], serve: Callable[[RequestT], Awaitable[AnswerT]]
 ) -> Handler:
-    """What the peer port calls for this row."""
+    """The handler of this row, as the peer port calls it."""
 
     async def on_request(peer_id: int, fields: Fields, body: bytes) -> Reply:
         del peer_id

@@ -33,8 +33,8 @@ from node.discovery import VOTERS, VoterDirectory, find_voters
 from node.fetch_server import FetchServer
 from node.fetch_wire import FETCH, FETCH_WAKE
 from node.fetcher import FetcherSettings, LeaderFetcher, ReplicaFetchers
-from node.groups.offset_expiry import MINUTE_MS, ExpirySettings
-from node.groups.parts import Groups
+from node.groups.group_assembly import Groups
+from node.groups.group_offsets import MINUTE_MS, ExpirySettings
 from node.health import HealthService
 from node.heartbeats import HEARTBEAT
 from node.isr_proposals import IsrProposer

@@ -10,7 +10,7 @@ from node.consumers.expiry import ConsumerExpiry
 from node.consumers.idle import IdleClocks
 from node.consumers.service import ConsumersService
 from node.consumers.tails import Tails
-from node.groups.parts import Groups
+from node.groups.group_assembly import Groups
 from node.metadata import MetadataStore
 from node.peer import Handler, PeerClient
 from node.peer_messages import peer_handler

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from node.groups import heartbeat_rules
 from node.groups.group_messages import GroupHeartbeatAnswer, GroupHeartbeatRequest
 from node.groups.group_writer import GroupContext, GroupWriter, moved
-from node.groups.rebalance import Change, Leave, Release
+from node.groups.member_sessions import GroupSessions
+from node.groups.rebalance import Leave, MemberChange, Release
 from node.groups.rest_members import release
-from node.groups.sessions import GroupSessions
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Group, GroupMember, PartitionKey
 from storage.errors import FateUnknownError, MilenaError, NotCoordinatorError
@@ -183,8 +183,8 @@ class CoordinatedGroup:
             await self._writer.change(Leave(member_id=member_id))
         return heartbeat_rules.farewell(self.state, member_id)
 
-    def _changes(self, heartbeat: GroupHeartbeatRequest) -> list[Change]:
-        """What the heartbeat changes, if it may say anything."""
+    def _changes(self, heartbeat: GroupHeartbeatRequest) -> list[MemberChange]:
+        """Changes that the heartbeat asks for, if it may ask for any."""
         known = self._member(heartbeat.member_id)
         if known is not None:
             heartbeat_rules.check_kind(self.group_id, known)
@@ -207,7 +207,7 @@ class CoordinatedGroup:
         return joining + (0 if group is None else len(group.members))
 
     def _released(self, heartbeat: GroupHeartbeatRequest, known: GroupMember) -> Release | None:
-        """What the member has let go, as it says."""
+        """Partitions that the member has let go, as it says."""
         if heartbeat.owned is None:
             return None
         owned = self._context.names.to_ids(heartbeat.owned)
@@ -218,7 +218,7 @@ class CoordinatedGroup:
             member_id=known.member_id, member_epoch=heartbeat.member_epoch, partitions=gone
         )
 
-    async def _take_in(self, member_id: str, changes: Sequence[Change]) -> None:
+    async def _take_in(self, member_id: str, changes: Sequence[MemberChange]) -> None:
         known = self._member(member_id)
         if changes or (known is not None and self._has_free(known)):
             await self._writer.change(*changes)
@@ -264,7 +264,7 @@ class CoordinatedGroup:
     def expire(self, now_ms: MonotonicMs) -> None:
         """Remove members that were silent, or kept what they were asked for, for too long."""
         self.look()
-        changes: list[Change] = []
+        changes: list[MemberChange] = []
         # Who may be gone already is not spared for having been heard since then.
         due = {**dict.fromkeys(self._leaving), **dict.fromkeys(self.sessions.expired(now_ms))}
         for member_id in due:
@@ -286,7 +286,7 @@ class CoordinatedGroup:
         next_ms = again_ms if self._leaving else max(self.sessions.next_due_ms(), again_ms)
         self._context.on_due(self.group_id, next_ms)
 
-    def _remove(self, changes: Sequence[Change]) -> None:
+    def _remove(self, changes: Sequence[MemberChange]) -> None:
         done = self._writer.submit(changes)
         gone = [change.member_id for change in changes if isinstance(change, Leave)]
         self._leaving.update(dict.fromkeys(gone, done))
@@ -345,7 +345,7 @@ class CoordinatedGroup:
             await self._writer.change(change)
 
     def settle_soon(self, instance: str) -> None:
-        """The same, for a coordinator that has just taken over."""
+        """Let the consumer become that with the next tick; for a coordinator that has just taken over."""
         self._writer.rest.settle_soon(instance)
         self._writer.is_dirty = True
 

@@ -16,18 +16,18 @@ from immutables import Map
 from node.clock import Clock
 from node.groups.coordinated_group import CoordinatedGroup
 from node.groups.coordinator_calls import CoordinatorCalls
-from node.groups.group_counts import GroupCounts
+from node.groups.descriptions import TopicNames
 from node.groups.group_messages import (
     GroupDeleteRequest,
     GroupHeartbeatAnswer,
     GroupHeartbeatRequest,
 )
 from node.groups.group_writer import GroupContext
-from node.groups.names import TopicNames
+from node.groups.member_sessions import NEVER
 from node.groups.rest_members import RestMembers
-from node.groups.sessions import NEVER
 from node.groups.subscriptions import Subscriptions
 from node.metadata import MetadataStore
+from node.metrics import GroupCounts
 from node.peer_messages import Done
 from raft_meta.machine.commands import DeleteGroup
 from raft_meta.machine.coordinators import Coordinators

@@ -1,4 +1,4 @@
-"""How any node has something done by a group's coordinator, wherever that is now.
+"""Calls from any node to a group's coordinator, wherever that is now.
 
 A service of the coordinator tells its handlers once, by ``serve``; whoever wants it done awaits ``call``, on any node:
 
@@ -43,7 +43,7 @@ from storage.errors import (
 )
 
 COORDINATOR_WAIT_MS = 5_000
-"""How long a call waits for somebody who coordinates the group: a broker is fenced within about two seconds, and its
+"""A call waits this long for somebody who coordinates the group: a broker is fenced within about two seconds, and its
 successor knows it as soon as it has applied that."""
 RETRY_MS = 50
 """Between two tries, unless the image changes before."""
@@ -110,7 +110,7 @@ class CoordinatorCalls:
 
     @property
     def peer_handlers(self) -> Mapping[str, Handler]:
-        """What the peer port serves of it, by types of requests."""
+        """The handlers, as the peer port calls them, by types of requests."""
         return self._peer_handlers
 
     def coordinates(self, group_id: str, image: Image | None = None) -> bool:

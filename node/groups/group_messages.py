@@ -14,14 +14,14 @@ PartitionsByTopic: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class GroupRequest(Message, frozen=True, kw_only=True):
-    """What a group's coordinator is asked. ``wait_ms``: how long it may hold back its answer."""
+    """A request to a group's coordinator. ``wait_ms``: how long it may hold back its answer."""
 
     group_id: str = field(name="group")
     wait_ms: int = 0
 
 
 class GroupHeartbeatRequest(GroupRequest, frozen=True, kw_only=True):
-    """What a member says of itself; see ``http_api.group_ports.Heartbeat``. It has an id by now."""
+    """A heartbeat: what a member says of itself, see ``http_api.group_ports.Heartbeat``. It has an id by now."""
 
     member_id: str = field(name="member")
     member_epoch: int = field(name="epoch")
@@ -37,7 +37,7 @@ class GroupHeartbeatRequest(GroupRequest, frozen=True, kw_only=True):
 
 
 class GroupHeartbeatAnswer(Message, frozen=True, kw_only=True):
-    """What the member may work on; see ``http_api.group_ports.HeartbeatAnswer``."""
+    """The answer: what the member may work on, see ``http_api.group_ports.HeartbeatAnswer``."""
 
     member_id: str = field(name="member")
     member_epoch: int = field(name="epoch")
@@ -83,5 +83,5 @@ def by_topic(partitions: Iterable[TopicPartition]) -> PartitionsByTopic:
 
 
 def each_partition(partitions: PartitionsByTopic) -> list[TopicPartition]:
-    """The reverse."""
+    """Partitions one by one; the reverse of ``by_topic``."""
     return [(topic, number) for topic, numbers in partitions for number in numbers]

@@ -15,12 +15,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from node.clock import Clock
-from node.groups.group_counts import GroupCounts
-from node.groups.names import TopicNames
-from node.groups.rebalance import Change, Join, Leave, NextState, Release, next_state
+from node.groups.descriptions import TopicNames
+from node.groups.rebalance import Join, Leave, MemberChange, NextState, Release, next_state
 from node.groups.rest_members import RestMembers, RestMemberships
 from node.groups.subscriptions import Subscriptions
 from node.metadata import MetadataStore
+from node.metrics import GroupCounts
 from raft_meta.machine.commands import AlterGroup
 from raft_meta.machine.image import Group, Image
 from storage.errors import (
@@ -45,7 +45,7 @@ LARGE_GROUP = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupContext:
-    """What the groups of a node share. Owned by ``GroupCoordinator``."""
+    """The things that all groups of a node use. Owned by ``GroupCoordinator``."""
 
     metadata: MetadataStore
     clock: Clock
@@ -66,7 +66,7 @@ class GroupContext:
 class _Pending:
     """Changes of one caller, all taken in one state."""
 
-    changes: Sequence[Change]
+    changes: Sequence[MemberChange]
     done: asyncio.Future[None]
 
 
@@ -127,7 +127,7 @@ class GroupWriter:
 
     # -- changes ---------------------------------------------------------------------------------
 
-    async def change(self, *changes: Change) -> None:
+    async def change(self, *changes: MemberChange) -> None:
         """Have these taken in, and free partitions given out; the image includes it on return.
 
         Raises:
@@ -139,13 +139,13 @@ class GroupWriter:
             raise moved(self._group_id)
         await self._enqueue(changes)
 
-    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
+    def submit(self, changes: Sequence[MemberChange]) -> asyncio.Future[None]:
         """Have changes taken in that nobody waits for: when they fail, the reason for them is still there."""
         done = self._enqueue(changes)
         done.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return done
 
-    def _enqueue(self, changes: Sequence[Change]) -> asyncio.Future[None]:
+    def _enqueue(self, changes: Sequence[MemberChange]) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending.append(_Pending(changes, done))
         self.kick()
@@ -200,7 +200,7 @@ class GroupWriter:
 
     # -- the next state --------------------------------------------------------------------------
 
-    async def _reach(self, changes: Sequence[Change]) -> None:
+    async def _reach(self, changes: Sequence[MemberChange]) -> None:
         """Propose the state that comes of these changes, and of what is free to be given out."""
         for _ in range(TRIES_MAX):
             self._context.check(self._group_id)
@@ -224,7 +224,7 @@ class GroupWriter:
         )
 
     async def _next_state(
-        self, group: Group | None, image: Image, changes: Sequence[Change]
+        self, group: Group | None, image: Image, changes: Sequence[MemberChange]
     ) -> NextState | None:
         is_same = (
             group is not None
@@ -266,7 +266,7 @@ class GroupWriter:
         assert isinstance(version, int), version
         return version
 
-    def _note(self, changes: Sequence[Change], after: NextState) -> None:
+    def _note(self, changes: Sequence[MemberChange], after: NextState) -> None:
         counts = self._context.counts
         if after.is_rebalance:
             counts.rebalances += 1

@@ -1,4 +1,4 @@
-"""What a heartbeat asks for, and what its member is told. Pure. Source: KIP-848, ConsumerGroupHeartbeat.
+"""The rules of heartbeats: what one asks for, and what its member is told. Pure. Source: KIP-848.
 
 A heartbeat says what its member wants (topics, settings) and what it works on; what it does not say stays as it is. One
 that changes nothing writes nothing. It is safe to repeat, however late: joining is done once per member id, and what
@@ -7,9 +7,9 @@ was given back is believed under the member's present epoch alone (see ``rebalan
 
 from dataclasses import replace
 
+from node.groups.descriptions import TopicNames
 from node.groups.group_messages import GroupHeartbeatAnswer, GroupHeartbeatRequest
 from node.groups.members import check_subscription, newcomer
-from node.groups.names import TopicNames
 from node.groups.rebalance import Join, effective, waited_for
 from raft_meta.machine import group_rules
 from raft_meta.machine.image import Group, GroupMember, PartitionSet
@@ -27,7 +27,7 @@ INTERVAL_MS = 5_000
 """Between heartbeats, of members with ordinary sessions; KIP-848's default."""
 INTERVALS_PER_SESSION = 3
 REMINDER_MS = 1_000
-"""How long a heartbeat is held back of a member that has yet to do what it was told last."""
+"""A heartbeat is held back no longer than this, of a member that has yet to do what it was told last."""
 
 
 # -- what it says --------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def check_not_ahead(heartbeat: GroupHeartbeatRequest, member: GroupMember) -> No
 
 
 def wanted_by(heartbeat: GroupHeartbeatRequest, known: GroupMember | None) -> Join | None:
-    """How the member joins, or has other settings from now on; None: nothing is new.
+    """The member joins, or has other settings from now on; None: nothing is new.
 
     Raises:
         InvalidConsumerError, InvalidTopicNameError: the message says what to change.
@@ -129,7 +129,7 @@ def hold_back_ms(
     *,
     is_told: bool,
 ) -> int:
-    """How long the answer is held back, from the heartbeat's arrival on, unless there is news.
+    """The time for which the answer is held back, from the heartbeat's arrival on, unless there is news.
 
     Args:
         heartbeat: what was said.
@@ -147,7 +147,7 @@ def hold_back_ms(
 def present_answer(
     group: Group | None, member: GroupMember, names: TopicNames
 ) -> GroupHeartbeatAnswer:
-    """What the member is told."""
+    """The answer to a member: what holds now."""
     return GroupHeartbeatAnswer(
         member_id=member.member_id,
         member_epoch=member.member_epoch,
@@ -159,7 +159,7 @@ def present_answer(
 
 
 def farewell(group: Group | None, member_id: str) -> GroupHeartbeatAnswer:
-    """What a member is told that has left."""
+    """The answer to a member that has left."""
     return GroupHeartbeatAnswer(
         member_id=member_id,
         member_epoch=LEAVE,
@@ -177,7 +177,7 @@ def _generation(group: Group | None) -> int:
 def absent(
     heartbeat: GroupHeartbeatRequest, group: Group | None, *, was_succeeded: bool
 ) -> MilenaError:
-    """Why a member is none any more."""
+    """The reason why a member is none any more."""
     is_taken = heartbeat.instance_id is not None and any(
         member.instance_id == heartbeat.instance_id
         for member in (() if group is None else group.members)
@@ -190,7 +190,7 @@ def absent(
 
 
 def succeeded(heartbeat: GroupHeartbeatRequest) -> MilenaError:
-    """Why a member is to stop."""
+    """The reason why a member is to stop."""
     return StaleMemberEpochError(
         f"another process has taken over the instance id of member {heartbeat.member_id!r} in group "
         f"{heartbeat.group_id!r}: stop"

@@ -8,8 +8,8 @@ from bisect import bisect_left
 from dataclasses import replace
 
 from node.groups import assignors
-from node.groups.rebalance import NO_EPOCH, Change, Join, Leave, effective
-from node.groups.topic_patterns import TopicPattern
+from node.groups.rebalance import NO_EPOCH, Join, Leave, MemberChange, effective
+from node.groups.subscriptions import TopicPattern
 from raft_meta.machine import group_rules, partition_sets
 from raft_meta.machine.image import GroupMember, Image, PartitionSet
 from raft_meta.machine.topics import check_name
@@ -80,13 +80,13 @@ def member_of(image: Image, group_id: str, member_id: str) -> GroupMember | None
 
 
 def assignment_of(image: Image, group_id: str, instance: str) -> PartitionSet:
-    """What the consumer may read: its own by the latest plan, and in nobody else's hands."""
+    """Partitions that the consumer may read: its own by the latest plan, and held by nobody else."""
     member = member_of(image, group_id, instance)
     return partition_sets.EMPTY if member is None or not member.is_rest else effective(member)
 
 
-def membership_change(image: Image, group_id: str, instance: str) -> Change | None:
-    """What makes the group's membership follow the consumer's subscription; None: it does.
+def membership_change(image: Image, group_id: str, instance: str) -> MemberChange | None:
+    """The change that makes the group's membership follow the consumer's subscription; None: it does.
 
     Raises:
         InvalidConsumerError, InvalidTopicNameError: it cannot be such a member.

@@ -1,4 +1,4 @@
-"""What a group's coordinator and the REST consumers (``node.consumers``) agree on. Same node, same loop.
+"""The agreement between a group's coordinator and the REST consumers (``node.consumers``). Same node, same loop.
 
 A REST consumer with a subscription is a member of its group: ``RestConsumer.topics`` and ``pattern`` in the image say
 that it is to be one, and under which subscription. The coordinator of REST consumers, which is that of their group:
@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from node.groups.members import membership_change
-from node.groups.rebalance import Change, Release, to_give_back
+from node.groups.rebalance import MemberChange, Release, to_give_back
 from node.metadata import MetadataStore
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Group, GroupMember, PartitionSet
@@ -54,7 +54,7 @@ class RestMemberships:
         group_id: str,
         metadata: MetadataStore,
         rest_members: Callable[[], RestMembers | None],
-        submit: Callable[[Sequence[Change]], asyncio.Future[None]],
+        submit: Callable[[Sequence[MemberChange]], asyncio.Future[None]],
     ) -> None:
         self._group_id = group_id
         self._metadata = metadata
@@ -63,8 +63,8 @@ class RestMemberships:
         self._unsettled: set[str] = set()
         """Consumers whose membership may not be what their subscription says."""
 
-    def missing(self, instance: str) -> Change | None:
-        """What makes the consumer the member that its subscription says; None: it is.
+    def missing(self, instance: str) -> MemberChange | None:
+        """The change that makes the consumer the member that its subscription says; None: it is.
 
         Raises:
             InvalidConsumerError, InvalidTopicNameError: it cannot be such a member.
@@ -72,7 +72,7 @@ class RestMemberships:
         return membership_change(self._metadata.image, self._group_id, instance)
 
     def settle_soon(self, instance: str) -> None:
-        """With the next ``settle``."""
+        """Let the next ``settle`` look at the consumer."""
         self._unsettled.add(instance)
 
     def settle(self) -> None:
@@ -92,7 +92,7 @@ class RestMemberships:
             if change is not None:
                 self._settle_by(instance, change)
 
-    def _settle_by(self, instance: str, change: Change) -> None:
+    def _settle_by(self, instance: str, change: MemberChange) -> None:
         def on_done(done: asyncio.Future[None]) -> None:
             error = None if done.cancelled() else done.exception()
             if error is not None and not isinstance(error, InvalidRequestError | LimitReachedError):

@@ -25,7 +25,7 @@ from http_api.v2.produce import parse_options
 from node.consumers import consumer_messages
 from node.fetch_wire import parse_log_starts, parse_positions, parse_rows
 from node.groups import group_messages
-from node.groups.topic_patterns import TopicPattern
+from node.groups.subscriptions import TopicPattern
 from node.peer_codec import decode_error, decode_header
 from node.peer_messages import pack, unpack
 from raft_meta.consensus.bootstrap import load_record

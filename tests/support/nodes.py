@@ -18,8 +18,8 @@ from node.controller import Controller, ControllerSettings
 from node.fetch_server import FetchServer
 from node.fetch_wire import FETCH, FETCH_WAKE
 from node.fetcher import FetcherSettings, LeaderFetcher, ReplicaFetchers
-from node.groups.offset_expiry import MINUTE_MS, ExpirySettings
-from node.groups.parts import Groups
+from node.groups.group_assembly import Groups
+from node.groups.group_offsets import MINUTE_MS, ExpirySettings
 from node.health import HealthService
 from node.heartbeats import HEARTBEAT
 from node.isr_proposals import IsrProposer

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from node.groups.member_sessions import NEVER, GroupSessions
 from node.groups.members import newcomer
-from node.groups.sessions import NEVER, GroupSessions
 from raft_meta.machine.image import Group, GroupMember, PartitionSet
 from storage.types import MonotonicMs, WallMs
 

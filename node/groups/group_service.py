@@ -162,7 +162,7 @@ class GroupService:
     async def committed(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
     ) -> Sequence[GroupOffset]:
-        """What is committed, as of now."""
+        """Committed offsets, as of now."""
         image, _ = await self._current(group)
         return offsets_of(image, group, None if partitions is None else frozenset(partitions))
 

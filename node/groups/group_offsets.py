@@ -1,19 +1,33 @@
-"""Commits of offsets on their coordinator: many in one command, one command under way at a time.
+"""Offsets on their coordinator: commits go to the quorum, and what nobody came back for is forgotten.
 
-What the image already refuses is refused at once; the state machine judges again when the command is applied.
+Commits of many members travel in one command, one command under way at a time. What the image already refuses is
+refused at once; the state machine judges again when the command is applied.
+
+Offsets expire after ``offsets_retention_minutes``. The time counts from when the group was left and the offset
+committed, whichever came later; a group with members keeps all of its offsets. Source: KIP-211.
 """
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from node.groups.group_counts import GroupCounts
+from node.clock import Clock
+from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.group_messages import GroupCommitRequest
 from node.metadata import MetadataStore
+from node.metrics import GroupCounts
 from node.peer_messages import Done
 from raft_meta.machine import codec, group_rules, offsets
-from raft_meta.machine.commands import CommitOffsets, GroupCommit, OffsetCommit
+from raft_meta.machine.commands import (
+    CommitOffsets,
+    ExpireOffsets,
+    GroupCommit,
+    GroupExpiry,
+    OffsetCommit,
+)
+from raft_meta.machine.image import Group, Image
 from storage.errors import (
     DrainingError,
     MilenaError,
@@ -21,6 +35,9 @@ from storage.errors import (
     StaleBrokerEpochError,
     TooManyRequestsError,
 )
+from storage.types import WallMs
+
+logger = logging.getLogger(__name__)
 
 BARRIER_TIMEOUT_MS = 3_000
 PROPOSE_TIMEOUT_MS = 5_000
@@ -31,6 +48,8 @@ OFFSET_BYTES = 60
 COMMIT_BYTES = 64
 QUEUED_BYTES_MAX = 32 << 20
 """Of commits that wait for the quorum: half a minute of it at its best."""
+GROUPS_PER_EXPIRY_MAX = 1_000
+MINUTE_MS = 60_000
 
 
 @dataclass(slots=True)
@@ -193,3 +212,80 @@ def _as_refusal(error: MilenaError) -> MilenaError:
     if isinstance(error, StaleBrokerEpochError):
         return NotCoordinatorError(f"{error.message} Nothing was committed.")
     return error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpirySettings:
+    """Times: how long offsets are kept, and how often that is looked at."""
+
+    retention_ms: int
+    check_ms: int
+
+
+class OffsetExpiry:
+    """Proposes what is to be forgotten in the groups that this node coordinates."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        calls: CoordinatorCalls,
+        clock: Clock,
+        broker_epoch: Callable[[], int],
+        counts: GroupCounts,
+        settings: ExpirySettings,
+    ) -> None:
+        self._metadata = metadata
+        self._calls = calls
+        self._clock = clock
+        self._broker_epoch = broker_epoch
+        self._counts = counts
+        self._settings = settings
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            await self._clock.sleep(self._settings.check_ms)
+            await self.expire()
+
+    async def expire(self) -> None:
+        """Forget what is due in the groups that this node coordinates."""
+        before_ms = WallMs(self._clock.wall_ms() - self._settings.retention_ms)
+        image = self._metadata.image
+        due = [
+            group_id
+            for group_id in sorted(expirable(image, before_ms))
+            if self._calls.coordinates(group_id)
+        ]
+        for first in range(0, len(due), GROUPS_PER_EXPIRY_MAX):
+            await self._propose(due[first : first + GROUPS_PER_EXPIRY_MAX], before_ms)
+
+    async def _propose(self, group_ids: Sequence[str], before_ms: WallMs) -> None:
+        command = ExpireOffsets(
+            broker_id=self._metadata.node_id,
+            broker_epoch=self._broker_epoch(),
+            groups=tuple(
+                GroupExpiry(group_id=group_id, before_ms=before_ms) for group_id in group_ids
+            ),
+        )
+        try:
+            forgotten = await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
+        except MilenaError as error:
+            logger.info("offsets did not expire, tried again later: %s", error)
+            return
+        assert isinstance(forgotten, tuple), forgotten
+        count = sum(number for number in forgotten if isinstance(number, int))
+        self._counts.expired_offsets += count
+        logger.info("offsets expired groups=%d offsets=%d", len(group_ids), count)
+
+
+def expirable(image: Image, before_ms: WallMs) -> Iterator[str]:
+    """Groups of which something is to be forgotten."""
+    for group in image.groups.values():
+        if not group.members and group.emptied_ms < before_ms and _is_due(image, group, before_ms):
+            yield group.group_id
+
+
+def _is_due(image: Image, group: Group, before_ms: WallMs) -> bool:
+    offsets = image.offsets.get(group.group_id)
+    return not offsets or any(offset.commit_ms < before_ms for offset in offsets.values())

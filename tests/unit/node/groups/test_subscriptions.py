@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from node.groups.topic_patterns import TopicPattern
+from node.groups.subscriptions import TopicPattern
 from storage.errors import InvalidConsumerError
 
 ATOMS = [

@@ -1,23 +1,22 @@
-"""What consumer groups need of a node, put together: one object for the wiring, real or simulated."""
+"""Consumer groups of one node, put together: one object for the wiring, real or simulated."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor
 
 from node.clock import Clock
-from node.groups.commits import CommitQueue
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
-from node.groups.group_counts import GroupCounts
 from node.groups.group_messages import COMMIT, DELETE, HEARTBEAT
-from node.groups.offset_expiry import ExpirySettings, OffsetExpiry
-from node.groups.service import Fetch, GetTopic, GroupService
+from node.groups.group_offsets import CommitQueue, ExpirySettings, OffsetExpiry
+from node.groups.group_service import Fetch, GetTopic, GroupService
 from node.metadata import MetadataStore
+from node.metrics import GroupCounts
 from node.peer import PeerClient
 from raft_meta.machine.image import Image
 
 
 class Groups:
-    """The parts; ``calls``, ``coordinator`` and ``commits`` serve REST consumers too."""
+    """The objects; ``calls``, ``coordinator`` and ``commits`` serve REST consumers too."""
 
     def __init__(
         self,
