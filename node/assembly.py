@@ -18,13 +18,11 @@ from milena.model.errors import StartupError
 from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.consumers.keeper import ConsumerKeeper
-from node.consumers.tails import TAIL
-from node.consumers.wire import RETURNED
 from node.control.broker_heartbeats import HEARTBEAT
 from node.control.controller import Controller, ControllerSettings
 from node.control.membership import Identity, Membership
-from node.groups.offset_expiry import MINUTE_MS, ExpirySettings
-from node.groups.parts import Groups
+from node.groups.group_assembly import Groups
+from node.groups.group_offsets import MINUTE_MS, ExpirySettings
 from node.metadata.discovery import VOTERS, VoterDirectory
 from node.metadata.store import MetadataMachine, MetadataStore
 from node.metrics.counts import NodeCounts
@@ -370,9 +368,8 @@ class Assembly:
             READ: self.reads.on_read,
             DELETE_RECORDS.name: self.deletions.on_delete_records,
             MOVES.name: self.reassignments.on_moves,
-            TAIL: self.consumers.tails.on_tail,
-            RETURNED: self.consumers.service.on_returned,
-            **self.groups.calls.peer_handlers(),
+            **self.groups.calls.peer_handlers,
+            **self.consumers.peer_handlers,
         }
 
     # -- what the parts ask of each other --------------------------------------------------------

@@ -3,9 +3,9 @@
 import logging
 
 from milena.model.errors import MilenaError
-from node.consumers import wire
+from node.consumers.consumer_messages import RETURNED, ReturnedRequest, node_of
 from node.consumers.session import ConsumerSession
-from node.peers.codec import bool_field
+from node.peers.messages import ask
 from node.peers.port import Peers
 
 logger = logging.getLogger(__name__)
@@ -30,17 +30,20 @@ class Answers:
         call_id = session.cursor.unproven
         if not call_id or session.under_way == call_id:
             return
-        node_id = wire.node_of(call_id)
+        node_id = node_of(call_id)
         has_returned = node_id in (self._node_id, asker)
         if node_id is not None and not has_returned:
             try:
-                answer, _ = await self._peer.call(
+                answer = await ask(
+                    self._peer,
                     node_id,
-                    wire.RETURNED,
-                    {"group": session.key[0], "instance": session.key[1], "call": call_id},
+                    RETURNED,
+                    ReturnedRequest(
+                        group_id=session.key[0], instance=session.key[1], call_id=call_id
+                    ),
                     timeout_ms=RETURNED_MS,
                 )
-                has_returned = bool_field(answer, "has")
+                has_returned = answer.has_returned
             except MilenaError as error:
                 logger.debug("node_id=%d does not say what it returned: %s", node_id, error)
         if session.cursor.unproven == call_id and session.under_way != call_id:

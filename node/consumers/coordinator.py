@@ -9,8 +9,31 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from milena.model.errors import ConsumerExistsError, ConsumerNotFoundError
 from milena.model.requests import Doubt, FetchRequest, FetchResult
-from node.consumers import lookup, wire
+from node.consumers import lookup
 from node.consumers.answers import Answers
+from node.consumers.consumer_messages import (
+    ASSIGN,
+    COMMIT,
+    COMMITTED,
+    CREATE,
+    DELETE,
+    RECORDS,
+    SEEK,
+    SUBSCRIBE,
+    TAKE_BACK,
+    VIEW,
+    ConsumerCommitRequest,
+    ConsumerCommittedAnswer,
+    ConsumerCommittedRequest,
+    ConsumerCreateRequest,
+    ConsumerDeleteRequest,
+    ConsumerRecordsAnswer,
+    ConsumerRecordsRequest,
+    ConsumerSeekRequest,
+    ConsumerTakeBackRequest,
+    DeliveryRow,
+    node_of,
+)
 from node.consumers.idle import IdleClocks
 from node.consumers.records_call import RecordsCall
 from node.consumers.session_table import SessionTable
@@ -19,17 +42,10 @@ from node.consumers.store import ConsumerStore
 from node.consumers.subscription_calls import SubscriptionCalls
 from node.consumers.tails import Tails
 from node.control.standing import Standing
-from node.groups.coordinator_calls import CoordinatorCalls, Reply
+from node.groups.coordinator_calls import CoordinatorCalls
+from node.groups.group_messages import each_partition
 from node.metadata.store import MetadataStore
-from node.metadata.topic_partitions import partitions_field
-from node.peers.codec import (
-    Fields,
-    bool_field,
-    int_field,
-    map_list_field,
-    optional_int_field,
-    str_field,
-)
+from node.peers.messages import Blob, Done
 from node.peers.port import Peers
 from node.process.clock import Clock
 from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsumer, Topic
@@ -81,19 +97,16 @@ class ConsumerCoordinator:
             answers=self._answers,
             memberships=memberships,
         )
-        for request_type, handler in (
-            (wire.CREATE, self._on_create),
-            (wire.DELETE, self._on_delete),
-            (wire.SUBSCRIBE, subscriptions.on_subscribe),
-            (wire.ASSIGN, subscriptions.on_assign),
-            (wire.VIEW, subscriptions.on_view),
-            (wire.SEEK, self._on_seek),
-            (wire.RECORDS, self._on_records),
-            (wire.TAKE_BACK, self._on_take_back),
-            (wire.COMMIT, self._on_commit),
-            (wire.COMMITTED, self._on_committed),
-        ):
-            calls.serve(request_type, handler)
+        calls.serve(CREATE, self._on_create)
+        calls.serve(DELETE, self._on_delete)
+        calls.serve(SUBSCRIBE, subscriptions.on_subscribe)
+        calls.serve(ASSIGN, subscriptions.on_assign)
+        calls.serve(VIEW, subscriptions.on_view)
+        calls.serve(SEEK, self._on_seek)
+        calls.serve(RECORDS, self._on_records)
+        calls.serve(TAKE_BACK, self._on_take_back)
+        calls.serve(COMMIT, self._on_commit)
+        calls.serve(COMMITTED, self._on_committed)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -112,40 +125,36 @@ class ConsumerCoordinator:
 
     # -- making and forgetting -------------------------------------------------------------------
 
-    async def _on_create(self, fields: Fields, body: bytes) -> Reply:
-        del body
-        wanted = wire.unpack_new(fields)
-        assert wanted.instance is not None
+    async def _on_create(self, request: ConsumerCreateRequest) -> Done:
         consumer = RestConsumer(
-            group_id=str_field(fields, "group"),
-            instance=wanted.instance,
+            group_id=request.group_id,
+            instance=request.instance,
             created_index=0,
-            format=wanted.format,
-            auto_offset_reset=wanted.auto_offset_reset,
-            is_auto_commit=wanted.is_auto_commit,
-            fetch_min_bytes=wanted.fetch_min_bytes,
-            request_timeout_ms=wanted.request_timeout_ms,
+            format=request.format,
+            auto_offset_reset=request.auto_offset_reset,
+            is_auto_commit=request.is_auto_commit,
+            fetch_min_bytes=request.fetch_min_bytes,
+            request_timeout_ms=request.request_timeout_ms,
         )
         try:
             await self._store.put(consumer, is_new=True)
         except ConsumerExistsError:
             # A name that the asking node drew is nobody else's: this is the same request again.
-            if not bool_field(fields, "is_drawn"):
+            if not request.is_drawn:
                 raise
-        self._idle.hear((consumer.group_id, consumer.instance), self._clock.now_ms())
-        return {}, ()
+        self._idle.hear(request.key, self._clock.now_ms())
+        return Done()
 
-    async def _on_delete(self, fields: Fields, body: bytes) -> Reply:
-        del body
-        async with self._sessions.call(wire.consumer_key(fields)) as session:
+    async def _on_delete(self, request: ConsumerDeleteRequest) -> Done:
+        async with self._sessions.call(request.key) as session:
             # A records call that waits does not keep its consumer alive.
             session.wake()
             async with session.turn:
-                await self._answers.prove(session, int_field(fields, "from"))
+                await self._answers.prove(session, request.asked_node_id)
                 await session.commit_delivered()
                 if not await self.delete([session.view.consumer]):
                     raise ConsumerNotFoundError(f"consumer {session.key[1]!r} is gone already")
-        return {}, ()
+        return Done()
 
     async def delete(self, consumers: Sequence[RestConsumer]) -> int:
         """Forget these, and their membership with them; returns how many there were."""
@@ -164,68 +173,76 @@ class ConsumerCoordinator:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    async def _on_records(self, fields: Fields, body: bytes) -> Reply:
-        del body
-        async with self._sessions.call(wire.consumer_key(fields)) as session:
+    async def _on_records(self, request: ConsumerRecordsRequest) -> ConsumerRecordsAnswer:
+        async with self._sessions.call(request.key) as session:
             consumer = session.view.consumer
             is_subscribed = bool(consumer.topics) or consumer.pattern is not None
             if is_subscribed and session.view.member() is None:
                 await self._memberships.settle(*session.key)
-            call_id = str_field(fields, "call")
             async with session.turn:
-                if session.cursor.call_id != call_id:
-                    await self._answers.prove(session, wire.node_of(call_id))
+                if session.cursor.call_id != request.call_id:
+                    await self._answers.prove(session, node_of(request.call_id))
             call = RecordsCall(
                 session,
-                call_id=call_id,
-                timeout_ms=int_field(fields, "wait_ms"),
-                max_bytes=optional_int_field(fields, "max_bytes"),
+                call_id=request.call_id,
+                timeout_ms=request.wait_ms,
+                max_bytes=request.max_bytes,
                 tails=self._tails,
                 doubt=self._doubt,
                 clock=self._clock,
             )
-            return wire.pack_delivered(await call.run())
+            delivered = await call.run()
+        return ConsumerRecordsAnswer(
+            format=delivered.format,
+            deliveries=tuple(
+                DeliveryRow(
+                    topic=delivery.topic,
+                    partition=delivery.partition,
+                    start_offset=delivery.start_offset,
+                    end_offset=delivery.end_offset,
+                    batches=Blob(delivery.batches),
+                )
+                for delivery in delivered.deliveries
+            ),
+        )
 
-    async def _on_take_back(self, fields: Fields, body: bytes) -> Reply:
-        del body
-        session = self._sessions.get(wire.consumer_key(fields))
+    async def _on_take_back(self, request: ConsumerTakeBackRequest) -> Done:
+        session = self._sessions.get(request.key)
         if session is not None:
-            session.take_back(str_field(fields, "call"))
-        return {}, ()
+            session.take_back(request.call_id)
+        return Done()
 
-    async def _on_seek(self, fields: Fields, body: bytes) -> Reply:
-        del body
-        seeks = [wire.unpack_seek(row) for row in map_list_field(fields, "seeks")]
-        keys = await lookup.partition_keys([(s.topic, s.partition) for s in seeks], self._topic)
-        async with self._sessions.call(wire.consumer_key(fields)) as session, session.turn:
+    async def _on_seek(self, request: ConsumerSeekRequest) -> Done:
+        keys = await lookup.partition_keys(
+            [(seek.topic, seek.partition) for seek in request.seeks], self._topic
+        )
+        async with self._sessions.call(request.key) as session, session.turn:
             session.check_assigned(keys)
             offsets = [
                 await session.places.of_seek(key, seek)
-                for key, seek in zip(keys, seeks, strict=True)
+                for key, seek in zip(keys, request.seeks, strict=True)
             ]
             session.seek(dict(zip(keys, offsets, strict=True)))
-        return {}, ()
+        return Done()
 
-    async def _on_commit(self, fields: Fields, body: bytes) -> Reply:
-        del body
+    async def _on_commit(self, request: ConsumerCommitRequest) -> Done:
         wanted = None
-        if fields.get("offsets") is not None:
-            offsets = [wire.unpack_offset(row) for row in map_list_field(fields, "offsets")]
-            wanted = await lookup.offset_commits(offsets, self._topic)
-        async with self._sessions.call(wire.consumer_key(fields)) as session, session.turn:
+        if request.offsets is not None:
+            wanted = await lookup.offset_commits(request.offsets, self._topic)
+        async with self._sessions.call(request.key) as session, session.turn:
             session.take_assignment()
             if wanted is None:
-                await self._answers.prove(session, int_field(fields, "from"))
+                await self._answers.prove(session, request.asked_node_id)
                 marks = session.to_commit()
                 if marks:
                     await session.commits.commit(marks)
             elif wanted:
                 await session.commits.commit_offsets(wanted)
-        return {}, ()
+        return Done()
 
-    async def _on_committed(self, fields: Fields, body: bytes) -> Reply:
-        del body
-        async with self._sessions.call(wire.consumer_key(fields)) as session:
-            names = partitions_field(fields, "partitions")
-            found = lookup.committed(session.view.image, session.key[0], names)
-            return {"offsets": [wire.pack_committed(row) for row in found]}, ()
+    async def _on_committed(self, request: ConsumerCommittedRequest) -> ConsumerCommittedAnswer:
+        async with self._sessions.call(request.key) as session:
+            names = each_partition(request.partitions)
+            return ConsumerCommittedAnswer(
+                offsets=lookup.committed(session.view.image, request.group_id, names)
+            )

@@ -1,17 +1,19 @@
 """REST consumers on one node, put together: what ``node.assembly`` starts, tells of images, and stops."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from milena.model.requests import Doubt, FetchRequest, FetchResult
+from node.consumers.consumer_messages import RETURNED, TAIL
 from node.consumers.coordinator import ConsumerCoordinator
 from node.consumers.expiry import ConsumerExpiry
 from node.consumers.idle import IdleClocks
 from node.consumers.service import ConsumersService
 from node.consumers.tails import Tails
 from node.control.standing import Standing
-from node.groups.parts import Groups
+from node.groups.group_assembly import Groups
 from node.metadata.store import MetadataStore
-from node.peers.port import Peers
+from node.peers.messages import peer_handler
+from node.peers.port import Handler, Peers
 from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
 from raft_meta.machine.image import Image, PartitionSet, Topic
@@ -75,6 +77,14 @@ class ConsumerKeeper:
     def may_release(self, group_id: str, instance: str, partitions: PartitionSet) -> bool:
         """Whether the consumer has let go of these."""
         return self.coordinator.may_release(group_id, instance, partitions)
+
+    @property
+    def peer_handlers(self) -> Mapping[str, Handler]:
+        """What the peer port serves of it, beside what the group's coordinator is asked."""
+        return {
+            RETURNED.name: peer_handler(RETURNED, self.service.on_returned),
+            TAIL.name: peer_handler(TAIL, self.tails.on_tail),
+        }
 
     def on_image(self, image: Image) -> None:
         """After the replicas: they watch those that are there then."""

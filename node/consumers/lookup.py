@@ -4,8 +4,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from immutables import Map
 
-from http_api.group_ports import GroupOffset, OffsetToCommit, TopicPartition
+from http_api.group_ports import TopicPartition
 from milena.model.errors import ConsumerNotFoundError
+from node.consumers.consumer_messages import CommittedRow, ConsumerOffsetRow
 from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
 from raft_meta.machine.commands import OffsetCommit
@@ -56,7 +57,7 @@ async def partition_keys(
 
 
 async def offset_commits(
-    offsets: Sequence[OffsetToCommit], topic: Callable[[str], Awaitable[Topic]]
+    offsets: Sequence[ConsumerOffsetRow], topic: Callable[[str], Awaitable[Topic]]
 ) -> list[OffsetCommit]:
     """The same offsets by ids.
 
@@ -76,15 +77,17 @@ async def offset_commits(
     ]
 
 
-def committed(image: Image, group_id: str, names: Sequence[TopicPartition]) -> list[GroupOffset]:
+def committed(
+    image: Image, group_id: str, names: Sequence[TopicPartition]
+) -> tuple[CommittedRow, ...]:
     """What the group has committed of these; the others are left out."""
     offsets = image.offsets.get(group_id, _NO_OFFSETS)
-    found: list[GroupOffset] = []
+    found: list[CommittedRow] = []
     for name, number in names:
         row = offsets.get((image.topic_ids.get(name, ""), number))
         if row is not None:
             found.append(
-                GroupOffset(
+                CommittedRow(
                     topic=name,
                     partition=number,
                     offset=row.offset,
@@ -93,4 +96,4 @@ def committed(image: Image, group_id: str, names: Sequence[TopicPartition]) -> l
                     commit_ms=row.commit_ms,
                 )
             )
-    return found
+    return tuple(found)

@@ -5,9 +5,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from http_api.group_ports import Reset, Seek
+from http_api.group_ports import Reset
 from milena.model.errors import MilenaError, OffsetOutOfRangeError, PartitionNotFoundError
 from milena.model.requests import FetchRequest, FetchResult
+from node.consumers.consumer_messages import SeekRow
 from node.consumers.cursor import Cursor, Mark
 from node.consumers.session_commits import SessionCommits
 from node.consumers.view import ConsumerView
@@ -86,7 +87,7 @@ class Places:
             logger.debug("no beginning for %s: %s", self._view.name(key), error)
             return None
 
-    async def of_seek(self, key: PartitionKey, seek: Seek) -> int:
+    async def of_seek(self, key: PartitionKey, seek: SeekRow) -> int:
         """The offset that a seek means."""
         if seek.offset is not None:
             return seek.offset

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from http_api.group_ports import (
     ConsumerSubscription,
     Delivered,
+    Delivery,
     GroupOffset,
     NewConsumer,
     OffsetToCommit,
@@ -22,18 +23,38 @@ from milena.model.errors import (
     NotCoordinatorError,
     SubscriptionConflictError,
 )
-from node.consumers import lookup, wire
-from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, CoordinatorCalls, Repeat
-from node.metadata.store import MetadataStore
-from node.metadata.topic_partitions import pack_partitions, partitions_field
-from node.peers.codec import (
-    Buffer,
-    Fields,
-    map_list_field,
-    optional_str_field,
-    str_field,
-    str_list_field,
+from node.consumers import lookup
+from node.consumers.consumer_messages import (
+    ASSIGN,
+    COMMIT,
+    COMMITTED,
+    CREATE,
+    DELETE,
+    RECORDS,
+    SEEK,
+    SUBSCRIBE,
+    TAKE_BACK,
+    VIEW,
+    ConsumerAssignRequest,
+    ConsumerCommitRequest,
+    ConsumerCommittedRequest,
+    ConsumerCreateRequest,
+    ConsumerDeleteRequest,
+    ConsumerOffsetRow,
+    ConsumerRecordsAnswer,
+    ConsumerRecordsRequest,
+    ConsumerSeekRequest,
+    ConsumerSubscribeRequest,
+    ConsumerTakeBackRequest,
+    ConsumerViewRequest,
+    ReturnedAnswer,
+    ReturnedRequest,
+    SeekRow,
+    call_id_of,
 )
+from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, CoordinatorCalls, Repeat
+from node.groups.group_messages import by_topic, each_partition
+from node.metadata.store import MetadataStore
 from node.process.clock import Clock
 from raft_meta.machine import group_rules
 from raft_meta.machine.image import ConsumerKey, Image
@@ -64,6 +85,7 @@ class ConsumersService:
         clock: Clock,
     ) -> None:
         self._metadata = metadata
+        self._node_id = metadata.node_id
         self._calls = calls
         self._current_image = current_image
         self._new_name = new_name
@@ -83,16 +105,27 @@ class ConsumersService:
         instance = self._new_name() if consumer.instance is None else consumer.instance
         group_rules.check_instance(instance)
         await self._calls.call(
-            wire.CREATE,
-            group,
-            {"instance": instance, "is_drawn": is_drawn, **wire.pack_new(consumer)},
+            CREATE,
+            ConsumerCreateRequest(
+                group_id=group,
+                instance=instance,
+                is_drawn=is_drawn,
+                format=consumer.format,
+                auto_offset_reset=consumer.auto_offset_reset,
+                is_auto_commit=consumer.is_auto_commit,
+                fetch_min_bytes=consumer.fetch_min_bytes,
+                request_timeout_ms=consumer.request_timeout_ms,
+            ),
             repeat=Repeat.ALWAYS if is_drawn else Repeat.ELSEWHERE,
         )
         return instance
 
     async def delete(self, group: str, instance: str) -> None:
         """Leave the group and forget the consumer."""
-        await self._ask(wire.DELETE, group, instance, repeat=Repeat.ELSEWHERE)
+        request = ConsumerDeleteRequest(
+            group_id=group, instance=instance, asked_node_id=self._node_id
+        )
+        await self._calls.call(DELETE, request, repeat=Repeat.ELSEWHERE)
 
     async def format_of(self, group: str, instance: str) -> str:
         """The format that it was created with."""
@@ -110,27 +143,46 @@ class ConsumersService:
         if not topics and pattern is None:
             raise SubscriptionConflictError("give topics, or a pattern, to subscribe to")
         group_rules.check_subscription(sorted(set(topics)), pattern)
-        await self._ask(
-            wire.SUBSCRIBE, group, instance, {"topics": list(topics), "pattern": pattern}
-        )
+        await self._subscribe(group, instance, topics, pattern)
 
     async def unsubscribe(self, group: str, instance: str) -> None:
         """Give up subscription or assignment."""
-        await self._ask(wire.SUBSCRIBE, group, instance, {"topics": [], "pattern": None})
+        await self._subscribe(group, instance, (), None)
+
+    async def _subscribe(
+        self, group: str, instance: str, topics: Sequence[str], pattern: str | None
+    ) -> None:
+        request = ConsumerSubscribeRequest(
+            group_id=group,
+            instance=instance,
+            asked_node_id=self._node_id,
+            topics=tuple(topics),
+            pattern=pattern,
+        )
+        await self._calls.call(SUBSCRIBE, request, repeat=Repeat.ALWAYS)
 
     async def subscription(self, group: str, instance: str) -> ConsumerSubscription:
         """What it is subscribed to."""
-        answer = await self._ask(wire.VIEW, group, instance)
+        request = ConsumerViewRequest(
+            group_id=group, instance=instance, asked_node_id=self._node_id
+        )
+        answer = await self._calls.call(VIEW, request, repeat=Repeat.ALWAYS)
         return ConsumerSubscription(
-            topics=str_list_field(answer, "topics"),
-            pattern=optional_str_field(answer, "pattern"),
-            partitions=partitions_field(answer, "partitions"),
+            topics=list(answer.topics),
+            pattern=answer.pattern,
+            partitions=each_partition(answer.partitions),
         )
 
     async def assign(self, group: str, instance: str, partitions: Sequence[TopicPartition]) -> None:
         """Assign these by hand."""
         _check_count(partitions)
-        await self._ask(wire.ASSIGN, group, instance, {"partitions": pack_partitions(partitions)})
+        request = ConsumerAssignRequest(
+            group_id=group,
+            instance=instance,
+            asked_node_id=self._node_id,
+            partitions=by_topic(partitions),
+        )
+        await self._calls.call(ASSIGN, request, repeat=Repeat.ALWAYS)
 
     async def assignments(self, group: str, instance: str) -> Sequence[TopicPartition]:
         """What it reads from now."""
@@ -145,9 +197,22 @@ class ConsumersService:
                 raise MalformedRequestError(
                     "a position is an offset >= 0, a time, or the beginning or end, and only one of them"
                 )
-        await self._ask(
-            wire.SEEK, group, instance, {"seeks": [wire.pack_seek(seek) for seek in seeks]}
+        request = ConsumerSeekRequest(
+            group_id=group,
+            instance=instance,
+            asked_node_id=self._node_id,
+            seeks=tuple(
+                SeekRow(
+                    topic=seek.topic,
+                    partition=seek.partition,
+                    offset=seek.offset,
+                    timestamp_ms=seek.timestamp_ms,
+                    name=seek.name,
+                )
+                for seek in seeks
+            ),
         )
+        await self._calls.call(SEEK, request, repeat=Repeat.ALWAYS)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -162,15 +227,17 @@ class ConsumersService:
         consumer = await lookup.consumer(self._metadata, (group, instance), self._current_image)
         wait_ms = consumer.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._clock.now_ms() + min(max(wait_ms, 0), WAIT_MS_MAX)
-        metadata = self._metadata
-        call_id = wire.call_id_of(metadata.node_id, metadata.incarnation, next(self._call_ids))
-        fields: Fields = {"instance": instance, "call": call_id, "max_bytes": max_bytes}
+        call_id = call_id_of(self._node_id, self._metadata.incarnation, next(self._call_ids))
         while True:
-            left_ms = max(0, deadline_ms - self._clock.now_ms())
+            request = ConsumerRecordsRequest(
+                group_id=group,
+                wait_ms=max(0, deadline_ms - self._clock.now_ms()),
+                instance=instance,
+                call_id=call_id,
+                max_bytes=max_bytes,
+            )
             try:
-                answer, body = await self._calls.call(
-                    wire.RECORDS, group, fields, repeat=Repeat.ALWAYS, wait_ms=left_ms
-                )
+                answer = await self._calls.call(RECORDS, request, repeat=Repeat.ALWAYS)
             except (NotCoordinatorError, FateUnknownError):
                 # A call that waited long has used up its patience with coordinators that come and go.
                 if deadline_ms - self._clock.now_ms() < COORDINATOR_WAIT_MS:
@@ -179,10 +246,9 @@ class ConsumersService:
                 self._take_back(group, instance, call_id)
                 raise
             else:
-                delivered = wire.unpack_delivered(answer, body, call_id)
-                if delivered.deliveries:
-                    self._remember((group, instance), call_id)
-                return delivered
+                if answer.deliveries:
+                    self._remember(request.key, call_id)
+                return _delivered(answer, call_id)
 
     def _remember(self, key: ConsumerKey, call_id: str) -> None:
         """When the client comes back on another node, the coordinator asks whether this one kept its answer."""
@@ -191,13 +257,10 @@ class ConsumersService:
         if len(self._returned) > RETURNED_MAX:
             del self._returned[next(iter(self._returned))]
 
-    def on_returned(
-        self, peer_id: int, header: Fields, body: Buffer
-    ) -> tuple[Fields, Sequence[Buffer]]:
-        """Whether a call's answer has gone on from here to its client."""
-        del peer_id, body
-        key = wire.consumer_key(header)
-        return {"has": self._returned.get(key) == str_field(header, "call")}, ()
+    async def on_returned(self, request: ReturnedRequest) -> ReturnedAnswer:
+        """Say whether a call's answer has gone on from here to its client."""
+        returned = self._returned.get((request.group_id, request.instance))
+        return ReturnedAnswer(has_returned=returned == request.call_id)
 
     def take_back(self, group: str, instance: str, delivered: Delivered) -> None:
         """Nobody got this answer."""
@@ -215,9 +278,9 @@ class ConsumersService:
             task.add_done_callback(self._take_backs.discard)
 
     async def _tell_taken_back(self, group: str, instance: str, call_id: str) -> None:
-        fields: Fields = {"instance": instance, "call": call_id}
+        request = ConsumerTakeBackRequest(group_id=group, instance=instance, call_id=call_id)
         try:
-            await self._calls.call(wire.TAKE_BACK, group, fields, repeat=Repeat.NEVER)
+            await self._calls.call(TAKE_BACK, request, repeat=Repeat.NEVER)
         except MilenaError as error:
             logger.debug("consumer=%s/%s call=%s: %s", group, instance, call_id, error)
 
@@ -234,41 +297,70 @@ class ConsumersService:
         self, group: str, instance: str, offsets: Sequence[OffsetToCommit] | None
     ) -> None:
         """Commit these, or (None) up to the last record delivered in each partition."""
-        rows = None if offsets is None else [wire.pack_offset(offset) for offset in offsets]
-        if rows is not None and len(rows) > group_rules.OFFSETS_PER_COMMIT_MAX:
+        if offsets is not None and len(offsets) > group_rules.OFFSETS_PER_COMMIT_MAX:
             raise InvalidConsumerError(
-                f"one request commits at most {group_rules.OFFSETS_PER_COMMIT_MAX} offsets, not {len(rows)}"
+                f"one request commits at most {group_rules.OFFSETS_PER_COMMIT_MAX} offsets, not {len(offsets)}"
             )
+        request = ConsumerCommitRequest(
+            group_id=group,
+            instance=instance,
+            asked_node_id=self._node_id,
+            offsets=None if offsets is None else tuple(map(_row, offsets)),
+        )
         # Another coordinator knows nothing of what this one delivered. Given offsets must not come after later ones.
-        repeat = Repeat.NEVER if rows is None else Repeat.ELSEWHERE
-        await self._ask(wire.COMMIT, group, instance, {"offsets": rows}, repeat=repeat)
+        repeat = Repeat.NEVER if offsets is None else Repeat.ELSEWHERE
+        await self._calls.call(COMMIT, request, repeat=repeat)
 
     async def committed(
         self, group: str, instance: str, partitions: Sequence[TopicPartition]
     ) -> Sequence[GroupOffset]:
         """What the group has committed; partitions without a commit are left out."""
         _check_count(partitions)
-        answer = await self._ask(
-            wire.COMMITTED, group, instance, {"partitions": pack_partitions(partitions)}
+        request = ConsumerCommittedRequest(
+            group_id=group,
+            instance=instance,
+            asked_node_id=self._node_id,
+            partitions=by_topic(partitions),
         )
-        return [wire.unpack_committed(row) for row in map_list_field(answer, "offsets")]
+        answer = await self._calls.call(COMMITTED, request, repeat=Repeat.ALWAYS)
+        return [
+            GroupOffset(
+                topic=row.topic,
+                partition=row.partition,
+                offset=row.offset,
+                leader_epoch=row.leader_epoch,
+                metadata=row.metadata,
+                commit_ms=row.commit_ms,
+            )
+            for row in answer.offsets
+        ]
 
-    async def _ask(
-        self,
-        request_type: str,
-        group: str,
-        instance: str,
-        fields: Fields | None = None,
-        *,
-        repeat: Repeat = Repeat.ALWAYS,
-    ) -> Fields:
-        answer, _ = await self._calls.call(
-            request_type,
-            group,
-            {"instance": instance, "from": self._metadata.node_id, **(fields or {})},
-            repeat=repeat,
-        )
-        return answer
+
+def _row(offset: OffsetToCommit) -> ConsumerOffsetRow:
+    return ConsumerOffsetRow(
+        topic=offset.topic,
+        partition=offset.partition,
+        offset=offset.offset,
+        leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
+    )
+
+
+def _delivered(answer: ConsumerRecordsAnswer, call_id: str) -> Delivered:
+    return Delivered(
+        format=answer.format,
+        deliveries=[
+            Delivery(
+                topic=row.topic,
+                partition=row.partition,
+                start_offset=row.start_offset,
+                end_offset=row.end_offset,
+                batches=row.batches.data,
+            )
+            for row in answer.deliveries
+        ],
+        call_id=call_id,
+    )
 
 
 def _check_settings(consumer: NewConsumer) -> None:

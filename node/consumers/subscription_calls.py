@@ -4,17 +4,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from milena.model.errors import InvalidRequestError, LimitReachedError, SubscriptionConflictError
-from node.consumers import lookup, wire
+from node.consumers import lookup
 from node.consumers.answers import Answers
+from node.consumers.consumer_messages import (
+    ConsumerAssignRequest,
+    ConsumerSubscribeRequest,
+    ConsumerViewAnswer,
+    ConsumerViewRequest,
+)
 from node.consumers.session import ConsumerSession
 from node.consumers.session_table import SessionTable
 from node.consumers.session_tools import Memberships
 from node.consumers.store import ConsumerStore
-from node.groups.coordinator_calls import Reply
-from node.groups.rest_members import member_of
+from node.groups.group_messages import by_topic, each_partition
+from node.groups.members import member_of
 from node.metadata.store import MetadataStore
-from node.metadata.topic_partitions import pack_partitions, partitions_field
-from node.peers.codec import Fields, int_field, optional_str_field, str_list_field
+from node.peers.messages import Done
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Image, RestConsumer, Topic
 
@@ -42,12 +47,10 @@ class SubscriptionCalls:
         self._answers = answers
         self._memberships = memberships
 
-    async def on_subscribe(self, fields: Fields, body: bytes) -> Reply:
+    async def on_subscribe(self, request: ConsumerSubscribeRequest) -> Done:
         """Subscribe; without topics and pattern, give up subscription or assignment."""
-        del body
-        topics = tuple(sorted(set(str_list_field(fields, "topics"))))
-        pattern = optional_str_field(fields, "pattern")
-        async with self._sessions.call(wire.consumer_key(fields)) as session, session.turn:
+        topics, pattern = tuple(sorted(set(request.topics))), request.pattern
+        async with self._sessions.call(request.key) as session, session.turn:
             consumer = session.view.consumer
             if consumer.assigned and (topics or pattern is not None):
                 raise SubscriptionConflictError(
@@ -56,13 +59,13 @@ class SubscriptionCalls:
             wanted = replace(consumer, topics=topics, pattern=pattern, assigned=())
             if wanted != consumer:
                 if not (topics or pattern is not None):
-                    await self._answers.prove(session, int_field(fields, "from"))
+                    await self._answers.prove(session, request.asked_node_id)
                     await session.commit_delivered()
                 await self._store.put(wanted)
                 session.places.begin_anew()
             await self._join(session, consumer)
             await session.settle_places()
-        return {}, ()
+        return Done()
 
     async def _join(self, session: ConsumerSession, before: RestConsumer) -> None:
         """Let membership follow the subscription; one that cannot be is taken back.
@@ -84,12 +87,11 @@ class SubscriptionCalls:
         # What others have to give back first may come later; consumers behind the API do so at once.
         await self._metadata.wait_until(is_settled, timeout_ms=SHARING_MS)
 
-    async def on_assign(self, fields: Fields, body: bytes) -> Reply:
+    async def on_assign(self, request: ConsumerAssignRequest) -> Done:
         """Read these partitions, as no member of the group."""
-        del body
-        names = partitions_field(fields, "partitions")
+        names = each_partition(request.partitions)
         keys = await lookup.partition_keys(names, self._topic)
-        async with self._sessions.call(wire.consumer_key(fields)) as session, session.turn:
+        async with self._sessions.call(request.key) as session, session.turn:
             consumer = session.view.consumer
             if consumer.topics or consumer.pattern is not None:
                 raise SubscriptionConflictError(
@@ -97,25 +99,21 @@ class SubscriptionCalls:
                 )
             wanted = replace(consumer, assigned=partition_sets.of(keys))
             if wanted != consumer:
-                await self._answers.prove(session, int_field(fields, "from"))
+                await self._answers.prove(session, request.asked_node_id)
                 await session.commit_delivered()
                 await self._store.put(wanted)
             await session.settle_places()
-        return {}, ()
+        return Done()
 
-    async def on_view(self, fields: Fields, body: bytes) -> Reply:
-        """What it is subscribed to, and what it reads."""
-        del body
-        async with self._sessions.call(wire.consumer_key(fields)) as session:
+    async def on_view(self, request: ConsumerViewRequest) -> ConsumerViewAnswer:
+        """Say what it is subscribed to, and what it reads."""
+        async with self._sessions.call(request.key) as session:
             consumer = session.view.consumer
             topics = session.view.image.topics
-            return {
-                "topics": list(consumer.topics),
-                "pattern": consumer.pattern,
-                "partitions": pack_partitions(
-                    [
-                        (topics[topic_id].name, number)
-                        for topic_id, number in session.view.assigned()
-                    ]
+            return ConsumerViewAnswer(
+                topics=consumer.topics,
+                pattern=consumer.pattern,
+                partitions=by_topic(
+                    (topics[topic_id].name, number) for topic_id, number in session.view.assigned()
                 ),
-            }, ()
+            )

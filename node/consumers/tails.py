@@ -7,12 +7,11 @@ when there is more.
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
-from milena.disk.files import Buffer
 from milena.model.errors import MilenaError, NoLeaderError, NotLeaderError
+from node.consumers.consumer_messages import TAIL, TailAnswer, TailRequest
 from node.metadata.store import MetadataStore
-from node.peers.codec import Fields, int_field, str_field
+from node.peers.messages import ask
 from node.peers.port import Peers
 from node.process.clock import Clock
 from node.replica.runner import PartitionRunner, ReplicaRole
@@ -21,7 +20,6 @@ from raft_meta.machine.image import Image, Partition, PartitionKey
 
 logger = logging.getLogger(__name__)
 
-TAIL = "tail"
 POLL_MS = 30_000
 """How long a leader holds its answer back. A poll that nobody waits for any more lasts until then."""
 POLL_MARGIN_MS = 2_000
@@ -220,37 +218,33 @@ class Tails:
         try:
             if state is None or state.leader is None:
                 raise NoLeaderError(f"partition {partition} of {topic_id} has no leader")
-            answer, _ = await self._peer.call(
+            answer = await ask(
+                self._peer,
                 state.leader,
                 TAIL,
-                {
-                    "topic": topic_id,
-                    "partition": partition,
-                    "offset": watch.poll_offset,
-                    "wait_ms": POLL_MS,
-                },
+                TailRequest(
+                    topic_id=topic_id,
+                    partition=partition,
+                    offset=watch.poll_offset,
+                    wait_ms=POLL_MS,
+                ),
                 timeout_ms=POLL_MS + POLL_MARGIN_MS,
             )
             # Whoever is woken looks before this task is over, and must not take it for a question under way.
             watch.poll_offset = NOT_ASKING
-            watch.advance(int_field(answer, "hw"))
+            watch.advance(answer.high_watermark)
         except MilenaError as error:
             logger.debug("cannot wait at the leader of partition=%s: %s", watch.key, error)
             watch.poll_offset = NOT_ASKING
             await self._clock.sleep(RETRY_MS)
 
-    async def on_tail(
-        self, peer_id: int, header: Fields, body: Buffer
-    ) -> tuple[Fields, Sequence[Buffer]]:
+    async def on_tail(self, request: TailRequest) -> TailAnswer:
         """Another node waits for records of a partition that this one leads."""
-        del peer_id, body
-        key = str_field(header, "topic"), int_field(header, "partition")
-        offset = int_field(header, "offset")
-        runner = self._replicas.find(*key)
+        runner = self._replicas.find(request.topic_id, request.partition)
         if runner is None or runner.leader is None:
             raise NotLeaderError(f"broker {self._metadata.node_id} does not lead the partition")
-        await runner.wait_committed(offset, min(int_field(header, "wait_ms"), POLL_MS))
-        return {"hw": runner.high_watermark}, ()
+        await runner.wait_committed(request.offset, min(request.wait_ms, POLL_MS))
+        return TailAnswer(high_watermark=runner.high_watermark)
 
     async def close(self) -> None:
         """Ask nobody any more."""

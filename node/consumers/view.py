@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from milena.model.errors import ConsumerNotFoundError
-from node.groups.rest_members import assignment_of, member_of
+from node.groups.members import assignment_of, member_of
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import (
     ConsumerKey,

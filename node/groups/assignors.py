@@ -1,4 +1,4 @@
-"""Who shall read what: the assignors of consumer groups, as Kafka names them. Pure.
+"""The assignors of consumer groups, as Kafka names them: who is to read what. Pure.
 
 - ``range``: topic by topic, each subscriber takes a run of partitions; the first ones take one more. Partitions of the
   same number of several topics come together when these have the same subscribers and as many partitions.
@@ -36,7 +36,7 @@ class Subscriber:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedTopic:
+class SubscribedTopic:
     """A topic that somebody subscribes to."""
 
     topic_id: str
@@ -47,11 +47,11 @@ class SharedTopic:
 Assignment = dict[str, PartitionSet]
 """By member id; every member is in it."""
 
-Assignor = Callable[[Sequence[Subscriber], Sequence[SharedTopic]], Assignment]
+Assignor = Callable[[Sequence[Subscriber], Sequence[SubscribedTopic]], Assignment]
 
 
 def assign(
-    name: str, subscribers: Iterable[Subscriber], topics: Iterable[SharedTopic]
+    name: str, subscribers: Iterable[Subscriber], topics: Iterable[SubscribedTopic]
 ) -> Assignment:
     """Share out all partitions of the topics among those who subscribe to them.
 
@@ -62,7 +62,7 @@ def assign(
     return ASSIGNORS[name](members, ordered)
 
 
-def _range(members: Sequence[Subscriber], topics: Sequence[SharedTopic]) -> Assignment:
+def _range(members: Sequence[Subscriber], topics: Sequence[SubscribedTopic]) -> Assignment:
     taken: dict[str, list[PartitionKey]] = {member.member_id: [] for member in members}
     for topic in topics:
         readers = [member for member in members if topic.topic_id in member.topic_ids]
@@ -77,7 +77,7 @@ def _range(members: Sequence[Subscriber], topics: Sequence[SharedTopic]) -> Assi
     return _sets(taken)
 
 
-def _round_robin(members: Sequence[Subscriber], topics: Sequence[SharedTopic]) -> Assignment:
+def _round_robin(members: Sequence[Subscriber], topics: Sequence[SubscribedTopic]) -> Assignment:
     taken: dict[str, list[PartitionKey]] = {member.member_id: [] for member in members}
     place = 0
     for topic in topics:
@@ -91,7 +91,7 @@ def _round_robin(members: Sequence[Subscriber], topics: Sequence[SharedTopic]) -
     return _sets(taken)
 
 
-def _sticky(members: Sequence[Subscriber], topics: Sequence[SharedTopic]) -> Assignment:
+def _sticky(members: Sequence[Subscriber], topics: Sequence[SubscribedTopic]) -> Assignment:
     kept = _kept(members, topics)
     free = _free(kept, members, topics)
     if len({member.topic_ids for member in members}) == 1:
@@ -102,9 +102,9 @@ def _sticky(members: Sequence[Subscriber], topics: Sequence[SharedTopic]) -> Ass
 
 
 def _kept(
-    members: Sequence[Subscriber], topics: Sequence[SharedTopic]
+    members: Sequence[Subscriber], topics: Sequence[SubscribedTopic]
 ) -> dict[str, list[PartitionKey]]:
-    """What members had and may still have, ascending."""
+    """Partitions that members had and may still have, ascending."""
     counts = {topic.topic_id: topic.partition_count for topic in topics}
     return {
         member.member_id: [
@@ -119,9 +119,9 @@ def _kept(
 def _free(
     kept: Mapping[str, list[PartitionKey]],
     members: Sequence[Subscriber],
-    topics: Sequence[SharedTopic],
+    topics: Sequence[SubscribedTopic],
 ) -> list[PartitionKey]:
-    """What nobody has: of topics with few readers first, for they leave the least choice."""
+    """Partitions that nobody has, those of topics with few readers first, for they leave the least choice."""
     had = {key for keys in kept.values() for key in keys}
     readers = {
         topic.topic_id: sum(topic.topic_id in member.topic_ids for member in members)
@@ -175,7 +175,7 @@ def _even_out(
 
 
 class _Shares:
-    """Who has what while it is evened out.
+    """The assignment while it is evened out.
 
     ``_least`` has, for each topic, its readers by how much they have; entries that are no longer true are passed over.
     """
@@ -264,7 +264,7 @@ class _Shares:
         return poorest
 
     def move_by_chains(self) -> bool:
-        """What no direct move evens out, a chain may: one gives to another that gives to a third.
+        """A chain may even out what no direct move does: one gives to another that gives to a third.
 
         Returns whether anything was moved. It comes to an end: each chain brings two members closer to each other.
         """

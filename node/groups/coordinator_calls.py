@@ -1,26 +1,29 @@
-"""How any node has something done by a group's coordinator, wherever that is now.
+"""Calls from any node to a group's coordinator, wherever that is now.
 
 A service of the coordinator tells its handlers once, by ``serve``; whoever wants it done awaits ``call``, on any node:
 
-    calls.serve("group_commit", self._on_commit)          # async (fields, body) -> (fields, chunks of the body)
-    fields, body = await calls.call(
-        "group_commit", group_id, {"offsets": [...]}, repeat=Repeat.ELSEWHERE
+    calls.serve(COMMIT, self._on_commit)                  # async (GroupCommitRequest) -> Done
+    await calls.call(
+        COMMIT, GroupCommitRequest(group_id=group_id, ...), repeat=Repeat.ELSEWHERE
     )
 
-``call`` finds the coordinator in the local image and asks it over the peer port, or directly when it is this node. A
-handler runs only on the group's coordinator while that has a live lease: elsewhere the answer is NotCoordinatorError,
-before the handler is entered; a handler may raise it as well as long as it has done nothing. Then, and when the
-coordinator cannot be reached or there is none, ``call`` waits for the image to change and tries again, for at most
-``COORDINATOR_WAIT_MS``. ``Repeat`` says what becomes of a call that may have been carried out.
+``call`` finds the coordinator in the local image. Where that is this node, the request goes straight to the handler and
+the answer straight back; else both are packed and travel over the peer port. A handler runs only on the group's
+coordinator while that has a live lease: elsewhere the answer is NotCoordinatorError, before the handler is entered; a
+handler may raise it as well as long as it has done nothing. Then, and when the coordinator cannot be reached or there
+is none, ``call`` waits for the image to change and tries again, for at most ``COORDINATOR_WAIT_MS``. ``Repeat`` says
+what becomes of a call that may have been carried out.
 
-Fields are what msgpack carries, lists rather than tuples; "group" and "wait_ms" are added here. ``wait_ms`` is how long
-the coordinator may hold back its answer, less what earlier tries have used up.
+The request's ``wait_ms`` is how long the coordinator may hold back its answer; later tries ask for less, by what the
+earlier ones have used up.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum, unique
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, cast
+
+from msgspec import structs
 
 from milena.model.errors import (
     DrainingError,
@@ -32,24 +35,25 @@ from milena.model.errors import (
     NotReadyError,
 )
 from node.control.standing import Standing
+from node.groups.group_messages import GroupRequest
 from node.metadata.store import MetadataStore
-from node.peers.codec import Buffer, Fields, str_field
+from node.peers.messages import AnswerT, CallType, Message, ask, peer_handler
 from node.peers.port import Handler, Peers, PeerUnreachableError
 from node.process.clock import Clock
 from raft_meta.machine.coordinators import coordinator_of
 from raft_meta.machine.image import Image
 
 COORDINATOR_WAIT_MS = 5_000
-"""How long a call waits for somebody who coordinates the group: a broker is fenced within about two seconds, and its
+"""A call waits this long for somebody who coordinates the group: a broker is fenced within about two seconds, and its
 successor knows it as soon as it has applied that."""
 RETRY_MS = 50
 """Between two tries, unless the image changes before."""
 ANSWER_MS = 8_000
 """For the answer, beside the wait that the caller asks for: longer than the coordinator waits for the quorum."""
 
-Reply: TypeAlias = tuple[Fields, Sequence[Buffer]]
-CoordinatorHandler: TypeAlias = Callable[[Fields, bytes], Awaitable[Reply]]
-"""(fields, body) -> (fields, chunks of the body)."""
+GroupRequestT = TypeVar("GroupRequestT", bound=GroupRequest)
+
+_Handler: TypeAlias = Callable[[GroupRequest], Awaitable[Message]]
 
 _NOTHING_DONE = (NotCoordinatorError, PeerUnreachableError, NotReadyError, DrainingError)
 
@@ -82,27 +86,31 @@ class CoordinatorCalls:
         self._peer = peer
         self._clock = clock
         self._standing = standing
-        self.handlers: dict[str, CoordinatorHandler] = {}
+        self._handlers: dict[str, _Handler] = {}
+        self._peer_handlers: dict[str, Handler] = {}
 
     # -- on the coordinator ----------------------------------------------------------------------
 
-    def serve(self, request_type: str, handler: CoordinatorHandler) -> None:
-        """Do this for the groups that this node coordinates; each type has one handler."""
-        assert request_type not in self.handlers, f"two handlers for {request_type}"
-        self.handlers[request_type] = handler
+    def serve(
+        self,
+        call: CallType[GroupRequestT, AnswerT],
+        handler: Callable[[GroupRequestT], Awaitable[AnswerT]],
+    ) -> None:
+        """Do this for the groups that this node coordinates; each type of call has one handler."""
+        assert call.name not in self._handlers, f"two handlers for {call.name}"
 
-    def peer_handlers(self) -> dict[str, Handler]:
-        """What the peer port serves of this, by request type."""
-        return {request_type: self.peer_handler(request_type) for request_type in self.handlers}
+        async def checked(request: GroupRequestT) -> AnswerT:
+            self.check(request.group_id)
+            return await handler(request)
 
-    def peer_handler(self, request_type: str) -> Callable[[int, Fields, bytes], Awaitable[Reply]]:
-        """What the peer port calls for this type."""
+        # Of this name only requests of this type arrive: from here by ``call``, from elsewhere by its decoder.
+        self._handlers[call.name] = cast("_Handler", checked)
+        self._peer_handlers[call.name] = peer_handler(call, checked)
 
-        def on_request(peer_id: int, fields: Fields, body: bytes) -> Awaitable[Reply]:
-            del peer_id
-            return self._serve(request_type, fields, body)
-
-        return on_request
+    @property
+    def peer_handlers(self) -> Mapping[str, Handler]:
+        """The handlers, as the peer port calls them, by types of requests."""
+        return self._peer_handlers
 
     def coordinates(self, group_id: str, image: Image | None = None) -> bool:
         """Whether this node may decide for the group, as far as it can know; by this image or the newest."""
@@ -127,32 +135,22 @@ class CoordinatorCalls:
                 f"broker {self._metadata.node_id} does not coordinate group {group_id!r} now; try again"
             )
 
-    async def _serve(self, request_type: str, fields: Fields, body: bytes) -> Reply:
-        self.check(str_field(fields, "group"))
-        return await self.handlers[request_type](fields, body)
-
     # -- on any node -----------------------------------------------------------------------------
 
     async def call(
         self,
-        request_type: str,
-        group_id: str,
-        fields: Fields,
-        body: bytes = b"",
+        call: CallType[GroupRequestT, AnswerT],
+        request: GroupRequestT,
         *,
         repeat: Repeat,
-        wait_ms: int = 0,
         answer_ms: int = ANSWER_MS,
-    ) -> tuple[Fields, bytes]:
-        """Have the group's coordinator do this; returns the fields and the body of its answer.
+    ) -> AnswerT:
+        """Have the group's coordinator do this.
 
         Args:
-            request_type: what ``serve`` was told.
-            group_id: whose coordinator.
-            fields: of the request; see the module.
-            body: of the request.
+            call: what ``serve`` was told.
+            request: of which group, what, and how long the answer may be held back.
             repeat: what becomes of a call whose answer was lost.
-            wait_ms: how long the handler may hold its answer back (its field ``wait_ms``).
             answer_ms: how long the answer may take besides.
 
         Raises:
@@ -162,14 +160,16 @@ class CoordinatorCalls:
             MilenaError: what the handler raised.
         """
         started = self._clock.now_ms()
+        group_id, wait_ms = request.group_id, request.wait_ms
         patience = started + wait_ms + COORDINATOR_WAIT_MS
         unknown: FateUnknownError | None = None
         while True:
             wait_left = max(0, wait_ms - (self._clock.now_ms() - started))
-            request = {**fields, "group": group_id, "wait_ms": wait_left}
+            if wait_left != request.wait_ms:
+                request = structs.replace(request, wait_ms=wait_left)
             asked = self._coordinator(group_id)
             try:
-                return await self._try(asked, request_type, request, body, wait_left + answer_ms)
+                return await self._try(asked, call, request, wait_left + answer_ms)
             except FateUnknownError as error:
                 unknown = error
                 if self._clock.now_ms() >= patience:
@@ -213,42 +213,36 @@ class CoordinatorCalls:
     async def _try(
         self,
         coordinator: tuple[int, int] | None,
-        request_type: str,
-        request: Fields,
-        body: bytes,
+        call: CallType[GroupRequestT, AnswerT],
+        request: GroupRequestT,
         timeout_ms: float,
-    ) -> tuple[Fields, bytes]:
+    ) -> AnswerT:
         if coordinator is None:
             raise NotCoordinatorError(
-                f"no broker is there to coordinate group {request['group']!r}; nothing was done"
+                f"no broker is there to coordinate group {request.group_id!r}; nothing was done"
             )
         broker_id, _ = coordinator
         if broker_id == self._metadata.node_id:
-            return await self._here(request_type, request, body, timeout_ms)
+            return await self._here(call, request, timeout_ms)
         try:
-            return await self._peer.call(
-                broker_id, request_type, request, (body,) if body else (), timeout_ms=timeout_ms
-            )
+            return await ask(self._peer, broker_id, call, request, timeout_ms=timeout_ms)
         except InvalidRequestError as error:
             if type(error) is not InvalidRequestError:
                 raise
             # The word for a request that a node does not know.
             raise FeatureLevelError(
-                f"broker {broker_id}, which coordinates group {request['group']!r}, is of a release without consumer "
+                f"broker {broker_id}, which coordinates group {request.group_id!r}, is of a release without consumer "
                 "groups; upgrade it first. Nothing was done"
             ) from error
 
     async def _here(
-        self, request_type: str, request: Fields, body: bytes, timeout_ms: float
-    ) -> tuple[Fields, bytes]:
+        self, call: CallType[GroupRequestT, AnswerT], request: GroupRequestT, timeout_ms: float
+    ) -> AnswerT:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                fields, chunks = await self._serve(request_type, request, body)
+                return cast("AnswerT", await self._handlers[call.name](request))
         except TimeoutError as error:
-            raise FateUnknownError(
-                f"{request_type}: no answer within {timeout_ms:.0f} ms"
-            ) from error
-        return fields, bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
+            raise FateUnknownError(f"{call.name}: no answer within {timeout_ms:.0f} ms") from error
 
 
 def _as_not_coordinator(error: MilenaError) -> MilenaError:

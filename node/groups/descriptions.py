@@ -1,6 +1,6 @@
-"""Groups as clients see them, out of the image. Pure."""
+"""Groups as clients see them, out of the image: partitions by their topics' names, states, offsets. Pure."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 from http_api.group_ports import (
     GroupDescription,
@@ -9,10 +9,39 @@ from http_api.group_ports import (
     MemberDescription,
     TopicPartition,
 )
+from node.groups.group_messages import PartitionsByTopic
 from node.groups.rebalance import effective, to_give_back, waited_for
 from raft_meta.machine import partition_sets
 from raft_meta.machine.coordinators import Coordinators
 from raft_meta.machine.image import Group, GroupMember, Image, PartitionSet
+
+
+class TopicNames:
+    """Partitions by their topics' names, as clients say them, and by ids, as the image does; by the image of now."""
+
+    def __init__(self, image: Callable[[], Image]) -> None:
+        self._image = image
+
+    def to_ids(self, partitions: PartitionsByTopic) -> PartitionSet:
+        """Partitions of topics that do not exist are left out: nobody can own them."""
+        topic_ids = self._image().topic_ids
+        return partition_sets.of(
+            (topic_ids[name], number)
+            for name, numbers in partitions
+            if name in topic_ids
+            for number in numbers
+        )
+
+    def to_names(self, partitions: PartitionSet) -> PartitionsByTopic:
+        """In order of names; of topics that were deleted none."""
+        topics = self._image().topics
+        return tuple(
+            sorted(
+                (topics[topic_id].name, numbers)
+                for topic_id, numbers in partitions
+                if topic_id in topics
+            )
+        )
 
 
 def describe(
@@ -33,7 +62,7 @@ def describe(
 def offsets_of(
     image: Image, group_id: str, wanted: Container[TopicPartition] | None = None
 ) -> Sequence[GroupOffset]:
-    """What the group has committed, in order of topic and partition."""
+    """Committed offsets of the group, in order of topic and partition."""
     return sorted(
         _offsets(image, group_id, wanted), key=lambda offset: (offset.topic, offset.partition)
     )

@@ -51,7 +51,7 @@ class Release:
     partitions: PartitionSet
 
 
-Change = Join | Leave | Release
+MemberChange = Join | Leave | Release
 
 NO_EPOCH = 0
 """Of a member that has just come, until it is given one."""
@@ -59,7 +59,7 @@ NO_EPOCH = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextState:
-    """What is to be proposed."""
+    """The state that is to be proposed."""
 
     generation: int
     assignor: str
@@ -71,25 +71,25 @@ class NextState:
 
 
 def effective(member: GroupMember) -> PartitionSet:
-    """What the member works on."""
+    """Partitions that the member works on."""
     if member.held == member.target:
         return member.held
     return partition_sets.intersection(member.held, member.target)
 
 
 def to_give_back(member: GroupMember) -> PartitionSet:
-    """What it holds and is not to have."""
+    """Partitions that it holds and is not to have."""
     return partition_sets.difference(member.held, member.target)
 
 
 def waited_for(member: GroupMember) -> PartitionSet:
-    """What it is to have and others still hold."""
+    """Partitions that it is to have and others still hold."""
     return partition_sets.difference(member.target, member.held)
 
 
 def next_state(
     group: Group | None,
-    changes: Iterable[Change],
+    changes: Iterable[MemberChange],
     subscriptions: Subscriptions,
     *,
     present: Container[str],
@@ -143,7 +143,7 @@ def next_state(
     )
 
 
-def _take(members: dict[str, GroupMember], change: Change) -> None:
+def _take(members: dict[str, GroupMember], change: MemberChange) -> None:
     match change:
         case Join(member=member):
             _join(members, member)
@@ -199,7 +199,7 @@ def _aimed(member: GroupMember, target: PartitionSet) -> GroupMember:
 
 
 def _chosen(members: Iterable[GroupMember], present: str) -> str:
-    """What most members want; among equals what there is, else the first by name."""
+    """The assignor that most members want; among equals the present one, else the first by name."""
     wanted = Counter(member.assignor for member in members)
     if not wanted:
         return present

@@ -1,36 +1,38 @@
-"""What the coordinator of groups and the keeper of REST consumers (``node.consumers``) agree on. Same node, same loop.
+"""The agreement between a group's coordinator and the REST consumers (``node.consumers``). Same node, same loop.
 
-A REST consumer with a subscription is a member of its group (``is_rest``, member_id = instance). Its membership follows
-from the image: ``RestConsumer.topics`` and ``pattern`` say that it is to be a member, and under which subscription.
-
-The keeper, on the group's coordinator:
+A REST consumer with a subscription is a member of its group: ``RestConsumer.topics`` and ``pattern`` in the image say
+that it is to be one, and under which subscription. The coordinator of REST consumers, which is that of their group:
 
 - puts the consumer (PutConsumer) or deletes it (DeleteConsumers), and then awaits
   ``GroupCoordinator.settle(group_id, instance)``: it returns once the group's membership says what the consumer's
   subscription says (joined under it, or left), with partitions shared out anew. A coordinator that takes over settles
   all consumers of its groups by itself, so that nothing stays half done;
-- reads what the consumer has in the image: ``assignment_of(image, group_id, instance)``, empty while it is no member.
-  It may deliver those partitions; what is not in there it must not deliver, nor commit;
-- commits through ``GroupCommits.commit(GroupCommit(...))`` under the member's present epoch
-  (``member_of(image, group_id, instance).member_epoch``), as everybody does;
-- implements ``RestMembers`` below, told to the coordinator by ``GroupCoordinator.use_rest_members(keeper)``, and calls
+- reads what the consumer has in the image: ``members.assignment_of(image, group_id, instance)``, empty while it is no
+  member. It may deliver those partitions; what is not in there it must not deliver, nor commit;
+- commits through ``CommitQueue.commit(GroupCommit(...))`` under the member's present epoch
+  (``members.member_of(image, group_id, instance).member_epoch``), as everybody does;
+- implements ``RestMembers`` below, told to the coordinator by ``GroupCoordinator.use_rest_members``, and calls
   ``GroupCoordinator.look(group_id)`` when what kept it from letting go is over;
 - keeps idle consumers' time itself: REST members have no session here.
 """
 
-from bisect import bisect_left
-from dataclasses import replace
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from milena.model.errors import InvalidConsumerError
-from node.groups.member_rules import check_subscription, newcomer
-from node.groups.rebalance import Change, Join, Leave, effective
+from milena.model.errors import InvalidRequestError, LimitReachedError
+from node.groups.members import membership_change
+from node.groups.rebalance import MemberChange, Release, to_give_back
+from node.metadata.store import MetadataStore
 from raft_meta.machine import partition_sets
-from raft_meta.machine.image import GroupMember, Image, PartitionSet
+from raft_meta.machine.image import Group, GroupMember, PartitionSet
+
+logger = logging.getLogger(__name__)
 
 
 class RestMembers(Protocol):
-    """The keeper of REST consumers, as the coordinator sees it."""
+    """REST consumers, as the coordinator of groups sees them."""
 
     def may_release(self, group_id: str, instance: str, partitions: PartitionSet) -> bool:
         """Whether the consumer has let go of these, of which it delivers nothing from now on.
@@ -40,43 +42,85 @@ class RestMembers(Protocol):
         """
 
 
-def member_of(image: Image, group_id: str, member_id: str) -> GroupMember | None:
-    """The member in the image."""
-    group = image.groups.get(group_id)
-    if group is None:
-        return None
-    members = group.members
-    place = bisect_left(members, member_id, key=lambda member: member.member_id)
-    if place == len(members) or members[place].member_id != member_id:
-        return None
-    return members[place]
+class RestMemberships:
+    """REST consumers of one group: they become the members that they are to be, and are asked to let go.
 
-
-def assignment_of(image: Image, group_id: str, instance: str) -> PartitionSet:
-    """What the consumer may read: its own by the latest plan, and in nobody else's hands."""
-    member = member_of(image, group_id, instance)
-    return partition_sets.EMPTY if member is None or not member.is_rest else effective(member)
-
-
-def membership_change(image: Image, group_id: str, instance: str) -> Change | None:
-    """What makes the group's membership follow the consumer's subscription; None: it does.
-
-    Raises:
-        InvalidConsumerError, InvalidTopicNameError: it cannot be such a member.
+    A coordinator that takes over finishes what another has left half done: a consumer that is subscribed and no member,
+    a member whose consumer is gone. ``submit`` takes changes that nobody waits for to the group's writer.
     """
-    consumer = image.consumers.get((group_id, instance))
-    known = member_of(image, group_id, instance)
-    if consumer is None or not (consumer.topics or consumer.pattern is not None):
-        is_left_over = known is not None and known.is_rest
-        return Leave(member_id=instance) if is_left_over else None
-    if known is not None and not known.is_rest:
-        raise InvalidConsumerError(
-            f"group {group_id!r} has a member {instance!r} that is no REST consumer; take another instance name"
-        )
-    wanted = replace(
-        known or newcomer(instance, is_rest=True), topics=consumer.topics, pattern=consumer.pattern
+
+    def __init__(
+        self,
+        group_id: str,
+        metadata: MetadataStore,
+        rest_members: Callable[[], RestMembers | None],
+        submit: Callable[[Sequence[MemberChange]], asyncio.Future[None]],
+    ) -> None:
+        self._group_id = group_id
+        self._metadata = metadata
+        self._rest_members = rest_members
+        self._submit = submit
+        self._unsettled: set[str] = set()
+        """Consumers whose membership may not be what their subscription says."""
+
+    def missing(self, instance: str) -> MemberChange | None:
+        """The change that makes the consumer the member that its subscription says; None: it is.
+
+        Raises:
+            InvalidConsumerError, InvalidTopicNameError: it cannot be such a member.
+        """
+        return membership_change(self._metadata.image, self._group_id, instance)
+
+    def settle_soon(self, instance: str) -> None:
+        """Let the next ``settle`` look at the consumer."""
+        self._unsettled.add(instance)
+
+    def settle(self) -> None:
+        """Submit what is missing."""
+        unsettled, self._unsettled = sorted(self._unsettled), set()
+        for instance in unsettled:
+            try:
+                change = self.missing(instance)
+            except InvalidRequestError as error:
+                logger.warning(
+                    "consumer cannot be a member group=%s instance=%s: %s",
+                    self._group_id,
+                    instance,
+                    error,
+                )
+                continue
+            if change is not None:
+                self._settle_by(instance, change)
+
+    def _settle_by(self, instance: str, change: MemberChange) -> None:
+        def on_done(done: asyncio.Future[None]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if error is not None and not isinstance(error, InvalidRequestError | LimitReachedError):
+                self._unsettled.add(instance)
+
+        self._submit([change]).add_done_callback(on_done)
+
+    def ask(self, group: Group | None) -> None:
+        """Let consumers commit before they lose partitions; what they have let go is submitted."""
+        consumers = self._rest_members()
+        changes = [
+            release(member)
+            for member in (() if group is None else group.members)
+            if member.is_rest
+            and not partition_sets.is_subset(member.held, member.target)
+            and (
+                consumers is None
+                or consumers.may_release(self._group_id, member.member_id, to_give_back(member))
+            )
+        ]
+        if changes:
+            self._submit(changes)
+
+
+def release(member: GroupMember) -> Release:
+    """The member gives back all that it is asked for."""
+    return Release(
+        member_id=member.member_id,
+        member_epoch=member.member_epoch,
+        partitions=to_give_back(member),
     )
-    if wanted == known:
-        return None
-    check_subscription(wanted)
-    return Join(member=wanted)

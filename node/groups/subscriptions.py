@@ -1,14 +1,64 @@
-"""Which topics members subscribe to, by the image. Pure; remembers what it has worked out for one set of topics."""
+"""Which topics members subscribe to, by the image: names, and patterns, which RE2 matches in linear time. Pure.
+
+Python's ``re`` backtracks: a short pattern from outside can keep it busy for hours, and with it the whole node (every
+node in turn, as each would coordinate the group). RE2 walks all possibilities at once, which rules out backreferences
+and lookaround; Kafka 4 matches subscriptions with it for the same reason (KIP-848).
+"""
 
 from collections.abc import Iterable
 
+import re2
 from immutables import Map
 
-from node.groups.assignors import SharedTopic
-from node.groups.topic_patterns import TopicPattern
+from milena.model.errors import InvalidConsumerError
+from node.groups.assignors import SubscribedTopic
 from raft_meta.machine.image import GroupMember, Image, Topic
 
+PATTERN_LENGTH_MAX = 1_000
+"""Characters of a pattern."""
+PATTERN_MEMORY_BYTES_MAX = 1 << 20
+"""Of one compiled pattern with what it remembers of its automaton."""
 PATTERNS_KEPT_MAX = 1_000
+
+
+def _options() -> re2.Options:
+    options = re2.Options()
+    options.max_mem = PATTERN_MEMORY_BYTES_MAX
+    options.log_errors = False
+    return options
+
+
+_OPTIONS = _options()
+
+
+class TopicPattern:
+    """One compiled pattern; it matches a whole name.
+
+    Raises:
+        InvalidConsumerError: the message says what is wrong with the pattern.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        if len(pattern) > PATTERN_LENGTH_MAX:
+            raise InvalidConsumerError(
+                f"the topic pattern has {len(pattern)} characters; {PATTERN_LENGTH_MAX} are allowed"
+            )
+        try:
+            self._compiled = re2.compile(pattern, _OPTIONS)
+        except (re2.error, UnicodeEncodeError) as error:
+            raise InvalidConsumerError(
+                f"the topic pattern {pattern[:100]!r} is not understood: {_reason(error)}; "
+                "backreferences and lookaround are not possible, repetitions go up to 1000"
+            ) from None
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name matches."""
+        return self._compiled.fullmatch(name) is not None
+
+
+def _reason(error: Exception) -> str:
+    reason = error.args[0] if error.args else ""
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(error)
 
 
 class Subscriptions:
@@ -27,16 +77,16 @@ class Subscriptions:
             self._matches.clear()
 
     def topic_ids(self, member: GroupMember) -> frozenset[str]:
-        """What the member subscribes to."""
+        """Topics that the member subscribes to."""
         named = frozenset(
             self._topic_ids[name] for name in member.topics if name in self._topic_ids
         )
         return named if member.pattern is None else named | self._matching(member.pattern)
 
-    def topics(self, topic_ids: Iterable[str]) -> list[SharedTopic]:
-        """What an assignor needs to know of them."""
+    def topics(self, topic_ids: Iterable[str]) -> list[SubscribedTopic]:
+        """These topics, as an assignor sees them."""
         return [
-            SharedTopic(
+            SubscribedTopic(
                 topic_id=topic_id,
                 name=self._topics[topic_id].name,
                 partition_count=self._topics[topic_id].partition_count,

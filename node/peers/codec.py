@@ -11,8 +11,8 @@ A frame has a msgpack header and a raw body. The header is an array whose first 
 | 4 ping | nothing | the dialer, when it waits and hears nothing | no |
 | 5 pong | nothing | the listener | no |
 
-Fields are a map of short names to plain values. ``int_field`` and its siblings read them with their types checked: a
-peer of another version must get an error, not a ``TypeError`` somewhere inside.
+Fields are a map of short names to plain values. Whoever reads them checks their types: a peer of another version must
+get an error, not a ``TypeError`` somewhere inside. ``node.peers.messages`` does so for messages that are declared.
 """
 
 from collections.abc import Callable, Iterator
@@ -143,95 +143,3 @@ def decode_error(code: object, message: object, leader: object) -> MilenaError:
     if issubclass(kind, NotLeaderError):
         return kind(text, leader=leader if type(leader) is int else None)
     return kind(text)
-
-
-def _wrong(fields: Fields, name: str, wanted: str) -> MalformedRequestError:
-    got = type(fields[name]).__name__ if name in fields else "nothing"
-    return MalformedRequestError(f"field {name!r} of a peer's message must be {wanted}, got {got}")
-
-
-def int_field(fields: Fields, name: str) -> int:
-    """An integer (never a bool)."""
-    value = fields.get(name)
-    if type(value) is not int:
-        raise _wrong(fields, name, "an integer")
-    return value
-
-
-def optional_int_field(fields: Fields, name: str) -> int | None:
-    """An integer, nil or absent."""
-    return None if fields.get(name) is None else int_field(fields, name)
-
-
-def bool_field(fields: Fields, name: str) -> bool:
-    """True or false."""
-    value = fields.get(name)
-    if type(value) is not bool:
-        raise _wrong(fields, name, "a boolean")
-    return value
-
-
-def str_field(fields: Fields, name: str) -> str:
-    """A text."""
-    value = fields.get(name)
-    if type(value) is not str:
-        raise _wrong(fields, name, "a text")
-    return value
-
-
-def optional_str_field(fields: Fields, name: str) -> str | None:
-    """A text, nil or absent."""
-    return None if fields.get(name) is None else str_field(fields, name)
-
-
-def bytes_field(fields: Fields, name: str) -> bytes:
-    """A byte string."""
-    value = fields.get(name)
-    if type(value) is not bytes:
-        raise _wrong(fields, name, "bytes")
-    return value
-
-
-def optional_bytes_field(fields: Fields, name: str) -> bytes | None:
-    """A byte string, nil or absent."""
-    return None if fields.get(name) is None else bytes_field(fields, name)
-
-
-def list_field(fields: Fields, name: str) -> list[object]:
-    """A list of whatever."""
-    value = fields.get(name)
-    if type(value) is not list:
-        raise _wrong(fields, name, "a list")
-    return value
-
-
-def int_list_field(fields: Fields, name: str) -> list[int]:
-    """A list of integers."""
-    values = list_field(fields, name)
-    if any(type(value) is not int for value in values):
-        raise MalformedRequestError(f"field {name!r} of a peer's message must hold integers only")
-    return cast("list[int]", values)
-
-
-def str_list_field(fields: Fields, name: str) -> list[str]:
-    """A list of texts."""
-    values = list_field(fields, name)
-    if any(type(value) is not str for value in values):
-        raise MalformedRequestError(f"field {name!r} of a peer's message must hold texts only")
-    return cast("list[str]", values)
-
-
-def map_list_field(fields: Fields, name: str) -> list[Fields]:
-    """A list of maps."""
-    values = list_field(fields, name)
-    if any(type(value) is not dict for value in values):
-        raise MalformedRequestError(f"field {name!r} of a peer's message must hold maps only")
-    return cast("list[Fields]", values)
-
-
-def map_field(fields: Fields, name: str) -> Fields:
-    """A map with text keys."""
-    value = fields.get(name)
-    if type(value) is not dict or any(type(key) is not str for key in value):
-        raise _wrong(fields, name, "a map with text keys")
-    return value

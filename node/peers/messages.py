@@ -6,7 +6,7 @@
 
     SHELF = CallType("shelf", ShelfRequest, ShelfAnswer)
 
-A message travels as the fields of a frame's header (``node.peers.codec``): a map of plain values, rows as arrays.
+A message travels as the fields of a frame's header (``peer_codec``): a map of plain values, rows of many as arrays.
 What is large of it, a ``Blob``, travels in the body of the frame, in the order of the fields, and is never copied into
 one piece with others; its field holds the length.
 
@@ -79,7 +79,7 @@ def pack(message: Message) -> Reply:
 
 
 def unpack(message_type: type[MessageT], fields: Fields, body: bytes = b"") -> MessageT:
-    """The reverse.
+    """Read a message; the reverse of ``pack``.
 
     Raises:
         MalformedRequestError: it has another shape; the sentence says where.
@@ -102,7 +102,7 @@ def unpack(message_type: type[MessageT], fields: Fields, body: bytes = b"") -> M
 def peer_handler(
     call: CallType[RequestT, AnswerT], serve: Callable[[RequestT], Awaitable[AnswerT]]
 ) -> Handler:
-    """What the peer port calls for this row."""
+    """The handler of this row, as the peer port calls it."""
 
     async def on_request(peer_id: int, fields: Fields, body: bytes) -> Reply:
         del peer_id

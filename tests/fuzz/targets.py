@@ -18,7 +18,6 @@ import msgpack
 from http_api.formats import binary_v2, json_v2
 from http_api.formats.json_texts import JsonTexts
 from http_api.formats.v3_records import columns_of, parse_record, texts_of
-from http_api.group_ports import Heartbeat, Seek
 from http_api.media import metadata_type, produce_format, records_type
 from http_api.routes import ROUTES
 from http_api.routing import Router
@@ -36,19 +35,19 @@ from milena.model.batch.header import (
 from milena.model.batch.header import decode_header as decode_batch_header
 from milena.model.codecs import compress, decompress
 from milena.model.columns import RecordColumns, pack_columns, unpack_columns
-from milena.model.errors import CorruptBatchError, CorruptLogError, MilenaError, StartupError
-from milena.model.types import Codec
-from node.consumers import wire as consumers_wire
-from node.groups import wire as groups_wire
-from node.groups.topic_patterns import TopicPattern
-from node.peers.codec import (
-    decode_error,
-    decode_header,
-    int_field,
-    map_field,
-    map_list_field,
-    str_field,
+from milena.model.errors import (
+    CorruptBatchError,
+    CorruptLogError,
+    MalformedRequestError,
+    MilenaError,
+    StartupError,
 )
+from milena.model.types import Codec
+from node.consumers import consumer_messages
+from node.groups import group_messages
+from node.groups.subscriptions import TopicPattern
+from node.peers.codec import decode_error, decode_header
+from node.peers.messages import pack, unpack
 from node.replication.fetch_wire import parse_log_starts, parse_positions, parse_rows
 from raft_meta.consensus.bootstrap import load_record
 from raft_meta.consensus.frames import (
@@ -76,6 +75,7 @@ from storage.state.checkpoint import Checkpoint, CheckpointFile
 from storage.state.leader_epochs import LeaderEpochs
 from storage.state.producer_state import WriterState, decode_snapshot, encode_snapshot
 from storage.state.sealed import seal
+from tests.support.clusters.peer_samples import calls_of, fields_of, samples_of
 from tests.support.clusters.raft_bench import entries, entry, snapshot_bytes
 from tests.support.disk.log_model import NOW_MS, LogModel, make_batch, stamped
 from tests.support.disk.memory_files import MemoryFiles
@@ -503,13 +503,6 @@ def _handshake_seeds() -> list[bytes]:
 
 def _peer_header(data: bytes) -> object:
     parts = decode_header(data)
-    fields = parts[-1] if isinstance(parts[-1], dict) else {}
-    for name in ("a", "b"):
-        for read in (int_field, str_field, map_field):
-            try:
-                read(fields, name)
-            except MilenaError:
-                continue
     return decode_error(parts[-3:][0], parts[-2:][0], parts[-1])
 
 
@@ -548,7 +541,9 @@ def _raft_message_seeds() -> list[bytes]:
 
 
 def _fetch(data: bytes) -> object:
-    fields = map_field({"f": decode_header(data)[-1]}, "f")
+    fields = decode_header(data)[-1]
+    if not isinstance(fields, dict):
+        raise MalformedRequestError("this is no fetch")
     body_bytes = fields.get("bytes", 0)
     return (
         parse_positions(fields.get("p")),
@@ -755,34 +750,29 @@ def _topic_pattern_seeds() -> list[bytes]:
     ]
 
 
-def _group_wire(data: bytes) -> object:
-    fields = map_field({"f": decode_header(data)[-1]}, "f")
-    if "offsets" in fields:
-        return groups_wire.parse_offsets(fields)
-    if "seeks" in fields:
-        return [consumers_wire.unpack_seek(row) for row in map_list_field(fields, "seeks")]
-    heartbeat = groups_wire.parse_heartbeat(fields)
-    again = {**groups_wire.pack_heartbeat(heartbeat), "wait_ms": heartbeat.wait_ms}
-    assert groups_wire.parse_heartbeat(again) is not None
-    return heartbeat
+_CALLS = calls_of(group_messages) | calls_of(consumer_messages)
 
 
-def _group_wire_seeds() -> list[bytes]:
-    heartbeat = Heartbeat(
-        member_id="m",
-        member_epoch=3,
-        instance_id="i",
-        topics=("t", "u"),
-        owned=[("t", 0), ("t", 2)],
-    )
-    seek = Seek(topic="t", partition=0, offset=5)
+def _group_messages(data: bytes) -> object:
+    """A header with the call's name, "request" or "answer", the frame's body, and the fields."""
+    parts = decode_header(data)
+    match parts:
+        case [_, str(name), str(side), bytes(body), dict(fields)] if name in _CALLS:
+            call = _CALLS[name]
+        case _:
+            raise MalformedRequestError("this is about no message")
+    message = unpack(call.request if side == "request" else call.answer, fields, body)
+    again, chunks = pack(message)
+    assert unpack(type(message), again, b"".join(chunks)) == message
+    return message
+
+
+def _group_message_seeds() -> list[bytes]:
     return [
-        msgpack.packb([1, 1, "group", fields])
-        for fields in (
-            {**groups_wire.pack_heartbeat(heartbeat), "wait_ms": 5},
-            {"offsets": [["0" * 32, 0, 5, -1, "note"]]},
-            {"seeks": [consumers_wire.pack_seek(seek)]},
-        )
+        msgpack.packb([1, name, side, body, fields_of(header)])
+        for name in _CALLS
+        for side in ("request", "answer")
+        for header, body in samples_of(name, side)
     ]
 
 
@@ -841,7 +831,7 @@ TARGETS: tuple[Target, ...] = (
     Target("v3-records", _v3_records, (MilenaError,), _v3_record_seeds),
     Target("partitions", _partitions, (MilenaError,), _partition_seeds),
     Target("topic-pattern", _topic_pattern, (MilenaError,), _topic_pattern_seeds),
-    Target("group-wire", _group_wire, (MilenaError,), _group_wire_seeds),
+    Target("group-messages", _group_messages, (MilenaError,), _group_message_seeds),
     Target("path", _path, (MilenaError,), _path_seeds),
     Target(
         "query",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.groups.assignors import ASSIGNORS, Assignment, SharedTopic, Subscriber, assign
+from node.groups.assignors import ASSIGNORS, Assignment, SubscribedTopic, Subscriber, assign
 from raft_meta.machine import partition_sets
 from raft_meta.machine.image import PartitionKey, PartitionSet
 
@@ -19,10 +19,10 @@ def topic_id(name: str) -> str:
 
 
 @st.composite
-def topics(draw: st.DrawFn) -> list[SharedTopic]:
+def topics(draw: st.DrawFn) -> list[SubscribedTopic]:
     names = draw(st.sets(st.sampled_from(NAMES), min_size=1))
     return [
-        SharedTopic(topic_id=topic_id(name), name=name, partition_count=draw(st.integers(1, 9)))
+        SubscribedTopic(topic_id=topic_id(name), name=name, partition_count=draw(st.integers(1, 9)))
         for name in sorted(names)
     ]
 
@@ -30,7 +30,7 @@ def topics(draw: st.DrawFn) -> list[SharedTopic]:
 @st.composite
 def groups(
     draw: st.DrawFn, *, is_alike: bool = False
-) -> tuple[list[Subscriber], list[SharedTopic]]:
+) -> tuple[list[Subscriber], list[SubscribedTopic]]:
     """Members with whatever they had before: nobody the same, some of it not theirs any more, or gone."""
     shared = draw(topics())
     ids = [topic.topic_id for topic in shared]
@@ -67,7 +67,7 @@ def sizes(assignment: Assignment) -> dict[str, int]:
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
 @given(group=groups())
 def test_every_partition_goes_to_exactly_one_subscriber(
-    name: str, group: tuple[list[Subscriber], list[SharedTopic]]
+    name: str, group: tuple[list[Subscriber], list[SubscribedTopic]]
 ) -> None:
     members, shared = group
     made = assign(name, members, shared)
@@ -88,7 +88,7 @@ def test_every_partition_goes_to_exactly_one_subscriber(
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
 @given(group=groups())
 def test_the_same_question_has_the_same_answer(
-    name: str, group: tuple[list[Subscriber], list[SharedTopic]]
+    name: str, group: tuple[list[Subscriber], list[SubscribedTopic]]
 ) -> None:
     members, shared = group
     assert assign(name, members, shared) == assign(name, members[::-1], shared[::-1])
@@ -97,7 +97,7 @@ def test_the_same_question_has_the_same_answer(
 @pytest.mark.parametrize("name", ["roundrobin", "sticky"])
 @given(group=groups(is_alike=True))
 def test_shares_differ_by_one_at_most(
-    name: str, group: tuple[list[Subscriber], list[SharedTopic]]
+    name: str, group: tuple[list[Subscriber], list[SubscribedTopic]]
 ) -> None:
     made = sizes(assign(name, *group))
     assert max(made.values()) - min(made.values()) <= 1
@@ -105,7 +105,7 @@ def test_shares_differ_by_one_at_most(
 
 @given(group=groups())
 def test_range_shares_each_topic_evenly_and_in_runs(
-    group: tuple[list[Subscriber], list[SharedTopic]],
+    group: tuple[list[Subscriber], list[SubscribedTopic]],
 ) -> None:
     members, shared = group
     made = assign("range", members, shared)
@@ -120,7 +120,7 @@ def test_range_shares_each_topic_evenly_and_in_runs(
 
 @given(group=groups())
 def test_sticky_leaves_nobody_with_what_one_with_two_less_could_read(
-    group: tuple[list[Subscriber], list[SharedTopic]],
+    group: tuple[list[Subscriber], list[SubscribedTopic]],
 ) -> None:
     members, shared = group
     made = assign("sticky", members, shared)
@@ -134,7 +134,7 @@ def test_sticky_leaves_nobody_with_what_one_with_two_less_could_read(
 
 @given(group=groups())
 def test_what_sticky_made_it_makes_again(
-    group: tuple[list[Subscriber], list[SharedTopic]],
+    group: tuple[list[Subscriber], list[SubscribedTopic]],
 ) -> None:
     members, shared = group
     made = assign("sticky", members, shared)
@@ -154,8 +154,8 @@ def test_sticky_is_done_when_it_has_been_done_once() -> None:
     """A chain of moves may open the way for another, from a member that was looked at before."""
     a, b = topic_id("a"), topic_id("b")
     shared = [
-        SharedTopic(topic_id=a, name="a", partition_count=6),
-        SharedTopic(topic_id=b, name="b", partition_count=2),
+        SubscribedTopic(topic_id=a, name="a", partition_count=6),
+        SubscribedTopic(topic_id=b, name="b", partition_count=2),
     ]
     wanted = {"m0": {a}, "m1": {a, b}, "m2": {a, b}, "m3": {b}}
     had = {
@@ -180,7 +180,7 @@ def test_sticky_is_done_when_it_has_been_done_once() -> None:
 
 @given(group=groups(is_alike=True))
 def test_sticky_moves_as_little_as_can_be(
-    group: tuple[list[Subscriber], list[SharedTopic]],
+    group: tuple[list[Subscriber], list[SubscribedTopic]],
 ) -> None:
     members, shared = group
     made = assign("sticky", members, shared)
@@ -196,7 +196,7 @@ def test_sticky_moves_as_little_as_can_be(
 
 @given(group=groups(is_alike=True))
 def test_a_newcomer_takes_from_others_only_its_own_share(
-    group: tuple[list[Subscriber], list[SharedTopic]],
+    group: tuple[list[Subscriber], list[SubscribedTopic]],
 ) -> None:
     members, shared = group
     before = assign("sticky", members, shared)

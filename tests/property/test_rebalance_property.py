@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.groups.rebalance import (
-    Change,
     Join,
     Leave,
+    MemberChange,
     Release,
     effective,
     next_state,
@@ -62,7 +62,7 @@ class Story:
         present = {m.member_id for m in self.members if self.rng.random() < 0.7}
         self.take([self._change() for _ in range(self.rng.choice([0, 1, 1, 2]))], present)
 
-    def take(self, changes: list[Change], present: set[str]) -> None:
+    def take(self, changes: list[MemberChange], present: set[str]) -> None:
         """As the coordinator does: work it out from the image, and propose it."""
         self.subscriptions.look(self.cluster.image)
         coming = {change.member.member_id for change in changes if isinstance(change, Join)}
@@ -87,7 +87,7 @@ class Story:
             assert works_on <= before
         self.known[m.member_id] = (m.member_epoch, works_on)
 
-    def _change(self) -> Change:
+    def _change(self) -> MemberChange:
         dice = self.rng.random()
         if dice < 0.35 or not self.members:
             return Join(member=self._settings())

@@ -471,15 +471,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="given-back-by-word",
         guard="what a member does not say that it has let go stays its own",
-        module="node.groups.sessions",
+        module="node.groups.member_sessions",
         old="return partition_sets.difference(known, owned)",
         new="return known",
-        by="tests/unit/node/groups/test_sessions.py",
+        by="tests/unit/node/groups/test_member_sessions.py",
     ),
     Mutation(
         name="committed-barrier",
         guard="what is committed is told after a barrier",
-        module="node.groups.service",
+        module="node.groups.group_service",
         old="        image, _ = await self._current(group)\n        return offsets_of(",
         new="        image = self._metadata.image\n        return offsets_of(",
         by="tests/unit/node/groups/test_coordinator.py",
@@ -620,7 +620,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="removed-told",
         guard="a member that is being removed for its silence is not told to go on",
-        module="node.groups.desk",
+        module="node.groups.coordinated_group",
         old="        if done is None:\n            return\n        await asyncio.wait([done])",
         new="        if done is None or done:\n            return\n        await asyncio.wait([done])",
         by="tests/unit/node/groups/test_coordinator.py",

@@ -25,7 +25,7 @@ from node.assembly import Assembly, Ids, NodePorts
 from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.control.membership import Identity
-from node.groups.offset_expiry import MINUTE_MS
+from node.groups.group_offsets import MINUTE_MS
 from node.metadata.store import MetadataMachine
 from node.replica.runner import PartitionRunner
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX

@@ -28,8 +28,8 @@ from milena.model.errors import (
     TopicNotFoundError,
 )
 from milena.model.types import MonotonicMs
+from node.groups.coordinated_group import CoordinatedGroup
 from node.groups.coordinator import GroupCoordinator
-from node.groups.desk import GroupDesk
 from raft_meta.machine.commands import AlterGroup
 from raft_meta.machine.coordinators import coordinator_of
 from tests.support.clusters.nodes import Cluster, SimNode
@@ -382,18 +382,18 @@ async def test_growing_topics_and_new_ones_are_shared_out() -> None:
 async def test_a_topic_that_grows_is_shared_out_and_one_with_other_configs_is_not_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each group's desk would work out all its assignments, on the loop that clients wait for."""
+    """Each group would work out all its assignments, on the loop that clients wait for."""
     cluster = await started(1)
     member = Member(cluster, "m1")
     await member.beat()
     kicked: list[str] = []
-    kick = GroupDesk.kick
+    kick = CoordinatedGroup.kick
 
-    def look(desk: GroupDesk) -> None:
-        kicked.append(desk.group_id)
-        kick(desk)
+    def look(group: CoordinatedGroup) -> None:
+        kicked.append(group.group_id)
+        kick(group)
 
-    monkeypatch.setattr(GroupDesk, "kick", look)
+    monkeypatch.setattr(CoordinatedGroup, "kick", look)
     admin = coordinator(cluster).admin
     await admin.alter_configs("t", {"flush.ms": "5"}, is_validate_only=False)
     await after(10)

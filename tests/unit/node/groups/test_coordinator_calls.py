@@ -11,11 +11,27 @@ from milena.model.errors import (
     InvalidRequestError,
     NotCoordinatorError,
 )
-from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, Repeat, Reply
-from node.peers.codec import Fields
+from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, Repeat
+from node.groups.group_messages import GroupRequest
+from node.peers.messages import Blob, CallType, Message
+from node.peers.port import Fields, Reply
 from raft_meta.machine.coordinators import coordinator_of
 from tests.support.clusters.nodes import Cluster, SimNode
 from tests.support.time.virtual_time import after, virtual
+
+
+class WorkRequest(GroupRequest, frozen=True, kw_only=True):
+    word: str
+    load: Blob
+
+
+class WorkAnswer(Message, frozen=True, kw_only=True):
+    said: str
+    wait_ms: int
+    load: Blob
+
+
+WORK = CallType("work", WorkRequest, WorkAnswer)
 
 
 class Work:
@@ -24,21 +40,25 @@ class Work:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.done: list[int] = []
+        self.requests: list[WorkRequest] = []
         self.delay_ms = 0
         self.error: Exception | None = None
         for node in cluster.nodes.values():
             self.serve(node)
 
     def serve(self, node: SimNode) -> None:
-        async def work(fields: Fields, body: bytes) -> Reply:
+        async def work(request: WorkRequest) -> WorkAnswer:
             self.done.append(node.node_id)
+            self.requests.append(request)
             await asyncio.sleep(self.delay_ms / 1000)
             if self.error is not None:
                 raise self.error
-            return {"said": fields["word"], "wait": fields["wait_ms"]}, [b"a", body]
+            load = Blob(b"a" + request.load.data)
+            return WorkAnswer(said=request.word, wait_ms=request.wait_ms, load=load)
 
-        node.groups.calls.serve("work", work)
-        self.cluster.network.handlers[node.node_id]["work"] = node.groups.calls.peer_handler("work")
+        calls = node.groups.calls
+        calls.serve(WORK, work)
+        self.cluster.network.handlers[node.node_id]["work"] = calls.peer_handlers["work"]
 
     def coordinator(self) -> int:
         found = coordinator_of(self.cluster.image, "g")
@@ -47,10 +67,14 @@ class Work:
 
     async def ask(
         self, node_id: int, repeat: Repeat = Repeat.NEVER, *, wait_ms: int = 0
-    ) -> tuple[Fields, bytes]:
+    ) -> WorkAnswer:
         return await self.cluster.nodes[node_id].groups.calls.call(
-            "work", "g", {"word": "yes"}, b"b", repeat=repeat, wait_ms=wait_ms
+            WORK, wanted(wait_ms=wait_ms), repeat=repeat
         )
+
+
+def wanted(*, wait_ms: int = 0) -> WorkRequest:
+    return WorkRequest(group_id="g", wait_ms=wait_ms, word="yes", load=Blob(b"b"))
 
 
 async def started() -> tuple[Cluster, Work]:
@@ -62,8 +86,34 @@ async def started() -> tuple[Cluster, Work]:
 async def test_any_node_has_it_done_by_the_coordinator() -> None:
     cluster, work = await started()
     for node_id in cluster.node_ids:
-        assert await work.ask(node_id, wait_ms=70) == ({"said": "yes", "wait": 70}, b"ab")
+        answer = await work.ask(node_id, wait_ms=70)
+        assert answer == WorkAnswer(said="yes", wait_ms=70, load=Blob(b"ab"))
     assert work.done == [work.coordinator()] * 3
+    await cluster.close()
+
+
+@virtual
+async def test_on_the_coordinator_itself_nothing_is_packed() -> None:
+    cluster, work = await started()
+    request = wanted()
+    calls = cluster.nodes[work.coordinator()].groups.calls
+    await calls.call(WORK, request, repeat=Repeat.NEVER)
+    assert work.requests[0] is request
+    assert not [kind for *_, kind, _ in cluster.network.calls if kind == "work"]
+    await cluster.close()
+
+
+@virtual
+async def test_a_later_try_lets_the_answer_be_held_back_for_what_is_left() -> None:
+    cluster, work = await started()
+    lost = work.coordinator()
+    node_id = next(i for i in cluster.node_ids if i != lost)
+    work.delay_ms = 500
+    asking = asyncio.create_task(work.ask(node_id, Repeat.ALWAYS, wait_ms=3_000))
+    await after(400)
+    cluster.nodes[node_id].peer.disconnect(lost)
+    assert (await asking).wait_ms < 2_700
+    assert work.requests[0].wait_ms == 3_000
     await cluster.close()
 
 
@@ -83,7 +133,7 @@ async def test_another_node_takes_over_from_a_coordinator_that_is_gone() -> None
     gone = work.coordinator()
     await cluster.kill(gone)
     node_id = next(iter(cluster.nodes))
-    assert (await work.ask(node_id))[1] == b"ab"
+    assert (await work.ask(node_id)).load == Blob(b"ab")
     assert gone not in work.done
     await cluster.close()
 
@@ -109,7 +159,7 @@ async def test_what_must_not_come_late_is_repeated_once_another_coordinates() ->
     asking = asyncio.create_task(work.ask(node_id, Repeat.ELSEWHERE))
     await after(100)
     await cluster.kill(lost)
-    assert (await asking)[1] == b"ab"
+    assert (await asking).load == Blob(b"ab")
     assert work.done[0] == lost
     assert lost not in work.done[1:]
     await cluster.close()
@@ -125,10 +175,8 @@ async def test_what_does_no_harm_is_repeated_at_the_same_coordinator() -> None:
         1, cluster.network.lose_answers_to.discard, (node_id, "work")
     )
     calls = cluster.nodes[node_id].groups.calls
-    fields, _ = await calls.call(
-        "work", "g", {"word": "yes"}, repeat=Repeat.ALWAYS, answer_ms=2_000
-    )
-    assert fields["said"] == "yes"
+    answer = await calls.call(WORK, wanted(), repeat=Repeat.ALWAYS, answer_ms=2_000)
+    assert answer.said == "yes"
     assert work.done == [lost, lost]
     await cluster.close()
 

@@ -8,9 +8,9 @@ from immutables import Map
 
 from milena.model.types import WallMs
 from node.groups.rebalance import (
-    Change,
     Join,
     Leave,
+    MemberChange,
     NextState,
     Release,
     effective,
@@ -74,7 +74,7 @@ class Played:
         self.group: Group | None = None
         self.subscriptions = subscriptions(**counts)
 
-    def take(self, *changes: Change, present: str | set[str] = "") -> NextState | None:
+    def take(self, *changes: MemberChange, present: str | set[str] = "") -> NextState | None:
         done = next_state(
             self.group,
             changes,

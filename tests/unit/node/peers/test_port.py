@@ -138,7 +138,7 @@ async def test_answers_come_in_any_order_on_one_link():
         gates = {number: asyncio.Event() for number in range(3)}
 
         async def wait(peer_id: int, fields: Fields, body: bytes):
-            number = peer_codec.int_field(fields, "n")
+            number = fields["n"]
             await gates[number].wait()
             return {"n": number}, ()
 
@@ -677,32 +677,6 @@ def test_an_unknown_error_code_leaves_the_fate_unknown():
 def test_an_error_defined_elsewhere_travels_as_the_one_that_it_extends():
     parts = peer_codec.decode_header(peer_codec.encode_refusal(7, PeerUnreachableError("gone")))
     assert type(peer_codec.decode_error(*parts[2:])) is UnavailableError
-
-
-def test_fields_are_read_with_their_types_checked():
-    fields: Fields = {"i": 1, "s": "x", "b": b"y", "l": [1, 2], "m": {"k": 1}, "t": True, "n": None}
-    assert peer_codec.int_field(fields, "i") == 1
-    assert peer_codec.str_field(fields, "s") == "x"
-    assert peer_codec.bytes_field(fields, "b") == b"y"
-    assert peer_codec.int_list_field(fields, "l") == [1, 2]
-    assert peer_codec.map_field(fields, "m") == {"k": 1}
-    assert peer_codec.bool_field(fields, "t") is True
-    assert peer_codec.optional_int_field(fields, "n") is None
-    assert peer_codec.optional_str_field(fields, "absent") is None
-    assert peer_codec.optional_bytes_field(fields, "b") == b"y"
-    for read, name in (
-        (peer_codec.int_field, "t"),
-        (peer_codec.int_field, "absent"),
-        (peer_codec.str_field, "b"),
-        (peer_codec.bytes_field, "s"),
-        (peer_codec.list_field, "m"),
-        (peer_codec.map_field, "l"),
-        (peer_codec.bool_field, "i"),
-    ):
-        with pytest.raises(MalformedRequestError, match=name):
-            read(fields, name)
-    with pytest.raises(MalformedRequestError):
-        peer_codec.int_list_field({"l": [1, "2"]}, "l")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the coordinator knows of members beside the image: when they were heard, what they were told. Pure.
+"""Sessions of members, which only their coordinator knows: when they were heard, what they were told. Pure.
 
 It is all in memory: a new coordinator gives every member a full session, and everybody who has something to give back a
 full rebalance timeout. REST members have no session here, only a time to give back.
@@ -74,7 +74,7 @@ class GroupSessions:
         return session is not None and session.told == (member.member_epoch, effective(member))
 
     def given_back(self, member: GroupMember, epoch: int, owned: PartitionSet) -> PartitionSet:
-        """What a member has let go that says, under this epoch, that it works on ``owned``.
+        """Partitions that a member has let go which says, under this epoch, that it works on ``owned``.
 
         Only what it was told to give back: who was told last that something is its own may be about to take it.
         """
@@ -95,7 +95,7 @@ class GroupSessions:
                 session.revoking_ms = now_ms
 
     def expired(self, now_ms: MonotonicMs) -> list[str]:
-        """Whose session, or time to give back, is over; in order of their ids."""
+        """Members whose session, or time to give back, is over; in order of their ids."""
         return sorted(
             member_id for member_id, due_ms in self._due(self._sessions) if due_ms <= now_ms
         )

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from milena.model.errors import InvalidConsumerError
-from node.groups.topic_patterns import TopicPattern
+from node.groups.subscriptions import TopicPattern
 
 ATOMS = [
     "a", "b", ".", "[ab]", "[^a]", "(a|b)", "(?:ab|)", r"\.", "(a*b)", "x", "[a-c-]", r"\d", r"\W", "^", "$", "[]a]",

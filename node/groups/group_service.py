@@ -6,7 +6,6 @@ node sees what any node has acknowledged.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
 
 from http_api.group_ports import (
     GroupDescription,
@@ -19,31 +18,33 @@ from http_api.group_ports import (
     TopicPartition,
 )
 from milena.model.errors import (
-    FencedError,
     GroupNotEmptyError,
     GroupNotFoundError,
     InvalidConsumerError,
-    NotCoordinatorError,
     RequestTooLargeError,
 )
 from milena.model.requests import FetchRequest, FetchResult
-from node.control.standing import Standing
-from node.groups import wire
-from node.groups.commits import GroupCommits
-from node.groups.coordinator_calls import CoordinatorCalls, Repeat, Reply
+from node.groups.coordinator_calls import CoordinatorCalls, Repeat
 from node.groups.descriptions import describe, offsets_of
-from node.groups.heartbeats import Heartbeats
-from node.groups.member_rules import SESSION_MS_MAX
+from node.groups.group_messages import (
+    COMMIT,
+    DELETE,
+    HEARTBEAT,
+    GroupCommitRequest,
+    GroupDeleteRequest,
+    GroupHeartbeatRequest,
+    OffsetRow,
+    by_topic,
+    each_partition,
+)
+from node.groups.members import SESSION_MS_MAX
 from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
-from node.peers.codec import Fields, int_field, optional_str_field, str_field
 from raft_meta.machine import group_rules
-from raft_meta.machine.commands import DeleteGroup, GroupCommit, OffsetCommit
 from raft_meta.machine.coordinators import Coordinators
 from raft_meta.machine.image import Image, Topic
 
 BARRIER_TIMEOUT_MS = 3_000
-PROPOSE_TIMEOUT_MS = 5_000
 FETCH_TIMEOUT_MS = 0
 LOOKS_AT_ONCE = 32
 """Partitions whose logs are asked at a time when offsets are reset."""
@@ -60,24 +61,15 @@ class GroupService:
         *,
         metadata: MetadataStore,
         calls: CoordinatorCalls,
-        heartbeats: Heartbeats,
-        commits: GroupCommits,
-        standing: Standing,
         topic: GetTopic,
         fetch: Fetch,
         new_member_id: Callable[[], str],
     ) -> None:
         self._metadata = metadata
         self._calls = calls
-        self._heartbeats = heartbeats
-        self._commits = commits
-        self._standing = standing
         self._topic = topic
         self._fetch = fetch
         self._new_member_id = new_member_id
-        calls.serve(wire.HEARTBEAT, self._on_heartbeat)
-        calls.serve(wire.COMMIT, self._on_commit)
-        calls.serve(wire.DELETE, self._on_delete)
 
     # -- members ---------------------------------------------------------------------------------
 
@@ -88,27 +80,40 @@ class GroupService:
             raise RequestTooLargeError(
                 f"a heartbeat names at most {group_rules.OFFSETS_PER_COMMIT_MAX} owned partitions"
             )
-        if heartbeat.member_id is None:
+        member_id = heartbeat.member_id
+        if member_id is None:
             if heartbeat.member_epoch != 0:
                 raise InvalidConsumerError(
                     "a heartbeat without member_id joins the group: member_epoch must be 0"
                 )
-            heartbeat = replace(heartbeat, member_id=self._new_member_id())
-        fields, _ = await self._calls.call(
-            wire.HEARTBEAT,
-            group,
-            wire.pack_heartbeat(heartbeat),
+            member_id = self._new_member_id()
+        answer = await self._calls.call(
+            HEARTBEAT,
+            GroupHeartbeatRequest(
+                group_id=group,
+                wait_ms=min(heartbeat.wait_ms, SESSION_MS_MAX),
+                member_id=member_id,
+                member_epoch=heartbeat.member_epoch,
+                instance_id=heartbeat.instance_id,
+                client_id=heartbeat.client_id,
+                host=heartbeat.host,
+                topics=None if heartbeat.topics is None else tuple(heartbeat.topics),
+                pattern=heartbeat.pattern,
+                assignor=heartbeat.assignor,
+                session_timeout_ms=heartbeat.session_timeout_ms,
+                rebalance_timeout_ms=heartbeat.rebalance_timeout_ms,
+                owned=None if heartbeat.owned is None else by_topic(heartbeat.owned),
+            ),
             repeat=Repeat.ALWAYS,
-            wait_ms=min(heartbeat.wait_ms, SESSION_MS_MAX),
         )
-        return wire.parse_answer(fields)
-
-    async def _on_heartbeat(self, fields: Fields, body: bytes) -> Reply:
-        del body
-        answer = await self._heartbeats.take(
-            str_field(fields, "group"), wire.parse_heartbeat(fields)
+        return HeartbeatAnswer(
+            member_id=answer.member_id,
+            member_epoch=answer.member_epoch,
+            generation=answer.generation,
+            heartbeat_interval_ms=answer.heartbeat_interval_ms,
+            assignment=each_partition(answer.assignment),
+            pending=each_partition(answer.pending),
         )
-        return wire.pack_answer(answer), ()
 
     # -- offsets ---------------------------------------------------------------------------------
 
@@ -133,7 +138,7 @@ class GroupService:
             check_partition(topics[row.topic], row.partition)
         # The last one counts where a partition is named twice.
         rows = {
-            (row.topic, row.partition): OffsetCommit(
+            (row.topic, row.partition): OffsetRow(
                 topic_id=topics[row.topic].topic_id,
                 partition=row.partition,
                 offset=row.offset,
@@ -143,32 +148,21 @@ class GroupService:
             for row in offsets
         }
         await self._calls.call(
-            wire.COMMIT,
-            group,
-            wire.pack_commit(rows.values(), member_id=member_id, member_epoch=member_epoch),
+            COMMIT,
+            GroupCommitRequest(
+                group_id=group,
+                member_id=member_id,
+                member_epoch=member_epoch,
+                offsets=tuple(rows.values()),
+            ),
             # A commit that arrives late must not take the group back.
             repeat=Repeat.ELSEWHERE,
         )
 
-    async def _on_commit(self, fields: Fields, body: bytes) -> Reply:
-        del body
-        commit = GroupCommit(
-            group_id=str_field(fields, "group"),
-            member_id=optional_str_field(fields, "member"),
-            member_epoch=int_field(fields, "epoch"),
-            offsets=wire.parse_offsets(fields),
-        )
-        image = self._metadata.image
-        if any(row.topic_id not in image.topics for row in commit.offsets):
-            # Whoever passed this on has seen the topic; this node is behind.
-            await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
-        await self._commits.commit(commit)
-        return {}, ()
-
     async def committed(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
     ) -> Sequence[GroupOffset]:
-        """What is committed, as of now."""
+        """Committed offsets, as of now."""
         image, _ = await self._current(group)
         return offsets_of(image, group, None if partitions is None else frozenset(partitions))
 
@@ -257,18 +251,4 @@ class GroupService:
     async def delete(self, group: str) -> None:
         """Forget the group and its offsets."""
         group_rules.check_group_id(group)
-        await self._calls.call(wire.DELETE, group, {}, repeat=Repeat.NEVER)
-
-    async def _on_delete(self, fields: Fields, body: bytes) -> Reply:
-        del body
-        group_id = str_field(fields, "group")
-        command = DeleteGroup(
-            broker_id=self._metadata.node_id,
-            broker_epoch=self._standing.broker_epoch,
-            group_id=group_id,
-        )
-        try:
-            await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
-        except FencedError as error:
-            raise NotCoordinatorError(f"{error.message} Nothing was deleted.") from error
-        return {}, ()
+        await self._calls.call(DELETE, GroupDeleteRequest(group_id=group), repeat=Repeat.NEVER)

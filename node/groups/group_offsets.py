@@ -1,11 +1,16 @@
-"""Commits of offsets on their coordinator: many in one command, one command under way at a time.
+"""Offsets on their coordinator: commits go to the quorum, and what nobody came back for is forgotten.
 
-What the image already refuses is refused at once; the state machine judges again when the command is applied.
+Commits of many members travel in one command, one command under way at a time. What the image already refuses is
+refused at once; the state machine judges again when the command is applied.
+
+Offsets expire after ``offsets_retention_minutes``. The time counts from when the group was left and the offset
+committed, whichever came later; a group with members keeps all of its offsets. Source: KIP-211.
 """
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from milena.model.errors import (
@@ -15,12 +20,27 @@ from milena.model.errors import (
     StaleBrokerEpochError,
     TooManyRequestsError,
 )
+from milena.model.types import WallMs
 from node.control.standing import Standing
+from node.groups.coordinator_calls import CoordinatorCalls
+from node.groups.group_messages import GroupCommitRequest
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
+from node.peers.messages import Done
+from node.process.clock import Clock
 from raft_meta.machine import codec, group_rules, offsets
-from raft_meta.machine.commands import CommitOffsets, GroupCommit
+from raft_meta.machine.commands import (
+    CommitOffsets,
+    ExpireOffsets,
+    GroupCommit,
+    GroupExpiry,
+    OffsetCommit,
+)
+from raft_meta.machine.image import Group, Image
 
+logger = logging.getLogger(__name__)
+
+BARRIER_TIMEOUT_MS = 3_000
 PROPOSE_TIMEOUT_MS = 5_000
 COMMAND_BYTES_MAX = 640 << 10
 """Of one command's commits, estimated; the bound of a command is 1 MiB, and one commit is below this by its own."""
@@ -29,6 +49,8 @@ OFFSET_BYTES = 60
 COMMIT_BYTES = 64
 QUEUED_BYTES_MAX = 32 << 20
 """Of commits that wait for the quorum: half a minute of it at its best."""
+GROUPS_PER_EXPIRY_MAX = 1_000
+MINUTE_MS = 60_000
 
 
 @dataclass(slots=True)
@@ -38,7 +60,7 @@ class _Queued:
     done: asyncio.Future[None]
 
 
-class GroupCommits:
+class CommitQueue:
     """Gathers commits of the groups that this node coordinates. Owned by the data loop."""
 
     def __init__(
@@ -57,6 +79,30 @@ class GroupCommits:
         self._queued_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
+
+    async def on_commit(self, request: GroupCommitRequest) -> Done:
+        """Commit what another node passed on."""
+        commit = GroupCommit(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            offsets=tuple(
+                OffsetCommit(
+                    topic_id=row.topic_id,
+                    partition=row.partition,
+                    offset=row.offset,
+                    leader_epoch=row.leader_epoch,
+                    metadata=row.metadata,
+                )
+                for row in request.offsets
+            ),
+        )
+        image = self._metadata.image
+        if any(row.topic_id not in image.topics for row in commit.offsets):
+            # Whoever passed this on has seen the topic; this node is behind.
+            await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        await self.commit(commit)
+        return Done()
 
     async def commit(self, commit: GroupCommit) -> None:
         """Return once these offsets are committed, all of them.
@@ -167,3 +213,80 @@ def _as_refusal(error: MilenaError) -> MilenaError:
     if isinstance(error, StaleBrokerEpochError):
         return NotCoordinatorError(f"{error.message} Nothing was committed.")
     return error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpirySettings:
+    """Times: how long offsets are kept, and how often that is looked at."""
+
+    retention_ms: int
+    check_ms: int
+
+
+class OffsetExpiry:
+    """Proposes what is to be forgotten in the groups that this node coordinates."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        calls: CoordinatorCalls,
+        clock: Clock,
+        standing: Standing,
+        counts: GroupCounts,
+        settings: ExpirySettings,
+    ) -> None:
+        self._metadata = metadata
+        self._calls = calls
+        self._clock = clock
+        self._standing = standing
+        self._counts = counts
+        self._settings = settings
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            await self._clock.sleep(self._settings.check_ms)
+            await self.expire()
+
+    async def expire(self) -> None:
+        """Forget what is due in the groups that this node coordinates."""
+        before_ms = WallMs(self._clock.wall_ms() - self._settings.retention_ms)
+        image = self._metadata.image
+        due = [
+            group_id
+            for group_id in sorted(expirable(image, before_ms))
+            if self._calls.coordinates(group_id)
+        ]
+        for first in range(0, len(due), GROUPS_PER_EXPIRY_MAX):
+            await self._propose(due[first : first + GROUPS_PER_EXPIRY_MAX], before_ms)
+
+    async def _propose(self, group_ids: Sequence[str], before_ms: WallMs) -> None:
+        command = ExpireOffsets(
+            broker_id=self._metadata.node_id,
+            broker_epoch=self._standing.broker_epoch,
+            groups=tuple(
+                GroupExpiry(group_id=group_id, before_ms=before_ms) for group_id in group_ids
+            ),
+        )
+        try:
+            forgotten = await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
+        except MilenaError as error:
+            logger.info("offsets did not expire, tried again later: %s", error)
+            return
+        assert isinstance(forgotten, tuple), forgotten
+        count = sum(number for number in forgotten if isinstance(number, int))
+        self._counts.expired_offsets += count
+        logger.info("offsets expired groups=%d offsets=%d", len(group_ids), count)
+
+
+def expirable(image: Image, before_ms: WallMs) -> Iterator[str]:
+    """Groups of which something is to be forgotten."""
+    for group in image.groups.values():
+        if not group.members and group.emptied_ms < before_ms and _is_due(image, group, before_ms):
+            yield group.group_id
+
+
+def _is_due(image: Image, group: Group, before_ms: WallMs) -> bool:
+    offsets = image.offsets.get(group.group_id)
+    return not offsets or any(offset.commit_ms < before_ms for offset in offsets.values())

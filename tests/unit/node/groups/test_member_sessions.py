@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from milena.model.types import MonotonicMs, WallMs
-from node.groups.member_rules import newcomer
-from node.groups.sessions import NEVER, GroupSessions
+from node.groups.member_sessions import NEVER, GroupSessions
+from node.groups.members import newcomer
 from raft_meta.machine.image import Group, GroupMember, PartitionSet
 
 T = "1" * 32

@@ -1,16 +1,14 @@
-"""What consumer groups need of a node, put together: one object for the assembly."""
+"""Consumer groups of one node, put together: one object for the wiring, real or simulated."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor
 
 from node.control.standing import Standing
-from node.groups.commits import GroupCommits
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
-from node.groups.heartbeats import Heartbeats
-from node.groups.names import TopicNames
-from node.groups.offset_expiry import ExpirySettings, OffsetExpiry
-from node.groups.service import Fetch, GetTopic, GroupService
+from node.groups.group_messages import COMMIT, DELETE, HEARTBEAT
+from node.groups.group_offsets import CommitQueue, ExpirySettings, OffsetExpiry
+from node.groups.group_service import Fetch, GetTopic, GroupService
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from node.peers.port import Peers
@@ -19,7 +17,7 @@ from raft_meta.machine.image import Image
 
 
 class Groups:
-    """The parts; ``calls``, ``coordinator`` and ``commits`` serve REST consumers too."""
+    """The objects; ``calls``, ``coordinator`` and ``commits`` serve REST consumers too."""
 
     def __init__(
         self,
@@ -51,20 +49,15 @@ class Groups:
             standing=standing,
             on_failure=on_failure,
         )
-        self.commits = GroupCommits(
+        self.commits = CommitQueue(
             metadata=metadata, standing=standing, counts=counts, on_failure=on_failure
         )
+        self.calls.serve(HEARTBEAT, self.coordinator.on_heartbeat)
+        self.calls.serve(COMMIT, self.commits.on_commit)
+        self.calls.serve(DELETE, self.coordinator.on_delete)
         self.service = GroupService(
             metadata=metadata,
             calls=self.calls,
-            heartbeats=Heartbeats(
-                coordinator=self.coordinator,
-                names=TopicNames(lambda: metadata.image),
-                clock=clock,
-                counts=counts,
-            ),
-            commits=self.commits,
-            standing=standing,
             topic=topic,
             fetch=fetch,
             new_member_id=new_member_id,

@@ -1,0 +1,211 @@
+"""REST consumers' calls between nodes, declared: to the group's coordinator, from it, and to a partition's leader."""
+
+import msgspec
+from msgspec import field
+
+from http_api.group_ports import Reset
+from node.groups.group_messages import GroupRequest, PartitionsByTopic
+from node.peers.messages import Blob, CallType, Done, Message
+from raft_meta.machine.image import ConsumerKey
+
+# -- to the coordinator --------------------------------------------------------------------------
+
+
+class ConsumerRequest(GroupRequest, frozen=True, kw_only=True):
+    """A call of one consumer, or about it."""
+
+    instance: str
+
+    @property
+    def key(self) -> ConsumerKey:
+        """The consumer."""
+        return self.group_id, self.instance
+
+
+class ClientRequest(ConsumerRequest, frozen=True, kw_only=True):
+    """A call of the consumer's client, who made it on the node ``asked_node_id``."""
+
+    asked_node_id: int = field(name="from")
+
+
+class ConsumerCreateRequest(ConsumerRequest, frozen=True, kw_only=True):
+    """Make a consumer; see ``http_api.group_ports.NewConsumer``. ``is_drawn``: the asking node drew its name."""
+
+    is_drawn: bool
+    format: str
+    auto_offset_reset: str = field(name="reset")
+    is_auto_commit: bool = field(name="auto")
+    fetch_min_bytes: int = field(name="min_bytes")
+    request_timeout_ms: int = field(name="timeout_ms")
+
+
+class ConsumerDeleteRequest(ClientRequest, frozen=True, kw_only=True):
+    """Leave the group and forget the consumer."""
+
+
+class ConsumerSubscribeRequest(ClientRequest, frozen=True, kw_only=True):
+    """Subscribe; without topics and pattern, give up subscription or assignment."""
+
+    topics: tuple[str, ...]
+    pattern: str | None = None
+
+
+class ConsumerAssignRequest(ClientRequest, frozen=True, kw_only=True):
+    """Read these, as no member of the group."""
+
+    partitions: PartitionsByTopic
+
+
+class ConsumerViewRequest(ClientRequest, frozen=True, kw_only=True):
+    """Say what it reads."""
+
+
+class ConsumerViewAnswer(Message, frozen=True, kw_only=True):
+    """What it is subscribed to, and what is assigned to it now."""
+
+    topics: tuple[str, ...]
+    pattern: str | None = None
+    partitions: PartitionsByTopic
+
+
+class SeekRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a partition's next delivery begins; see ``http_api.group_ports.Seek``."""
+
+    topic: str
+    partition: int
+    offset: int | None = None
+    timestamp_ms: int | None = field(name="timestamp", default=None)
+    name: Reset | None = None
+
+
+class ConsumerSeekRequest(ClientRequest, frozen=True, kw_only=True):
+    """Deliver from there next."""
+
+    seeks: tuple[SeekRow, ...]
+
+
+class ConsumerRecordsRequest(ConsumerRequest, frozen=True, kw_only=True):
+    """The next records. A call that is repeated has the same ``call_id``."""
+
+    call_id: str = field(name="call")
+    max_bytes: int | None = None
+
+
+class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Records of one partition; see ``http_api.group_ports.Delivery``."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    batches: Blob
+
+
+class ConsumerRecordsAnswer(Message, frozen=True, kw_only=True):
+    """Records, and the format that the consumer wants them in."""
+
+    format: str
+    deliveries: tuple[DeliveryRow, ...] = field(name="parts")
+
+
+class ConsumerTakeBackRequest(ConsumerRequest, frozen=True, kw_only=True):
+    """Nobody got the answer to this call."""
+
+    call_id: str = field(name="call")
+
+
+class ConsumerOffsetRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An offset to commit; see ``http_api.group_ports.OffsetToCommit``."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = field(name="epoch")
+    metadata: str
+
+
+class ConsumerCommitRequest(ClientRequest, frozen=True, kw_only=True):
+    """Commit these, or (None) what was delivered."""
+
+    offsets: tuple[ConsumerOffsetRow, ...] | None = None
+
+
+class ConsumerCommittedRequest(ClientRequest, frozen=True, kw_only=True):
+    """Say what the group has committed of these."""
+
+    partitions: PartitionsByTopic
+
+
+class CommittedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed offset; see ``http_api.group_ports.GroupOffset``."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = field(name="epoch")
+    metadata: str
+    commit_ms: int = field(name="ms")
+
+
+class ConsumerCommittedAnswer(Message, frozen=True, kw_only=True):
+    """What is committed; partitions without a commit are left out."""
+
+    offsets: tuple[CommittedRow, ...]
+
+
+CREATE = CallType("consumer_create", ConsumerCreateRequest, Done)
+DELETE = CallType("consumer_delete", ConsumerDeleteRequest, Done)
+SUBSCRIBE = CallType("consumer_subscribe", ConsumerSubscribeRequest, Done)
+ASSIGN = CallType("consumer_assign", ConsumerAssignRequest, Done)
+VIEW = CallType("consumer_view", ConsumerViewRequest, ConsumerViewAnswer)
+SEEK = CallType("consumer_seek", ConsumerSeekRequest, Done)
+RECORDS = CallType("consumer_records", ConsumerRecordsRequest, ConsumerRecordsAnswer)
+TAKE_BACK = CallType("consumer_take_back", ConsumerTakeBackRequest, Done)
+COMMIT = CallType("consumer_commit", ConsumerCommitRequest, Done)
+COMMITTED = CallType("consumer_committed", ConsumerCommittedRequest, ConsumerCommittedAnswer)
+
+# -- from the coordinator, and to leaders --------------------------------------------------------
+
+
+class ReturnedRequest(Message, frozen=True, kw_only=True):
+    """Say whether you gave the answer to this call to the consumer's client."""
+
+    group_id: str = field(name="group")
+    instance: str
+    call_id: str = field(name="call")
+
+
+class ReturnedAnswer(Message, frozen=True, kw_only=True):
+    """Whether it did."""
+
+    has_returned: bool = field(name="has")
+
+
+class TailRequest(Message, frozen=True, kw_only=True):
+    """Answer once the partition has a committed record at or above ``offset``, or the time is up."""
+
+    topic_id: str = field(name="topic")
+    partition: int
+    offset: int
+    wait_ms: int
+
+
+class TailAnswer(Message, frozen=True, kw_only=True):
+    """Where the committed records end now."""
+
+    high_watermark: int = field(name="hw")
+
+
+RETURNED = CallType("consumer_returned", ReturnedRequest, ReturnedAnswer)
+TAIL = CallType("tail", TailRequest, TailAnswer)
+
+
+def call_id_of(node_id: int, incarnation: int, number: int) -> str:
+    """Names a records call for ever."""
+    return f"{node_id}.{incarnation}.{number}"
+
+
+def node_of(call_id: str) -> int | None:
+    """The node that made the call, if it is one of ours."""
+    node_id = call_id.partition(".")[0]
+    return int(node_id) if node_id.isdecimal() else None

@@ -1,0 +1,356 @@
+"""One group on its coordinator: heartbeats come in, members are told what is theirs, silent ones are removed.
+
+A heartbeat's way, all of it here: what it asks for (``heartbeat_rules``) goes to the group's writer (``group_writer``)
+and through the quorum; then it is answered, at once when there is news for its member, else when there is some or its
+time is up. ``member_sessions`` says who has expired. Owned by the data loop, made by ``GroupCoordinator``.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from milena.model.errors import FateUnknownError, MilenaError, NotCoordinatorError
+from milena.model.types import MonotonicMs
+from node.groups import heartbeat_rules
+from node.groups.group_messages import GroupHeartbeatAnswer, GroupHeartbeatRequest
+from node.groups.group_writer import GroupContext, GroupWriter, moved
+from node.groups.member_sessions import GroupSessions
+from node.groups.rebalance import Leave, MemberChange, Release
+from node.groups.rest_members import release
+from raft_meta.machine import partition_sets
+from raft_meta.machine.image import Group, GroupMember, PartitionKey
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_MS = 500
+"""Until who has expired is looked at again, while they are being removed."""
+
+
+class PendingHeartbeats:
+    """Heartbeats of one group that are here now: whose they are, and which are held back until there is news."""
+
+    def __init__(self) -> None:
+        self._present: Counter[str] = Counter()
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self._newest: dict[str, int] = {}
+        self._sequence = itertools.count(1)
+
+    @property
+    def present(self) -> frozenset[str]:
+        """Members that would hear at once of what they are given."""
+        return frozenset(self._present)
+
+    @property
+    def held_back(self) -> list[str]:
+        """Members whose heartbeats wait for news."""
+        return list(self._waiters)
+
+    @contextmanager
+    def presence(self, member_id: str) -> Iterator[int]:
+        """While a heartbeat of the member is here; its number, by which ``is_newest`` knows it.
+
+        A member that sends another one has left the former: that is not to keep the news from it.
+        """
+        number = self._newest[member_id] = next(self._sequence)
+        self._present[member_id] += 1
+        self.wake(member_id)
+        try:
+            yield number
+        finally:
+            self._present[member_id] -= 1
+            if not self._present[member_id]:
+                del self._present[member_id], self._newest[member_id]
+
+    def is_newest(self, member_id: str, number: int) -> bool:
+        """Whether the member has sent no other heartbeat since."""
+        return self._newest.get(member_id) == number
+
+    async def news(self, member_id: str, timeout_ms: float) -> None:
+        """Wait until the member is woken, or the time is up."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(member_id, []).append(waiter)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
+        except TimeoutError:
+            return
+        finally:
+            self._forget(member_id, waiter)
+
+    def _forget(self, member_id: str, waiter: asyncio.Future[None]) -> None:
+        waiters = self._waiters.get(member_id, [])
+        if waiter in waiters:
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiters[member_id]
+
+    def wake(self, member_id: str) -> None:
+        """There is news for the member."""
+        for waiter in self._waiters.pop(member_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class CoordinatedGroup:
+    """One group on its coordinator.
+
+    Invariants:
+        Nobody is told to go on working while it is being removed for its silence, or may have been.
+    """
+
+    def __init__(self, group_id: str, context: GroupContext) -> None:
+        self.group_id = group_id
+        self.sessions = GroupSessions()
+        self._context = context
+        self._heartbeats = PendingHeartbeats()
+        self._writer = GroupWriter(
+            group_id, context, present=lambda: self._heartbeats.present, on_written=self.look
+        )
+        self._looked: Group | None = None
+        self._held: frozenset[PartitionKey] | None = None
+        self._leaving: dict[str, asyncio.Future[None]] = {}
+        """Members that expired, until it is certain whether they are gone."""
+        self.look()
+
+    # -- what it knows ---------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Group | None:
+        """The group as the image has it."""
+        return self._context.metadata.image.groups.get(self.group_id)
+
+    def _member(self, member_id: str) -> GroupMember | None:
+        """The member in the image."""
+        self.look()
+        return self.sessions.member(member_id)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody is in the group, and nobody asks: nothing here is worth keeping."""
+        group = self.state
+        is_empty = group is None or not group.members
+        return is_empty and not (self._writer.is_busy or self._heartbeats.present)
+
+    def _has_free(self, member: GroupMember) -> bool:
+        """Whether something that the member waits for is free by now."""
+        if member.held == member.target or not partition_sets.is_subset(member.held, member.target):
+            return False
+        self.look()
+        if self._held is None:
+            group = self.state
+            members = () if group is None else group.members
+            self._held = frozenset(key for m in members for key in partition_sets.keys_of(m.held))
+        return any(key not in self._held for key in partition_sets.keys_of(member.target))
+
+    def look(self) -> None:
+        """Follow the image."""
+        group = self.state
+        if group is self._looked:
+            return
+        self._looked, self._held = group, None
+        self.sessions.look(group, self._context.clock.now_ms())
+        self._wake()
+        self._context.on_due(self.group_id, self.sessions.next_due_ms())
+
+    def _wake(self) -> None:
+        for member_id in self._heartbeats.held_back:
+            member = self.sessions.member(member_id)
+            if member is None or not self.sessions.is_told(member) or self._has_free(member):
+                self._heartbeats.wake(member_id)
+
+    # -- heartbeats ------------------------------------------------------------------------------
+
+    async def heartbeat(self, heartbeat: GroupHeartbeatRequest) -> GroupHeartbeatAnswer:
+        """Let a member join, stay or leave; see ``http_api.group_ports.GroupsPort.heartbeat``."""
+        heartbeat_rules.check_epoch(heartbeat)
+        if heartbeat.member_epoch == heartbeat_rules.LEAVE:
+            return await self._leave(heartbeat.member_id)
+        await self._removed(heartbeat.member_id)
+        changes = self._changes(heartbeat)
+        self.sessions.heard(heartbeat.member_id, self._context.clock.now_ms())
+        with self._heartbeats.presence(heartbeat.member_id) as number:
+            await self._take_in(heartbeat.member_id, changes)
+            return await self._answer(heartbeat, number)
+
+    async def _leave(self, member_id: str) -> GroupHeartbeatAnswer:
+        """A member that is gone already has left."""
+        known = self._member(member_id)
+        if known is not None:
+            heartbeat_rules.check_kind(self.group_id, known)
+            await self._writer.change(Leave(member_id=member_id))
+        return heartbeat_rules.farewell(self.state, member_id)
+
+    def _changes(self, heartbeat: GroupHeartbeatRequest) -> list[MemberChange]:
+        """Changes that the heartbeat asks for, if it may ask for any."""
+        known = self._member(heartbeat.member_id)
+        if known is not None:
+            heartbeat_rules.check_kind(self.group_id, known)
+        if heartbeat.member_epoch != heartbeat_rules.JOIN:
+            if known is None:
+                raise self._absent(heartbeat)
+            heartbeat_rules.check_not_ahead(heartbeat, known)
+        elif known is None and self._writer.was_succeeded(heartbeat.member_id):
+            raise heartbeat_rules.succeeded(heartbeat)
+        wanted = heartbeat_rules.wanted_by(heartbeat, known)
+        if wanted is not None and known is None:
+            heartbeat_rules.check_room(self.group_id, self._member_count())
+        released = None if known is None else self._released(heartbeat, known)
+        return [change for change in (wanted, released) if change is not None]
+
+    def _member_count(self) -> int:
+        """Of the group, with those that are joining."""
+        group = self.state
+        joining = sum(self.sessions.member(m) is None for m in self._writer.joining())
+        return joining + (0 if group is None else len(group.members))
+
+    def _released(self, heartbeat: GroupHeartbeatRequest, known: GroupMember) -> Release | None:
+        """Partitions that the member has let go, as it says."""
+        if heartbeat.owned is None:
+            return None
+        owned = self._context.names.to_ids(heartbeat.owned)
+        gone = self.sessions.given_back(known, heartbeat.member_epoch, owned)
+        if not gone:
+            return None
+        return Release(
+            member_id=known.member_id, member_epoch=heartbeat.member_epoch, partitions=gone
+        )
+
+    async def _take_in(self, member_id: str, changes: Sequence[MemberChange]) -> None:
+        known = self._member(member_id)
+        if changes or (known is not None and self._has_free(known)):
+            await self._writer.change(*changes)
+            self.look()
+            self.sessions.heard(member_id, self._context.clock.now_ms())
+
+    async def _answer(self, heartbeat: GroupHeartbeatRequest, number: int) -> GroupHeartbeatAnswer:
+        """Wait for news, as long as the member may be kept waiting, and tell it what holds then."""
+        clock, names = self._context.clock, self._context.names
+        started = clock.now_ms()
+        while True:
+            await self._removed(heartbeat.member_id)
+            self._check_coordinated()
+            member = self._member(heartbeat.member_id)
+            if member is None:
+                raise self._absent(heartbeat)
+            if not self._heartbeats.is_newest(member.member_id, number):
+                # Nobody may hear this answer: it does not count as having told anything.
+                return heartbeat_rules.present_answer(self.state, member, names)
+            owned = None if heartbeat.owned is None else names.to_ids(heartbeat.owned)
+            is_told = self.sessions.is_told(member)
+            wait_ms = heartbeat_rules.hold_back_ms(heartbeat, member, owned, is_told=is_told)
+            left_ms = wait_ms - (clock.now_ms() - started)
+            if left_ms <= 0:
+                self.sessions.told(member)
+                return heartbeat_rules.present_answer(self.state, member, names)
+            await self._heartbeats.news(member.member_id, left_ms)
+            if not self._writer.is_closed and self._has_free(member):
+                await self._writer.change()
+
+    def _check_coordinated(self) -> None:
+        """Tell nothing where another node may be telling by now; whoever asked looks for the coordinator again."""
+        self._context.check(self.group_id)
+        if self._writer.is_closed:
+            raise moved(self.group_id)
+
+    def _absent(self, heartbeat: GroupHeartbeatRequest) -> MilenaError:
+        was_succeeded = self._writer.was_succeeded(heartbeat.member_id)
+        return heartbeat_rules.absent(heartbeat, self.state, was_succeeded=was_succeeded)
+
+    # -- silence ---------------------------------------------------------------------------------
+
+    def expire(self, now_ms: MonotonicMs) -> None:
+        """Remove members that were silent, or kept what they were asked for, for too long."""
+        self.look()
+        changes: list[MemberChange] = []
+        # Who may be gone already is not spared for having been heard since then.
+        due = {**dict.fromkeys(self._leaving), **dict.fromkeys(self.sessions.expired(now_ms))}
+        for member_id in due:
+            member = self.sessions.member(member_id)
+            if member is None:
+                self._leaving.pop(member_id, None)
+                continue
+            if member.is_rest:
+                # It lives as long as its consumer, which was asked to finish with these.
+                changes.append(release(member))
+                continue
+            if member_id not in self._leaving:
+                logger.info("member expired group=%s member=%s", self.group_id, member_id)
+                self._context.counts.expired_members += 1
+            changes.append(Leave(member_id=member_id))
+        if changes and not self._writer.is_working:
+            self._remove(changes)
+        again_ms = MonotonicMs(now_ms + LOOK_AGAIN_MS)
+        next_ms = again_ms if self._leaving else max(self.sessions.next_due_ms(), again_ms)
+        self._context.on_due(self.group_id, next_ms)
+
+    def _remove(self, changes: Sequence[MemberChange]) -> None:
+        done = self._writer.submit(changes)
+        gone = [change.member_id for change in changes if isinstance(change, Leave)]
+        self._leaving.update(dict.fromkeys(gone, done))
+        done.add_done_callback(lambda _: self._on_removed(gone, done))
+
+    def _on_removed(self, member_ids: Sequence[str], done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, FateUnknownError):
+            return  # once more, in ``expire``
+        for member_id in member_ids:
+            self._leaving.pop(member_id, None)
+
+    async def _removed(self, member_id: str) -> None:
+        """Return once it is certain whether a member that expired is removed; at once for all others.
+
+        Its partitions are others' from then on. Told to go on, it would work on them for another session.
+
+        Raises:
+            NotCoordinatorError: nobody knows yet.
+        """
+        done = self._leaving.get(member_id)
+        if done is None:
+            return
+        await asyncio.wait([done])
+        if member_id in self._leaving:
+            raise NotCoordinatorError(
+                f"member {member_id!r} of group {self.group_id!r} was silent and may have been removed; "
+                "nothing was done, ask again"
+            )
+
+    # -- what its coordinator does ---------------------------------------------------------------
+
+    @property
+    def is_dirty(self) -> bool:
+        """The group is to be looked at, whether anybody asked or not."""
+        return self._writer.is_dirty
+
+    def mark_dirty(self) -> None:
+        """Look at the group with the next tick."""
+        self._writer.is_dirty = True
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether the group is another one than that for which targets were worked out here."""
+        group = self.state
+        return group is not None and self._writer.is_overtaken(group)
+
+    def kick(self) -> None:
+        """Look at the group soon."""
+        self._writer.kick()
+
+    async def settle(self, instance: str) -> None:
+        """Let the consumer be the member that its subscription says; see ``rest_members``."""
+        change = self._writer.rest.missing(instance)
+        if change is not None:
+            await self._writer.change(change)
+
+    def settle_soon(self, instance: str) -> None:
+        """Let the consumer become that with the next tick; for a coordinator that has just taken over."""
+        self._writer.rest.settle_soon(instance)
+        self._writer.is_dirty = True
+
+    def close(self) -> None:
+        """Another node coordinates the group, or this one cannot know: answer who waits."""
+        self._writer.close()
+        for member_id in self._heartbeats.held_back:
+            self._heartbeats.wake(member_id)

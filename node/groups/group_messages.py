@@ -1,0 +1,87 @@
+"""Calls about groups between nodes, declared. In heartbeats topics go by name, as clients name them."""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import msgspec
+from msgspec import field
+
+from http_api.group_ports import TopicPartition
+from node.peers.messages import CallType, Done, Message
+
+PartitionsByTopic: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+"""Partitions by the names of their topics; a name travels once."""
+
+
+class GroupRequest(Message, frozen=True, kw_only=True):
+    """A request to a group's coordinator. ``wait_ms``: how long it may hold back its answer."""
+
+    group_id: str = field(name="group")
+    wait_ms: int = 0
+
+
+class GroupHeartbeatRequest(GroupRequest, frozen=True, kw_only=True):
+    """A heartbeat: what a member says of itself, see ``http_api.group_ports.Heartbeat``. It has an id by now."""
+
+    member_id: str = field(name="member")
+    member_epoch: int = field(name="epoch")
+    instance_id: str | None = field(name="instance", default=None)
+    client_id: str = field(name="client")
+    host: str
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    session_timeout_ms: int | None = field(name="session_ms", default=None)
+    rebalance_timeout_ms: int | None = field(name="rebalance_ms", default=None)
+    owned: PartitionsByTopic | None = None
+
+
+class GroupHeartbeatAnswer(Message, frozen=True, kw_only=True):
+    """The answer: what the member may work on, see ``http_api.group_ports.HeartbeatAnswer``."""
+
+    member_id: str = field(name="member")
+    member_epoch: int = field(name="epoch")
+    generation: int
+    heartbeat_interval_ms: int = field(name="interval_ms")
+    assignment: PartitionsByTopic
+    pending: PartitionsByTopic
+
+
+class OffsetRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One partition's offset to commit; see ``raft_meta.machine.commands.OffsetCommit``."""
+
+    topic_id: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class GroupCommitRequest(GroupRequest, frozen=True, kw_only=True):
+    """Offsets that a member commits, or somebody who is none (None, epoch -1)."""
+
+    member_id: str | None = field(name="member", default=None)
+    member_epoch: int = field(name="epoch")
+    offsets: tuple[OffsetRow, ...]
+
+
+class GroupDeleteRequest(GroupRequest, frozen=True, kw_only=True):
+    """Forget the group."""
+
+
+HEARTBEAT = CallType("group_heartbeat", GroupHeartbeatRequest, GroupHeartbeatAnswer)
+COMMIT = CallType("group_commit", GroupCommitRequest, Done)
+DELETE = CallType("group_delete", GroupDeleteRequest, Done)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> PartitionsByTopic:
+    """Partitions, topic by topic."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        found.setdefault(topic, []).append(partition)
+    return tuple((topic, tuple(numbers)) for topic, numbers in found.items())
+
+
+def each_partition(partitions: PartitionsByTopic) -> list[TopicPartition]:
+    """Partitions one by one; the reverse of ``by_topic``."""
+    return [(topic, number) for topic, numbers in partitions for number in numbers]

@@ -1,0 +1,298 @@
+"""The one writer of a group: changes come in, the group's next states go to the quorum.
+
+One proposal of a group is under way at a time; what comes in meanwhile goes out together as the next one. What the
+group becomes is worked out by ``rebalance``, and worked out anew where another command about the group was faster.
+Targets are made only when something may change them: a join, a leave, or topics and a version that are not those for
+which they were made last. Large groups are worked out beside the loop. What cannot be done now is tried again with the
+next look at the group.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from milena.model.errors import (
+    FencedError,
+    GroupChangedError,
+    InvalidRequestError,
+    LimitReachedError,
+    MilenaError,
+    NotCoordinatorError,
+)
+from milena.model.types import MonotonicMs
+from node.control.standing import Standing
+from node.groups.descriptions import TopicNames
+from node.groups.rebalance import Join, Leave, MemberChange, NextState, Release, next_state
+from node.groups.rest_members import RestMembers, RestMemberships
+from node.groups.subscriptions import Subscriptions
+from node.metadata.store import MetadataStore
+from node.metrics.counts import GroupCounts
+from node.process.clock import Clock
+from raft_meta.machine.commands import AlterGroup
+from raft_meta.machine.image import Group, Image
+
+logger = logging.getLogger(__name__)
+
+PROPOSE_TIMEOUT_MS = 5_000
+TRIES_MAX = 20
+"""Of one state: each one that fails was overtaken by a command about the same group, of which there are few."""
+SUCCESSIONS_KEPT_MAX = 1_000
+LARGE_GROUP = 64
+"""Members from which on partitions are shared out by a worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupContext:
+    """The things that all groups of a node use. Owned by ``GroupCoordinator``."""
+
+    metadata: MetadataStore
+    clock: Clock
+    pool: Executor
+    standing: Standing
+    check: Callable[[str], None]
+    """Raises NotCoordinatorError unless this node coordinates the group."""
+    names: TopicNames
+    subscriptions: Subscriptions
+    counts: GroupCounts
+    rest_members: Callable[[], RestMembers | None]
+    spawn: Callable[[Coroutine[None, None, None]], None]
+    on_due: Callable[[str, MonotonicMs], None]
+    """Ask the group again at this time who has expired."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Changes of one caller, all taken in one state."""
+
+    changes: Sequence[MemberChange]
+    done: asyncio.Future[None]
+
+
+class GroupWriter:
+    """Proposes one group's states. Owned by its ``CoordinatedGroup``, on the data loop.
+
+    ``present`` says which members would hear at once what they are given; ``on_written`` is called when the image has a
+    new state, before those who asked for it are answered.
+
+    Invariants:
+        At most one proposal of this writer is under way.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        context: GroupContext,
+        *,
+        present: Callable[[], frozenset[str]],
+        on_written: Callable[[], None],
+    ) -> None:
+        self._group_id = group_id
+        self._context = context
+        self._present = present
+        self._on_written = on_written
+        self._pending: list[_Pending] = []
+        self._succeeded: dict[str, None] = {}
+        """Members whose instance id another process has taken over."""
+        self._assigned: tuple[int, object] | None = None
+        """The version and the topics for which the targets were last made, or found right."""
+        self.rest = RestMemberships(group_id, context.metadata, context.rest_members, self.submit)
+        self.is_working = False
+        self.is_closed = False
+        self.is_dirty = False
+        """The group is to be looked at, whether anybody asked or not."""
+
+    # -- what it knows ---------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is to be written, or being written."""
+        return bool(self._pending) or self.is_working
+
+    def joining(self) -> Iterator[str]:
+        """Ids of members that wait to be taken in, newcomers or not."""
+        for pending in self._pending:
+            for change in pending.changes:
+                if isinstance(change, Join):
+                    yield change.member.member_id
+
+    def was_succeeded(self, member_id: str) -> bool:
+        """Whether another process has taken over the member's instance id."""
+        return member_id in self._succeeded
+
+    def is_overtaken(self, group: Group) -> bool:
+        """Whether the group is another one than that for which targets were worked out here."""
+        return self._assigned is None or self._assigned[0] != group.version
+
+    # -- changes ---------------------------------------------------------------------------------
+
+    async def change(self, *changes: MemberChange) -> None:
+        """Have these taken in, and free partitions given out; the image includes it on return.
+
+        Raises:
+            NotCoordinatorError, NoQuorumError: nothing was changed.
+            InvalidRequestError, LimitReachedError: refused; nothing was changed.
+            FateUnknownError: it may be changed.
+        """
+        if self.is_closed:
+            raise moved(self._group_id)
+        await self._enqueue(changes)
+
+    def submit(self, changes: Sequence[MemberChange]) -> asyncio.Future[None]:
+        """Have changes taken in that nobody waits for: when they fail, the reason for them is still there."""
+        done = self._enqueue(changes)
+        done.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return done
+
+    def _enqueue(self, changes: Sequence[MemberChange]) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pending.append(_Pending(changes, done))
+        self.kick()
+        return done
+
+    def kick(self) -> None:
+        """Look at the group soon."""
+        if not self.is_closed:
+            self.is_dirty = True
+            if not self.is_working:
+                self.is_working = True
+                self._context.spawn(self._work())
+
+    def close(self) -> None:
+        """Another node coordinates the group, or this one cannot know."""
+        self.is_closed = True
+        taken, self._pending = self._pending, []
+        _fail(taken, moved(self._group_id))
+
+    async def _work(self) -> None:
+        try:
+            while (self._pending or self.is_dirty) and not self.is_closed:
+                self.is_dirty = False
+                self.rest.settle()
+                taken, self._pending = self._pending, []
+                if not await self._take_in(taken):
+                    # Whatever it is, it is tried again, but not at once.
+                    self.is_dirty = True
+                    return
+                self.rest.ask(self._context.metadata.image.groups.get(self._group_id))
+        finally:
+            self.is_working = False
+
+    async def _take_in(self, taken: Sequence[_Pending]) -> bool:
+        """Whether the quorum went along."""
+        try:
+            await self._reach([change for pending in taken for change in pending.changes])
+            self._on_written()
+        except (InvalidRequestError, LimitReachedError) as error:
+            if len(taken) > 1:
+                # One of them is at fault, and the others are not to suffer from it.
+                return all([await self._take_in([pending]) for pending in taken])
+            _fail(taken, error)
+            return True
+        except MilenaError as error:
+            _fail(taken, error)
+            return False
+        for pending in taken:
+            if not pending.done.done():
+                pending.done.set_result(None)
+        return True
+
+    # -- the next state --------------------------------------------------------------------------
+
+    async def _reach(self, changes: Sequence[MemberChange]) -> None:
+        """Propose the state that comes of these changes, and of what is free to be given out."""
+        for _ in range(TRIES_MAX):
+            self._context.check(self._group_id)
+            image = self._context.metadata.image
+            group = image.groups.get(self._group_id)
+            after = await self._next_state(group, image, changes)
+            if after is None:
+                self._assigned = (0 if group is None else group.version, image.topics)
+                return
+            try:
+                version = await self._propose(group, after)
+            except GroupChangedError:
+                continue
+            except FencedError as error:
+                raise NotCoordinatorError(f"{error.message} Nothing was changed.") from error
+            self._assigned = (version, image.topics)
+            self._note(changes, after)
+            return
+        raise NotCoordinatorError(
+            f"group {self._group_id!r} changes all the time; nothing was done"
+        )
+
+    async def _next_state(
+        self, group: Group | None, image: Image, changes: Sequence[MemberChange]
+    ) -> NextState | None:
+        is_same = (
+            group is not None
+            and self._assigned is not None
+            and (self._assigned[0] == group.version and self._assigned[1] is image.topics)
+        )
+        must_assign = not is_same or any(not isinstance(change, Release) for change in changes)
+        present = self._present()
+        members = 0 if group is None else len(group.members)
+        if not must_assign or members + len(changes) < LARGE_GROUP:
+            subscriptions = self._context.subscriptions
+            subscriptions.look(image)
+            return next_state(
+                group, changes, subscriptions, present=present, must_assign=must_assign
+            )
+        # Sharing out ten thousand partitions takes a second; the node is not to stand still for it.
+        subscriptions = Subscriptions()
+        subscriptions.look(image)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._context.pool,
+            functools.partial(next_state, group, changes, subscriptions, present=present),
+        )
+
+    async def _propose(self, group: Group | None, after: NextState) -> int:
+        """Returns the new version."""
+        version = await self._context.metadata.propose(
+            AlterGroup(
+                broker_id=self._context.metadata.node_id,
+                broker_epoch=self._context.standing.broker_epoch,
+                group_id=self._group_id,
+                version=0 if group is None else group.version,
+                generation=after.generation,
+                assignor=after.assignor,
+                members=after.members,
+                left=after.left,
+            ),
+            timeout_ms=PROPOSE_TIMEOUT_MS,
+        )
+        assert isinstance(version, int), version
+        return version
+
+    def _note(self, changes: Sequence[MemberChange], after: NextState) -> None:
+        counts = self._context.counts
+        if after.is_rebalance:
+            counts.rebalances += 1
+            logger.info(
+                "group rebalanced group=%s generation=%d assignor=%s",
+                self._group_id,
+                after.generation,
+                after.assignor,
+            )
+        gone = {change.member_id for change in changes if isinstance(change, Leave)}
+        for member_id in after.left:
+            if member_id not in gone:
+                self._succeeded[member_id] = None
+        while len(self._succeeded) > SUCCESSIONS_KEPT_MAX:
+            del self._succeeded[next(iter(self._succeeded))]
+
+
+def moved(group_id: str) -> MilenaError:
+    """Why nothing more is done here for a group that another node coordinates."""
+    return NotCoordinatorError(
+        f"group {group_id!r} is not coordinated here any more; nothing was done"
+    )
+
+
+def _fail(taken: Sequence[_Pending], error: MilenaError) -> None:
+    for pending in taken:
+        if not pending.done.done():
+            pending.done.set_exception(error)

@@ -1,0 +1,197 @@
+"""The rules of heartbeats: what one asks for, and what its member is told. Pure. Source: KIP-848.
+
+A heartbeat says what its member wants (topics, settings) and what it works on; what it does not say stays as it is. One
+that changes nothing writes nothing. It is safe to repeat, however late: joining is done once per member id, and what
+was given back is believed under the member's present epoch alone (see ``rebalance``).
+"""
+
+from dataclasses import replace
+
+from milena.model.errors import (
+    GroupLimitError,
+    InvalidConsumerError,
+    MemberNotFoundError,
+    MilenaError,
+    StaleMemberEpochError,
+)
+from node.groups.descriptions import TopicNames
+from node.groups.group_messages import GroupHeartbeatAnswer, GroupHeartbeatRequest
+from node.groups.members import check_subscription, newcomer
+from node.groups.rebalance import Join, effective, waited_for
+from raft_meta.machine import group_rules
+from raft_meta.machine.image import Group, GroupMember, PartitionSet
+
+JOIN = 0
+LEAVE = -1
+INTERVAL_MS = 5_000
+"""Between heartbeats, of members with ordinary sessions; KIP-848's default."""
+INTERVALS_PER_SESSION = 3
+REMINDER_MS = 1_000
+"""A heartbeat is held back no longer than this, of a member that has yet to do what it was told last."""
+
+
+# -- what it says --------------------------------------------------------------------------------
+
+
+def check_epoch(heartbeat: GroupHeartbeatRequest) -> None:
+    """Refuse what is no epoch.
+
+    Raises:
+        InvalidConsumerError: it is below all that have a meaning.
+    """
+    if heartbeat.member_epoch < LEAVE:
+        raise InvalidConsumerError(
+            f"member_epoch {heartbeat.member_epoch}: give 0 to join, -1 to leave, else the epoch of the last answer"
+        )
+
+
+def check_kind(group_id: str, member: GroupMember) -> None:
+    """Refuse to speak for a REST consumer.
+
+    Raises:
+        InvalidConsumerError: the member is one.
+    """
+    if member.is_rest:
+        raise InvalidConsumerError(
+            f"member {member.member_id!r} of group {group_id!r} is a REST consumer and has no heartbeats; "
+            "take another member_id"
+        )
+
+
+def check_not_ahead(heartbeat: GroupHeartbeatRequest, member: GroupMember) -> None:
+    """Refuse an epoch that the member cannot have heard of.
+
+    Raises:
+        StaleMemberEpochError: it has not reached that.
+    """
+    if heartbeat.member_epoch > member.member_epoch:
+        raise StaleMemberEpochError(
+            f"member {member.member_id!r} is at epoch {member.member_epoch}, and not yet at {heartbeat.member_epoch}: "
+            "join anew"
+        )
+
+
+def wanted_by(heartbeat: GroupHeartbeatRequest, known: GroupMember | None) -> Join | None:
+    """The member joins, or has other settings from now on; None: nothing is new.
+
+    Raises:
+        InvalidConsumerError, InvalidTopicNameError: the message says what to change.
+    """
+    wanted = _with_settings(known or newcomer(heartbeat.member_id), heartbeat)
+    if wanted == known:
+        return None
+    group_rules.check_group_id(heartbeat.group_id)
+    check_subscription(wanted)
+    return Join(member=wanted)
+
+
+def check_room(group_id: str, member_count: int) -> None:
+    """Refuse one more member.
+
+    Raises:
+        GroupLimitError: there are as many as there may be, with those that are joining.
+    """
+    if member_count >= group_rules.MEMBERS_MAX:
+        raise GroupLimitError(
+            f"group {group_id!r} has {group_rules.MEMBERS_MAX} members already; use several groups"
+        )
+
+
+def _with_settings(known: GroupMember, heartbeat: GroupHeartbeatRequest) -> GroupMember:
+    topics, pattern = known.topics, known.pattern
+    if heartbeat.topics is not None or heartbeat.pattern is not None:
+        topics, pattern = tuple(sorted(set(heartbeat.topics or ()))), heartbeat.pattern
+    return replace(
+        known,
+        instance_id=known.instance_id if heartbeat.instance_id is None else heartbeat.instance_id,
+        client_id=heartbeat.client_id or known.client_id,
+        # Who joins says where from; later heartbeats may come over other ways.
+        host=known.host or heartbeat.host,
+        topics=topics,
+        pattern=pattern,
+        assignor=heartbeat.assignor or known.assignor,
+        session_ms=_or(heartbeat.session_timeout_ms, known.session_ms),
+        rebalance_ms=_or(heartbeat.rebalance_timeout_ms, known.rebalance_ms),
+    )
+
+
+def _or(said: int | None, known: int) -> int:
+    return known if said is None else said
+
+
+# -- what it hears -------------------------------------------------------------------------------
+
+
+def hold_back_ms(
+    heartbeat: GroupHeartbeatRequest,
+    member: GroupMember,
+    owned: PartitionSet | None,
+    *,
+    is_told: bool,
+) -> int:
+    """The time for which the answer is held back, from the heartbeat's arrival on, unless there is news.
+
+    Args:
+        heartbeat: what was said.
+        member: as it is now.
+        owned: what it says that it works on, if it does.
+        is_told: its last answer said what holds now.
+    """
+    if heartbeat.member_epoch != member.member_epoch or not is_told:
+        return 0
+    wait_ms = min(heartbeat.wait_ms, member.session_ms // 2)
+    is_done = owned is None or owned == effective(member)
+    return wait_ms if is_done else min(wait_ms, REMINDER_MS)
+
+
+def present_answer(
+    group: Group | None, member: GroupMember, names: TopicNames
+) -> GroupHeartbeatAnswer:
+    """The answer to a member: what holds now."""
+    return GroupHeartbeatAnswer(
+        member_id=member.member_id,
+        member_epoch=member.member_epoch,
+        generation=_generation(group),
+        heartbeat_interval_ms=min(INTERVAL_MS, member.session_ms // INTERVALS_PER_SESSION),
+        assignment=names.to_names(effective(member)),
+        pending=names.to_names(waited_for(member)),
+    )
+
+
+def farewell(group: Group | None, member_id: str) -> GroupHeartbeatAnswer:
+    """The answer to a member that has left."""
+    return GroupHeartbeatAnswer(
+        member_id=member_id,
+        member_epoch=LEAVE,
+        generation=_generation(group),
+        heartbeat_interval_ms=INTERVAL_MS,
+        assignment=(),
+        pending=(),
+    )
+
+
+def _generation(group: Group | None) -> int:
+    return 0 if group is None else group.generation
+
+
+def absent(
+    heartbeat: GroupHeartbeatRequest, group: Group | None, *, was_succeeded: bool
+) -> MilenaError:
+    """The reason why a member is none any more."""
+    is_taken = heartbeat.instance_id is not None and any(
+        member.instance_id == heartbeat.instance_id
+        for member in (() if group is None else group.members)
+    )
+    if is_taken or was_succeeded:
+        return succeeded(heartbeat)
+    return MemberNotFoundError(
+        f"group {heartbeat.group_id!r} has no member {heartbeat.member_id!r}, or no longer: join anew, owning nothing"
+    )
+
+
+def succeeded(heartbeat: GroupHeartbeatRequest) -> MilenaError:
+    """The reason why a member is to stop."""
+    return StaleMemberEpochError(
+        f"another process has taken over the instance id of member {heartbeat.member_id!r} in group "
+        f"{heartbeat.group_id!r}: stop"
+    )
