@@ -97,7 +97,7 @@ class NodePorts:
     on_fatal: Callable[[BaseException], None]
     """Must stop the process."""
     on_cluster_id: Callable[[str], None] = lambda _: None
-    """Told in each image which cluster this is, once that has a name."""
+    """Told which cluster this is, when an image names another than the directory does."""
     on_write: Callable[[], None] | None = None
     """Told of every append, as leader and as follower."""
     process_upkeep: Callable[[], Awaitable[None]] = _nothing

@@ -112,6 +112,7 @@ class Node(Assembly):
             on_disconnected=self._on_disconnected,
             tls=None if self._peer_tls is None else self._peer_tls.client,
         )
+        # What was made so far calls the parts, but only once it runs.
         super().__init__(config, self._node_ports(clock))
         self._build_listener()
         self._runner: web.ServerRunner | None = None
@@ -222,9 +223,11 @@ class Node(Assembly):
     # -- running ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Everything up to an API that answers; registration goes on in the background of ``run``."""
+        """Everything up to an API that answers; registration goes on in the background of ``serve``."""
+        # A taken address is refused before the mark of a clean stop is used up.
         self._api_socket = _bind(self.config.listen)
         self.api_port = self._api_socket.getsockname()[1]
+        # Logs before the quorum: the images that it brings give roles to replicas that must be there.
         await self.recover()
         await self.quorum.start()
         await self.peer_listener.start(*self.config.peer_listen)
@@ -286,6 +289,7 @@ class Node(Assembly):
         if self.quorum.status().role is Role.LEADER and len(self.voters) > 1:
             self.controller.close()
             await self.quorum.transfer_leadership(timeout_ms=TRANSFER_TIMEOUT_MS)
+        # Last: until others lead, clients are better served here than refused.
         if self._runner is not None:
             await self._runner.cleanup()
 
