@@ -14,7 +14,7 @@ from tests.support.clusters.live_cluster import (
     write,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.smoke]
 
 
 def fill(cluster, topic, count, *, per_request=1):
