@@ -14,7 +14,7 @@ from tests.support.clusters.live_cluster import (
     write,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.smoke]
+pytestmark = pytest.mark.integration
 
 
 def fill(cluster, topic, count, *, per_request=1):
