@@ -9,6 +9,7 @@ INPUT ?=
 KEEP ?=
 LOADTEST_ARGS ?=
 BENCH_ARGS ?=
+BASE ?=
 SEEDS ?= 50
 FIRST ?= 0
 JOBS ?= 1
@@ -22,7 +23,7 @@ NETWORK ?= none
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --ignore tests/compiled/test_tree.py
 QUICK := smoke or not (integration or chaos or deep or long)
 
-.PHONY: demo compiled test test-rest test-all test-compiled test-moves test-spark test-helm loadtest bench lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
+.PHONY: demo compiled test test-rest test-all test-compiled test-moves test-spark test-helm loadtest bench bench-compare lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
 
 .venv: $(STAMP)
 
@@ -63,6 +64,9 @@ loadtest: $(STAMP)  ## one minute of locust on three nodes with a kill -9 in the
 
 bench: $(STAMP)  ## every figure beside its peers, in rounds; BENCH_ARGS="--rows fetch --rounds 3", docs/performance.md
 	$(RUN) -m loadtest.bench $(BENCH_ARGS)
+
+bench-compare: $(STAMP)  ## this tree beside the commit BASE, row by row: same, better or worse; BASE=main BENCH_ARGS="--rows fetch"
+	$(RUN) -m loadtest.bench.compare $(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

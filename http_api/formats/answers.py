@@ -12,7 +12,7 @@ from http_api.media import (
     RecordFormat,
     RecordsType,
 )
-from milena.model.batch import iterate_batches, iterate_headers
+from milena.model.batch.decode import iterate_batches, iterate_headers
 from milena.model.errors import CorruptBatchError, NotAcceptableError
 from milena.model.requests import FetchResult
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import orjson
 
 from http_api.formats.selection import Slice
-from milena.model.batch import Headers
+from milena.model.columns import Headers
 
 Column = Sequence[bytes | None]
 

@@ -4,15 +4,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from milena.model.batch import (
-    BatchHeader,
-    Headers,
-    RecordColumns,
-    decode_columns,
-    iterate_batches,
-    offsets_of,
-    timestamps_of,
-)
+from milena.model.batch.decode import decode_columns, iterate_batches, offsets_of, timestamps_of
+from milena.model.batch.header import BatchHeader
+from milena.model.columns import Headers, RecordColumns
 from milena.model.errors import CorruptBatchError
 from milena.model.requests import FetchResult
 

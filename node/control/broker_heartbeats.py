@@ -14,7 +14,7 @@ from milena.model.errors import FateUnknownError, MilenaError
 from milena.model.types import MonotonicMs
 from node.metadata.store import MetadataStore
 from node.peers.codec import PeerChannel
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.process.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class BrokerHeartbeats:
         *,
         broker_id: int,
         metadata: MetadataStore,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         session_ms: int,
         interval_ms: int,

@@ -25,7 +25,7 @@ import msgspec
 
 from milena.model.errors import FateUnknownError, MalformedRequestError
 from node.peers.codec import Buffer, Fields
-from node.peers.port import Handler, PeerClient, Reply
+from node.peers.port import Handler, Peers, Reply
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ def peer_handler(
 
 
 async def ask(
-    peer: PeerClient,
+    peer: Peers,
     node_id: int,
     call: CallType[RequestT, AnswerT],
     request: RequestT,

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from milena.model.batch import BatchHeader, IdempotencyExtension
+from milena.model.batch.header import BatchHeader, IdempotencyExtension
 from milena.model.errors import IdempotencyKeyReusedError, MilenaError, PartitionCountChangedError
 from milena.model.requests import Acks, BatchReceipt
 from node.process.clock import Clock

@@ -9,11 +9,12 @@ deleted record for ever, and serve it should it come to lead. ``EveryReplicaHas`
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from milena.model.errors import CorruptLogError, DiskFullError, MilenaError
 from milena.model.types import MonotonicMs
+from node.control.standing import Standing
 from node.metrics.counts import CompactionCounts
 from node.process.clock import Clock
 from node.replica.runner import PartitionRunner
@@ -104,17 +105,17 @@ class Compactor:
     def __init__(
         self,
         *,
-        runners: Callable[[], Iterable[PartitionRunner]],
+        runners: Iterable[PartitionRunner],
         clock: Clock,
         settings: CompactorSettings,
         counts: CompactionCounts,
-        has_lease: Callable[[], bool],
+        standing: Standing,
     ) -> None:
         self._runners = runners
         self._clock = clock
         self._settings = settings
         self._counts = counts
-        self._has_lease = has_lease
+        self._standing = standing
         self._throttle = Throttle(settings.bytes_per_s)
         self._replicated: dict[PartitionRunner, EveryReplicaHas] = {}
         self._resting: dict[PartitionRunner, MonotonicMs] = {}
@@ -127,7 +128,7 @@ class Compactor:
 
     async def look(self) -> None:
         """Close old segments, and compact what is due, the log with the most to gain first."""
-        runners = list(self._runners())
+        runners = list(self._runners)
         self._forget(runners)
         for runner in runners:
             if not runner.is_closed:
@@ -164,7 +165,7 @@ class Compactor:
             runner.state,
             runner.high_watermark,
             self._clock.now_ms(),
-            has_lease=self._has_lease(),
+            has_lease=self._standing.has_lease,
         )
 
     async def _compact(self, runner: PartitionRunner) -> None:

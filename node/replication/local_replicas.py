@@ -63,12 +63,15 @@ class LocalReplicas:
         files: Files,
         directory: DataDirectory,
         context: RunnerContext,
+        fetchers: ReplicaFetchers,
         pool: Executor,
         clock: Clock,
     ) -> None:
         self.runners: dict[PartitionKey, PartitionRunner] = {}
         self.broker_epoch = -1
         """Set once this broker is registered; images below this index are not acted on."""
+        self.fetchers = fetchers
+        """The loops that follow other nodes' leaders."""
         self._files = files
         self._directory = directory
         self._context = context
@@ -78,7 +81,6 @@ class LocalReplicas:
         self._opened: dict[PartitionKey, OpenedLog] = {}
         self._leaving: dict[PartitionKey, PartitionLog] = {}
         """Taken out: they are to go from the manifest, then from the disk, before they may be made anew."""
-        self._fetchers: ReplicaFetchers | None = None
         self._image: Image | None = None
         self._applied: Image | None = None
         self._roles = ImageParts("brokers", "topics", "partitions")
@@ -126,16 +128,6 @@ class LocalReplicas:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-    @property
-    def fetchers(self) -> ReplicaFetchers:
-        """The loops that follow other nodes' leaders."""
-        assert self._fetchers is not None, "fetchers are wired after the replicas"
-        return self._fetchers
-
-    def use_fetchers(self, fetchers: ReplicaFetchers) -> None:
-        """Wire the fetchers, which need the replicas themselves."""
-        self._fetchers = fetchers
 
     # -- start-up --------------------------------------------------------------------------------
 
@@ -431,8 +423,7 @@ class LocalReplicas:
 
     async def close(self, *, is_clean: bool) -> None:
         """Stop following, sync and close every log."""
-        if self._fetchers is not None:
-            await self._fetchers.stop()
+        await self.fetchers.stop()
         for runner in self.runners.values():
             await runner.close(is_clean=is_clean)
         for opened in self._opened.values():

@@ -12,17 +12,10 @@ from functools import partial
 from typing import Any
 
 from milena.disk.files import Buffer
-from milena.model.batch import (
-    BatchHeader,
-    IdempotencyExtension,
-    check_batch,
-    decode_header,
-    encode_batch,
-    encode_stamped,
-    validate_client_batch,
-    with_codec,
-    with_timestamp_type,
-)
+from milena.model.batch.client_checks import validate_client_batch
+from milena.model.batch.decode import check_batch
+from milena.model.batch.encode import encode_batch, encode_stamped, with_codec, with_timestamp_type
+from milena.model.batch.header import BatchHeader, IdempotencyExtension, decode_header
 from milena.model.errors import (
     CorruptBatchError,
     FateUnknownError,
@@ -49,7 +42,7 @@ from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
 from node.metadata.topic_settings import record_codec, stored_codec, topic_settings
 from node.metrics.counts import NodeCounts
-from node.peers.port import PeerClient, PeerUnreachableError
+from node.peers.port import Peers, PeerUnreachableError
 from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
 from node.services.gather import OnDone, WriteGatherer
@@ -113,7 +106,7 @@ class ProduceService:
         metadata: MetadataStore,
         replicas: LocalReplicas,
         membership: Membership,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         counts: NodeCounts,
         producers: ProducerService,

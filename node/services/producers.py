@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from http_api.ports import ProducerState
-from milena.model.batch import BatchHeader
+from milena.model.batch.header import BatchHeader
 from milena.model.errors import (
     MilenaError,
     NotReadyError,
@@ -18,7 +18,7 @@ from milena.model.errors import (
 )
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
 from node.services.messages import SEQUENCES, SequenceRow, SequencesAnswer, SequencesRequest
 from raft_meta.machine.commands import AllocateProducer
@@ -32,9 +32,7 @@ IMAGE_WAIT_MS = 1_000
 class ProducerService:
     """Allocates producer ids and knows how far each has written on the partitions led here."""
 
-    def __init__(
-        self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: PeerClient
-    ) -> None:
+    def __init__(self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: Peers) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._peer = peer

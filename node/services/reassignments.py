@@ -19,7 +19,7 @@ from milena.model.errors import (
 )
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.services.messages import MOVES, MovesAnswer, MovesRequest, ReplicaProgress
@@ -55,7 +55,7 @@ class ReassignmentService:
         *,
         metadata: MetadataStore,
         replicas: LocalReplicas,
-        peer: PeerClient,
+        peer: Peers,
         pool: Executor,
     ) -> None:
         self._metadata = metadata

@@ -16,10 +16,11 @@ from milena.model.errors import (
     NotReadyError,
     OffsetOutOfRangeError,
 )
+from node.control.standing import Standing
 from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
-from node.peers.port import PeerClient, PeerUnreachableError
+from node.peers.port import Peers, PeerUnreachableError
 from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
 from node.services.log_ends import LogEnds, MovedError
@@ -42,17 +43,17 @@ class DeletionService:
         *,
         metadata: MetadataStore,
         replicas: LocalReplicas,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         topic_to_read: GetTopic,
-        has_lease: Callable[[], bool],
+        standing: Standing,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._peer = peer
         self._clock = clock
         self._topic_to_read = topic_to_read
-        self._has_lease = has_lease
+        self._standing = standing
         self._ends = LogEnds(metadata)
         self.on_delete_records = peer_handler(DELETE_RECORDS, self._delete_for_peer)
         """A deletion that another node passes on to this leader."""
@@ -120,7 +121,7 @@ class DeletionService:
         leads_since = runner.leader_epoch
         try:
             return await runner.delete_records(
-                before, has_lease=self._has_lease(), timeout_ms=timeout_ms
+                before, has_lease=self._standing.has_lease, timeout_ms=timeout_ms
             )
         except OffsetOutOfRangeError:
             try:

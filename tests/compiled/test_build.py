@@ -61,7 +61,7 @@ def test_measurements_run_from_the_sources_when_asked_to(monkeypatch):
 
 def test_a_pattern_that_fits_nothing_is_an_error(monkeypatch):
     monkeypatch.setattr(
-        build_support, "patterns", lambda: ["milena/model/batch.py", "storage/no.py"]
+        build_support, "patterns", lambda: ["milena/model/codecs.py", "storage/no.py"]
     )
     with pytest.raises(build_support.BuildError, match=r"storage/no\.py fits no module"):
         build_support.compiled_modules()

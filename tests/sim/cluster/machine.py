@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from http_api.ports import Ports
 from milena.model.errors import FateUnknownError
+from node.assembly import Ids
 from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.metadata.discovery import find_voters
-from node.wiring import Ids, Node
+from node.wiring import Node
 from raft_meta.machine.image import PartitionKey
 from tests.sim.cluster.platform import CAN_WATCH, SimClock, net_loop
 from tests.sim.cluster.threads import Process, ProcessExitError, Scheduler, SimLoop

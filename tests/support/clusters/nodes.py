@@ -1,14 +1,16 @@
 """Whole nodes in one process, on virtual time: real shells, memory disks, a network and a quorum that tests control.
 
-The object graph is that of ``node.wiring`` without sockets, HTTP and Raft. A cluster of three starts within a few
-virtual milliseconds; everything random comes from one seed.
+The nodes are those of ``node.assembly``, without the sockets, HTTP and Raft of ``node.wiring``. A cluster of three
+starts within a few virtual milliseconds; everything random comes from one seed.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
+from uuid import UUID
 
 from milena.model.errors import MilenaError, StartupError
 from milena.model.requests import (
@@ -19,50 +21,31 @@ from milena.model.requests import (
     Receipt,
     Records,
 )
-from node.consumers.keeper import ConsumerKeeper
-from node.consumers.tails import TAIL
-from node.consumers.wire import RETURNED
-from node.control.broker_heartbeats import HEARTBEAT
-from node.control.controller import Controller, ControllerSettings
-from node.control.membership import Identity, Membership
-from node.groups.offset_expiry import MINUTE_MS, ExpirySettings
-from node.groups.parts import Groups
-from node.metadata.store import MetadataMachine, MetadataStore
-from node.metrics.counts import NodeCounts
-from node.replica.runner import PartitionRunner, RunnerContext
-from node.replication.catch_up import CatchUpThrottle
-from node.replication.fetch_server import FetchServer
-from node.replication.fetch_wire import FETCH, FETCH_WAKE
-from node.replication.fetcher import FetcherSettings, LeaderFetcher, ReplicaFetchers
-from node.replication.isr_proposals import IsrProposer
-from node.replication.local_replicas import LocalReplicas
-from node.services.admin import AdminService, TopicDefaults
-from node.services.health import HealthService
-from node.services.messages import DELETE_RECORDS, MOVES, SEQUENCES
-from node.services.produce import PRODUCE, ProduceService
-from node.services.producers import ProducerService
-from node.services.reads import READ, ReadService
-from node.services.reassignments import ReassignmentService
-from node.services.record_deletion import DeletionService
-from raft_meta.consensus.quorum import QuorumStatus
+from node.assembly import Assembly, Ids, NodePorts
+from node.config.kinds import Address
+from node.config.options import NodeConfig
+from node.control.membership import Identity
+from node.groups.offset_expiry import MINUTE_MS
+from node.metadata.store import MetadataMachine
+from node.replica.runner import PartitionRunner
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.commands import CreateTopic
 from raft_meta.machine.image import Image
 from storage.replica.data_directory import DataDirectory
 from tests.support.clusters.runners import values_of
 from tests.support.disk.memory_files import Keep, MemoryFiles
-from tests.support.fakes.peers import FakePeer, Network
+from tests.support.fakes.peers import Network
 from tests.support.fakes.quorum import FakeQuorum, SharedLog
 from tests.support.time.virtual_time import LoopClock, LoopExecutor, current_loop, settle
 
 ROOT = "/data"
-TICK_MS = 200
-HOUSEKEEPING_MS = 1_000
 ELECTION_MS = 300
 SESSION_MS = 1_500
+BY_HAND = ("compactor", "scrubber", "doubts")
+"""What tests that want it begin themselves: others look at what lies on the disk."""
 
 
-class SimNode:
+class SimNode(Assembly):
     """One process. ``fatal`` holds what a real one would have died of; it is dead then."""
 
     def __init__(self, cluster: "Cluster", node_id: int) -> None:
@@ -71,11 +54,8 @@ class SimNode:
         self.fatal: list[BaseException] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.is_over = False
-        self.doubt: Callable[[PartitionRunner, int | None], None] | None = None
-        """That of a scrubber, where a test runs one."""
         self.files = cluster.files.setdefault(node_id, MemoryFiles())
         self.clock = LoopClock()
-        self.counts = NodeCounts()
         cluster.starts += 1
         self.pool = LoopExecutor(cluster.disk_ms)
         self.directory = DataDirectory.open(
@@ -86,277 +66,76 @@ class SimNode:
             cluster.log,
             node_id,
             self.machine,
-            on_role_change=self._on_status,
+            on_role_change=self.on_role_change,
             is_reachable=lambda: cluster.has_quorum(node_id),
         )
-        self.metadata = MetadataStore(
-            node_id=node_id,
-            incarnation=cluster.starts,
-            machine=self.machine,
-            quorum=self.quorum,
-            clock=self.clock,
-            on_failure=self.die,
-        )
-        self.peer: FakePeer = cluster.network.join(node_id, {})
-        self._build()
-        cluster.network.handlers[node_id] = {
-            HEARTBEAT: self.controller.on_heartbeat,
-            FETCH: self.fetch_server.on_fetch,
-            FETCH_WAKE: self.fetch_server.on_wake,
-            PRODUCE: self.produce.on_produce,
-            READ: self.reads.on_read,
-            MOVES.name: self.reassignments.on_moves,
-            DELETE_RECORDS.name: self.deletions.on_delete_records,
-            SEQUENCES.name: self.producers.on_sequences,
-            TAIL: self.consumers.tails.on_tail,
-            RETURNED: self.consumers.service.on_returned,
-            **{kind: self.groups.calls.peer_handler(kind) for kind in self.groups.calls.handlers},
-        }
+        self.peer = cluster.network.join(node_id, {})
+        super().__init__(cluster.config(node_id), self._node_ports())
+        cluster.network.handlers[node_id] = dict(self.peer_handlers)
         cluster.network.listeners[node_id] = self.controller.on_disconnected
 
-    def _build(self) -> None:
-        cluster, node_id, clock = self.cluster, self.node_id, self.clock
-        self.controller = Controller(
-            node_id=node_id,
-            metadata=self.metadata,
-            probe=self.peer.probe,
-            clock=clock,
-            settings=ControllerSettings(
-                session_ms=SESSION_MS,
-                preferred_interval_ms=cluster.preferred_interval_ms,
-                voters=cluster.node_ids,
-                feature_level=FEATURE_LEVEL_MAX,
-                new_cluster_id=lambda: "cluster",
+    def _node_ports(self) -> NodePorts:
+        cluster = self.cluster
+        return NodePorts(
+            clock=self.clock,
+            ids=Ids(
+                incarnation=cluster.starts,
+                directory_id=self.directory.directory_id,
+                session_ids=cluster.rng,
+                placement=cluster.rng,
             ),
-            on_failure=self.die,
-        )
-        self.membership = Membership(
-            broker_id=node_id,
+            new_uuid=lambda: UUID(int=cluster.rng.getrandbits(128)),
+            files=self.files,
+            directory=self.directory,
+            pool=self.pool,
+            sync_pool=self.pool,
+            machine=self.machine,
+            quorum=self.quorum,
+            peers=self.peer,
+            voters={number: Address("127.0.0.1", number) for number in cluster.node_ids},
             identity=lambda: Identity(
-                api_url=f"http://node{node_id}",
+                api_url=f"http://node{self.node_id}",
                 peer_host="127.0.0.1",
-                peer_port=node_id,
+                peer_port=self.node_id,
                 rack=None,
                 feature_min=1,
                 feature_max=FEATURE_LEVEL_MAX,
             ),
-            metadata=self.metadata,
-            peer=self.peer,  # type: ignore[arg-type]
-            directory=self.directory,
-            clock=clock,
-            session_ms=SESSION_MS,
-            heartbeat_ms=200,
-            local_heartbeat=self.controller.take_heartbeat,
+            on_fatal=self.die,
         )
-        self.isr_proposer = IsrProposer(
-            metadata=self.metadata,
-            clock=clock,
-            broker_epoch=lambda: self.membership.broker_epoch,
-            timeout_ms=SESSION_MS,
-        )
-        self.replicas = LocalReplicas(
-            files=self.files,
-            directory=self.directory,
-            context=RunnerContext(
-                broker_id=node_id,
-                clock=clock,
-                pool=self.pool,
-                sync_pool=self.pool,
-                lag_ms_max=10_000,
-                on_fatal=self.die,
-                on_proposal=self.isr_proposer.submit,
-                on_disk_full=lambda _: self.membership.on_disk_full(),
-                on_doubt=self._on_doubt,
-                counts=self.counts,
-            ),
-            pool=self.pool,
-            clock=clock,
-        )
-        self.replicas.use_fetchers(ReplicaFetchers(self._fetcher))
-        self.fetch_server = FetchServer(
-            find_runner=self.replicas.find,
-            brokers=lambda: self.metadata.image.brokers,
-            throttle=CatchUpThrottle(cluster.throttle_bytes_per_s, current_loop().time),
-        )
-        self._build_services()
-        for listener in (
-            self._on_image,
-            self.replicas.on_image,
-            self.membership.on_image,
-            self.controller.on_image,
-            self.groups.on_image,
-            self.consumers.on_image,
-        ):
-            self.metadata.listen(listener)
-
-    def _build_services(self) -> None:
-        cluster = self.cluster
-        self.producers = ProducerService(
-            metadata=self.metadata,
-            replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
-        )
-        self.admin = AdminService(
-            metadata=self.metadata,
-            defaults=TopicDefaults(partition_count=1, replication_factor=None, is_auto_create=True),
-            rng=cluster.rng,
-            new_topic_id=cluster.new_topic_id,
-            producers=self.producers,
-        )
-        self.produce = ProduceService(
-            metadata=self.metadata,
-            replicas=self.replicas,
-            membership=self.membership,
-            peer=self.peer,  # type: ignore[arg-type]
-            clock=self.clock,
-            counts=self.counts,
-            producers=self.producers,
-            topic_to_write=self.admin.topic_to_write,
-        )
-        self.reads = ReadService(
-            metadata=self.metadata,
-            replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
-            topic_to_read=self.admin.topic,
-            has_lease=lambda: self.membership.has_lease,
-            sync_count=lambda: self.counts.syncs,
-        )
-        self.deletions = DeletionService(
-            metadata=self.metadata,
-            replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
-            clock=self.clock,
-            topic_to_read=self.admin.topic,
-            has_lease=lambda: self.membership.has_lease,
-        )
-        self.reassignments = ReassignmentService(
-            metadata=self.metadata,
-            replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
-            pool=self.pool,
-        )
-        self.health = HealthService(
-            metadata=self.metadata,
-            membership=self.membership,
-            replicas=self.replicas,
-            render_metrics=lambda: b"",
-        )
-
-        self.groups = Groups(
-            metadata=self.metadata,
-            peer=self.peer,  # type: ignore[arg-type]
-            clock=self.clock,
-            pool=self.pool,
-            counts=self.counts.groups,
-            broker_epoch=lambda: self.membership.broker_epoch,
-            has_lease=lambda: self.membership.has_lease,
-            topic=self.admin.topic,
-            fetch=self.reads.fetch,
-            new_member_id=lambda: f"member-{cluster.rng.getrandbits(64):016x}",
-            expiry=ExpirySettings(
-                retention_ms=cluster.offsets_retention_ms,
-                check_ms=cluster.offsets_retention_ms // 6,
-            ),
-            on_failure=self.die,
-        )
-        self.consumers = ConsumerKeeper(
-            metadata=self.metadata,
-            replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
-            clock=self.clock,
-            groups=self.groups,
-            fetch=self.reads.fetch,
-            doubt=self.reads.doubt,
-            topic=self.admin.topic,
-            current_image=self.admin.current_image,
-            broker_epoch=lambda: self.membership.broker_epoch,
-            new_name=lambda: f"rest-consumer-{cluster.rng.getrandbits(64):016x}",
-            idle_ms=cluster.idle_ms,
-        )
-
-    def _fetcher(self, leader_id: int) -> LeaderFetcher:
-        return LeaderFetcher(
-            leader_id,
-            peer=self.peer,  # type: ignore[arg-type]
-            clock=self.clock,
-            settings=FetcherSettings(wait_ms_max=500, bytes_max=1 << 20),
-            broker_epoch=lambda: self.membership.broker_epoch,
-            next_session_id=lambda: self.cluster.rng.getrandbits(62) + 1,
-            has_room=lambda: not self.membership.is_disk_full,
-            short_syncs=lambda: self.counts.short_syncs,
-            on_failure=self.die,
-        )
-
-    def _on_doubt(self, runner: PartitionRunner, offset: int | None) -> None:
-        if self.doubt is not None:
-            self.doubt(runner, offset)
-
-    def _on_status(self, status: QuorumStatus) -> None:
-        self.controller.on_status(status)
-        self.membership.beat_soon()
-
-    def _on_image(self, image: Image) -> None:
-        if image.cluster_id:
-            self.directory.set_cluster_id(image.cluster_id)
 
     # A process's life.
 
     async def start(self) -> None:
-        was_clean = self.directory.consume_clean_marker()
-        await self.replicas.recover(was_clean=was_clean)
+        await self.recover()
         self.quorum.catch_up()
         self.health.has_started = True
-        for work in (
-            self._join(was_clean),
-            self.isr_proposer.run(),
-            self.replicas.run(),
-            self._tick(),
-            self._housekeeping(),
-            self.groups.coordinator.run(),
-            self.groups.expiry.run(),
-            self.consumers.run(),
-        ):
-            task = asyncio.get_running_loop().create_task(work)
-            task.add_done_callback(self._on_done)
-            self.tasks.append(task)
-        self._on_status(self.quorum.status())
+        for name, work in self.background().items():
+            if name not in BY_HAND:
+                task = asyncio.get_running_loop().create_task(work(), name=name)
+                task.add_done_callback(self._on_done)
+                self.tasks.append(task)
+        self.on_role_change(self.quorum.status())
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and task.exception() is not None:
-            self.die(task.exception())  # type: ignore[arg-type]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.die(error)
 
     def die(self, error: BaseException) -> None:
         if not self.is_over:
             self.fatal.append(error)
 
-    async def _join(self, was_clean: bool) -> None:
-        epoch = await self.membership.register(self.replicas.reports(), was_clean_stop=was_clean)
-        self.replicas.broker_epoch = epoch
-        self.replicas.on_image(self.metadata.image)
-        await self.membership.run()
-
-    async def _tick(self) -> None:
-        while True:
-            await self.clock.sleep(TICK_MS)
-            self.replicas.tick()
-
-    async def _housekeeping(self) -> None:
-        while True:
-            await self.clock.sleep(HOUSEKEEPING_MS)
-            for runner in list(self.replicas):
-                await runner.upkeep.maybe_checkpoint()
-            self.replicas.run_retention()
-            if self.membership.is_disk_full and self.directory.has_room(1 << 20):
-                self.membership.on_disk_room()
+    async def _end_tasks(self) -> None:
+        self.controller.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def end(self) -> None:
         """No task of this process goes on. What runs a moment longer, on "threads", harms nobody."""
         self.is_over = True
         self.quorum.stop_now()
-        self.controller.close()
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self._end_tasks()
         await self.consumers.close()
         await self.groups.close()
         await self.replicas.fetchers.stop()
@@ -367,13 +146,11 @@ class SimNode:
         await self.membership.drain(timeout_ms=5_000)
         self.controller.close()
         await self.quorum.transfer_leadership(timeout_ms=1_000)
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-        await self.produce.close()
-        await self.replicas.close(is_clean=True)
+        await self._end_tasks()
+        await self.close_parts()
+        self.is_over = True
         self.cluster.network.kill(self.node_id)
-        await self.end()
+        self.quorum.stop_now()
         self.directory.mark_clean_stop()
         self.directory.close()
 
@@ -435,7 +212,7 @@ class Cluster:
     disk_delay_ms: Callable[[Random], float] = lambda rng: 0.0
     preferred_interval_ms: int = 10**9
     throttle_bytes_per_s: int = 0
-    offsets_retention_ms: int = 60 * MINUTE_MS
+    offsets_retention_minutes: int = 60
     idle_ms: int = 300_000
     """Until a REST consumer that nobody calls is forgotten."""
     network: Network = field(default_factory=Network)
@@ -457,6 +234,25 @@ class Cluster:
 
     def new_topic_id(self) -> str:
         return f"{self.rng.getrandbits(128):032x}"
+
+    def config(self, node_id: int) -> NodeConfig:
+        return NodeConfig(
+            node_id=node_id,
+            data_dir=Path(ROOT),
+            auto_create_topics=True,
+            # Shorter than a round of housekeeping: retention is looked after in each.
+            retention_check_ms=500,
+            broker_session_ms=SESSION_MS,
+            heartbeat_ms=200,
+            replica_lag_time_max_ms=10_000,
+            replica_fetch_wait_ms_max=500,
+            replica_fetch_bytes_max=1 << 20,
+            replication_throttle_bytes_per_s=self.throttle_bytes_per_s,
+            leader_balance_interval_ms=self.preferred_interval_ms,
+            offsets_retention_minutes=self.offsets_retention_minutes,
+            offsets_retention_check_ms=self.offsets_retention_minutes * MINUTE_MS // 6,
+            consumer_instance_timeout_ms=self.idle_ms,
+        )
 
     # Who reaches whom.
 

@@ -124,7 +124,8 @@ class TestDamage:
             for value in "abc":
                 await cluster.nodes[leader].write("t", value)
             doubts: list[int | None] = []
-            cluster.nodes[leader].doubt = lambda _, offset: doubts.append(offset)
+            scrubber = cluster.nodes[leader].scrubber
+            scrubber.doubt = lambda _, offset: doubts.append(offset)  # type: ignore[method-assign]
             mend = rot(cluster, leader)
             await (await client.create(is_auto_commit=True)).subscribe("t")
             assert await client.read() == ["a"]

@@ -25,7 +25,7 @@ VALUES = [str(number) for number in range(8) for _ in range(4)]
 def scrubber_of(cluster: Cluster, node_id: int, *, bytes_per_s: int = 1 << 30) -> Scrubber:
     node = cluster.nodes[node_id]
     return Scrubber(
-        runners=lambda: node.replicas,
+        runners=node.replicas,
         settled=node.replicas.settled,
         clock=LoopClock(),
         pool=node.pool,
@@ -34,7 +34,7 @@ def scrubber_of(cluster: Cluster, node_id: int, *, bytes_per_s: int = 1 << 30) -
         giver=CopyGiver(
             metadata=node.metadata,
             clock=LoopClock(),
-            broker_epoch=lambda: node.membership.broker_epoch,
+            standing=node.membership,
         ),
         rng=Random(1),
     )
@@ -277,7 +277,7 @@ async def test_the_first_pass_comes_to_the_replicas_that_a_start_opens() -> None
 async def attended(cluster: Cluster, node_id: int) -> AsyncIterator[Scrubber]:
     """A scrubber that makes no passes, and hears of doubts."""
     scrubber = scrubber_of(cluster, node_id, bytes_per_s=0)
-    cluster.nodes[node_id].doubt = scrubber.doubt
+    cluster.nodes[node_id].scrubber = scrubber
     task = asyncio.create_task(scrubber.attend())
     yield scrubber
     task.cancel()

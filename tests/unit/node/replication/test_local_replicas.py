@@ -51,6 +51,7 @@ class Host:
             self.files, ROOT, node_id=1, directory_id="dir1", reserve_bytes=0
         )
         clock = LoopClock()
+        self.follows = Follows()
         self.replicas = LocalReplicas(
             files=self.files,
             directory=self.directory,
@@ -66,11 +67,10 @@ class Host:
                 on_doubt=lambda runner, offset: None,
                 counts=NodeCounts(),
             ),
+            fetchers=self.follows,  # type: ignore[arg-type]
             pool=self.pool,
             clock=clock,
         )
-        self.follows = Follows()
-        self.replicas.use_fetchers(self.follows)  # type: ignore[arg-type]
         self.task: asyncio.Task[None] | None = None
 
     @property

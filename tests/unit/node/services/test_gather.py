@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from milena.model.batch import RecordColumns
+from milena.model.columns import RecordColumns
 from milena.model.errors import NotLeaderError
 from milena.model.pending import Pending
 from milena.model.requests import Acks

@@ -449,7 +449,7 @@ def doubts_of(cluster: Cluster) -> dict[int, list[int | None]]:
     found: dict[int, list[int | None]] = {}
     for node_id, node in cluster.nodes.items():
         heard = found.setdefault(node_id, [])
-        node.doubt = lambda _, offset, heard=heard: heard.append(offset)
+        node.scrubber.doubt = lambda _, offset, heard=heard: heard.append(offset)  # type: ignore[method-assign, misc]
     return found
 
 

@@ -5,7 +5,9 @@ from random import Random
 
 import pytest
 
-from milena.model.batch import ProducerStamp, RecordColumns, decode_header, encode_stamped
+from milena.model.batch.encode import encode_stamped
+from milena.model.batch.header import ProducerStamp, decode_header
+from milena.model.columns import RecordColumns
 from milena.model.errors import (
     CorruptBatchError,
     DiskFullError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from milena.model.batch import decode_header
+from milena.model.batch.header import decode_header
 from storage.log.partition_log import LogConfig
 from storage.segments.segment import LOG_SUFFIX, offset_name
 from storage.segments.uncommitted import BATCH_BYTES_MIN, UNCOMMITTED_BYTES_MAX, UncommittedMemory

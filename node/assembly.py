@@ -1,0 +1,492 @@
+"""All parts of a node, put together the same way in production, in the cluster simulation and in unit tests.
+
+``NodePorts`` is all that a node asks of its surroundings: time, chance, files, threads, the metadata quorum, the other
+nodes, and a way out of the process. ``node.wiring`` makes them of sockets and threads, tests make them in memory. They
+drive the parts, too: ``recover``, then hand in what peers ask (``peer_handlers``) and who leads (``on_role_change``),
+run what is in ``background`` until the node leaves, and ``close_parts``.
+"""
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from milena.disk.files import Files
+from milena.model.errors import StartupError
+from node.config.kinds import Address
+from node.config.options import NodeConfig
+from node.consumers.keeper import ConsumerKeeper
+from node.consumers.tails import TAIL
+from node.consumers.wire import RETURNED
+from node.control.broker_heartbeats import HEARTBEAT
+from node.control.controller import Controller, ControllerSettings
+from node.control.membership import Identity, Membership
+from node.groups.offset_expiry import MINUTE_MS, ExpirySettings
+from node.groups.parts import Groups
+from node.metadata.discovery import VOTERS, VoterDirectory
+from node.metadata.store import MetadataMachine, MetadataStore
+from node.metrics.counts import NodeCounts
+from node.metrics.exposition import NodeMetrics, ReplicaSample
+from node.peers.port import Handler, Peers
+from node.process.clock import Clock
+from node.replica.compactor import Compactor, CompactorSettings
+from node.replica.runner import PartitionRunner, RunnerContext
+from node.replica.scrubber import CopyGiver, Scrubber, ScrubSettings
+from node.replication.catch_up import CatchUpThrottle
+from node.replication.fetch_server import FetchServer
+from node.replication.fetch_wire import FETCH, FETCH_WAKE
+from node.replication.fetcher import FetcherSettings, LeaderFetcher, ReplicaFetchers
+from node.replication.isr_proposals import IsrProposer
+from node.replication.local_replicas import LocalReplicas
+from node.services.admin import AdminService, TopicDefaults
+from node.services.health import HealthService
+from node.services.messages import DELETE_RECORDS, MOVES, SEQUENCES
+from node.services.produce import PRODUCE, ProduceService
+from node.services.producers import ProducerService
+from node.services.reads import READ, ReadService
+from node.services.reassignments import ReassignmentService
+from node.services.record_deletion import DeletionService
+from raft_meta.consensus.quorum import Quorum, QuorumStatus
+from raft_meta.machine.codec import FEATURE_LEVEL_MAX
+from raft_meta.machine.image import Image
+from storage.replica.data_directory import DataDirectory
+
+TICK_MS = 200
+LEASE_POLL_MS = 100
+HOUSEKEEPING_MS = 1_000
+ROOM_BYTES = 8 << 20
+"""Free space that ends a full disk: enough for a few segments to grow, so that the state does not flap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ids:
+    """Everything random or of the moment that a node starts with."""
+
+    incarnation: int
+    directory_id: str
+    session_ids: random.Random
+    placement: random.Random
+
+
+async def _nothing() -> None:
+    """A node without a process of its own has no chores there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePorts:
+    """What a node is given by whoever runs it."""
+
+    clock: Clock
+    ids: Ids
+    new_uuid: Callable[[], uuid.UUID]
+    """For what is named while the node runs."""
+    files: Files
+    directory: DataDirectory
+    pool: Executor
+    """For cold reads, recovery and whatever else takes long."""
+    sync_pool: Executor
+    """For syncs of logs alone."""
+    machine: MetadataMachine
+    quorum: Quorum
+    """Applies what it commits to ``machine``."""
+    peers: Peers
+    voters: Mapping[int, Address]
+    """As this node was told at its start."""
+    identity: Callable[[], Identity]
+    """Asked once the node listens."""
+    on_fatal: Callable[[BaseException], None]
+    """Must stop the process."""
+    on_cluster_id: Callable[[str], None] = lambda _: None
+    """Told in each image which cluster this is, once that has a name."""
+    on_write: Callable[[], None] | None = None
+    """Told of every append, as leader and as follower."""
+    process_upkeep: Callable[[], Awaitable[None]] = _nothing
+    """Done now and then, with the upkeep of logs."""
+
+
+class Assembly:
+    """The parts, each under its name; none of them runs yet.
+
+    Each is made after those that it needs, and is handed them. Two circles are cut by a look-up when the call comes:
+    replicas have their records doubted by the scrubber, which reads replicas; and metrics tell whether the node is
+    ready, which health knows, which renders them.
+    """
+
+    def __init__(self, config: NodeConfig, ports: NodePorts) -> None:
+        self.config = config
+        self.counts = NodeCounts()
+        self._ports = ports
+        self._clock = ports.clock
+        self._was_clean = False
+        self.metadata = MetadataStore(
+            node_id=config.node_id,
+            incarnation=ports.ids.incarnation,
+            machine=ports.machine,
+            quorum=ports.quorum,
+            clock=ports.clock,
+            on_failure=ports.on_fatal,
+        )
+        self._build_control()
+        self._build_replication()
+        self._build_background_work()
+        self._build_services()
+        self._build_groups()
+        self._build_health()
+        self._listen()
+        self.peer_handlers = self._peer_handlers()
+
+    # -- building --------------------------------------------------------------------------------
+
+    def _build_control(self) -> None:
+        config, ports = self.config, self._ports
+        self.voter_directory = VoterDirectory(ports.voters)
+        self.controller = Controller(
+            node_id=config.node_id,
+            metadata=self.metadata,
+            probe=ports.peers.probe,
+            clock=ports.clock,
+            settings=ControllerSettings(
+                session_ms=config.broker_session_ms,
+                preferred_interval_ms=config.leader_balance_interval_ms,
+                voters=tuple(sorted(ports.voters)),
+                feature_level=FEATURE_LEVEL_MAX,
+                new_cluster_id=self._new_id,
+            ),
+            on_failure=ports.on_fatal,
+        )
+        self.membership = Membership(
+            broker_id=config.node_id,
+            identity=ports.identity,
+            metadata=self.metadata,
+            peer=ports.peers,
+            directory=ports.directory,
+            clock=ports.clock,
+            session_ms=config.broker_session_ms,
+            heartbeat_ms=config.heartbeat_ms,
+            local_heartbeat=self.controller.take_heartbeat,
+        )
+
+    def _build_replication(self) -> None:
+        config, ports = self.config, self._ports
+        self.isr_proposer = IsrProposer(
+            metadata=self.metadata,
+            clock=ports.clock,
+            standing=self.membership,
+            timeout_ms=config.broker_session_ms,
+        )
+        self.replicas = LocalReplicas(
+            files=ports.files,
+            directory=ports.directory,
+            context=RunnerContext(
+                broker_id=config.node_id,
+                clock=ports.clock,
+                pool=ports.pool,
+                sync_pool=ports.sync_pool,
+                lag_ms_max=config.replica_lag_time_max_ms,
+                on_fatal=ports.on_fatal,
+                on_proposal=self.isr_proposer.submit,
+                on_disk_full=lambda _: self.membership.on_disk_full(),
+                on_doubt=self._on_doubt,
+                counts=self.counts,
+                on_write=ports.on_write,
+            ),
+            fetchers=ReplicaFetchers(self._fetcher),
+            pool=ports.pool,
+            clock=ports.clock,
+        )
+        self.fetch_server = FetchServer(
+            find_runner=self.replicas.find,
+            brokers=lambda: self.metadata.image.brokers,
+            throttle=CatchUpThrottle(
+                config.replication_throttle_bytes_per_s, asyncio.get_running_loop().time
+            ),
+        )
+
+    def _fetcher(self, leader_id: int) -> LeaderFetcher:
+        ports, config = self._ports, self.config
+        return LeaderFetcher(
+            leader_id,
+            peer=ports.peers,
+            clock=ports.clock,
+            settings=FetcherSettings(
+                wait_ms_max=config.replica_fetch_wait_ms_max,
+                bytes_max=config.replica_fetch_bytes_max,
+            ),
+            standing=self.membership,
+            next_session_id=lambda: ports.ids.session_ids.getrandbits(62) + 1,
+            counts=self.counts,
+            on_failure=ports.on_fatal,
+        )
+
+    def _build_background_work(self) -> None:
+        config, ports = self.config, self._ports
+        self.compactor = Compactor(
+            runners=self.replicas,
+            clock=ports.clock,
+            settings=CompactorSettings(
+                check_ms=config.retention_check_ms,
+                bytes_per_s=config.compaction_bytes_per_s,
+                # Who was in sync for two sessions was not merely believed to be so.
+                settle_ms=2 * config.broker_session_ms,
+            ),
+            counts=self.counts.compaction,
+            standing=self.membership,
+        )
+        self.scrubber = Scrubber(
+            runners=self.replicas,
+            settled=self.replicas.settled,
+            clock=ports.clock,
+            pool=ports.pool,
+            settings=ScrubSettings(
+                bytes_per_s=config.scrub_bytes_per_s, interval_ms=config.scrub_interval_ms
+            ),
+            counts=self.counts.scrub,
+            giver=CopyGiver(metadata=self.metadata, clock=ports.clock, standing=self.membership),
+            rng=ports.ids.placement,
+        )
+
+    def _build_services(self) -> None:
+        config, ports = self.config, self._ports
+        self.producers = ProducerService(
+            metadata=self.metadata, replicas=self.replicas, peer=ports.peers
+        )
+        self.admin = AdminService(
+            metadata=self.metadata,
+            defaults=TopicDefaults(
+                partition_count=config.default_partitions,
+                replication_factor=config.default_replication_factor,
+                is_auto_create=config.creates_topics,
+            ),
+            rng=ports.ids.placement,
+            new_topic_id=self._new_id,
+            producers=self.producers,
+        )
+        self.produce = ProduceService(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            membership=self.membership,
+            peer=ports.peers,
+            clock=ports.clock,
+            counts=self.counts,
+            producers=self.producers,
+            topic_to_write=self.admin.topic_to_write,
+        )
+        self.reads = ReadService(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            peer=ports.peers,
+            topic_to_read=self.admin.topic,
+            standing=self.membership,
+            counts=self.counts,
+        )
+        self.deletions = DeletionService(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            peer=ports.peers,
+            clock=ports.clock,
+            topic_to_read=self.admin.topic,
+            standing=self.membership,
+        )
+        self.reassignments = ReassignmentService(
+            metadata=self.metadata, replicas=self.replicas, peer=ports.peers, pool=ports.pool
+        )
+
+    def _build_groups(self) -> None:
+        config, ports = self.config, self._ports
+        self.groups = Groups(
+            metadata=self.metadata,
+            peer=ports.peers,
+            clock=ports.clock,
+            pool=ports.pool,
+            counts=self.counts.groups,
+            standing=self.membership,
+            topic=self.admin.topic,
+            fetch=self.reads.fetch,
+            new_member_id=lambda: str(ports.new_uuid()),
+            expiry=ExpirySettings(
+                retention_ms=config.offsets_retention_minutes * MINUTE_MS,
+                check_ms=config.offsets_retention_check_ms,
+            ),
+            on_failure=ports.on_fatal,
+        )
+        self.consumers = ConsumerKeeper(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            peer=ports.peers,
+            clock=ports.clock,
+            groups=self.groups,
+            fetch=self.reads.fetch,
+            doubt=self.reads.doubt,
+            topic=self.admin.topic,
+            current_image=self.admin.current_image,
+            standing=self.membership,
+            new_name=lambda: f"rest-consumer-{ports.new_uuid()}",
+            idle_ms=config.consumer_instance_timeout_ms,
+        )
+
+    def _build_health(self) -> None:
+        self.metrics = NodeMetrics(
+            node_id=self.config.node_id,
+            clock=self._clock,
+            counts=self.counts,
+            image=lambda: self.metadata.image,
+            quorum=self._ports.quorum.status,
+            replicas=self._samples,
+            is_ready=lambda: self.health.readiness().is_ready,
+        )
+        self.health = HealthService(
+            metadata=self.metadata,
+            membership=self.membership,
+            replicas=self.replicas,
+            render_metrics=self.metrics.render,
+        )
+
+    def _listen(self) -> None:
+        """Have new images told to the parts, in an order that they rely on; produce and reads listen by themselves."""
+        for listener in (
+            # A node of another cluster must do nothing that this image says.
+            self._on_image,
+            # Roles change before anybody judges by the new image what this node leads.
+            self.replicas.on_image,
+            self.membership.on_image,
+            self.controller.on_image,
+            # REST consumers follow their groups, and watch the replicas that there are by now.
+            self.groups.on_image,
+            self.consumers.on_image,
+        ):
+            self.metadata.listen(listener)
+
+    def _peer_handlers(self) -> Mapping[str, Handler]:
+        """What other nodes may ask of this one, by request type."""
+        return {
+            VOTERS.name: self.voter_directory.on_voters,
+            HEARTBEAT: self.controller.on_heartbeat,
+            FETCH: self.fetch_server.on_fetch,
+            FETCH_WAKE: self.fetch_server.on_wake,
+            PRODUCE: self.produce.on_produce,
+            SEQUENCES.name: self.producers.on_sequences,
+            READ: self.reads.on_read,
+            DELETE_RECORDS.name: self.deletions.on_delete_records,
+            MOVES.name: self.reassignments.on_moves,
+            TAIL: self.consumers.tails.on_tail,
+            RETURNED: self.consumers.service.on_returned,
+            **self.groups.calls.peer_handlers(),
+        }
+
+    # -- what the parts ask of each other --------------------------------------------------------
+
+    def _new_id(self) -> str:
+        return self._ports.new_uuid().hex
+
+    def _on_doubt(self, runner: PartitionRunner, offset: int | None) -> None:
+        self.scrubber.doubt(runner, offset)
+
+    def _samples(self) -> list[ReplicaSample]:
+        return [
+            ReplicaSample(
+                topic=runner.topic,
+                partition=runner.partition,
+                is_leader=runner.leader is not None,
+                log_start_offset=runner.log.log_start_offset,
+                log_end_offset=runner.log.log_end_offset,
+                high_watermark=runner.high_watermark,
+                stored_bytes=runner.log.size_bytes,
+                counts=runner.counts,
+            )
+            for runner in self.replicas
+        ]
+
+    def _on_image(self, image: Image) -> None:
+        self.voter_directory.image = image
+        directory = self._ports.directory
+        if image.cluster_id and directory.cluster_id != image.cluster_id:
+            try:
+                directory.set_cluster_id(image.cluster_id)
+            except StartupError as error:
+                self._ports.on_fatal(error)
+            self._ports.on_cluster_id(image.cluster_id)
+
+    def on_role_change(self, status: QuorumStatus) -> None:
+        """Another Raft leader, or none; to be told on the data loop."""
+        self.controller.on_status(status)
+        self.membership.beat_soon()
+
+    # -- running ---------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Open every log that is on the disk."""
+        # The mark goes before the first log is opened: from then on a stop without a word was none in order.
+        self._was_clean = self._ports.directory.consume_clean_marker()
+        await self.replicas.recover(was_clean=self._was_clean)
+
+    def background(self) -> Mapping[str, Callable[[], Coroutine[None, None, None]]]:
+        """What runs for as long as the node takes part, by name; each until it is cancelled."""
+        return {
+            "join": self._join,
+            "isr-proposals": self.isr_proposer.run,
+            "replicas": self.replicas.run,
+            "tick": self._tick,
+            "housekeeping": self._housekeeping,
+            "compactor": self.compactor.run,
+            "scrubber": self.scrubber.run,
+            "doubts": self.scrubber.attend,
+            "lease": self._watch_lease,
+            "groups": self.groups.coordinator.run,
+            "offset-expiry": self.groups.expiry.run,
+            "consumers": self.consumers.run,
+        }
+
+    async def _join(self) -> None:
+        epoch = await self.membership.register(
+            self.replicas.reports(), was_clean_stop=self._was_clean
+        )
+        self.metadata.checks.begin()
+        # Images that came before are of a former life of this broker, and were not acted on.
+        self.replicas.broker_epoch = epoch
+        self.replicas.on_image(self.metadata.image)
+        await self.membership.run()
+
+    async def _tick(self) -> None:
+        while True:
+            await self._clock.sleep(TICK_MS)
+            self.replicas.tick()
+
+    async def _watch_lease(self) -> None:
+        """Answer waiting writers when the lease ends, not when their patience does."""
+        while True:
+            left_ms = self.membership.lease_left_ms
+            if left_ms > 0:
+                await self._clock.sleep(left_ms + 1)
+                continue
+            self.replicas.on_lease_lost()
+            while not self.membership.has_lease:
+                await self._clock.sleep(LEASE_POLL_MS)
+
+    async def _housekeeping(self) -> None:
+        """Checkpoints, retention and room, one small thing at a time."""
+        retention_ms = self._clock.now_ms()
+        while True:
+            await self._clock.sleep(HOUSEKEEPING_MS)
+            for runner in list(self.replicas):
+                await runner.upkeep.maybe_checkpoint()
+            if self._clock.now_ms() - retention_ms >= self.config.retention_check_ms:
+                retention_ms = self._clock.now_ms()
+                self.replicas.run_retention()
+            await self._ports.process_upkeep()
+            if self.membership.is_disk_full and self._ports.directory.has_room(ROOM_BYTES):
+                self._ports.directory.maybe_restore_reserve()
+                self.membership.on_disk_room()
+
+    async def close_parts(self) -> None:
+        """End what still waits or is under way, whoever asks before who is asked; logs are synced and closed."""
+        self.controller.close()
+        await self.produce.close()
+        # REST consumers lean on groups, and both read and commit to the last.
+        await self.consumers.close()
+        await self.groups.close()
+        # With these the node's own fetches end.
+        await self.replicas.close(is_clean=True)
+        # Other nodes' fetches wait here for news of logs, of which there is none any more.
+        self.fetch_server.close()
