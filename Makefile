@@ -18,7 +18,12 @@ SECONDS_EACH ?= 60
 DISK ?= dir
 NETWORK ?= none
 
-.PHONY: demo compiled test test-compiled test-moves test-spark test-helm loadtest bench bench-compare lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
+# Tests have two lanes. The quick one leaves out what starts real processes, but for what is marked smoke; the second has
+# the others. Files go to workers in the order of their folders, so that the many small ones of tests/unit fill the end.
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --ignore tests/compiled/test_tree.py
+QUICK := smoke or not (integration or chaos or deep or long)
+
+.PHONY: demo compiled test test-rest test-all test-compiled test-moves test-spark test-helm loadtest bench bench-compare lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
 
 .venv: $(STAMP)
 
@@ -34,8 +39,13 @@ demo: $(STAMP)  ## the main job on real input: produce, kill a leader, read back
 compiled: $(STAMP)  ## build/compiled/HASH: a copy whose hot modules are extensions in C; needs a C compiler
 	$(BIN)/python build_support.py
 
-test: $(STAMP)  ## unit, property, script, simulation and integration tests, of the sources
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 -m "not long" --ignore tests/compiled/test_tree.py tests
+test: $(STAMP)  ## the quick lane: a bite of everything, on the sources
+	$(PYTEST) -n 3 --durations 15 -m "$(QUICK)" tests
+
+test-rest: $(STAMP)  ## the second lane: real clusters, Spark, faults and attacks, more seeds of the simulation
+	$(PYTEST) -n 2 --durations 25 -m "not long and not ($(QUICK))" tests
+
+test-all: test test-rest test-compiled  ## both lanes, and the suites on the compiled tree
 
 test-compiled: $(STAMP)  ## the suites of storage, node, API, quorum and clusters on the compiled tree; needs a C compiler
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15 tests/compiled/test_tree.py

@@ -15,7 +15,12 @@ from tests.chaos.selftest import ROOT
 
 pytestmark = pytest.mark.chaos
 
-SCENARIOS = ("kill-leader", "stop-leader", "torn-tail", "pause-leader")
+SCENARIOS = (
+    pytest.param("kill-leader", marks=pytest.mark.smoke),
+    "stop-leader",
+    "torn-tail",
+    "pause-leader",
+)
 SECONDS = 10
 RUN_TIMEOUT_S = 300
 

@@ -25,7 +25,7 @@ from tests.support.groups.live_groups import (
     settle,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.smoke]
 
 PARTITIONS = 4
 

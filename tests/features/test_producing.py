@@ -20,7 +20,7 @@ from tests.support.clusters.live_cluster import (
     write,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.smoke]
 
 
 def produce(node, topic, *records):

@@ -23,7 +23,7 @@ from tests.support.clusters.live_cluster import (
     write,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.smoke]
 
 
 def test_the_leader_takes_all_writes_and_followers_on_other_brokers_copy_them(cluster):

@@ -8,7 +8,7 @@ from pyspark.sql import functions as sf
 from tests.support.clusters.live_cluster import create_topic, offsets_of, values, write
 from tests.support.spark.spark_session import spark_session
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.smoke]
 
 
 @pytest.fixture(scope="module")

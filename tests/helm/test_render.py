@@ -297,7 +297,8 @@ def test_alerts_name_metrics_that_a_node_has() -> None:
     rule = render(overrides=nested("metrics.prometheusRule.enabled", True)).one("PrometheusRule")
     alerts = [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
     named = {name for a in alerts for name in re.findall(r"milena_(\w+)\{", a["expr"])}
-    source = (ROOT / "node" / "metrics.py").read_text(encoding="utf-8")
+    files = (ROOT / "node" / "metrics").glob("*.py")
+    source = "".join(path.read_text(encoding="utf-8") for path in files)
     assert named
     assert not [name for name in named if f'"{name}"' not in source]
     for alert in alerts:

@@ -13,7 +13,7 @@ from tests.helm.podlab.hollow import HollowPods
 from tests.helm.podlab.manifest import Manifest
 from tests.helm.podlab.store import NAMESPACE
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.smoke]
 
 NODES = f"{RELEASE}-milena"
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.clusters.live_cluster import eventually, restart, running_cluster
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.smoke]
 
 
 @pytest.fixture(scope="module")

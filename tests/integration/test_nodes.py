@@ -28,7 +28,7 @@ from tests.support.clusters.live_cluster import (
     write,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.smoke]
 
 
 @pytest.fixture(scope="module")

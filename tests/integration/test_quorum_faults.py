@@ -20,7 +20,7 @@ from raft_meta.consensus.raft_quorum import QuorumConfig, RaftQuorum
 from tests.support.clusters.quorum_cluster import ListMachine, QuorumCluster
 from tests.support.disk.memory_files import MemoryFiles, SimulatedCrashError
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.smoke]
 
 
 class Alone:

@@ -12,7 +12,7 @@ from raft_meta.consensus.library import COMMAND_BYTES_MAX
 from raft_meta.consensus.quorum import Role
 from tests.support.clusters.quorum_cluster import QuorumCluster
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.smoke]
 
 
 @pytest.fixture(autouse=True, params=[asyncio.new_event_loop, uvloop.new_event_loop])

@@ -10,6 +10,8 @@ from spark_ext.jobs.access_log import LINE_BYTES_MAX, parsed
 from spark_ext.jobs.session import prepared
 from tests.support.spark.access_lines import read_line, sample_lines
 
+pytestmark = pytest.mark.integration
+
 AGENT = b'"http://from/" "Mozilla/5.0 (X11)"'
 
 

@@ -28,6 +28,7 @@ from tests.sim.cluster.parts.growing import GrowingTopic
 from tests.sim.cluster.parts.rotting import RottingTopic
 from tests.sim.cluster.threads import Process, Scheduler, SimLoop
 from tests.sim.cluster.world import TOPIC, Options, World, run_world
+from tests.sim.seeds import found, seeds
 from tests.support.disk.memory_files import MemoryFiles
 
 DIVERGES_AT = 80
@@ -36,21 +37,14 @@ LOAD = 5
 FOUND = Path(__file__).parents[1] / "seeds.txt"
 
 
-def _found() -> list[tuple[int, str]]:
-    """Seeds that once failed: number, then a sentence."""
-    lines = FOUND.read_text(encoding="utf-8").splitlines()
-    parts = [line.partition(" ") for line in lines if line and not line.startswith("#")]
-    return [(int(number), why) for number, _, why in parts]
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5, quick=2))
 def test_promises_hold_under_faults(seed: int) -> None:
     world = run_world(seed)
     assert world.problems == [], [*world.lines, Options().command(seed)]
     assert world.history.acknowledged > 5
 
 
-@pytest.mark.parametrize(("seed", "why"), _found())
+@pytest.mark.parametrize(("seed", "why"), found(FOUND))
 def test_what_was_found_once_stays_fixed(seed: int, why: str) -> None:
     assert run_world(seed).problems == [], why
 

@@ -8,19 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.sim.groups.world import GroupOptions, run_group_world
+from tests.sim.seeds import found, seeds
 from tests.support.groups.history import Commit, Fate, Processed
 
 FOUND = Path(__file__).with_name("seeds.txt")
 SHORT = GroupOptions(seconds=8.0)
 
 
-def _found() -> list[tuple[int, str]]:
-    lines = FOUND.read_text(encoding="utf-8").splitlines()
-    parts = [line.partition(" ") for line in lines if line and not line.startswith("#")]
-    return [(int(number), why) for number, _, why in parts]
-
-
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2, quick=1))
 def test_groups_keep_their_promises_under_faults(seed: int) -> None:
     world = run_group_world(seed, SHORT)
     assert world.problems == [], [*world.lines, SHORT.command(seed)]
@@ -31,7 +26,7 @@ def test_groups_keep_their_promises_under_faults(seed: int) -> None:
         assert any(e.fate is Fate.OK for e in commits)
 
 
-@pytest.mark.parametrize(("seed", "why"), _found())
+@pytest.mark.parametrize(("seed", "why"), found(FOUND))
 def test_what_was_found_once_stays_fixed(seed: int, why: str) -> None:
     assert run_group_world(seed).problems == [], why
 

@@ -6,9 +6,10 @@ Seeds that once found something stay here, each with a sentence.
 import pytest
 
 from tests.sim.nodes.moving import MovingCampaign
+from tests.sim.seeds import seeds
 from tests.support.time.virtual_time import run_virtual
 
-SEEDS = range(3)
+SEEDS = seeds(3, quick=1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -7,8 +7,9 @@ import pytest
 
 from tests.sim.nodes.campaign import run_campaign
 from tests.sim.nodes.history import History, Write
+from tests.sim.seeds import seeds
 
-SEEDS = range(5)
+SEEDS = seeds(5, quick=2)
 WRITES_MIN = 30
 """A run in which hardly anything was written shows nothing."""
 

@@ -7,6 +7,7 @@ import pytest
 
 from raft_meta.consensus.guards import ALL_GUARDS, Guard
 from tests.sim.raft.world import World
+from tests.sim.seeds import seeds
 
 
 @pytest.fixture(autouse=True)
@@ -24,32 +25,32 @@ def check(seed: int, **options: object) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60, quick=12))
 def test_three_voters(seed: int) -> None:
     check(seed)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, quick=4))
 def test_three_voters_that_lose_their_directories(seed: int) -> None:
     check(seed, has_wipes=True)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(15, quick=3))
 def test_three_voters_on_a_bad_day(seed: int) -> None:
     check(seed, is_hard=True, has_wipes=seed % 3 == 0)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10, quick=2))
 def test_three_voters_and_an_observer(seed: int) -> None:
     check(seed, observers=1)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5, quick=1))
 def test_five_voters_that_lose_their_directories(seed: int) -> None:
     check(seed, voters=5, has_wipes=True)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5, quick=1))
 def test_a_single_voter_and_an_observer(seed: int) -> None:
     check(seed, voters=1, observers=1)
 
