@@ -54,8 +54,8 @@ class Readiness:
     reason: str = ""
 
 
-class RecordsPort(Protocol):
-    """Produce and fetch."""
+class ProducePort(Protocol):
+    """Records in."""
 
     def queue(self, request: ProduceRequest) -> Queued | None:
         """Append a few records of one partition without a task of their own; None: nothing was done, ``produce`` them.
@@ -77,6 +77,10 @@ class RecordsPort(Protocol):
     ) -> BatchReceipt:
         """Append one batch as a client encoded it; the node checks it whole before it trusts it."""
 
+
+class ReadsPort(Protocol):
+    """Records out."""
+
     async def fetch(self, request: FetchRequest) -> FetchResult:
         """Read committed records, waiting up to ``timeout_ms`` when there are none yet.
 
@@ -94,6 +98,10 @@ class RecordsPort(Protocol):
 
     async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
         """The readable range, from the leader."""
+
+
+class DeletionsPort(Protocol):
+    """Records away."""
 
     async def delete_records(
         self, topic: str, partition: int, before: int | None, *, timeout_ms: int
@@ -307,7 +315,9 @@ class ApiLimits:
 class Ports:
     """Everything that the application is built from."""
 
-    records: RecordsPort
+    produce: ProducePort
+    reads: ReadsPort
+    deletions: DeletionsPort
     metadata: MetadataPort
     health: HealthPort
     reassignments: ReassignmentsPort

@@ -42,7 +42,6 @@ from node.process import descriptors, memory
 from node.process.awake import Awake
 from node.process.clock import Clock, SystemClock
 from node.process.tls import api_tls, peer_tls, watches_of
-from node.records import RecordsService
 from node.replica.compactor import Compactor, CompactorSettings
 from node.replica.leader import IsrProposal
 from node.replica.runner import PartitionRunner, RunnerContext
@@ -506,7 +505,9 @@ class Node:
         await self.peer_listener.start(*self.config.peer_listen)
         self._runner = build_runner(
             Ports(
-                records=RecordsService(self.produce, self.reads, self.deletions),
+                produce=self.produce,
+                reads=self.reads,
+                deletions=self.deletions,
                 metadata=self.admin,
                 health=self.health,
                 reassignments=self.reassignments,

@@ -25,7 +25,7 @@ async def delete_records(call: Call) -> web.Response:
             raise InvalidFieldError(
                 f"the body: 'before_offset' is missing; give an offset, or '{LATEST}'"
             )
-    start = await call.ports.records.delete_records(
+    start = await call.ports.deletions.delete_records(
         call.names["topic"], partition, before, timeout_ms=timeout_ms
     )
     return json_answer({"partition": partition, "log_start_offset": start})

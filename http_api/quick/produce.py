@@ -53,7 +53,7 @@ class QuickProduce:
         )
         if records.partitions is not None:
             request = resolve_partitions(request, records.partitions)
-        return self._ports.records.queue(request)
+        return self._ports.produce.queue(request)
 
     def encode(self, partition: int, offsets: Sequence[int | None]) -> bytes:
         """The receipts."""

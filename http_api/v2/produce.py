@@ -154,7 +154,7 @@ async def _append(call: Call, job: _Job, steps: Steps[Records], size: int) -> Se
     )
     if records.partitions is not None:
         request = resolve_partitions(request, records.partitions)
-    return await call.ports.records.produce(request)
+    return await call.ports.produce.produce(request)
 
 
 def resolve_partitions(request: ProduceRequest, partitions: list[int | None]) -> ProduceRequest:
@@ -200,7 +200,7 @@ async def _produce_batch(
         raise MalformedRequestError(
             "an encoded batch names its producer in its header; send it without Idempotency-Key"
         )
-    receipt = await call.ports.records.produce_batch(
+    receipt = await call.ports.produce.produce_batch(
         call.names["topic"], partition, body, acks=acks, timeout_ms=timeout_ms
     )
     return json_answer(

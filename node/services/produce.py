@@ -105,7 +105,7 @@ class LeaderWatch:
 
 
 class ProduceService:
-    """The writing half of ``http_api.ports.RecordsPort``."""
+    """Implements ``http_api.ports.ProducePort``."""
 
     def __init__(
         self,

@@ -143,7 +143,9 @@ class FakeNode:
 
     def ports(self, limits: ApiLimits | None = None) -> Ports:
         return Ports(
-            records=self,
+            produce=self,
+            reads=self,
+            deletions=self,
             metadata=self,
             health=self,
             reassignments=self,
@@ -236,7 +238,7 @@ class FakeNode:
             raise PartitionNotFoundError(f"Partition {partition} of '{topic}' not found.")
         return log
 
-    # -- RecordsPort
+    # -- ProducePort, ReadsPort, DeletionsPort
 
     def queue(self, request: ProduceRequest) -> Queued | None:
         topic = self.image.topic(request.topic)
