@@ -11,6 +11,7 @@ from typing import Protocol
 
 from http_api.group_ports import ConsumersPort, GroupsPort
 from milena.model.errors import MilenaError
+from milena.model.pending import Pending
 from milena.model.requests import (
     Acks,
     BatchReceipt,
@@ -19,7 +20,6 @@ from milena.model.requests import (
     FetchResult,
     PartitionOffsets,
     ProduceRequest,
-    Queued,
     Receipt,
 )
 from raft_meta.machine.image import Image, Topic
@@ -57,17 +57,12 @@ class Readiness:
 class ProducePort(Protocol):
     """Records in."""
 
-    def queue(self, request: ProduceRequest) -> Queued | None:
-        """Append a few records of one partition without a task of their own; None: nothing was done, ``produce`` them.
-
-        Raises:
-            MilenaError: nothing was done, nor would ``produce`` do anything.
-        """
-
-    async def produce(self, request: ProduceRequest) -> Sequence[Receipt]:
+    def produce(self, request: ProduceRequest) -> Pending[Sequence[Receipt]]:
         """Append records; one receipt each, in order. ``Receipts`` is the form that is quick to answer with.
 
-        Raises:
+        Whoever is in a task awaits them, whoever is not is called back.
+
+        Raises (this does, or what it returns):
             TopicNotFoundError, PartitionNotFoundError: nothing was written (auto-creation is off).
             NotEnoughReplicasError, NoLeaderError: every partition refused; nothing was written.
         """

@@ -54,11 +54,12 @@ from node.replication.isr_proposals import IsrProposer
 from node.replication.local_replicas import LocalReplicas
 from node.services.admin import AdminService, TopicDefaults
 from node.services.health import HealthService
-from node.services.produce import PRODUCE, ProduceService
+from node.services.produce import ProduceService
 from node.services.producers import SEQUENCES, ProducerService
 from node.services.reads import READ, ReadService
 from node.services.reassignments import MOVES, ReassignmentService
 from node.services.record_deletion import DELETE_RECORDS, DeletionService
+from node.services.to_leader import PRODUCE
 from raft_meta.consensus.frames import PeerIdentity
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.consensus.raft_quorum import QuorumConfig, RaftQuorum

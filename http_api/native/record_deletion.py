@@ -8,7 +8,7 @@ from http_api.errors import InvalidFieldError
 from http_api.lookup import partition_number
 from http_api.schemas import Fields
 from http_api.shapes.requests import DELETE_RECORDS, LATEST
-from http_api.v2.produce import TIMEOUT_MS
+from http_api.v2.produce_head import TIMEOUT_MS
 
 
 async def delete_records(call: Call) -> web.Response:

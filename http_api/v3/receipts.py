@@ -8,7 +8,7 @@ import orjson
 from http_api.answers import error_envelope
 from http_api.call import Call
 from http_api.formats.v3_records import V3Record, columns_of, iso_time, parse_record, text_record
-from http_api.v2.produce import parse_options
+from http_api.v2.produce_head import parse_options
 from http_api.v3.resources import cluster_id
 from milena.model.errors import MilenaError
 from milena.model.requests import Acks, ProduceRequest, Receipt, Receipts, Records

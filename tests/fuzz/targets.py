@@ -22,7 +22,7 @@ from http_api.routes import ROUTES
 from http_api.routing import Router
 from http_api.schemas import parse_json, parse_query
 from http_api.v2.consumers import parse_partitions
-from http_api.v2.produce import parse_options
+from http_api.v2.produce_head import parse_options
 from milena.model import batch as batches
 from milena.model.codecs import compress, decompress
 from milena.model.columns import RecordColumns, pack_columns, unpack_columns

@@ -18,13 +18,11 @@ from milena.model.batch import (
     IdempotencyExtension,
     ProducerStamp,
     RecordColumns,
-    Stamp,
     check_batch,
     decode_columns,
     decode_header,
     encode_batch,
     encode_filler,
-    encode_stamped,
     iterate_batches,
     iterate_headers,
     offsets_of,
@@ -278,20 +276,6 @@ class TestLayout:
         for buffer in (batch, bytearray(batch), memoryview(batch)):
             assert check_batch(buffer) == check_batch(batch)
         assert decode_header(b"xxx" + batch[:HEADER_BYTES], 3) == check_batch(batch)
-
-    @pytest.mark.parametrize("codec", Codec)
-    @pytest.mark.parametrize("timestamp_type", TimestampType)
-    def test_a_batch_for_a_known_place_is_the_stamped_batch_and_comes_with_its_header(
-        self, codec, timestamp_type
-    ):
-        columns = RecordColumns(None, [0, 7], [b"k", None], [b"a" * 50, None], None)
-        stamp = Stamp(41, 6, 1_700_000_000_123)
-        shape = {"base_timestamp_ms": 5, "codec": codec, "timestamp_type": timestamp_type}
-        batch, header = encode_stamped(columns, stamp=stamp, **shape)
-        plain = encode_batch(columns, **shape)
-        own = stamp_batch(plain, base_offset=41, leader_epoch=6, append_time_ms=1_700_000_000_123)
-        assert batch == own + plain[STAMP_BYTES:]
-        assert header == check_batch(batch)
 
 
 class TestRecords:
