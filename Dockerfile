@@ -15,26 +15,33 @@ FROM ${BUILD_IMAGE} AS wheels
 ARG MILENA_COMPILED=auto
 WORKDIR /source
 COPY requirements.lock build/wheelhous[e] /given/
-COPY pyproject.toml setup.py build_support.py README.md LICENSE ./
+COPY pyproject.toml build_support.py README.md LICENSE ./
 COPY storage storage
 COPY raft_meta raft_meta
 COPY http_api http_api
 COPY node node
 COPY milena milena
-# What the node needs comes first: mypyc reads its types. The last wheel says which build it is while it is made.
+# What the node needs is installed here, too: mypyc reads its types.
 RUN if ls /given/*.whl > /dev/null 2>&1; then export PIP_NO_INDEX=1 PIP_FIND_LINKS=/given; fi && \
     export PIP_NO_CACHE_DIR=1 PIP_CONSTRAINT=/given/requirements.lock && \
     python3 -m venv /pip && \
-    MILENA_COMPILED=0 /pip/bin/python -m pip wheel --wheel-dir /wheelhouse '.[node]' && \
-    rm -rf /wheelhouse/milena-*.whl build && \
-    /pip/bin/python -m pip install /wheelhouse/*.whl mypy setuptools wheel && \
-    /pip/bin/python -m pip wheel --verbose --no-build-isolation --no-deps --wheel-dir /wheelhouse .
+    /pip/bin/python -m pip wheel --wheel-dir /wheelhouse '.[node]' ./node && \
+    /pip/bin/python -m pip install /wheelhouse/*.whl mypy setuptools
+# The words of this step say which build it is.
+RUN mkdir /extensions && \
+    case "${MILENA_COMPILED}" in \
+        0) echo "A PURE BUILD" ;; \
+        1) /pip/bin/python build_support.py extensions /extensions ;; \
+        *) /pip/bin/python build_support.py extensions /extensions || echo "A PURE BUILD" ;; \
+    esac
 
 FROM ${PYTHON_IMAGE} AS environment
 COPY --from=wheels /wheelhouse /wheelhouse
+COPY --from=wheels /extensions /extensions
 # pip is of no use in an image that nobody may write to.
 RUN python3 -m venv /opt/milena && \
-    /opt/milena/bin/python -m pip install --no-cache-dir --no-index --find-links /wheelhouse 'milena[node]' && \
+    /opt/milena/bin/python -m pip install --no-cache-dir --no-index --find-links /wheelhouse milena-node && \
+    cp -r /extensions/. /opt/milena/lib/python3*/site-packages/ && \
     /opt/milena/bin/python -m pip uninstall --yes pip && \
     rm -rf /opt/milena/lib/python3*/site-packages/setuptools* /opt/milena/lib/python3*/site-packages/pkg_resources
 

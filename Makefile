@@ -9,6 +9,7 @@ INPUT ?=
 KEEP ?=
 LOADTEST_ARGS ?=
 BENCH_ARGS ?=
+BASE ?=
 SEEDS ?= 50
 FIRST ?= 0
 JOBS ?= 1
@@ -17,18 +18,18 @@ SECONDS_EACH ?= 60
 DISK ?= dir
 NETWORK ?= none
 
-.PHONY: demo compiled test test-compiled test-moves test-spark test-helm loadtest bench lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
+.PHONY: demo compiled test test-compiled test-moves test-spark test-helm loadtest bench bench-compare lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
 
 .venv: $(STAMP)
 
-$(STAMP): pyproject.toml requirements.lock
+$(STAMP): pyproject.toml node/pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --config-settings editable_mode=compat --editable . --editable ./node
 	touch $(STAMP)
 
 demo: $(STAMP)  ## the main job on real input: produce, kill a leader, read back, check
-	$(BIN)/python -m loadtest.demo $(if $(INPUT),--input $(INPUT)) $(if $(KEEP),--keep)
+	$(RUN) -m loadtest.demo $(if $(INPUT),--input $(INPUT)) $(if $(KEEP),--keep)
 
 compiled: $(STAMP)  ## build/compiled/HASH: a copy whose hot modules are extensions in C; needs a C compiler
 	$(BIN)/python build_support.py
@@ -53,6 +54,9 @@ loadtest: $(STAMP)  ## one minute of locust on three nodes with a kill -9 in the
 
 bench: $(STAMP)  ## every figure beside its peers, in rounds; BENCH_ARGS="--rows fetch --rounds 3", docs/performance.md
 	$(RUN) -m loadtest.bench $(BENCH_ARGS)
+
+bench-compare: $(STAMP)  ## this tree beside the commit BASE, row by row: same, better or worse; BASE=main BENCH_ARGS="--rows fetch"
+	$(RUN) -m loadtest.bench.compare $(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -106,7 +110,7 @@ lock:  ## write requirements.lock anew from the newest versions that pyproject.t
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[node,spark,loadtest,demo,dev]'
 	{ echo '# Exact versions of everything that the environment holds; `make lock` writes it anew.'; \
-	  build/lock/bin/python -m pip freeze --disable-pip-version-check --all --exclude pip --exclude milena; } > requirements.lock
+	  build/lock/bin/python -m pip freeze --disable-pip-version-check --all --exclude pip --exclude milena --exclude milena-node; } > requirements.lock
 	rm -rf build/lock
 
 clean:

@@ -1,9 +1,10 @@
 """The hot modules as extensions in C: which they are, whether this machine can make them, and a tree that has them.
 
-The source is the reference and runs as it is. ``setup.py`` takes from here what a wheel is to hold; ``make compiled``,
-``make bench`` and ``make loadtest`` take a tree for measurements from here:
+The source is the reference and runs as it is; wheels hold nothing else. Programs that are to be quick (the demo, load
+tests, measurements, the image) take the extensions from here:
 
     python build_support.py                        makes the tree and prints where it is; exit 1 where it cannot be made
+    python build_support.py extensions DIRECTORY   and copies its extensions beside installed packages, if it can
     python build_support.py run -m loadtest.bench  Python on that tree; on the sources with MILENA_PURE=1, or where this
                                                    machine cannot compile
 
@@ -22,11 +23,10 @@ import sys
 import sysconfig
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 TREES = ROOT / "build" / "compiled"
@@ -34,11 +34,17 @@ TREES = ROOT / "build" / "compiled"
 TREES_KEPT = 3
 WORK = ROOT / "build" / "mypyc"
 """What the compilers remember, so that the next build is shorter."""
-BUILT_BY = ("LICENSE", "README.md", "build_support.py", "pyproject.toml", "setup.py")
-SWITCH = "MILENA_COMPILED"
-"""Of a build: 1, compile or fail; auto, compile where it can be done; anything else, a pure wheel."""
-REMEMBERED = "MILENA_BUILD_CACHE"
-"""Of a build: where it keeps what the next one need not do again; absent: beside the sources."""
+BUILT_BY = ("build_support.py", "pyproject.toml")
+PACKAGES = (
+    "http_api",
+    "loadtest",
+    "milena",
+    "node",
+    "pyspark_milena",
+    "raft_meta",
+    "spark_ext",
+    "storage",
+)
 PURE = "MILENA_PURE"
 """Of the programs that are run from a tree: 1, from the sources."""
 GROUP = "milena"
@@ -87,38 +93,24 @@ def obstacle() -> str | None:
     return None
 
 
-def is_wanted(environment: Mapping[str, str], arguments: Sequence[str]) -> bool:
-    """This run of setup.py is to compile.
-
-    Raises:
-        BuildError: it has to, and this machine cannot.
-    """
-    # Only where a tree or a wheel is made: neither for questions about metadata, nor into the sources.
-    wish = environment.get(SWITCH, "")
-    if wish not in {"1", "auto"} or not {"build", "bdist_wheel"} & set(arguments):
-        return False
-    reason = obstacle()
-    if reason is not None and wish == "1":
-        raise BuildError(f"{SWITCH}=1, and {reason}")
-    if reason is not None:
-        print(f"milena: A PURE BUILD, NOTHING IS COMPILED: {reason}", file=sys.stderr)
-    return reason is None
-
-
-def extensions() -> list[Any]:
-    """What setuptools is to build, after mypyc has made C of it."""
+def compile_into(library: Path, work: Path) -> None:
+    """Let mypyc make C of the modules below the working directory, and the compiler extensions of that."""
     from mypyc.build import mypycify  # noqa: PLC0415 - only where something is compiled
+    from setuptools import Distribution  # noqa: PLC0415
+    from setuptools.command.build_ext import build_ext  # noqa: PLC0415
 
-    work = Path(os.environ.get(REMEMBERED) or WORK)
-    work.mkdir(parents=True, exist_ok=True)
     options = ("--config-file", "pyproject.toml", "--cache-dir", str(work / "cache"))
-    return mypycify(
+    modules = mypycify(
         [*options, *compiled_modules()],
         group_name=GROUP,
         target_dir=str(work / "c"),
         # Symbols for a debugger are four fifths of the size.
         debug_level="0",
     )
+    command = build_ext(Distribution({"name": GROUP, "ext_modules": modules}))
+    command.build_lib, command.build_temp = str(library), str(work / "o")
+    command.ensure_finalized()
+    command.run()
 
 
 def ensure_tree() -> Path:
@@ -144,21 +136,20 @@ def ensure_tree() -> Path:
 
 def _build() -> Path:
     """Make a tree of a copy of the sources, which may change meanwhile."""
-    source, new = WORK / "source", WORK / "new"
-    for left in (source, new):
-        shutil.rmtree(left, ignore_errors=True)
+    print(
+        "compiling the hot modules, once for this state of the sources: a few minutes",
+        file=sys.stderr,
+    )
+    new = WORK / "new"
+    shutil.rmtree(new, ignore_errors=True)
     for path in _inputs(ROOT):
-        copy = source / path.relative_to(ROOT)
+        copy = new / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
-    tree = TREES / state_of(source)
+    tree = TREES / state_of(new)
     done = subprocess.run(
-        [
-            *(sys.executable, "setup.py", "--quiet", "build", "--build-base", str(WORK)),
-            *("--build-temp", str(WORK / "o"), "--build-lib", str(new)),
-        ],
-        cwd=source,
-        env={**os.environ, SWITCH: "1", REMEMBERED: str(WORK)},
+        [sys.executable, "build_support.py", "compile", str(new), str(WORK)],
+        cwd=new,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -183,10 +174,8 @@ def state_of(root: Path) -> str:
 
 
 def _inputs(root: Path) -> list[Path]:
-    """The files of a wheel, and those that say how it is made."""
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
-    found = [path for pattern in packages for path in root.glob(f"{pattern}/**/*.py")]
+    """The files of all packages, and those that say how they are built."""
+    found = (path for package in PACKAGES for path in (root / package).rglob("*.py"))
     return sorted({*found, *(root / name for name in BUILT_BY)})
 
 
@@ -218,14 +207,29 @@ def chosen_environment() -> dict[str, str]:
         return {}
 
 
+def copy_extensions(directory: Path) -> None:
+    """Copy the tree's extensions to where its packages are installed."""
+    tree = ensure_tree()
+    for extension in tree.rglob("*.so"):
+        copy = directory / extension.relative_to(tree)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(extension, copy)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Make the tree, or run Python on it."""
-    if arguments and arguments[0] == "run":
-        os.chdir(ROOT)
-        command = [sys.executable, *arguments[1:]]
-        os.execve(sys.executable, command, {**os.environ, **chosen_environment()})
     try:
-        print(ensure_tree())
+        match arguments:
+            case ["run", *command]:
+                os.chdir(ROOT)
+                environment = {**os.environ, **chosen_environment()}
+                os.execve(sys.executable, [sys.executable, *command], environment)
+            case ["extensions", directory]:
+                copy_extensions(Path(directory))
+            case ["compile", library, work]:
+                compile_into(Path(library), Path(work))
+            case _:
+                print(ensure_tree())
     except BuildError as error:
         print(f"not compiled: {error}", file=sys.stderr)
         return 1

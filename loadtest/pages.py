@@ -11,7 +11,7 @@ from typing import NamedTuple
 from loadtest.fingerprints import fingerprint
 from loadtest.source import BINARY_TYPE
 from loadtest.workload import DamagedValueError, ForeignValueError, identify
-from milena.model.batch import records_in
+from milena.model.batch.decode import records_in
 from milena.model.errors import CorruptBatchError
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Literal, NamedTuple
 
-from milena.model.batch import Headers
+from milena.model.columns import Headers
 from milena.model.types import TimestampType
 
 __all__ = [

@@ -9,7 +9,7 @@ import ctypes
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -152,6 +152,15 @@ def raise_malloc_thresholds() -> None:
             mallopt(parameter, value)
 
 
+def _compiled_environment() -> Mapping[str, str]:
+    """In a checkout: variables under which nodes run the compiled tree, as in the demo and in load tests."""
+    try:
+        import build_support  # noqa: PLC0415 - lies beside the packages of a checkout, and in no wheel
+    except ModuleNotFoundError:
+        return {}
+    return build_support.chosen_environment()
+
+
 @click.command()
 @click.option(
     "--nodes", "node_count", type=click.Choice(["1", "3", "5"]), default="3", show_default=True
@@ -203,7 +212,7 @@ def dev(
                 "log_level": log_level,
                 "auto_create_topics": "true" if auto_create_topics else "false",
             },
-            environment=os.environ,
+            environment={**os.environ, **_compiled_environment()},
         )
     except StartupError as error:
         click.echo(f"milena: cannot start: {error.message}", err=True)

@@ -12,13 +12,9 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from milena.model.batch import (
-    BatchHeader,
-    Headers,
-    RecordColumns,
-    decode_columns,
-    iterate_headers,
-)
+from milena.model.batch.decode import decode_columns, iterate_headers
+from milena.model.batch.header import BatchHeader
+from milena.model.columns import Headers, RecordColumns
 from milena.model.types import TimestampType
 from milena.records import FetchedChunk
 from spark_ext.row_schema import ARROW_HEADERS_ITEM, Column, Projection

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from milena.model.batch import Headers
+from milena.model.columns import Headers
 from spark_ext.errors import RowSchemaError
 from spark_ext.options import WriteOptions
 

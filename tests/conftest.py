@@ -1,9 +1,14 @@
 """What holds for every test."""
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 from loadtest.local_cluster import free_ports
+
+# Tests are of the sources; those of tests/compiled say which tree they run.
+os.environ.setdefault("MILENA_PURE", "1")
 
 # Examples are bounded by number. How long one takes depends on who else uses the machine, and proves nothing.
 settings.register_profile(

@@ -23,7 +23,10 @@ CORES = ("storage", "raft_meta/machine", "milena/disk")
 """Decide without doing: no loop, no clock, no chance, no sockets."""
 
 CORE_FILES = (
-    "milena/model/batch.py",
+    "milena/model/batch/client_checks.py",
+    "milena/model/batch/decode.py",
+    "milena/model/batch/encode.py",
+    "milena/model/batch/header.py",
     "milena/model/codecs.py",
     "milena/model/columns.py",
     "milena/model/errors.py",
@@ -83,11 +86,12 @@ ENTRY_POINTS = {
     "loadtest.__main__",
     "loadtest.bench.__main__",
     "loadtest.bench.bare_server",
+    "loadtest.bench.compare",
     "loadtest.bench.consumers",
     "loadtest.bench.many_partitions",
     "loadtest.bench.spark_read",
     "loadtest.locustfile",
-    "node.config.docs",
+    "node.config.options.docs",
     "spark_ext.jobs.archive",
     "spark_ext.jobs.site_stats",
 }

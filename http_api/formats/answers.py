@@ -12,7 +12,7 @@ from http_api.media import (
     RecordFormat,
     RecordsType,
 )
-from milena.model.batch import iterate_batches, iterate_headers
+from milena.model.batch.decode import iterate_batches, iterate_headers
 from milena.model.errors import CorruptBatchError, NotAcceptableError
 from milena.model.requests import FetchResult
 
@@ -33,7 +33,7 @@ class RecordsBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the request asked for. ``count`` None: no bound. ``is_verified``: stored batches, too, are checked whole."""
+    """The request's wishes. ``count`` None: no bound. ``is_verified``: stored batches, too, are checked whole."""
 
     topic: str
     partition: int

@@ -4,15 +4,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from milena.model.batch import (
-    BatchHeader,
-    Headers,
-    RecordColumns,
-    decode_columns,
-    iterate_batches,
-    offsets_of,
-    timestamps_of,
-)
+from milena.model.batch.decode import decode_columns, iterate_batches, offsets_of, timestamps_of
+from milena.model.batch.header import BatchHeader
+from milena.model.columns import Headers, RecordColumns
 from milena.model.errors import CorruptBatchError
 from milena.model.requests import FetchResult
 
@@ -43,7 +37,7 @@ class Slice:
 
 @dataclass(slots=True)
 class Selection:
-    """What an answer holds. ``next_offset``: where the next request goes on."""
+    """The records of an answer. ``next_offset``: where the next request goes on."""
 
     next_offset: int
     slices: list[Slice] = field(default_factory=list)

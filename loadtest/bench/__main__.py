@@ -56,7 +56,8 @@ def interpreter_of(version: str, configured: str, maps: str) -> str:
     return f"{version}, built without a profile" if is_plain else version
 
 
-def _machine(directory: Path) -> Machine:
+def machine_of(directory: Path) -> Machine:
+    """Where this process runs, and a directory lies."""
     mounts, maps = Path("/proc/self/mounts"), Path("/proc/self/maps")
     kind = "unknown"
     if mounts.exists():
@@ -75,7 +76,8 @@ def _machine(directory: Path) -> Machine:
     )
 
 
-def _chosen(rows: str | None) -> list[Target]:
+def chosen_rows(rows: str | None) -> list[Target]:
+    """All, or those of these rows and stages."""
     if rows is None:
         return list(TARGETS)
     names = {name.strip() for name in rows.split(",")}
@@ -104,7 +106,8 @@ async def run(plan: Plan, names: Sequence[str]) -> dict[str, Rounds]:
     return done
 
 
-def _list(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+def list_rows(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    """The option ``--list``."""
     if not is_wanted:
         return
     lines = [(t.name, t.stage, t.durability.value, t.what) for t in TARGETS]
@@ -126,7 +129,7 @@ def _list(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
     help="Data goes to a folder in it; absent: build/. It should be on the disk that is to be measured.",
 )
 @click.option("--out", default="bench-report", show_default=True, type=click.Path(path_type=Path))
-@click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list)
+@click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=list_rows)
 def main(
     rows: str | None,
     rounds: int,
@@ -139,10 +142,10 @@ def main(
     out: Path,
 ) -> None:
     """Measure Milena beside its peers, in rounds in which all take turns."""
-    chosen = _chosen(rows)
+    chosen = chosen_rows(rows)
     base = directory or Path("build")
     base.mkdir(parents=True, exist_ok=True)
-    machine = _machine(base)
+    machine = machine_of(base)
     names = [name for name in STAGES if name in {target.stage for target in chosen}]
     # One loop, one process, no collector in between: the client must not be what is measured.
     gc.disable()

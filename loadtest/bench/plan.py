@@ -1,9 +1,11 @@
 """What a run does: its options, and its stages in order."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from loadtest.bench.rounds import Contender, alternate
 from loadtest.bench.samples import Rounds
 
 
@@ -18,7 +20,36 @@ class Plan:
     partitions: int = 1000
     recovery_bytes: int = 1 << 30
     soak_s: float = 0.0
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """More variables of the nodes' environment, in stages whose contenders take turns."""
+    has_peers: bool = True
+    """Of such stages; False: Milena is alone in them."""
     say: Callable[[str], None] = print
 
 
 Stage = Callable[[Plan], Awaitable[Rounds]]
+Start = Callable[[Plan, AsyncExitStack, Rounds], Awaitable[list[Contender]]]
+"""It starts contenders, which the stack kills, and notes what is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InTurns:
+    """A stage whose contenders take turns. ``resident_bytes``: as of ``alternate``."""
+
+    start: Start
+    resident_bytes: int = 0
+
+    async def __call__(self, plan: Plan) -> Rounds:
+        """Start all, let them take turns, kill them."""
+        rounds = Rounds()
+        async with AsyncExitStack() as stack:
+            contenders = await self.start(plan, stack, rounds)
+            await alternate(
+                contenders,
+                rounds,
+                count=plan.rounds,
+                seconds=plan.seconds,
+                say=plan.say,
+                resident_bytes=self.resident_bytes,
+            )
+        return rounds

@@ -29,10 +29,10 @@ def table(outcomes: Sequence[Outcome]) -> str:
         (
             outcome.target.what,
             outcome.target.durability.value,
-            "-" if outcome.spread is None else _number(outcome.spread.median),
-            _span(outcome.spread),
-            _number(outcome.target.floor),
-            _number(outcome.target.ambition),
+            "-" if outcome.spread is None else number(outcome.spread.median),
+            span(outcome.spread),
+            number(outcome.target.floor),
+            number(outcome.target.ambition),
             outcome.verdict.value,
             _both(outcome),
         )
@@ -47,19 +47,20 @@ def _both(outcome: Outcome) -> str:
     if outcome.ours is None:
         return ""
     unit = outcome.target.quantity.value
-    ours = _number(outcome.ours.median)
+    ours = number(outcome.ours.median)
     if outcome.theirs is None:
         return f"{ours} {unit}"
-    return f"{ours} / {_number(outcome.theirs.median)} {unit}"
+    return f"{ours} / {number(outcome.theirs.median)} {unit}"
 
 
-def _span(spread: Spread | None) -> str:
+def span(spread: Spread | None) -> str:
+    """From the least to the greatest."""
     if spread is None:
         return "-"
-    return f"{_number(spread.least)} .. {_number(spread.greatest)}"
+    return f"{number(spread.least)} .. {number(spread.greatest)}"
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     """Three digits that count."""
     if value is None:
         return "-"
@@ -84,10 +85,10 @@ def contender_table(stages: Mapping[str, Rounds]) -> str:
                 (
                     stage,
                     name,
-                    ", ".join(f"{_number(value)} {q.value}" for q, value in figures.items()),
-                    _number(Spread.of([s.client_cpu for s in samples]).median),
-                    _number(Spread.of([s.servers_cpu for s in samples]).median),
-                    _number(_per_cpu_s(samples)),
+                    ", ".join(f"{number(value)} {q.value}" for q, value in figures.items()),
+                    number(Spread.of([s.client_cpu for s in samples]).median),
+                    number(Spread.of([s.servers_cpu for s in samples]).median),
+                    number(_per_cpu_s(samples)),
                 )
             )
     head = ("STAGE", "CONTENDER", "MEDIANS", "CLIENT CORES", "SERVERS' CORES", "UNITS/CPU S")
@@ -128,7 +129,7 @@ def figures(
             }
             for outcome in outcomes
         ],
-        "stages": {name: _stage(rounds) for name, rounds in stages.items()},
+        "stages": {name: stage_figures(rounds) for name, rounds in stages.items()},
     }
 
 
@@ -151,7 +152,8 @@ def _spread(spread: Spread | None) -> Tree:
     return None if spread is None else asdict(spread)
 
 
-def _stage(rounds: Rounds) -> Tree:
+def stage_figures(rounds: Rounds) -> Tree:
+    """Every sample of a stage, for JSON."""
     return {
         "samples": {
             name: [

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from milena.model.batch import records_in
+from milena.model.batch.decode import records_in
 from spark_ext.reading import ChunkStream
 from spark_ext.source import MilenaDataSource, MilenaReader
 

@@ -11,7 +11,7 @@ from loadtest.bench.rounds import Turn
 from loadtest.local_cluster import LocalCluster, LocalNode
 from milena.cluster.admin import AdminClient
 from milena.cluster.http import HttpSession
-from milena.model.batch import encode_batch
+from milena.model.batch.encode import encode_batch
 from milena.model.columns import RecordColumns
 
 JSON_TYPE = "application/vnd.kafka.json.v2+json"

@@ -14,7 +14,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from milena.model.batch import Headers, ProducerStamp
+from milena.model.batch.header import ProducerStamp
+from milena.model.columns import Headers
 from milena.producing.delivery import RecordBatch
 from milena.producing.sequences import LaneSequence
 

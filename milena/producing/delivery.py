@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from milena.errors import ClientError
-from milena.model.batch import Headers, RecordColumns
+from milena.model.columns import Headers, RecordColumns
 from milena.records import Receipt
 
 DeliveryCallback = Callable[[Receipt | None, ClientError | None], None]

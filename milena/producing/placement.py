@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from milena.cluster.view import TopicView
 from milena.errors import BadRecordError
-from milena.model.batch import HEADER_BYTES
+from milena.model.batch.header import HEADER_BYTES
 from milena.producing.batching import Lane
 from milena.producing.options import MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX
 from milena.producing.partitioner import (

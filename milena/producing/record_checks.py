@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from milena.errors import BadRecordError, RecordTooLargeError
-from milena.model.batch import TIMESTAMP_AHEAD_MS_MAX
+from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX
 from milena.model.columns import HEADERS_PER_RECORD_MAX
 from milena.records import Headers
 

@@ -36,7 +36,7 @@ from milena.errors import (
     UnexpectedAnswerError,
     UnknownResultError,
 )
-from milena.model.batch import encode_batch
+from milena.model.batch.encode import encode_batch
 from milena.model.errors import InvalidRecordError
 from milena.model.types import Codec
 from milena.producing.batching import Lane, Shipment

@@ -6,7 +6,7 @@ taken back when it is certain that it was not written, and begun anew under anot
 may or may not be used fits neither before nor after it.
 """
 
-from milena.model.batch import SEQUENCE_MASK, ProducerStamp
+from milena.model.batch.header import SEQUENCE_MASK, ProducerStamp
 from milena.records import ProducerIdentity
 
 

@@ -12,14 +12,9 @@ from functools import partial
 from itertools import repeat
 
 from milena.errors import UnexpectedAnswerError
-from milena.model.batch import (
-    BatchHeader,
-    RecordColumns,
-    decode_columns,
-    iterate_headers,
-    offsets_of,
-    timestamps_of,
-)
+from milena.model.batch.decode import decode_columns, iterate_headers, offsets_of, timestamps_of
+from milena.model.batch.header import BatchHeader
+from milena.model.columns import RecordColumns
 from milena.model.errors import CorruptBatchError
 from milena.records import ConsumedRecord, FetchedChunk, Headers
 

@@ -15,7 +15,7 @@ from enum import Enum, unique
 from typing import Protocol
 
 from milena.errors import UnexpectedAnswerError, UnreadableOffsetError
-from milena.model.batch import iterate_batches
+from milena.model.batch.decode import iterate_batches
 from milena.records import FetchedChunk, LastN, Position, StartAt
 
 

@@ -21,7 +21,7 @@ from node.config.kinds import Address, OptionKind
 
 ENVIRONMENT_PREFIX = "MILENA_"
 # Variables of this prefix that other programs of the project read.
-FOREIGN_VARIABLES = frozenset({"MILENA_URL", "MILENA_CONFIG"})
+FOREIGN_VARIABLES = frozenset({"MILENA_URL", "MILENA_CONFIG", "MILENA_PURE"})
 # What Kubernetes puts into every container for a service whose name begins with "milena".
 SERVICE_LINK = re.compile(
     r"MILENA(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)"
@@ -756,7 +756,7 @@ def secret_of(config: NodeConfig) -> bytes:
 
 
 def warnings_of(config: NodeConfig) -> tuple[str, ...]:
-    """What an operator should know before the node starts, though it is allowed."""
+    """Warnings for an operator before the node starts: allowed, and hardly meant."""
     result = []
     if not config.listen.is_loopback and not config.tls_client_ca_file:
         result.append(

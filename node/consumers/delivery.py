@@ -7,7 +7,7 @@ record that is larger than what a client allows never stops it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from milena.model.batch import decode_columns, iterate_batches, offsets_of
+from milena.model.batch.decode import decode_columns, iterate_batches, offsets_of
 from milena.model.columns import RecordColumns
 from milena.model.errors import CorruptBatchError
 

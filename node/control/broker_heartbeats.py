@@ -13,14 +13,14 @@ from collections.abc import Callable, Coroutine
 from milena.model.errors import FateUnknownError, MilenaError
 from milena.model.types import MonotonicMs
 from node.metadata.store import MetadataStore
-from node.peers.codec import Channel
-from node.peers.port import PeerClient
+from node.peers.codec import PeerChannel
+from node.peers.port import Peers
 from node.process.clock import Clock
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT = "heartbeat"
-CHANNEL = Channel.CONTROL
+CHANNEL = PeerChannel.CONTROL
 IN_FLIGHT_MAX = 8
 """Reports without an answer; a session has at most as many turns that matter."""
 PAUSE_MS = 10
@@ -32,7 +32,7 @@ Report = dict[str, object]
 LocalHeartbeat = Callable[[int, Report], Report]
 
 
-class Heartbeats:
+class BrokerHeartbeats:
     """Sends what ``report`` says to whoever leads the quorum. Driven by ``run``; belongs to the data loop.
 
     ``report() -> Report | None``: everything but the echo; None while there is nothing to report.
@@ -48,7 +48,7 @@ class Heartbeats:
         *,
         broker_id: int,
         metadata: MetadataStore,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         session_ms: int,
         interval_ms: int,
@@ -118,7 +118,7 @@ class Heartbeats:
         return task
 
     def _turn_to(self, controller_id: int | None) -> None:
-        """What the old controller would still answer is worth nothing."""
+        """Turn to another controller; the old one's answers are worth nothing any more."""
         self._controller_id, self._echo, self._dial = controller_id, 0, None
         for task in self._in_flight:
             task.cancel()

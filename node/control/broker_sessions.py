@@ -20,7 +20,7 @@ the echo has heard us all the same."""
 
 
 @dataclass(slots=True)
-class Session:
+class BrokerSession:
     """One broker's session under one broker epoch. Times are monotonic ms."""
 
     broker_epoch: int
@@ -46,7 +46,7 @@ class BrokerSessions:
 
     def __init__(self, session_ms: int) -> None:
         self._session_ms = session_ms
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, BrokerSession] = {}
         self._answers = 0
         self._ended: set[int] = set()
 
@@ -55,7 +55,7 @@ class BrokerSessions:
         for broker_id, epoch in broker_epochs.items():
             session = self._sessions.get(broker_id)
             if session is None or session.broker_epoch != epoch:
-                self._sessions[broker_id] = Session(epoch, now_ms)
+                self._sessions[broker_id] = BrokerSession(epoch, now_ms)
                 self._ended.discard(broker_id)
         for broker_id in self._sessions.keys() - broker_epochs.keys():
             del self._sessions[broker_id]
@@ -105,13 +105,13 @@ class BrokerSessions:
         return self._answers
 
     @staticmethod
-    def _given_ms(session: Session, echo: int, now_ms: MonotonicMs) -> MonotonicMs | None:
+    def _given_ms(session: BrokerSession, echo: int, now_ms: MonotonicMs) -> MonotonicMs | None:
         """When the echoed answer was given: now for a broker that was given none, None for one long forgotten."""
         if not session.answers:
             return now_ms
         return next((given_ms for number, given_ms in session.answers if number == echo), None)
 
-    def get(self, broker_id: int) -> Session | None:
+    def get(self, broker_id: int) -> BrokerSession | None:
         """The broker's session."""
         return self._sessions.get(broker_id)
 

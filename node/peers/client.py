@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Sequence
 
 from milena.model.pending import Taker
-from node.peers.codec import Buffer, Channel, Fields
+from node.peers.codec import Buffer, Fields, PeerChannel
 from node.peers.link import (
     Answer,
     CallerLink,
@@ -41,7 +41,7 @@ class PeerClient:
         identity: IdentitySource,
         secret: bytes,
         resolve: Callable[[int], tuple[str, int] | None],
-        on_disconnected: Callable[[int, Channel], None] | None = None,
+        on_disconnected: Callable[[int, PeerChannel], None] | None = None,
         tls: ssl.SSLContext | None = None,
         is_anyone: bool = False,
     ) -> None:
@@ -51,9 +51,9 @@ class PeerClient:
         self._resolve = resolve
         self._on_disconnected = on_disconnected
         self._tls = tls
-        self._links: dict[tuple[int, Channel], CallerLink] = {}
-        self._dials: dict[tuple[int, Channel], asyncio.Task[CallerLink]] = {}
-        self._unreachable: dict[tuple[int, Channel], str] = {}
+        self._links: dict[tuple[int, PeerChannel], CallerLink] = {}
+        self._dials: dict[tuple[int, PeerChannel], asyncio.Task[CallerLink]] = {}
+        self._unreachable: dict[tuple[int, PeerChannel], str] = {}
         """Why the last dial failed, where it did."""
         self._is_closed = False
 
@@ -65,7 +65,7 @@ class PeerClient:
         body: Sequence[Buffer] = (),
         *,
         timeout_ms: float,
-        channel: Channel = Channel.RPC,
+        channel: PeerChannel = PeerChannel.RPC,
     ) -> Answer:
         """Ask a peer; returns the fields and the body of its answer.
 
@@ -95,7 +95,7 @@ class PeerClient:
         fields: Fields,
         answer: Taker[Answer],
         *,
-        channel: Channel,
+        channel: PeerChannel,
     ) -> bool:
         """Ask a peer in this very turn, without a task or a time limit; False: nothing was sent, ``connect`` first.
 
@@ -112,7 +112,7 @@ class PeerClient:
         return True
 
     async def connect(
-        self, node_id: int, *, timeout_ms: float, channel: Channel = Channel.RPC
+        self, node_id: int, *, timeout_ms: float, channel: PeerChannel = PeerChannel.RPC
     ) -> None:
         """Return once a link is up that takes a request; dial unless there is one.
 
@@ -122,22 +122,22 @@ class PeerClient:
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         await self._link(node_id, channel, deadline)
 
-    def is_connected(self, node_id: int, channel: Channel = Channel.RPC) -> bool:
+    def is_connected(self, node_id: int, channel: PeerChannel = PeerChannel.RPC) -> bool:
         """A link is up, as far as this node knows."""
         link = self._links.get((node_id, channel))
         return link is not None and link.is_open
 
-    def is_silent(self, node_id: int, channel: Channel = Channel.RPC) -> bool:
+    def is_silent(self, node_id: int, channel: PeerChannel = PeerChannel.RPC) -> bool:
         """A link is up, and nothing was heard on it for so long that nobody should wait on the peer."""
         link = self._links.get((node_id, channel))
         return link is not None and link.is_silent
 
-    def disconnect(self, node_id: int, channel: Channel | None = None) -> None:
+    def disconnect(self, node_id: int, channel: PeerChannel | None = None) -> None:
         """Drop one link to a node, or all (None), without a report; waiting calls fail as lost.
 
         The next call dials again.
         """
-        for name in Channel if channel is None else (channel,):
+        for name in PeerChannel if channel is None else (channel,):
             link = self._links.pop((node_id, name), None)
             if link is not None:
                 link.close()
@@ -163,7 +163,7 @@ class PeerClient:
         for link in links:
             await link.closed
 
-    async def _link(self, node_id: int, channel: Channel, deadline: float) -> CallerLink:
+    async def _link(self, node_id: int, channel: PeerChannel, deadline: float) -> CallerLink:
         """An open link with room for a frame, whose peer was heard lately or counts as silent."""
         try:
             async with asyncio.timeout_at(deadline):
@@ -182,7 +182,7 @@ class PeerClient:
                 f"no connection to node {node_id} in time; nothing was sent"
             ) from None
 
-    def _dial(self, node_id: int, channel: Channel) -> "asyncio.Task[CallerLink]":
+    def _dial(self, node_id: int, channel: PeerChannel) -> "asyncio.Task[CallerLink]":
         """The dial under way, or a new one: callers share it."""
         key = (node_id, channel)
         dial = self._dials.get(key)
@@ -194,13 +194,13 @@ class PeerClient:
             dial.add_done_callback(lambda done: self._on_dialled(key, done))
         return dial
 
-    def _on_dialled(self, key: tuple[int, Channel], dial: "asyncio.Task[CallerLink]") -> None:
+    def _on_dialled(self, key: tuple[int, PeerChannel], dial: "asyncio.Task[CallerLink]") -> None:
         del self._dials[key]
         # Reading the exception keeps asyncio from reporting it when every caller has given up.
         if not dial.cancelled() and dial.exception() is None and dial.result().is_open:
             self._links[key] = dial.result()
 
-    async def _open(self, node_id: int, channel: Channel) -> CallerLink:
+    async def _open(self, node_id: int, channel: PeerChannel) -> CallerLink:
         """Connect and shake hands.
 
         Raises:
@@ -234,7 +234,7 @@ class PeerClient:
         self._unreachable.pop((node_id, channel), None)
         return link
 
-    def _log_unreachable(self, node_id: int, channel: Channel, reason: str) -> None:
+    def _log_unreachable(self, node_id: int, channel: PeerChannel, reason: str) -> None:
         """Once for each reason in a row: callers try again several times a second."""
         key = (node_id, channel)
         is_known = self._unreachable.get(key) == reason

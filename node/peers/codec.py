@@ -1,4 +1,4 @@
-"""What travels in the headers of data frames between nodes, and how errors do.
+"""Headers of data frames between nodes, and how errors travel in them.
 
 A frame has a msgpack header and a raw body. The header is an array whose first element says what it is:
 
@@ -37,7 +37,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 @unique
-class Channel(StrEnum):
+class PeerChannel(StrEnum):
     """Connections between two nodes, apart so that bulk data does not delay heartbeats."""
 
     RPC = "rpc"
@@ -70,7 +70,7 @@ _PING_HEADER = _pack((PING,))
 _PONG_HEADER = _pack((PONG,))
 
 
-def encode_hello(channel: Channel) -> bytes:
+def encode_hello(channel: PeerChannel) -> bytes:
     """The dialer's first frame."""
     return _pack((HELLO, channel.value))
 

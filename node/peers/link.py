@@ -27,7 +27,17 @@ from milena.model.errors import (
 )
 from milena.model.pending import Pending, Taker
 from node.peers import codec as peer_codec
-from node.peers.codec import ANSWER, HELLO, PING, PONG, REFUSAL, REQUEST, Buffer, Channel, Fields
+from node.peers.codec import (
+    ANSWER,
+    HELLO,
+    PING,
+    PONG,
+    REFUSAL,
+    REQUEST,
+    Buffer,
+    Fields,
+    PeerChannel,
+)
 from node.peers.watch import RHYTHMS, PeerWatch
 from raft_meta.consensus.frames import (
     BODY_BYTES_MAX,
@@ -82,7 +92,7 @@ class PeerLostError(FateUnknownError):
 
 
 class Link(asyncio.Protocol):
-    """What both ends share.
+    """State and duties that both ends share.
 
     ``ready`` is done once the peer has proved who it is, or the link has failed before; see ``is_open``.
     """
@@ -146,7 +156,7 @@ class Link(asyncio.Protocol):
             self.closed.set_result(None)
 
     def _silent_end(self) -> str:
-        """What it means that the peer hung up: it cannot say so when it was not convinced."""
+        """The meaning of a peer that hung up: it cannot say so when it was not convinced."""
         if self._handshake.peer is not None and not self._handshake.is_complete:
             return "the peer hung up on the proof of the cluster secret: it has another one, or stopped"
         return "the peer closed the connection"
@@ -228,7 +238,7 @@ class CallerLink(Link):
         self,
         loop: asyncio.AbstractEventLoop,
         handshake: Handshake,
-        channel: Channel,
+        channel: PeerChannel,
         on_lost: Callable[["CallerLink"], None],
     ) -> None:
         super().__init__(loop, handshake)
@@ -331,7 +341,7 @@ class CallerLink(Link):
         return request_id
 
     def forget(self, request_id: int) -> None:
-        """Its caller does not wait any more."""
+        """Drop a request whose caller does not wait any more."""
         self._answers.pop(request_id, None)
 
     def _on_open(self) -> None:
@@ -410,7 +420,7 @@ class ServerLink(Link):
         owner: "ServerLinkOwner",
     ) -> None:
         super().__init__(loop, handshake)
-        self.channel: Channel | None = None
+        self.channel: PeerChannel | None = None
         self._handlers = handlers
         self._owner = owner
         self._running: dict[int, asyncio.Future[Reply] | Pending[Reply]] = {}
@@ -525,7 +535,7 @@ class ServerLink(Link):
 
 
 class ServerLinkOwner:
-    """What a ``ServerLink`` tells about itself."""
+    """Listener of a ``ServerLink``."""
 
     def link_opened(self, link: ServerLink) -> None:
         """The peer has proved who it is and named its channel."""
@@ -543,8 +553,8 @@ def _check_size(body: Sequence[Buffer]) -> None:
         raise RequestTooLargeError(f"a body of {body_bytes} bytes is above {BODY_BYTES_MAX}")
 
 
-def _channel(name: str) -> Channel:
+def _channel(name: str) -> PeerChannel:
     try:
-        return Channel(name)
+        return PeerChannel(name)
     except ValueError:
         raise MalformedRequestError(f"unknown channel {name!r}") from None

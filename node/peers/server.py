@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 
 from milena.model.errors import StartupError
-from node.peers.codec import Channel
+from node.peers.codec import PeerChannel
 from node.peers.link import Handler, IdentitySource, ServerLink, ServerLinkOwner
 from node.peers.sockets import BACKLOG, bind, read_preface, tls_seconds, tune
 from raft_meta.consensus import frames
@@ -38,7 +38,7 @@ class PeerServer(ServerLinkOwner):
     def __init__(
         self,
         *,
-        on_disconnected: Callable[[int, Channel], None] | None = None,
+        on_disconnected: Callable[[int, PeerChannel], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         self.handlers: dict[str, Handler] = {}
@@ -46,7 +46,7 @@ class PeerServer(ServerLinkOwner):
         self._on_failure = on_failure
         self._links: dict[ServerLink, None] = {}
         """In the order in which they came, so that a simulated run repeats."""
-        self._current: dict[tuple[int, Channel], ServerLink] = {}
+        self._current: dict[tuple[int, PeerChannel], ServerLink] = {}
         self._idle: asyncio.Future[None] | None = None
         self._refusals: set[str] = set()
 
@@ -55,7 +55,7 @@ class PeerServer(ServerLinkOwner):
         assert request_type not in self.handlers, f"two handlers for {request_type}"
         self.handlers[request_type] = handler
 
-    def connected(self, channel: Channel) -> frozenset[int]:
+    def connected(self, channel: PeerChannel) -> frozenset[int]:
         """The peers that have a link of this channel to this node."""
         return frozenset(node_id for node_id, name in self._current if name is channel)
 

@@ -13,7 +13,7 @@ What silence means, in its order:
 
 from dataclasses import dataclass
 
-from node.peers.codec import Channel
+from node.peers.codec import PeerChannel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class Rhythm:
 RHYTHMS = {
     # Clients wait on calls, and may turn to another node within a second. Short rounds, because silence begins anywhere
     # within one.
-    Channel.RPC: Rhythm(ping_ms=100, silent_rounds=8, lost_rounds=40, holds_back=True),
+    PeerChannel.RPC: Rhythm(ping_ms=100, silent_rounds=8, lost_rounds=40, holds_back=True),
     # A controller that was cut off and is back must hear of its brokers within a session.
-    Channel.CONTROL: Rhythm(ping_ms=250, silent_rounds=4, lost_rounds=20),
+    PeerChannel.CONTROL: Rhythm(ping_ms=250, silent_rounds=4, lost_rounds=20),
     # Silent by nature for as long as it may wait for records, and nobody waits for it.
-    Channel.FETCH: Rhythm(ping_ms=1_000, silent_rounds=4, lost_rounds=20),
+    PeerChannel.FETCH: Rhythm(ping_ms=1_000, silent_rounds=4, lost_rounds=20),
 }
 
 WATCHED_MS = 10_000
@@ -47,7 +47,7 @@ CALM_ROUNDS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What a round asks for."""
+    """The demands of a round."""
 
     is_last: bool
     """The link is not in use any more: the watch may rest."""

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from milena.model.batch import BatchHeader, IdempotencyExtension
+from milena.model.batch.header import BatchHeader, IdempotencyExtension
 from milena.model.errors import (
     DiskFailedError,
     DiskFullError,

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from milena.disk.files import Buffer
-from milena.model.batch import BatchHeader
+from milena.model.batch.header import BatchHeader
 from milena.model.errors import (
     CorruptLogError,
     DiskFailedError,

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from milena.model.batch import IdempotencyExtension, encode_batch
+from milena.model.batch.encode import encode_batch
+from milena.model.batch.header import IdempotencyExtension
 from milena.model.errors import RequestTooLargeError
 from milena.model.requests import IdempotencyKey
 from milena.model.turns import Steps

@@ -11,13 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from milena.model.batch import (
-    BatchHeader,
-    decode_header,
-    validate_client_batch,
-    with_codec,
-    with_timestamp_type,
-)
+from milena.model.batch.client_checks import validate_client_batch
+from milena.model.batch.encode import with_codec, with_timestamp_type
+from milena.model.batch.header import BatchHeader, decode_header
 from milena.model.errors import (
     InvalidProducerError,
     MilenaError,
@@ -31,7 +27,7 @@ from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
 from node.metadata.topic_settings import stored_codec, topic_settings
 from node.metrics.counts import NodeCounts
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
 from node.services.encoding import Offsets, encode
@@ -70,7 +66,7 @@ class ProduceService:
         metadata: MetadataStore,
         replicas: LocalReplicas,
         membership: Membership,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         counts: NodeCounts,
         producers: ProducerService,

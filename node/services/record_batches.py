@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from milena.model.batch import RecordColumns
+from milena.model.columns import RecordColumns
 from milena.model.errors import InvalidRecordError, MilenaError
 from milena.model.partitioner import partition_for_key
 from milena.model.requests import ProduceRequest, Receipt, Receipts, Records

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from milena.disk.files import Buffer
-from milena.model.batch import BatchHeader, check_batch, decode_header
+from milena.model.batch.decode import check_batch
+from milena.model.batch.header import BatchHeader, decode_header
 from milena.model.errors import (
     CorruptBatchError,
     FateUnknownError,
@@ -25,7 +26,7 @@ from milena.model.requests import Acks, BatchReceipt
 from node.control.membership import Membership
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
-from node.peers.port import PeerClient, PeerUnreachableError
+from node.peers.port import Peers, PeerUnreachableError
 from node.process.clock import Clock
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
@@ -70,7 +71,7 @@ class ToLeader:
         metadata: MetadataStore,
         replicas: LocalReplicas,
         membership: Membership,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         counts: NodeCounts,
         producers: ProducerService,

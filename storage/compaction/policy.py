@@ -27,15 +27,10 @@ from hashlib import blake2b
 from itertools import repeat
 
 from milena.disk.files import Buffer
-from milena.model.batch import (
-    BatchHeader,
-    RecordColumns,
-    decode_columns,
-    decode_header,
-    encode_filler,
-    offsets_of,
-    rewrite_batch,
-)
+from milena.model.batch.decode import decode_columns, offsets_of
+from milena.model.batch.encode import encode_filler, rewrite_batch
+from milena.model.batch.header import BatchHeader, decode_header
+from milena.model.columns import RecordColumns
 from storage.segments.index import SegmentSummary
 from storage.segments.log_config import LogConfig
 from storage.state.producer_state import PRODUCER_EXPIRY_MS, WriterState

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from milena.disk.files import Buffer, File
-from milena.model.batch import BatchHeader
+from milena.model.batch.header import BatchHeader
 from milena.model.errors import DiskFullError
 from storage.compaction.mark import CompactionMark, read_mark, write_mark
 from storage.compaction.policy import (

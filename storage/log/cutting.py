@@ -13,7 +13,7 @@ import threading
 from dataclasses import replace
 
 from milena.disk.files import Buffer
-from milena.model.batch import BatchHeader
+from milena.model.batch.header import BatchHeader
 from milena.model.errors import CorruptLogError, DiskFailedError, DiskFullError
 from milena.model.types import ReplicaHealth
 from storage.log.checkpointing import Checkpointing

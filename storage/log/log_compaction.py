@@ -6,7 +6,7 @@ what a slice of it has finished; what is removed is ``compaction``'s to say, and
 
 import threading
 
-from milena.model.batch import decode_header
+from milena.model.batch.header import decode_header
 from milena.model.types import NO_OFFSET, ReplicaHealth
 from storage.compaction.mark import NOTHING_COMPACTED, read_mark, remove_mark
 from storage.compaction.policy import CompactionNeed, LogSurvey, assess

@@ -27,13 +27,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from milena.disk.files import Buffer, Files
-from milena.model.batch import (
-    STAMP_BYTES,
-    BatchHeader,
-    decode_header,
-    iterate_batches,
-    stamp_batch,
-)
+from milena.model.batch.decode import iterate_batches
+from milena.model.batch.encode import stamp_batch
+from milena.model.batch.header import STAMP_BYTES, BatchHeader, decode_header
 from milena.model.errors import ReplicaDamagedError, RequestTooLargeError, StaleLeaderEpochError
 from milena.model.types import ReplicaHealth
 from storage.compaction.policy import CompactionNeed

@@ -8,14 +8,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from milena.disk.files import File
-from milena.model.batch import (
-    CONTROL_BIT,
-    BatchHeader,
-    decode_columns,
-    iterate_headers,
-    offsets_of,
-    timestamps_of,
-)
+from milena.model.batch.decode import decode_columns, iterate_headers, offsets_of, timestamps_of
+from milena.model.batch.header import CONTROL_BIT, BatchHeader
 from milena.model.errors import OffsetOutOfRangeError
 from storage.segments.segment import Segment
 from storage.segments.table import SegmentTable

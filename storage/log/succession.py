@@ -8,7 +8,8 @@ middle the leader's log starts; see ``PartitionLog.append_as_follower``.
 from collections.abc import Sequence
 
 from milena.disk.files import Buffer
-from milena.model.batch import BatchHeader, decode_header, encode_filler
+from milena.model.batch.encode import encode_filler
+from milena.model.batch.header import BatchHeader, decode_header
 from milena.model.errors import CorruptBatchError
 
 

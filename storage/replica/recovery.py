@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import NoReturn
 
 from milena.disk.files import File
-from milena.model.batch import BatchHeader
+from milena.model.batch.header import BatchHeader
 from milena.model.errors import CorruptBatchError, CorruptLogError, DiskFullError
 from milena.model.types import NO_OFFSET, NO_TIMESTAMP, ReplicaHealth
 from storage.replica.folder import (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from milena.disk.files import Buffer
-from milena.model.batch import BatchHeader
+from milena.model.batch.header import BatchHeader
 from milena.model.errors import DiskFullError
 from storage.segments.log_config import LogConfig
 from storage.segments.segment import Segment

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from milena.disk.files import File
-from milena.model.batch import BatchHeader
+from milena.model.batch.header import BatchHeader
 from milena.model.errors import CorruptLogError
 from storage.segments.index import SegmentSummary
 from storage.segments.segment import LOG_SUFFIX, Segment, read_batches

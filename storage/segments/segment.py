@@ -16,7 +16,8 @@ from struct import Struct
 from typing import NamedTuple, Protocol
 
 from milena.disk.files import Buffer, File, Files
-from milena.model.batch import HEADER_BYTES, MAGIC, BatchHeader, check_batch, decode_header
+from milena.model.batch.decode import check_batch
+from milena.model.batch.header import HEADER_BYTES, MAGIC, BatchHeader, decode_header
 from milena.model.errors import CorruptBatchError, CorruptLogError, DiskFullError
 from milena.model.types import NO_TIMESTAMP
 from storage.segments.index import (

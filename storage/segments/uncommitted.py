@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from milena.disk.files import Buffer
-from milena.model.batch import BatchHeader
+from milena.model.batch.header import BatchHeader
 
 UNCOMMITTED_BYTES_MAX = 32 << 20
 """Of all logs of a node: a replica that hangs must not make its leader keep more."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from milena.model.batch import SEQUENCE_MASK, BatchHeader
+from milena.model.batch.header import SEQUENCE_MASK, BatchHeader
 from milena.model.errors import CorruptLogError, InvalidProducerError, StaleProducerEpochError
 from milena.model.types import NO_PRODUCER
 from storage.state.idempotency import (

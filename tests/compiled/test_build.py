@@ -27,8 +27,7 @@ def test_a_tree_is_made_once_for_a_state_of_the_sources(monkeypatch, tmp_path):
 
 
 def test_the_state_of_the_sources_changes_with_any_of_them(tmp_path):
-    for folder in ("node", "loadtest"):
-        (tmp_path / folder).mkdir()
+    (tmp_path / "node").mkdir()
     for name in build_support.BUILT_BY:
         (tmp_path / name).write_bytes((build_support.ROOT / name).read_bytes())
     source = tmp_path / "node" / "a.py"
@@ -41,29 +40,6 @@ def test_the_state_of_the_sources_changes_with_any_of_them(tmp_path):
     assert len({first, second, build_support.state_of(tmp_path)}) == 3
 
 
-@pytest.mark.parametrize("arguments", [["setup.py", "build"], ["setup.py", "bdist_wheel"]])
-def test_a_build_compiles_only_when_asked_to(monkeypatch, arguments):
-    monkeypatch.setattr(build_support, "obstacle", lambda: None)
-    assert not build_support.is_wanted({}, arguments)
-    assert not build_support.is_wanted({"MILENA_COMPILED": "0"}, arguments)
-    assert build_support.is_wanted({"MILENA_COMPILED": "1"}, arguments)
-    assert build_support.is_wanted({"MILENA_COMPILED": "auto"}, arguments)
-
-
-@pytest.mark.parametrize("command", ["egg_info", "dist_info", "editable_wheel", "develop"])
-def test_nothing_is_compiled_for_a_question_or_into_the_sources(monkeypatch, command):
-    monkeypatch.setattr(build_support, "obstacle", lambda: None)
-    assert not build_support.is_wanted({"MILENA_COMPILED": "1"}, ["setup.py", command])
-
-
-def test_without_a_compiler_a_build_fails_or_says_that_it_is_pure(monkeypatch, capsys):
-    monkeypatch.setattr(build_support, "obstacle", lambda: "there is no C compiler (gcc)")
-    with pytest.raises(build_support.BuildError, match="no C compiler"):
-        build_support.is_wanted({"MILENA_COMPILED": "1"}, ["setup.py", "build"])
-    assert not build_support.is_wanted({"MILENA_COMPILED": "auto"}, ["setup.py", "build"])
-    assert "A PURE BUILD" in capsys.readouterr().err
-
-
 def test_a_machine_without_a_compiler_is_told_so(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler -pthread")
     assert build_support.obstacle() == "there is no C compiler (no-such-compiler)"
@@ -73,6 +49,7 @@ def test_a_machine_without_a_compiler_is_told_so(monkeypatch):
 
 def test_measurements_run_from_the_sources_where_nothing_can_be_compiled(monkeypatch, capsys):
     monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.delenv("MILENA_PURE", raising=False)
     assert build_support.chosen_environment() == {}
     assert "pure, not compiled: there is no C compiler" in capsys.readouterr().err
 
@@ -84,7 +61,7 @@ def test_measurements_run_from_the_sources_when_asked_to(monkeypatch):
 
 def test_a_pattern_that_fits_nothing_is_an_error(monkeypatch):
     monkeypatch.setattr(
-        build_support, "patterns", lambda: ["milena/model/batch.py", "storage/no.py"]
+        build_support, "patterns", lambda: ["milena/model/codecs.py", "storage/no.py"]
     )
     with pytest.raises(build_support.BuildError, match=r"storage/no\.py fits no module"):
         build_support.compiled_modules()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from milena.model.batch import decode_header
+from milena.model.batch.header import decode_header
 from milena.model.types import ReplicaHealth
 from storage.log.partition_log import PartitionLog
 from storage.replica.data_directory import DataDirectory, ReplicaKey

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from milena.model.batch import IdempotencyExtension, ProducerStamp, check_batch, decode_header
+from milena.model.batch.decode import check_batch
+from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
 from milena.model.types import ReplicaHealth
 from storage.log.partition_log import PartitionLog
 from storage.segments.log_config import LogConfig

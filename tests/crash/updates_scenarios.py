@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from milena.model.batch import IdempotencyExtension, ProducerStamp, records_in
+from milena.model.batch.decode import records_in
+from milena.model.batch.header import IdempotencyExtension, ProducerStamp
 from milena.model.types import ReplicaHealth
 from tests.crash.log_scenarios import verdict_of
 from tests.crash.search import Promise, Scenario, Verdict

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from milena import Client, json_bytes
-from milena.model.batch import iterate_batches
+from milena.model.batch.decode import iterate_batches
 from milena.model.partitioner import partition_for_key
 from tests.support.clusters.live_cluster import (
     call,

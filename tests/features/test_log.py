@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from milena.model.batch import check_batch, iterate_batches
+from milena.model.batch.decode import check_batch, iterate_batches
 from tests.support.clusters.live_cluster import (
     BATCH,
     call,

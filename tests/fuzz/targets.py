@@ -2,13 +2,15 @@
 
 A decoder's word is always the same: a correct value, or one of its typed errors. Anything else (another exception, a
 hang, memory without bound) is a finding. ``tests.fuzz.test_decoders`` mutates sound inputs with Hypothesis,
-``tests.fuzz.coverage`` lets atheris look for new paths, and the corpus holds what was interesting.
+``tests.fuzz.coverage`` lets atheris look for new paths. What was interesting is kept in ``corpus/<target>.txt``: an
+input a line, in hex; a line that begins with ``#`` says why the next one is there.
 
 A target that accepts an input goes on to use the value, as the node would.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import crc32c
 import msgpack
@@ -23,7 +25,15 @@ from http_api.routing import Router
 from http_api.schemas import parse_json, parse_query
 from http_api.v2.consumers import parse_partitions
 from http_api.v2.produce_head import parse_options
-from milena.model import batch as batches
+from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX, validate_client_batch
+from milena.model.batch.decode import check_batch, decode_columns, records_in, timestamps_of
+from milena.model.batch.encode import encode_batch, rewrite_batch
+from milena.model.batch.header import (
+    HEADER_BYTES,
+    IdempotencyExtension,
+    ProducerStamp,
+)
+from milena.model.batch.header import decode_header as decode_batch_header
 from milena.model.codecs import compress, decompress
 from milena.model.columns import RecordColumns, pack_columns, unpack_columns
 from milena.model.errors import CorruptBatchError, CorruptLogError, MilenaError, StartupError
@@ -71,6 +81,8 @@ from tests.support.disk.log_model import NOW_MS, LogModel, make_batch, stamped
 from tests.support.disk.memory_files import MemoryFiles
 from tests.support.machine.commands import random_group_history, random_history
 
+CORPUS = Path(__file__).parent / "corpus"
+
 BYTES_MAX = 1 << 20
 """What the targets allow a payload to become."""
 
@@ -82,7 +94,7 @@ class Target:
     """One decoder.
 
     Attributes:
-        name: of the target, and of its folder in the corpus.
+        name: of the target, and of its file in the corpus.
         decode: takes any bytes.
         errors: what it may raise.
         seeds: makes sound inputs.
@@ -103,13 +115,13 @@ def _sound_batches() -> list[bytes]:
     columns = RecordColumns(
         None, [0, 1, 2], [b"a", None, b"k"], [b"one", b"two" * 40, None], [None, [("h", b"x")], []]
     )
-    made = [batches.encode_batch(columns, base_timestamp_ms=NOW_MS, codec=codec) for codec in Codec]
-    made.append(batches.encode_batch(columns, base_timestamp_ms=NOW_MS, is_control=True))
+    made = [encode_batch(columns, base_timestamp_ms=NOW_MS, codec=codec) for codec in Codec]
+    made.append(encode_batch(columns, base_timestamp_ms=NOW_MS, is_control=True))
     made.append(
         make_batch(
             2,
-            producer=batches.ProducerStamp(5, 1, 7),
-            key=batches.IdempotencyExtension(b"k" * 16, b"b" * 8, 3),
+            producer=ProducerStamp(5, 1, 7),
+            key=IdempotencyExtension(b"k" * 16, b"b" * 8, 3),
         )
     )
     stored = stamped(made[0], base_offset=9, leader_epoch=2, append_time_ms=NOW_MS)
@@ -118,7 +130,7 @@ def _sound_batches() -> list[bytes]:
 
 def _reseal_batch(data: bytes) -> bytes:
     """Both checksums, for a batch that is as long as the bytes."""
-    if len(data) < batches.HEADER_BYTES:
+    if len(data) < HEADER_BYTES:
         return data
     frame = len(data).to_bytes(4, "big") + data[4:27]
     return b"".join(
@@ -132,20 +144,20 @@ def _reseal_batch(data: bytes) -> bytes:
 
 
 def _read_batches(data: bytes) -> object:
-    return list(batches.records_in(data, 1, 1 << 40, bytes_max=BYTES_MAX))
+    return list(records_in(data, 1, 1 << 40, bytes_max=BYTES_MAX))
 
 
 def _validate(data: bytes) -> object:
-    header = batches.validate_client_batch(data, bytes_max=BYTES_MAX, now_ms=NOW_MS)
+    header = validate_client_batch(data, bytes_max=BYTES_MAX, now_ms=NOW_MS)
     assert not header.is_control
     assert not header.is_transactional
-    columns = batches.decode_columns(data, header, bytes_max=BYTES_MAX)
+    columns = decode_columns(data, header, bytes_max=BYTES_MAX)
     assert len(columns.values) == header.record_count == header.last_offset_delta + 1
     stored = stamped(data, base_offset=1 << 40, leader_epoch=1, append_time_ms=NOW_MS)
-    latest = max(batches.timestamps_of(batches.decode_header(stored), columns))
-    assert latest <= NOW_MS + batches.TIMESTAMP_AHEAD_MS_MAX
-    assert len(list(batches.records_in(stored, bytes_max=BYTES_MAX))) == header.record_count
-    return batches.rewrite_batch(header, columns)
+    latest = max(timestamps_of(decode_batch_header(stored), columns))
+    assert latest <= NOW_MS + TIMESTAMP_AHEAD_MS_MAX
+    assert len(list(records_in(stored, bytes_max=BYTES_MAX))) == header.record_count
+    return rewrite_batch(header, columns)
 
 
 def _columns(data: bytes) -> object:
@@ -221,8 +233,8 @@ def _filled_log() -> LogModel:
                 make_batch(
                     2,
                     value_bytes=100 * number,
-                    producer=batches.ProducerStamp(number % 2, 0, 2 * (number // 2)),
-                    key=batches.IdempotencyExtension(bytes([number]) * 16, b"b" * 8, 3),
+                    producer=ProducerStamp(number % 2, 0, 2 * (number // 2)),
+                    key=IdempotencyExtension(bytes([number]) * 16, b"b" * 8, 3),
                 )
             ]
         )
@@ -630,9 +642,9 @@ def _encoded(records: object) -> bytes:
     if records.timestamps is not None:
         stamps = [0 if stamp is None else stamp for stamp in records.timestamps]
     columns = RecordColumns(None, stamps, records.keys, records.values, records.headers)
-    batch = batches.encode_batch(columns, base_timestamp_ms=0)
-    header = batches.check_batch(batch)
-    assert batches.decode_columns(batch, header).values == records.values
+    batch = encode_batch(columns, base_timestamp_ms=0)
+    header = check_batch(batch)
+    assert decode_columns(batch, header).values == records.values
     return batch
 
 
@@ -866,3 +878,10 @@ def run(target: Target, data: bytes) -> bool:
 def all_seeds() -> Iterable[tuple[Target, bytes]]:
     """Every sound input of every target."""
     return ((target, seed) for target in TARGETS for seed in target.seeds())
+
+
+def corpus_of(name: str) -> list[bytes]:
+    """The inputs that are kept for a target."""
+    path = CORPUS / f"{name}.txt"
+    lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
+    return [bytes.fromhex(line) for line in lines if not line.startswith("#")]

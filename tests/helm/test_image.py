@@ -114,7 +114,7 @@ def test_every_package_is_of_the_pinned_version(image: BuiltImage) -> None:
     pins = {plain(n): v for n, _, v in (line.partition("==") for line in lines) if v}
     found = [path.name for path in site_packages(image).glob("*.dist-info")]
     versions = dict(name.removesuffix(".dist-info").rsplit("-", 1) for name in found)
-    assert versions.pop("milena")
+    assert versions.pop("milena") == versions.pop("milena_node")
     assert {plain(name): version for name, version in versions.items()} == {
         plain(name): pins[plain(name)] for name in versions
     }
@@ -123,8 +123,8 @@ def test_every_package_is_of_the_pinned_version(image: BuiltImage) -> None:
 def test_the_hot_modules_are_compiled_and_no_compiler_is_left(
     image: BuiltImage, node: ImageNode
 ) -> None:
-    assert (site_packages(image) / "storage" / "batch.py").exists(), "for tracebacks"
-    assert list((site_packages(image) / "storage").glob("batch.*.so"))
+    assert (site_packages(image) / "milena/model/batch/header.py").exists(), "for tracebacks"
+    assert list((site_packages(image) / "milena/model").glob("batch.*.so"))
     assert not (image.root / "usr/bin/gcc").exists()
     assert node.run("milena", "--version").stdout.endswith("(compiled)\n")
     assert "build           compiled" in node.output()

@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 import brotli
 
 from loadtest.local_cluster import LocalNode
-from milena.model.batch import RecordColumns, encode_batch
+from milena.model.batch.encode import encode_batch
+from milena.model.columns import RecordColumns
 from milena.model.types import Codec
 
 Outcomes = Counter[str]

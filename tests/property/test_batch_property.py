@@ -10,24 +10,18 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milena.model.batch import (
+from milena.model.batch.client_checks import validate_client_batch
+from milena.model.batch.decode import check_batch, decode_columns, iterate_batches, records_in
+from milena.model.batch.encode import encode_batch, rewrite_batch, stamp_batch
+from milena.model.batch.header import (
     HEADER_BYTES,
     STAMP_BYTES,
     IdempotencyExtension,
     ProducerStamp,
-    RecordColumns,
-    check_batch,
-    decode_columns,
     decode_header,
-    encode_batch,
-    iterate_batches,
-    records_in,
-    rewrite_batch,
-    stamp_batch,
-    validate_client_batch,
 )
 from milena.model.codecs import compress, decompress
-from milena.model.columns import are_plain, pack_columns, unpack_columns
+from milena.model.columns import RecordColumns, are_plain, pack_columns, unpack_columns
 from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
 from milena.model.types import Codec, TimestampType
 

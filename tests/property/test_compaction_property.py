@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from milena.model.batch import IdempotencyExtension, ProducerStamp, decode_header
+from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
 from milena.model.types import ReplicaHealth
 from storage.state.producer_state import Duplicate
 from tests.support.disk.compacted_log import COMPACTED, keyed_batch, records_of

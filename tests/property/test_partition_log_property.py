@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from milena.model.batch import IdempotencyExtension, ProducerStamp
+from milena.model.batch.header import IdempotencyExtension, ProducerStamp
 from storage.log.partition_log import LogConfig
 from tests.support.disk.log_model import NOW_MS, SMALL, LogModel, make_batch
 

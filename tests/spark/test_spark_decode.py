@@ -14,7 +14,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from milena.model.batch import RecordColumns, encode_batch, stamp_batch
+from milena.model.batch.encode import encode_batch, stamp_batch
+from milena.model.columns import RecordColumns
 from milena.model.types import Codec, TimestampType
 from milena.records import FetchedChunk
 from spark_ext import decode

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[2]
-SHIPPED = ("milena", "storage", "spark_ext", "pyspark_milena")
+SHIPPED = ("milena", "spark_ext", "pyspark_milena")
 TIMEOUT_S = 600
 
 JOB = """

@@ -1,16 +1,20 @@
 """The stages of a run; each starts what it measures, lets it take turns, and kills it."""
 
-from loadtest.bench.plan import Stage
+from loadtest.bench.plan import InTurns, Stage
+from loadtest.bench.resident import RESIDENT_BYTES
 from loadtest.bench.stages import metadata, produce, reading, recovery, soak, standing, tail
 
+IN_TURNS: dict[str, InTurns] = {
+    "requests": InTurns(start=produce.requests),
+    "batches": InTurns(start=produce.batches, resident_bytes=RESIDENT_BYTES),
+    "latency": InTurns(start=produce.latency),
+    "latency-durable": InTurns(start=produce.latency_durable),
+    "metadata": InTurns(start=metadata.commits),
+    "fetch": InTurns(start=reading.fetch),
+    "consumer": InTurns(start=reading.consumer),
+}
 STAGES: dict[str, Stage] = {
-    "requests": produce.requests,
-    "batches": produce.batches,
-    "latency": produce.latency,
-    "latency-durable": produce.latency_durable,
-    "metadata": metadata.commits,
-    "fetch": reading.fetch,
-    "consumer": reading.consumer,
+    **IN_TURNS,
     "tail": tail.tail,
     "idle": standing.idle,
     "partitions": standing.partitions,

@@ -8,10 +8,9 @@ from loadtest.bench import targets
 from loadtest.bench.http_load import Ask, encode_request
 from loadtest.bench.peers import PeerMissingError, etcd_cluster
 from loadtest.bench.plan import Plan
-from loadtest.bench.rounds import Contender, alternate
+from loadtest.bench.rounds import Contender
 from loadtest.bench.samples import Rounds
-from loadtest.bench.stages.produce import CLIENTS, http_contender
-from loadtest.bench.subject import Subject
+from loadtest.bench.stages.produce import CLIENTS, http_contender, start_milena
 from milena.cluster.admin import AdminClient
 
 _VALUE_BYTES = 100
@@ -20,21 +19,18 @@ _VALUES = 16
 _FIRST_MS = 86_400_000
 
 
-async def commits(plan: Plan) -> Rounds:
+async def commits(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """One client that waits for each, and 64 of them."""
-    rounds = Rounds()
-    async with AsyncExitStack() as stack:
-        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
-        await subject.create_topic("altered", is_durable=True)
-        url = await subject.controller_url()
-        ask = await _config_ask(url)
-        contenders = await _etcd(plan, stack, rounds)
-        for name, connections in ((targets.COMMIT_ONE, 1), (targets.COMMIT_MANY, CLIENTS)):
-            contenders.append(
-                http_contender(name, url, ask, connections=connections, pids=subject.pids)
-            )
-        await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
-    return rounds
+    subject = await start_milena(plan, stack)
+    await subject.create_topic("altered", is_durable=True)
+    url = await subject.controller_url()
+    ask = await _config_ask(url)
+    contenders = await _etcd(plan, stack, rounds)
+    for name, connections in ((targets.COMMIT_ONE, 1), (targets.COMMIT_MANY, CLIENTS)):
+        contenders.append(
+            http_contender(name, url, ask, connections=connections, pids=subject.pids)
+        )
+    return contenders
 
 
 async def _config_ask(url: str) -> Ask:
@@ -56,6 +52,8 @@ async def _config_ask(url: str) -> Ask:
 
 
 async def _etcd(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+    if not plan.has_peers:
+        return []
     names = {targets.ETCD_ONE: 1, targets.ETCD_MANY: CLIENTS}
     try:
         etcd = stack.enter_context(etcd_cluster(plan.directory / "etcd"))

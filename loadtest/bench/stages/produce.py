@@ -11,8 +11,7 @@ from loadtest.bench.nats_wire import publish_each
 from loadtest.bench.peers import NatsCluster, PeerMissingError, bare_server, listening, nats_cluster
 from loadtest.bench.plan import Plan
 from loadtest.bench.record_stream import RecordStream
-from loadtest.bench.resident import RESIDENT_BYTES
-from loadtest.bench.rounds import Contender, Turn, alternate
+from loadtest.bench.rounds import Contender, Turn
 from loadtest.bench.samples import Rounds
 from loadtest.bench.subject import Subject, batch_ask, http_turn, json_ask
 
@@ -38,65 +37,60 @@ def http_contender(
     return Contender(name=name, turn=turn, pids=pids)
 
 
-async def requests(plan: Plan) -> Rounds:
+async def start_milena(plan: Plan, stack: AsyncExitStack) -> Subject:
+    """Three nodes, until the stack is left."""
+    subject = Subject(plan.directory / "milena", settings=plan.settings)
+    return await stack.enter_async_context(subject)
+
+
+async def requests(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """One record of 100 B a request, from 64 clients."""
-    rounds = Rounds()
-    async with AsyncExitStack() as stack:
-        bare_url, bare_pids = stack.enter_context(bare_server(plan.directory / "bare"))
-        await listening(int(bare_url.rpartition(":")[2]), "bare aiohttp")
-        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
-        plain = await subject.create_topic("plain", is_durable=False)
-        synced = await subject.create_topic("synced", is_durable=True)
-        bare = Ask(requests=[encode_request(bare_url, "POST", "/", b"x" * SMALL)])
-        contenders = [
-            http_contender(targets.BARE, bare_url, bare, connections=CLIENTS, pids=bare_pids)
-        ]
-        for name, url, topic, acks in (
-            (targets.ONE_LEADER, plain, "plain", "1"),
-            (targets.ONE_ALL, plain, "plain", "all"),
-            (targets.ONE_LEADER_DURABLE, synced, "synced", "1"),
-            (targets.ONE_ALL_DURABLE, synced, "synced", "all"),
-        ):
-            ask = json_ask(url, topic, records=1, size=SMALL, acks=acks)
-            contenders.append(
-                http_contender(name, url, ask, connections=CLIENTS, pids=subject.pids)
-            )
-        await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
-    return rounds
+    contenders = await _bare(plan, stack)
+    subject = await start_milena(plan, stack)
+    plain = await subject.create_topic("plain", is_durable=False)
+    synced = await subject.create_topic("synced", is_durable=True)
+    for name, url, topic, acks in (
+        (targets.ONE_LEADER, plain, "plain", "1"),
+        (targets.ONE_ALL, plain, "plain", "all"),
+        (targets.ONE_LEADER_DURABLE, synced, "synced", "1"),
+        (targets.ONE_ALL_DURABLE, synced, "synced", "all"),
+    ):
+        ask = json_ask(url, topic, records=1, size=SMALL, acks=acks)
+        contenders.append(http_contender(name, url, ask, connections=CLIENTS, pids=subject.pids))
+    return contenders
 
 
-async def batches(plan: Plan) -> Rounds:
+async def _bare(plan: Plan, stack: AsyncExitStack) -> list[Contender]:
+    if not plan.has_peers:
+        return []
+    url, pids = stack.enter_context(bare_server(plan.directory / "bare"))
+    await listening(int(url.rpartition(":")[2]), "bare aiohttp")
+    ask = Ask(requests=[encode_request(url, "POST", "/", b"x" * SMALL)])
+    return [http_contender(targets.BARE, url, ask, connections=CLIENTS, pids=pids)]
+
+
+async def batches(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """Many records a request."""
-    rounds = Rounds()
-    async with AsyncExitStack() as stack:
-        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
-        plain = await subject.create_topic("plain", is_durable=False)
-        synced = await subject.create_topic("synced", is_durable=True)
-        contenders = _nats_async(plan, stack, rounds)
-        for name, url, topic, size, is_json in (
-            (targets.JSON_1000, plain, "plain", SMALL, True),
-            (targets.BINARY_100, plain, "plain", SMALL, False),
-            (targets.BINARY_1K, plain, "plain", LARGE, False),
-            (targets.JSON_1000_DURABLE, synced, "synced", SMALL, True),
-            (targets.BINARY_100_DURABLE, synced, "synced", SMALL, False),
-        ):
-            if is_json:
-                ask = json_ask(url, topic, records=1000, size=size, acks="all")
-            else:
-                ask = batch_ask(url, topic, records=BATCH_BYTES // size, size=size, acks="all")
-            contenders.append(
-                http_contender(name, url, ask, connections=BATCH_CLIENTS, pids=subject.pids)
-            )
-        contenders.append(await _v3_streams(subject, plain, "plain"))
-        await alternate(
-            contenders,
-            rounds,
-            count=plan.rounds,
-            seconds=plan.seconds,
-            say=plan.say,
-            resident_bytes=RESIDENT_BYTES,
+    subject = await start_milena(plan, stack)
+    plain = await subject.create_topic("plain", is_durable=False)
+    synced = await subject.create_topic("synced", is_durable=True)
+    contenders = _nats_async(plan, stack, rounds)
+    for name, url, topic, size, is_json in (
+        (targets.JSON_1000, plain, "plain", SMALL, True),
+        (targets.BINARY_100, plain, "plain", SMALL, False),
+        (targets.BINARY_1K, plain, "plain", LARGE, False),
+        (targets.JSON_1000_DURABLE, synced, "synced", SMALL, True),
+        (targets.BINARY_100_DURABLE, synced, "synced", SMALL, False),
+    ):
+        if is_json:
+            ask = json_ask(url, topic, records=1000, size=size, acks="all")
+        else:
+            ask = batch_ask(url, topic, records=BATCH_BYTES // size, size=size, acks="all")
+        contenders.append(
+            http_contender(name, url, ask, connections=BATCH_CLIENTS, pids=subject.pids)
         )
-    return rounds
+    contenders.append(await _v3_streams(subject, plain, "plain"))
+    return contenders
 
 
 async def _v3_streams(subject: Subject, url: str, topic: str) -> Contender:
@@ -142,6 +136,8 @@ def start_nats(
     plan: Plan, stack: AsyncExitStack, rounds: Rounds, *contenders: str, is_synced: bool
 ) -> NatsCluster | None:
     """A cluster, until the stack is left; None, and the reason noted for those contenders, where there is none."""
+    if not plan.has_peers:
+        return None
     try:
         return stack.enter_context(nats_cluster(plan.directory / "nats", is_synced=is_synced))
     except PeerMissingError as error:
@@ -150,10 +146,12 @@ def start_nats(
         return None
 
 
-async def latency(plan: Plan) -> Rounds:
+async def latency(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """One client that waits for each record, in the page cache of those who must have it."""
     return await _latency(
         plan,
+        stack,
+        rounds,
         nats_name=targets.NATS_SYNC,
         names={targets.SINGLE_ALL: "all", targets.SINGLE_LEADER: "1"},
         awake_names={targets.SINGLE_ALL_AWAKE: "all", targets.SINGLE_LEADER_AWAKE: "1"},
@@ -161,10 +159,12 @@ async def latency(plan: Plan) -> Rounds:
     )
 
 
-async def latency_durable(plan: Plan) -> Rounds:
+async def latency_durable(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """One client that waits for each record, on the disks of those who must have it."""
     return await _latency(
         plan,
+        stack,
+        rounds,
         nats_name=targets.NATS_SYNC_SYNCED,
         names={targets.SINGLE_ALL_DURABLE: "all", targets.SINGLE_LEADER_DURABLE: "1"},
         is_durable=True,
@@ -173,35 +173,33 @@ async def latency_durable(plan: Plan) -> Rounds:
 
 async def _latency(
     plan: Plan,
+    stack: AsyncExitStack,
+    rounds: Rounds,
     *,
     nats_name: str,
     names: dict[str, str],
     awake_names: dict[str, str] | None = None,
     is_durable: bool,
-) -> Rounds:
+) -> list[Contender]:
     """``names``: contenders and their acks; ``awake_names``: those whose nodes keep processors awake."""
-    rounds = Rounds()
-    async with AsyncExitStack() as stack:
-        clusters = [(Subject(plan.directory / "milena"), names)]
-        if awake_names and not os.access(_AWAKE_DEVICE, os.W_OK):
-            why = f"{_AWAKE_DEVICE} cannot be written to, which cpu_awake_ms needs"
-            rounds.failures.update(dict.fromkeys(awake_names, why))
-        elif awake_names:
-            clusters.append(
-                (Subject(plan.directory / "awake", settings=_AWAKE_SETTINGS), awake_names)
-            )
-        contenders = []
-        nats = start_nats(plan, stack, rounds, nats_name, is_synced=is_durable)
-        if nats is not None:
-            contenders.append(_nats_each(nats_name, nats))
-        for subject, acks_of in clusters:
-            await stack.enter_async_context(subject)
-            url = await subject.create_topic("single", is_durable=is_durable)
-            for name, acks in acks_of.items():
-                ask = json_ask(url, "single", records=1, size=SMALL, acks=acks)
-                contenders.append(http_contender(name, url, ask, connections=1, pids=subject.pids))
-        await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
-    return rounds
+    clusters = [(Subject(plan.directory / "milena", settings=plan.settings), names)]
+    if awake_names and not os.access(_AWAKE_DEVICE, os.W_OK):
+        why = f"{_AWAKE_DEVICE} cannot be written to, which cpu_awake_ms needs"
+        rounds.failures.update(dict.fromkeys(awake_names, why))
+    elif awake_names:
+        settings = {**plan.settings, **_AWAKE_SETTINGS}
+        clusters.append((Subject(plan.directory / "awake", settings=settings), awake_names))
+    contenders = []
+    nats = start_nats(plan, stack, rounds, nats_name, is_synced=is_durable)
+    if nats is not None:
+        contenders.append(_nats_each(nats_name, nats))
+    for subject, acks_of in clusters:
+        await stack.enter_async_context(subject)
+        url = await subject.create_topic("single", is_durable=is_durable)
+        for name, acks in acks_of.items():
+            ask = json_ask(url, "single", records=1, size=SMALL, acks=acks)
+            contenders.append(http_contender(name, url, ask, connections=1, pids=subject.pids))
+    return contenders
 
 
 def _nats_each(name: str, nats: NatsCluster) -> Contender:

@@ -9,10 +9,10 @@ from loadtest.bench import targets
 from loadtest.bench.http_load import Ask, HttpLoad, encode_request
 from loadtest.bench.peers import NatsCluster, PeerMissingError, listening, nginx
 from loadtest.bench.plan import Plan
-from loadtest.bench.rounds import Contender, Turn, alternate
+from loadtest.bench.rounds import Contender, Turn
 from loadtest.bench.samples import Rounds
-from loadtest.bench.stages.produce import SMALL, http_contender, start_nats
-from loadtest.bench.subject import Subject, batch_ask, fetch_ask, http_turn
+from loadtest.bench.stages.produce import SMALL, http_contender, start_milena, start_nats
+from loadtest.bench.subject import batch_ask, fetch_ask, http_turn
 from milena.client import Client
 
 FETCH_BYTES = 1 << 20
@@ -35,38 +35,38 @@ async def _fill(url: str, topic: str, *, records: int) -> int:
     return int(written)
 
 
-async def fetch(plan: Plan) -> Rounds:
+async def fetch(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """1 MB of stored batches a request, from two clients, beside a file of the same size."""
-    rounds = Rounds()
-    async with AsyncExitStack() as stack:
-        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
-        url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
-        await _fill(url, "stored", records=4 * _FETCH_OFFSETS * _BATCH_RECORDS)
-        offsets = [number * _BATCH_RECORDS for number in range(_FETCH_OFFSETS)]
-        ask = fetch_ask(url, "stored", offsets, max_bytes=FETCH_BYTES, units=1)
-        size = await _body_bytes(url, ask)
-        rounds.facts["a fetch"] = f"{size:,} bytes"
-        contenders = [
-            http_contender(
-                targets.FETCH,
-                url,
-                replace(ask, units=size / _MB),
-                connections=FETCH_CLIENTS,
-                pids=subject.pids,
-            )
-        ]
-        try:
-            peer, pids = stack.enter_context(nginx(plan.directory / "nginx", b"x" * size))
-        except PeerMissingError as error:
-            rounds.failures[targets.NGINX] = str(error)
-        else:
-            await listening(int(peer.rpartition(":")[2]), "nginx")
-            content = Ask(requests=[encode_request(peer, "GET", "/content")], units=size / _MB)
-            contenders.append(
-                http_contender(targets.NGINX, peer, content, connections=FETCH_CLIENTS, pids=pids)
-            )
-        await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
-    return rounds
+    subject = await start_milena(plan, stack)
+    url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
+    await _fill(url, "stored", records=4 * _FETCH_OFFSETS * _BATCH_RECORDS)
+    offsets = [number * _BATCH_RECORDS for number in range(_FETCH_OFFSETS)]
+    ask = fetch_ask(url, "stored", offsets, max_bytes=FETCH_BYTES, units=1)
+    size = await _body_bytes(url, ask)
+    rounds.facts["a fetch"] = f"{size:,} bytes"
+    contenders = [
+        http_contender(
+            targets.FETCH,
+            url,
+            replace(ask, units=size / _MB),
+            connections=FETCH_CLIENTS,
+            pids=subject.pids,
+        )
+    ]
+    return contenders + await _nginx(plan, stack, rounds, size)
+
+
+async def _nginx(plan: Plan, stack: AsyncExitStack, rounds: Rounds, size: int) -> list[Contender]:
+    if not plan.has_peers:
+        return []
+    try:
+        url, pids = stack.enter_context(nginx(plan.directory / "nginx", b"x" * size))
+    except PeerMissingError as error:
+        rounds.failures[targets.NGINX] = str(error)
+        return []
+    await listening(int(url.rpartition(":")[2]), "nginx")
+    ask = Ask(requests=[encode_request(url, "GET", "/content")], units=size / _MB)
+    return [http_contender(targets.NGINX, url, ask, connections=FETCH_CLIENTS, pids=pids)]
 
 
 async def _body_bytes(url: str, ask: Ask) -> int:
@@ -80,22 +80,19 @@ async def _body_bytes(url: str, ask: Ask) -> int:
     return load.answer_bytes
 
 
-async def consumer(plan: Plan) -> Rounds:
+async def consumer(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """Records of 100 B, read from the first to the last by one consumer."""
-    rounds = Rounds()
-    async with AsyncExitStack() as stack:
-        subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
-        url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
-        stored = await _fill(url, "stored", records=_STORED_RECORDS)
-        contenders = [
-            _reader(targets.CONSUMER, url, stored, subject.pids, is_each=False),
-            _reader(targets.CONSUMER_EACH, url, stored, subject.pids, is_each=True),
-        ]
-        nats = start_nats(plan, stack, rounds, targets.NATS_PULL, is_synced=False)
-        if nats is not None:
-            contenders.append(await _nats_pull(nats))
-        await alternate(contenders, rounds, count=plan.rounds, seconds=plan.seconds, say=plan.say)
-    return rounds
+    subject = await start_milena(plan, stack)
+    url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
+    stored = await _fill(url, "stored", records=_STORED_RECORDS)
+    contenders = [
+        _reader(targets.CONSUMER, url, stored, subject.pids, is_each=False),
+        _reader(targets.CONSUMER_EACH, url, stored, subject.pids, is_each=True),
+    ]
+    nats = start_nats(plan, stack, rounds, targets.NATS_PULL, is_synced=False)
+    if nats is not None:
+        contenders.append(await _nats_pull(nats))
+    return contenders
 
 
 def _reader(name: str, url: str, stored: int, pids: tuple[int, ...], *, is_each: bool) -> Contender:

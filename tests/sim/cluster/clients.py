@@ -9,13 +9,10 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from http_api.ports import Ports
-from milena.model.batch import (
-    ProducerStamp,
-    RecordColumns,
-    decode_columns,
-    encode_batch,
-    iterate_batches,
-)
+from milena.model.batch.decode import decode_columns, iterate_batches
+from milena.model.batch.encode import encode_batch
+from milena.model.batch.header import ProducerStamp
+from milena.model.columns import RecordColumns
 from milena.model.errors import (
     CorruptBatchError,
     FateUnknownError,

@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from milena.model.batch import STAMP_BYTES, decode_columns, iterate_batches, offsets_of
+from milena.model.batch.decode import decode_columns, iterate_batches, offsets_of
+from milena.model.batch.header import STAMP_BYTES
 from milena.model.errors import CorruptBatchError
 from milena.model.types import ReplicaHealth
 from node.replica.runner import PartitionRunner

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from http_api.group_ports import Heartbeat, HeartbeatAnswer, NewConsumer, OffsetToCommit, Seek
 from http_api.ports import Ports
-from milena.model.batch import decode_columns, iterate_batches
+from milena.model.batch.decode import decode_columns, iterate_batches
 from milena.model.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,

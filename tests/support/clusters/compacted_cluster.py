@@ -1,6 +1,7 @@
 """A simulated cluster with a compacted topic ``t``, and what is done to it."""
 
-from milena.model.batch import RecordColumns, encode_batch
+from milena.model.batch.encode import encode_batch
+from milena.model.columns import RecordColumns
 from milena.model.requests import Acks
 from node.metrics.counts import CompactionCounts
 from node.replica.compactor import Compactor, CompactorSettings
@@ -44,7 +45,7 @@ def compactor_of(cluster: Cluster, node_id: int, **settings: int) -> Compactor:
             **{"check_ms": 1000, "bytes_per_s": 1 << 30, "settle_ms": 500, **settings}
         ),
         counts=CompactionCounts(),
-        has_lease=lambda: node.membership.has_lease,
+        standing=node.membership,
     )
 
 

@@ -20,7 +20,9 @@ from urllib.parse import urlencode, urlsplit
 
 from loadtest.local_cluster import LocalCluster, LocalNode
 from loadtest.node_process import NodeProcess
-from milena.model.batch import ProducerStamp, RecordColumns, encode_batch
+from milena.model.batch.encode import encode_batch
+from milena.model.batch.header import ProducerStamp
+from milena.model.columns import RecordColumns
 from milena.model.types import Codec
 
 DEADLINE_S = 60.0

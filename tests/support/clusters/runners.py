@@ -5,15 +5,10 @@ from dataclasses import dataclass, field
 
 from immutables import Map
 
-from milena.model.batch import (
-    IdempotencyExtension,
-    ProducerStamp,
-    RecordColumns,
-    decode_columns,
-    decode_header,
-    encode_batch,
-    iterate_batches,
-)
+from milena.model.batch.decode import decode_columns, iterate_batches
+from milena.model.batch.encode import encode_batch
+from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
+from milena.model.columns import RecordColumns
 from milena.model.requests import Acks, BatchReceipt
 from node.metadata.topic_settings import log_config
 from node.metrics.counts import NodeCounts

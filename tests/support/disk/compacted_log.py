@@ -3,15 +3,10 @@
 from collections.abc import Sequence
 from random import Random
 
-from milena.model.batch import (
-    IdempotencyExtension,
-    ProducerStamp,
-    RecordColumns,
-    decode_header,
-    encode_batch,
-    records_in,
-    with_idempotency,
-)
+from milena.model.batch.decode import records_in
+from milena.model.batch.encode import encode_batch, with_idempotency
+from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
+from milena.model.columns import RecordColumns
 from storage.compaction.run import CompactionRun
 from storage.log.partition_log import PartitionLog
 from storage.segments.log_config import LogConfig

@@ -4,21 +4,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from milena.model.batch import (
+from milena.model.batch.decode import (
+    check_batch,
+    decode_columns,
+    iterate_headers,
+    offsets_of,
+    timestamps_of,
+)
+from milena.model.batch.encode import encode_batch, stamp_batch, with_idempotency
+from milena.model.batch.header import (
     STAMP_BYTES,
     IdempotencyExtension,
     ProducerStamp,
-    RecordColumns,
-    check_batch,
-    decode_columns,
     decode_header,
-    encode_batch,
-    iterate_headers,
-    offsets_of,
-    stamp_batch,
-    timestamps_of,
-    with_idempotency,
 )
+from milena.model.columns import RecordColumns
 from milena.model.types import ReplicaHealth
 from storage.log.partition_log import LogConfig, PartitionLog
 from storage.segments.uncommitted import UncommittedMemory

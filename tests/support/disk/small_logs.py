@@ -1,6 +1,6 @@
 """Short words for tests of one small log: append, fill, and what is on its disk then."""
 
-from milena.model.batch import IdempotencyExtension, ProducerStamp
+from milena.model.batch.header import IdempotencyExtension, ProducerStamp
 from storage.log.partition_log import LogConfig, PartitionLog
 from storage.segments.segment import LOG_SUFFIX
 from tests.support.disk.log_model import DIRECTORY, NOW_MS, make_batch, stamped

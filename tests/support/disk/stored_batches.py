@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from milena.model.batch import encode_batch, encode_filler, records_in, stamp_batch
+from milena.model.batch.decode import records_in
+from milena.model.batch.encode import encode_batch, encode_filler, stamp_batch
 from milena.model.columns import RecordColumns
 from node.consumers.delivery import Cut
 

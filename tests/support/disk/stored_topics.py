@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from loadtest.local_cluster import LocalNode
-from milena.model.batch import Headers, RecordColumns, encode_batch
+from milena.model.batch.encode import encode_batch
+from milena.model.columns import Headers, RecordColumns
 from tests.support.clusters.live_cluster import BASE_TIMESTAMP_MS, ok, write_batch
 
 Row = tuple[int, int, bytes]

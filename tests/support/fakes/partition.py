@@ -5,14 +5,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from milena.errors import NotNowError, OutOfRangeError
-from milena.model.batch import (
-    STAMP_BYTES,
-    RecordColumns,
-    decode_header,
-    encode_batch,
-    rewrite_batch,
-    stamp_batch,
-)
+from milena.model.batch.encode import encode_batch, rewrite_batch, stamp_batch
+from milena.model.batch.header import STAMP_BYTES, decode_header
+from milena.model.columns import RecordColumns
 from milena.model.types import Codec, TimestampType
 from milena.records import LastN, StartAt, TimestampMs
 

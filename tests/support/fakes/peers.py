@@ -14,9 +14,9 @@ from milena.model.errors import FateUnknownError, MilenaError
 from milena.model.pending import Taker
 from node.peers import codec as peer_codec
 from node.peers.port import (
-    Channel,
     Fields,
     Handler,
+    PeerChannel,
     PeerLostError,
     PeerUnreachableError,
     ProbeResult,
@@ -33,7 +33,7 @@ class _Exchange:
 
     caller: int
     target: int
-    channel: Channel
+    channel: PeerChannel
     answer: Taker[Answer]
     task: asyncio.Task[None] | None = None
 
@@ -59,7 +59,7 @@ class Network:
     """(caller, target): connections that are up. A cut breaks none, it only loses what is sent."""
     disconnects: list[tuple[int, int]] = field(default_factory=list)
     """(caller, target): links that their own caller gave up."""
-    arrivals: dict[tuple[int, int, Channel], float] = field(default_factory=dict)
+    arrivals: dict[tuple[int, int, PeerChannel], float] = field(default_factory=dict)
 
     def cut(self, one: int, other: int) -> None:
         self.cuts |= {(one, other), (other, one)}
@@ -101,7 +101,7 @@ class Network:
         if not exchange.answer.done():
             exchange.answer.set_exception(PeerLostError(why))
 
-    def arrival(self, caller: int, target: int, channel: Channel) -> float:
+    def arrival(self, caller: int, target: int, channel: PeerChannel) -> float:
         key = (caller, target, channel)
         now = asyncio.get_running_loop().time()
         at = max(self.arrivals.get(key, 0.0) + STEP_S, now + self.delay_ms() / 1000)
@@ -155,7 +155,7 @@ class Network:
 
 
 class FakePeer:
-    """Stands in for ``node.peers.port.PeerClient``."""
+    """Implements ``node.peers.port.Peers``."""
 
     def __init__(self, network: Network, node_id: int) -> None:
         self._network = network
@@ -169,7 +169,7 @@ class FakePeer:
         body: Sequence[Buffer] = (),
         *,
         timeout_ms: float,
-        channel: Channel = Channel.RPC,
+        channel: PeerChannel = PeerChannel.RPC,
     ) -> Answer:
         network = self._network
         network.calls.append((self._node_id, node_id, request_type, fields))
@@ -191,7 +191,7 @@ class FakePeer:
         fields: Fields,
         answer: Taker[Answer],
         *,
-        channel: Channel,
+        channel: PeerChannel,
     ) -> bool:
         if not self.is_connected(node_id, channel):
             return False
@@ -206,7 +206,7 @@ class FakePeer:
         fields: Fields,
         body: Sequence[Buffer],
         answer: Taker[Answer],
-        channel: Channel,
+        channel: PeerChannel,
     ) -> _Exchange:
         network = self._network
         exchange = _Exchange(self._node_id, node_id, channel, answer)
@@ -221,12 +221,12 @@ class FakePeer:
         )
         return exchange
 
-    def is_connected(self, node_id: int, channel: Channel = Channel.RPC) -> bool:
+    def is_connected(self, node_id: int, channel: PeerChannel = PeerChannel.RPC) -> bool:
         del channel
         return (self._node_id, node_id) in self._network.links
 
     async def connect(
-        self, node_id: int, *, timeout_ms: float, channel: Channel = Channel.RPC
+        self, node_id: int, *, timeout_ms: float, channel: PeerChannel = PeerChannel.RPC
     ) -> None:
         network = self._network
         if self.is_connected(node_id, channel):
@@ -239,12 +239,12 @@ class FakePeer:
             raise PeerUnreachableError(f"node {node_id} cannot be reached: no connection in time")
         network.links.add((self._node_id, node_id))
 
-    def is_silent(self, node_id: int, channel: Channel = Channel.RPC) -> bool:
+    def is_silent(self, node_id: int, channel: PeerChannel = PeerChannel.RPC) -> bool:
         return self.is_connected(node_id, channel) and not self._network.is_open(
             self._node_id, node_id
         )
 
-    def disconnect(self, node_id: int, channel: Channel | None = None) -> None:
+    def disconnect(self, node_id: int, channel: PeerChannel | None = None) -> None:
         self._network.links.discard((self._node_id, node_id))
         self._network.disconnects.append((self._node_id, node_id))
         for exchange in list(self._network.exchanges):

@@ -20,14 +20,11 @@ from http_api.ports import (
     ReassignmentRequest,
     RunningReassignment,
 )
-from milena.model.batch import (
-    RecordColumns,
-    decode_header,
-    encode_batch,
-    iterate_headers,
-    stamp_batch,
-    validate_client_batch,
-)
+from milena.model.batch.client_checks import validate_client_batch
+from milena.model.batch.decode import iterate_headers
+from milena.model.batch.encode import encode_batch, stamp_batch
+from milena.model.batch.header import decode_header
+from milena.model.columns import RecordColumns
 from milena.model.errors import (
     IdempotencyKeyReusedError,
     InvalidTopicNameError,

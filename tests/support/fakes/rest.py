@@ -21,7 +21,7 @@ from http_api.group_ports import (
     Seek,
     TopicPartition,
 )
-from milena.model.batch import decode_header
+from milena.model.batch.header import decode_header
 from milena.model.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,

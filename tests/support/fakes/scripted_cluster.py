@@ -17,7 +17,9 @@ from milena.errors import (
     TooLargeError,
     UnknownResultError,
 )
-from milena.model.batch import records_in, stamp_batch, validate_client_batch
+from milena.model.batch.client_checks import validate_client_batch
+from milena.model.batch.decode import records_in
+from milena.model.batch.encode import stamp_batch
 from milena.model.errors import InvalidProducerError, RequestTooLargeError
 from milena.records import ProducerIdentity
 from storage.state.producer_state import Duplicate, ProducerStates

@@ -12,7 +12,8 @@ from http_api.openapi import encode_document, errors_of
 from http_api.ports import ApiLimits
 from http_api.routes import ROUTES
 from milena.model import errors as e
-from milena.model.batch import RecordColumns, encode_batch
+from milena.model.batch.encode import encode_batch
+from milena.model.columns import RecordColumns
 from tests.support.fakes.ports import CLUSTER_ID, NOW_MS, FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.contract import GONE_BROKER, asks, check_all, declared_successes

@@ -15,7 +15,9 @@ from http_api.formats import binary_v2, json_v2
 from http_api.formats.answers import Wanted, encode_records
 from http_api.formats.envelope import TIMESTAMP_MS_MAX, parse_time
 from http_api.media import records_type
-from milena.model.batch import RecordColumns, decode_header, encode_batch, stamp_batch
+from milena.model.batch.encode import encode_batch, stamp_batch
+from milena.model.batch.header import decode_header
+from milena.model.columns import RecordColumns
 from milena.model.errors import (
     InvalidRecordError,
     MalformedRequestError,

@@ -7,7 +7,9 @@ import pytest
 
 from http_api.ports import ApiLimits
 from http_api.v2.receipts import encode_receipts, receipt_json
-from milena.model.batch import ProducerStamp, RecordColumns, encode_batch
+from milena.model.batch.encode import encode_batch
+from milena.model.batch.header import ProducerStamp
+from milena.model.columns import RecordColumns
 from milena.model.errors import (
     FateUnknownError,
     IdempotencyKeyReusedError,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from http_api.formats import json_texts
 from http_api.formats.json_texts import JsonTexts
 from http_api.ports import ApiLimits
-from milena.model.batch import decode_columns, iterate_batches
+from milena.model.batch.decode import decode_columns, iterate_batches
 from milena.model.errors import (
     MalformedRequestError,
     NotEnoughReplicasError,

@@ -7,7 +7,9 @@ import pytest
 
 from loadtest.fingerprints import fingerprint
 from loadtest.pages import Page, PageError, PageFormat, StoredRecord, parse_page
-from milena.model.batch import STAMP_BYTES, RecordColumns, encode_batch, stamp_batch
+from milena.model.batch.encode import encode_batch, stamp_batch
+from milena.model.batch.header import STAMP_BYTES
+from milena.model.columns import RecordColumns
 from tests.support.spark.load_runs import LoadRun
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from http_api.ports import NewTopic
-from milena.model.batch import decode_columns, iterate_batches, offsets_of
+from milena.model.batch.decode import decode_columns, iterate_batches, offsets_of
 from milena.model.errors import CorruptBatchError, CorruptLogError
 from milena.model.requests import FetchResult, Records
 from milena.model.types import ReplicaHealth

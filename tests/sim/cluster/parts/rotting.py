@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from http_api.ports import NewTopic
-from milena.model.batch import decode_columns, iterate_batches
+from milena.model.batch.decode import decode_columns, iterate_batches
 from milena.model.errors import CorruptBatchError, CorruptLogError
 from milena.model.types import ReplicaHealth
 from node.replica.runner import PartitionRunner

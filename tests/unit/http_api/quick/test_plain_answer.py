@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from milena.model.batch import decode_columns, iterate_headers
+from milena.model.batch.decode import decode_columns, iterate_headers
 from tests.support.clusters.runners import batch
 from tests.support.http.api_server import BATCH, JSON_V2, serving
 

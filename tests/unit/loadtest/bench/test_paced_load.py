@@ -2,7 +2,7 @@
 
 from loadtest.bench.paced_load import Pace, delays_s, encode_stamp
 from loadtest.bench.subject import batch_of
-from milena.model.batch import encode_batch
+from milena.model.batch.encode import encode_batch
 from milena.model.columns import RecordColumns
 
 

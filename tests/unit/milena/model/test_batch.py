@@ -11,32 +11,35 @@ import pytest
 import zstandard
 from crc32c import crc32c
 
-from milena.model.batch import (
+from milena.model.batch.client_checks import validate_client_batch
+from milena.model.batch.decode import (
+    check_batch,
+    decode_columns,
+    iterate_batches,
+    iterate_headers,
+    offsets_of,
+    records_in,
+    timestamps_of,
+)
+from milena.model.batch.encode import (
+    encode_batch,
+    encode_filler,
+    rewrite_batch,
+    stamp_batch,
+    with_codec,
+    with_idempotency,
+    with_timestamp_type,
+)
+from milena.model.batch.header import (
     HEADER_BYTES,
     STAMP_BYTES,
     BatchHeader,
     IdempotencyExtension,
     ProducerStamp,
-    RecordColumns,
-    check_batch,
-    decode_columns,
     decode_header,
-    encode_batch,
-    encode_filler,
-    iterate_batches,
-    iterate_headers,
-    offsets_of,
-    records_in,
-    rewrite_batch,
-    stamp_batch,
-    timestamps_of,
-    validate_client_batch,
-    with_codec,
-    with_idempotency,
-    with_timestamp_type,
 )
 from milena.model.codecs import compress, decompress
-from milena.model.columns import HEADERS_PER_RECORD_MAX, unpack_columns
+from milena.model.columns import HEADERS_PER_RECORD_MAX, RecordColumns, unpack_columns
 from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
 from milena.model.types import Codec, TimestampType
 
@@ -46,6 +49,12 @@ KEY = IdempotencyExtension(b"k" * 16, b"b" * 8, 6)
 
 def columns(*values, offsets=None, timestamps=None, keys=None, headers=None):
     return RecordColumns(offsets, timestamps, keys, list(values), headers)
+
+
+def fields_of(header):
+    """All that a header says, by name."""
+    names = (name for name in dir(header) if not name.startswith("_") and name != "stamped")
+    return {name: getattr(header, name) for name in names}
 
 
 def batch_of(*values, base_offset=0, epoch=3, append_time_ms=NOW_MS, **options):
@@ -274,8 +283,9 @@ class TestLayout:
     def test_the_header_of_any_kind_of_buffer(self):
         batch = batch_of(b"v", base_offset=4)
         for buffer in (batch, bytearray(batch), memoryview(batch)):
-            assert check_batch(buffer) == check_batch(batch)
-        assert decode_header(b"xxx" + batch[:HEADER_BYTES], 3) == check_batch(batch)
+            assert fields_of(check_batch(buffer)) == fields_of(check_batch(batch))
+        behind = decode_header(b"xxx" + batch[:HEADER_BYTES], 3)
+        assert fields_of(behind) == fields_of(check_batch(batch))
 
 
 class TestRecords:
@@ -371,7 +381,7 @@ class TestRecords:
             encode_batch(columns(b"v", timestamps=[1 << 70]), base_timestamp_ms=1)
 
     def test_more_bytes_than_a_batch_can_have_are_refused(self, monkeypatch):
-        monkeypatch.setattr("milena.model.batch.BATCH_BYTES_MAX", 100)
+        monkeypatch.setattr("milena.model.batch.encode.BATCH_BYTES_MAX", 100)
         with pytest.raises(InvalidRecordError, match="do not fit into one batch"):
             encode_batch(columns(b"v" * 100), base_timestamp_ms=1)
 
@@ -468,7 +478,10 @@ class TestDamage:
 
     def test_iterators_agree_on_whole_batches(self):
         data = batch_of(b"a") + batch_of(b"b", b"c", base_offset=1)
-        assert list(iterate_batches(data)) == list(iterate_headers(data))
+        checked, unchecked = iterate_batches(data), iterate_headers(data)
+        for (position, header), (other_position, other) in zip(checked, unchecked, strict=True):
+            assert position == other_position
+            assert fields_of(header) == fields_of(other)
         assert list(iterate_batches(b"")) == []
 
 
@@ -695,7 +708,7 @@ class TestClientBatch:
                 codec=codec,
                 producer=ProducerStamp(5, 0, 0),
             )
-            assert validated(batch) == check_batch(batch)
+            assert fields_of(validated(batch)) == fields_of(check_batch(batch))
             assert isinstance(validated(batch), BatchHeader)
 
     def test_a_batch_above_the_bound_is_too_large(self):

@@ -3,7 +3,8 @@
 import pytest
 
 from milena.errors import BadRecordError
-from milena.model.batch import SEQUENCE_MASK, encode_batch
+from milena.model.batch.encode import encode_batch
+from milena.model.batch.header import SEQUENCE_MASK
 from milena.producing.batching import (
     KEY_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,

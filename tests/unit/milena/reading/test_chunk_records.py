@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milena.errors import UnexpectedAnswerError
-from milena.model.batch import decode_header, records_in
+from milena.model.batch.decode import records_in
+from milena.model.batch.header import decode_header
 from milena.model.types import Codec, TimestampType
 from milena.reading.chunk_records import records_of
 from milena.records import ConsumedRecord, FetchedChunk

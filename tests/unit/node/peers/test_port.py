@@ -22,7 +22,7 @@ from node.peers import codec as peer_codec
 from node.peers import link as peer_link
 from node.peers.codec import Fields
 from node.peers.port import (
-    Channel,
+    PeerChannel,
     PeerClient,
     PeerListener,
     PeerLostError,
@@ -50,8 +50,8 @@ class Pair:
     """Node 1, which listens, and node 2, which dials it."""
 
     def __init__(self, server_secret: bytes = SECRET, cluster_id: str = "c1", node_id: int = 1):
-        self.lost_inbound: list[tuple[int, Channel]] = []
-        self.lost_outbound: list[tuple[int, Channel]] = []
+        self.lost_inbound: list[tuple[int, PeerChannel]] = []
+        self.lost_outbound: list[tuple[int, PeerChannel]] = []
         self.failures: list[BaseException] = []
         self.raft: list[socket.socket] = []
         self.outbound_gone = asyncio.Event()
@@ -71,11 +71,11 @@ class Pair:
             on_disconnected=self._outbound,
         )
 
-    def _inbound(self, node_id: int, channel: Channel) -> None:
+    def _inbound(self, node_id: int, channel: PeerChannel) -> None:
         self.lost_inbound.append((node_id, channel))
         self.inbound_gone.set()
 
-    def _outbound(self, node_id: int, channel: Channel) -> None:
+    def _outbound(self, node_id: int, channel: PeerChannel) -> None:
         self.lost_outbound.append((node_id, channel))
         self.outbound_gone.set()
 
@@ -155,11 +155,11 @@ async def test_answers_come_in_any_order_on_one_link():
 async def test_each_channel_has_a_link_of_its_own():
     async with Pair() as pair:
         pair.server.register("echo", echo)
-        for channel in Channel:
+        for channel in PeerChannel:
             await pair.call("echo", channel=channel)
             assert pair.server.connected(channel) == {2}
             assert pair.client.is_connected(1, channel)
-        assert len(pair.server._links) == len(Channel)
+        assert len(pair.server._links) == len(PeerChannel)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ async def test_a_link_lost_after_sending_leaves_the_fate_unknown_and_both_ends_h
             return {}, ()
 
         pair.server.register("park", park)
-        call = asyncio.ensure_future(pair.call("park", channel=Channel.FETCH))
+        call = asyncio.ensure_future(pair.call("park", channel=PeerChannel.FETCH))
         await started.wait()
         next(iter(pair.server._links)).abort("pulled out")
         with pytest.raises(PeerLostError):
@@ -251,9 +251,9 @@ async def test_a_link_lost_after_sending_leaves_the_fate_unknown_and_both_ends_h
         await pair.outbound_gone.wait()
         await pair.inbound_gone.wait()
         await cancelled.wait()
-        assert pair.lost_outbound == [(1, Channel.FETCH)]
-        assert pair.lost_inbound == [(2, Channel.FETCH)]
-        assert not pair.client.is_connected(1, Channel.FETCH)
+        assert pair.lost_outbound == [(1, PeerChannel.FETCH)]
+        assert pair.lost_inbound == [(2, PeerChannel.FETCH)]
+        assert not pair.client.is_connected(1, PeerChannel.FETCH)
 
 
 async def test_the_next_call_after_a_loss_dials_again():
@@ -370,7 +370,7 @@ async def test_a_newer_link_replaces_the_one_before_without_a_report_of_loss():
         await again.call(1, "echo", {}, timeout_ms=SECONDS)
         await first.closed
         assert pair.lost_inbound == []
-        assert pair.server.connected(Channel.RPC) == {2}
+        assert pair.server.connected(PeerChannel.RPC) == {2}
         await again.close()
 
 
@@ -470,7 +470,7 @@ async def test_a_listener_stops_reading_while_its_handlers_hold_too_much(
         assert link._held_bytes == 0
 
 
-SILENT = RHYTHMS[Channel.RPC].silent_rounds
+SILENT = RHYTHMS[PeerChannel.RPC].silent_rounds
 DOUBTFUL = SILENT // 2
 
 
@@ -523,7 +523,7 @@ async def test_calls_to_a_doubtful_peer_are_held_back_until_it_speaks(
         for _ in range(DOUBTFUL):
             silent_round(link)
         held = asyncio.ensure_future(pair.call("echo"))
-        await pair.call("echo", channel=Channel.CONTROL)
+        await pair.call("echo", channel=PeerChannel.CONTROL)
         assert sent == [peer_codec.encode_ping()] * DOUBTFUL
         monkeypatch.setattr(link, "send", send)
         link.send(peer_codec.encode_ping())
@@ -558,7 +558,7 @@ async def test_a_peer_that_speaks_again_is_called_again():
             silent_round(link)
         with pytest.raises(PeerLostError):
             await call
-        assert await pair.call("echo", channel=Channel.CONTROL)
+        assert await pair.call("echo", channel=PeerChannel.CONTROL)
         link.data_received(b"")
         assert await pair.call("echo")
 
@@ -566,7 +566,7 @@ async def test_a_peer_that_speaks_again_is_called_again():
 async def test_a_link_that_stays_silent_is_given_up():
     async with Pair() as pair:
         link, call = await parked(pair)
-        for _ in range(RHYTHMS[Channel.RPC].lost_rounds):
+        for _ in range(RHYTHMS[PeerChannel.RPC].lost_rounds):
             assert link.is_open
             silent_round(link)
         assert not link.is_open
@@ -626,10 +626,10 @@ async def test_disconnect_drops_every_link_of_a_node_without_a_report():
     async with Pair() as pair:
         pair.server.register("echo", echo)
         await pair.call("echo")
-        await pair.call("echo", channel=Channel.CONTROL)
-        pair.client.disconnect(1, Channel.CONTROL)
+        await pair.call("echo", channel=PeerChannel.CONTROL)
+        pair.client.disconnect(1, PeerChannel.CONTROL)
         assert pair.client.is_connected(1)
-        assert not pair.client.is_connected(1, Channel.CONTROL)
+        assert not pair.client.is_connected(1, PeerChannel.CONTROL)
         pair.client.disconnect(1)
         assert not pair.client.is_connected(1)
         await pair.call("echo")

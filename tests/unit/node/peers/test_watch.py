@@ -2,10 +2,10 @@
 
 import pytest
 
-from node.peers.codec import Channel
+from node.peers.codec import PeerChannel
 from node.peers.watch import PATIENCE_MAX, RHYTHMS, WATCHED_MS, PeerWatch
 
-RPC = RHYTHMS[Channel.RPC]
+RPC = RHYTHMS[PeerChannel.RPC]
 
 
 def silent_rounds(watch: PeerWatch, count: int) -> None:
@@ -43,8 +43,8 @@ def test_a_byte_ends_doubt_and_silence_at_once() -> None:
     assert not watch.is_doubtful
 
 
-@pytest.mark.parametrize("channel", [Channel.CONTROL, Channel.FETCH])
-def test_what_tells_that_a_peer_is_back_is_never_held_back(channel: Channel) -> None:
+@pytest.mark.parametrize("channel", [PeerChannel.CONTROL, PeerChannel.FETCH])
+def test_what_tells_that_a_peer_is_back_is_never_held_back(channel: PeerChannel) -> None:
     watch = PeerWatch(RHYTHMS[channel])
     silent_rounds(watch, watch.rhythm.silent_rounds - 1)
     assert not watch.is_doubtful

@@ -10,7 +10,7 @@ import uvloop
 
 from milena.model.errors import StartupError
 from node.config.options import NodeConfig, load_config
-from node.peers.port import Channel, PeerClient, PeerListener, PeerServer, PeerUnreachableError
+from node.peers.port import PeerChannel, PeerClient, PeerListener, PeerServer, PeerUnreachableError
 from node.process.tls import CertificateWatch, PeerTls, api_tls, peer_tls, watches_of
 from raft_meta.consensus.frames import PeerIdentity
 
@@ -57,7 +57,9 @@ async def ask(
     )
     try:
         sent = bytes(1 << 20)
-        _, body = await client.call(1, "echo", {}, [sent], timeout_ms=5_000, channel=Channel.FETCH)
+        _, body = await client.call(
+            1, "echo", {}, [sent], timeout_ms=5_000, channel=PeerChannel.FETCH
+        )
         assert body == sent
         return body[:1]
     finally:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from milena.model.batch import ProducerStamp, decode_header
+from milena.model.batch.header import ProducerStamp, decode_header
 from milena.model.errors import (
     CorruptLogError,
     DiskFailedError,

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from milena.model.batch import RecordColumns, decode_columns, decode_header
+from milena.model.batch.decode import decode_columns
+from milena.model.batch.header import decode_header
+from milena.model.columns import RecordColumns
 from milena.model.errors import NotLeaderError
 from milena.model.pending import Pending, in_a_task
 from milena.model.requests import Acks, Receipt, Receipts

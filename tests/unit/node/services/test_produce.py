@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from milena.model.batch import ProducerStamp
+from milena.model.batch.header import ProducerStamp
 from milena.model.errors import (
     FateUnknownError,
     InvalidProducerError,

@@ -2,14 +2,10 @@
 
 import pytest
 
-from milena.model.batch import (
-    RecordColumns,
-    check_batch,
-    encode_batch,
-    iterate_batches,
-    timestamps_of,
-)
-from milena.model.batch import decode_columns as columns_of
+from milena.model.batch.decode import check_batch, iterate_batches, timestamps_of
+from milena.model.batch.decode import decode_columns as columns_of
+from milena.model.batch.encode import encode_batch
+from milena.model.columns import RecordColumns
 from milena.model.errors import NotEnoughReplicasError, RequestTooLargeError
 from milena.model.requests import Acks, ProduceRequest, Records
 from milena.model.types import Codec, TimestampType

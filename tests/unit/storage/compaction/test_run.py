@@ -5,7 +5,8 @@ from random import Random
 
 import pytest
 
-from milena.model.batch import IdempotencyExtension, ProducerStamp, decode_header, encode_batch
+from milena.model.batch.encode import encode_batch
+from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
 from milena.model.columns import RecordColumns
 from milena.model.errors import CorruptLogError, DiskFullError
 from milena.model.types import ReplicaHealth

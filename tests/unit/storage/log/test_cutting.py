@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from milena.model.batch import decode_header
+from milena.model.batch.header import decode_header
 from milena.model.errors import DiskFailedError, OffsetOutOfRangeError
 from milena.model.types import ReplicaHealth
 from storage.log.partition_log import PartitionLog

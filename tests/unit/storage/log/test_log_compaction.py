@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from milena.model.batch import decode_header
+from milena.model.batch.header import decode_header
 from milena.model.types import ReplicaHealth
 from storage.compaction.mark import CompactionMark, write_mark
 from storage.state.producer_state import WriterState

@@ -5,7 +5,8 @@ from random import Random
 
 import pytest
 
-from milena.model.batch import ProducerStamp, decode_header, iterate_headers
+from milena.model.batch.decode import iterate_headers
+from milena.model.batch.header import ProducerStamp, decode_header
 from milena.model.errors import (
     CorruptBatchError,
     DiskFullError,

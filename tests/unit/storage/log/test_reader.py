@@ -1,12 +1,8 @@
 """Where a span of stored batches has records, after compaction."""
 
-from milena.model.batch import (
-    RecordColumns,
-    decode_header,
-    encode_batch,
-    encode_filler,
-    rewrite_batch,
-)
+from milena.model.batch.encode import encode_batch, encode_filler, rewrite_batch
+from milena.model.batch.header import decode_header
+from milena.model.columns import RecordColumns
 from storage.log.reader import end_of_span, first_with_records
 from tests.support.disk.log_model import make_batch, stamped
 

@@ -4,7 +4,9 @@ import threading
 
 import pytest
 
-from milena.model.batch import RecordColumns, decode_header, encode_batch
+from milena.model.batch.encode import encode_batch
+from milena.model.batch.header import decode_header
+from milena.model.columns import RecordColumns
 from milena.model.errors import OffsetOutOfRangeError
 from milena.model.types import TimestampType
 from storage.segments.segment import LOG_SUFFIX, offset_name

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from milena.model.batch import IdempotencyExtension, encode_batch
+from milena.model.batch.encode import encode_batch
+from milena.model.batch.header import IdempotencyExtension
 from milena.model.columns import RecordColumns
 from tests.support.disk.compacted_log import COMPACTED, append, keyed_batch
 from tests.support.disk.log_model import NOW_MS, open_log

@@ -2,7 +2,7 @@
 
 import pytest
 
-from milena.model.batch import decode_header
+from milena.model.batch.header import decode_header
 from milena.model.errors import (
     CorruptLogError,
     DiskFullError,

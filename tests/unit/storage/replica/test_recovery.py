@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from milena.model.batch import IdempotencyExtension, ProducerStamp, decode_header
+from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
 from milena.model.errors import CorruptLogError, ReplicaDamagedError
 from milena.model.types import ReplicaHealth
 from storage.log.partition_log import LogConfig, PartitionLog

@@ -3,7 +3,7 @@
 import pytest
 
 import storage.segments.segment
-from milena.model.batch import decode_header
+from milena.model.batch.header import decode_header
 from milena.model.errors import CorruptBatchError, CorruptLogError, DiskFullError
 from storage.segments.segment import (
     INDEX_SUFFIX,

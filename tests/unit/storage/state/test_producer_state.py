@@ -2,7 +2,7 @@
 
 import pytest
 
-from milena.model.batch import IdempotencyExtension, ProducerStamp, decode_header
+from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
 from milena.model.errors import CorruptLogError, InvalidProducerError, StaleProducerEpochError
 from storage.state.producer_state import (
     ACCEPT,

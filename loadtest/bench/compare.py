@@ -1,0 +1,162 @@
+"""The working tree beside another commit of it, in rounds: ``make bench-compare BASE=commit``.
+
+    python -m loadtest.bench.compare --base main [--rows json-all,fetch] [--rounds 8] [--seconds 2] [--out bench-report]
+
+Nodes run from both trees; what loads them is this process and so the same code for both, and nothing of the base is
+imported here. The exit code is 0 when no row is worse (``comparison.py`` says when one is), 1 when one is or the trees
+cannot be compared, 2 when nothing was measured.
+"""
+
+import asyncio
+import gc
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import uvloop
+
+from loadtest.bench import comparison
+from loadtest.bench.__main__ import chosen_rows, list_rows, machine_of
+from loadtest.bench.base_tree import BaseTreeError, check_out, environment_of
+from loadtest.bench.comparison import ROUNDS_MIN, base_name
+from loadtest.bench.http_load import LoadError
+from loadtest.bench.plan import InTurns, Plan
+from loadtest.bench.report import contender_table
+from loadtest.bench.rounds import alternate
+from loadtest.bench.samples import Rounds
+from loadtest.bench.stages import IN_TURNS
+from loadtest.bench.targets import Target
+from loadtest.local_cluster import ClusterError
+from milena.errors import ClientError
+
+_USUAL_ROWS = "requests,batches,latency,fetch"
+"""What a record passes through."""
+
+
+def rows_of(wanted: str | None) -> list[Target]:
+    """Rows to compare, each figure of Milena's once."""
+    rows = chosen_rows(wanted or _USUAL_ROWS)
+    alone = sorted({row.stage for row in rows} - set(IN_TURNS))
+    if alone:
+        raise click.BadParameter(f"nobody takes turns in {', '.join(alone)}")
+    figures = {(row.subject, row.quantity): row for row in reversed(rows)}
+    return [row for row in rows if figures[row.subject, row.quantity] is row]
+
+
+async def measure(stage: InTurns, names: set[str], plan: Plan, base: Mapping[str, str]) -> Rounds:
+    """Rounds of a stage's contenders of these names; ``base``: environment of the base's nodes.
+
+    Raises:
+        LoadError: one failed.
+    """
+    rounds = Rounds()
+    missing: dict[str, str] = {}
+    for number in range(plan.rounds):
+        trees: list[tuple[Callable[[str], str], Plan]] = [
+            (str, replace(plan, directory=plan.directory / "new")),
+            (base_name, replace(plan, directory=plan.directory / "base", settings=base)),
+        ]
+        # The base goes first, then the new tree, and the other way round in the next round.
+        if number % 2 == 0:
+            trees.reverse()
+        async with AsyncExitStack() as stack:
+            started = []
+            for name_of, its_plan in trees:
+                own = Rounds()
+                contenders = await stage.start(its_plan, stack, own)
+                started.append([replace(c, name=name_of(c.name)) for c in contenders])
+                missing |= own.failures
+            await alternate(
+                [c for pair in zip(*started, strict=True) for c in pair if c.name in names],
+                rounds,
+                count=1,
+                seconds=plan.seconds,
+                say=lambda _: None,
+                resident_bytes=stage.resident_bytes,
+            )
+        shutil.rmtree(plan.directory)
+        if rounds.failures:
+            raise LoadError("; ".join(rounds.failures.values()))
+        plan.say(f"round {number + 1} of {plan.rounds}")
+    rounds.failures.update(missing)
+    return rounds
+
+
+async def run(rows: Sequence[Target], plan: Plan, base: Mapping[str, str]) -> dict[str, Rounds]:
+    """Stage by stage."""
+    done = {}
+    for name in IN_TURNS:
+        subjects = {row.subject for row in rows if row.stage == name}
+        if subjects:
+            plan.say(f"{name}:")
+            names = subjects | set(map(base_name, subjects))
+            done[name] = await measure(IN_TURNS[name], names, plan, base)
+            gc.collect()
+    return done
+
+
+@click.command()
+@click.option("--base", "commit", required=True, help="What git calls the commit to compare with.")
+@click.option("--rows", metavar="A,B", help=f"Rows or stages; absent: {_USUAL_ROWS}.")
+@click.option("--rounds", default=8, show_default=True, type=click.IntRange(min=ROUNDS_MIN))
+@click.option("--seconds", default=2.0, show_default=True, help="Of one turn of one tree.")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    help="Data goes to a folder in it; absent: build/. It should be on the disk that is to be measured.",
+)
+@click.option("--out", default="bench-report", show_default=True, type=click.Path(path_type=Path))
+@click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=list_rows)
+def main(
+    commit: str, rows: str | None, rounds: int, seconds: float, directory: Path | None, out: Path
+) -> None:
+    """Measure this tree beside another commit, in rounds in which both take turns."""
+    chosen = rows_of(rows)
+    where = directory or Path("build")
+    where.mkdir(parents=True, exist_ok=True)
+    machine = machine_of(where)
+    try:
+        tree = check_out(commit)
+        click.echo(f"base: {tree} ({machine.build})", err=True)
+        base = environment_of(tree, machine.build)
+    except BaseTreeError as error:
+        raise click.ClickException(str(error)) from error
+    # As in the bench: the client must not be what is measured.
+    gc.disable()
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", dir=where) as data,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        plan = Plan(
+            directory=Path(data).resolve() / "stage",
+            rounds=rounds,
+            seconds=seconds,
+            say=lambda text: click.echo(text, err=True),
+            has_peers=False,
+        )
+        try:
+            stages = runner.run(run(chosen, plan, base))
+        except (LoadError, ClientError, ClusterError, OSError) as error:
+            raise click.ClickException(f"not compared: {error}") from error
+    compared = [comparison.compare(row, stages[row.stage]) for row in chosen]
+    title = (
+        f"this tree beside {commit} ({tree.name}): {rounds} rounds of {seconds:g} s, {machine.build} nodes, "
+        f"Python {machine.python}, {machine.cores} cores, {machine.file_system}"
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    record = {"base": tree.name, **comparison.figures(compared, stages, machine)}
+    (out / "compare.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    report = f"{title}\n\n{comparison.table(compared)}\n\n{contender_table(stages)}\n"
+    (out / "compare.txt").write_text(report, encoding="utf-8")
+    click.echo(report)
+    sys.exit(comparison.exit_code(compared))
+
+
+if __name__ == "__main__":
+    main()

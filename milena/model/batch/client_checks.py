@@ -1,0 +1,145 @@
+"""Checks of a batch that a client encoded: once they are through, nothing about it needs to be believed any more."""
+
+from collections.abc import Sequence
+
+from milena.model.batch.decode import check_batch, decode_columns
+from milena.model.batch.header import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+)
+from milena.model.columns import are_plain
+from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
+from milena.model.types import NO_PRODUCER, Codec
+
+RECORDS_MAX = 1 << 20
+"""Records a client may put into one batch: 8 MiB of 8 bytes each; more is an attack on its readers."""
+
+TIMESTAMP_AHEAD_MS_MAX = 3_600_000
+"""How far ahead of the node's clock a client's timestamp may be; Kafka's default too."""
+
+_CLIENT_BITS = CODEC_MASK | TIMESTAMP_TYPE_BIT
+
+
+def validate_client_batch(
+    batch: bytes,
+    *,
+    bytes_max: int,
+    now_ms: int,
+    timestamp_ahead_ms_max: int = TIMESTAMP_AHEAD_MS_MAX,
+    records_max: int = RECORDS_MAX,
+    needs_keys: bool = False,
+) -> BatchHeader:
+    """The header of a batch that a client encoded, once nothing about it needs to be believed any more.
+
+    Args:
+        batch: exactly one batch.
+        bytes_max: the topic's ``max.message.bytes``; holds for the batch and for its payload once decompressed.
+        now_ms: the node's wall clock.
+        timestamp_ahead_ms_max: how far above ``now_ms`` a timestamp may be.
+        records_max: the most records in a batch.
+        needs_keys: the topic is compacted, and a record without a key has no place in it.
+
+    Raises:
+        RequestTooLargeError: larger than ``bytes_max``.
+        InvalidRecordError: anything else that may not be stored; the message says what to change.
+    """
+    _check_client_size(len(batch), bytes_max)
+    try:
+        header = check_batch(batch)
+        if header.batch_bytes != len(batch):
+            raise InvalidRecordError(
+                f"the body has {len(batch)} bytes, its batch {header.batch_bytes}: "
+                "send exactly one batch"
+            )
+        _check_client_header(header, records_max)
+        _check_client_producer(header)
+        _check_client_size(header.uncompressed_bytes, bytes_max)
+        timestamp_deltas = None
+        if needs_keys or not _is_plain(batch, header):
+            columns = decode_columns(batch, header, bytes_max=bytes_max)
+            if needs_keys:
+                _check_client_keys(columns.keys)
+            if columns.offset_deltas is not None:
+                raise InvalidRecordError(
+                    "offset_deltas must be nil: a producer's offsets have no gaps"
+                )
+            timestamp_deltas = columns.timestamp_deltas
+    except CorruptBatchError as error:
+        raise InvalidRecordError(f"the batch is damaged: {error}") from error
+    _check_client_timestamps(header, timestamp_deltas, now_ms + timestamp_ahead_ms_max)
+    return header
+
+
+def _is_plain(batch: bytes, header: BatchHeader) -> bool:
+    """Whether the records need not be unpacked to be believed."""
+    start, size = header.header_bytes, header.batch_bytes
+    return (
+        header.codec is Codec.NONE
+        and header.uncompressed_bytes == size - start
+        and are_plain(batch, start, size, header.record_count)
+    )
+
+
+def _check_client_keys(keys: Sequence[bytes | None] | None) -> None:
+    if keys is None or None in keys:
+        place = 0 if keys is None else keys.index(None)
+        raise InvalidRecordError(
+            f"record {place} has no key, but the topic is compacted: it keeps the last record of each key; "
+            "give every record a key, or set the topic's cleanup.policy to delete"
+        )
+
+
+def _check_client_size(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise RequestTooLargeError(
+            f"a batch of {size} bytes is above the topic's max.message.bytes={bytes_max}; "
+            "send fewer records at a time"
+        )
+
+
+def _check_client_header(header: BatchHeader, records_max: int) -> None:
+    if header.attributes & ~_CLIENT_BITS:
+        raise InvalidRecordError(
+            f"attributes={header.attributes:#06x}: clients may set the codec and the timestamp "
+            "type only, not the transactional, control, delete horizon or unknown bits"
+        )
+    if header.header_bytes != HEADER_BYTES:
+        raise InvalidRecordError("clients may not set extensions of the batch header")
+    if not 1 <= header.record_count <= records_max:
+        raise InvalidRecordError(
+            f"record_count={header.record_count} must be between 1 and {records_max}"
+        )
+    if header.record_count != header.last_offset_delta + 1:
+        raise InvalidRecordError(
+            f"last_offset_delta={header.last_offset_delta} must be record_count - 1 "
+            f"= {header.record_count - 1}"
+        )
+
+
+def _check_client_producer(header: BatchHeader) -> None:
+    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+    if producer != (NO_PRODUCER, -1, -1) and min(producer) < 0:
+        raise InvalidRecordError(
+            f"producer_id={producer[0]}, producer_epoch={producer[1]} and "
+            f"base_sequence={producer[2]} must all be -1 or all be 0 or above"
+        )
+
+
+def _check_client_timestamps(
+    header: BatchHeader, deltas: list[int] | None, timestamp_ms_max: int
+) -> None:
+    base = header.base_timestamp_ms
+    least, greatest = (base + min(deltas), base + max(deltas)) if deltas else (base, base)
+    if greatest != header.max_timestamp_ms:
+        raise InvalidRecordError(
+            f"max_timestamp_ms={header.max_timestamp_ms}, but the latest record is at {greatest}"
+        )
+    if least < 0 or base < 0:
+        raise InvalidRecordError(f"timestamp {min(least, base)} is before 1970")
+    if greatest > timestamp_ms_max:
+        raise InvalidRecordError(
+            f"timestamp {greatest} is too far ahead of the node's clock "
+            f"(the latest allowed is {timestamp_ms_max})"
+        )

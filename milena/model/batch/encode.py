@@ -1,0 +1,225 @@
+"""Batches made of columns, made anew with fewer records, and marked: stamp, codec, idempotency key, timestamp type."""
+
+from crc32c import crc32c
+
+from milena.model.batch.header import (
+    ATTRIBUTES,
+    BATCH_BYTES_MAX,
+    BODY,
+    BODY_POSITION,
+    CODEC_MASK,
+    CODECS,
+    CONTROL_BIT,
+    CRC,
+    CRC_POSITION,
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    MAGIC,
+    NO_STAMP,
+    STAMP,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    Buffer,
+    IdempotencyExtension,
+    ProducerStamp,
+    Stamp,
+    decode_header,
+    encode_extensions,
+)
+from milena.model.codecs import compress, decompress
+from milena.model.columns import RecordColumns, pack_columns
+from milena.model.errors import InvalidRecordError
+from milena.model.types import NO_PRODUCER, Codec, TimestampType
+
+
+def encode_batch(
+    columns: RecordColumns,
+    *,
+    base_timestamp_ms: int,
+    codec: Codec = Codec.NONE,
+    timestamp_type: TimestampType = TimestampType.CREATE,
+    producer: ProducerStamp | None = None,
+    idempotency: IdempotencyExtension | None = None,
+    is_control: bool = False,
+) -> bytes:
+    """A batch with base offset 0, leader epoch -1 and append time -1; the leader stamps it.
+
+    Raises:
+        InvalidRecordError: records that no batch can hold.
+    """
+    attributes = codec | (timestamp_type << 3) | (CONTROL_BIT if is_control else 0)
+    offset_deltas = columns.offset_deltas
+    last_offset_delta = offset_deltas[-1] if offset_deltas else len(columns.values) - 1
+    return _assemble(
+        columns,
+        stamp=NO_STAMP,
+        attributes=attributes,
+        last_offset_delta=max(last_offset_delta, 0),
+        base_timestamp_ms=base_timestamp_ms,
+        producer=producer,
+        extensions=encode_extensions(idempotency),
+    )
+
+
+def rewrite_batch(
+    header: BatchHeader, columns: RecordColumns, *, delete_horizon_ms: int | None = None
+) -> bytes:
+    """The batch of ``header`` with fewer records, for compaction.
+
+    Stamp, producer, idempotency key and the range of offsets stay; ``columns.offset_deltas`` says which are left.
+    """
+    attributes = header.attributes & ~DELETE_HORIZON_BIT
+    if delete_horizon_ms is not None:
+        attributes |= DELETE_HORIZON_BIT
+    producer = (
+        None
+        if header.producer_id == NO_PRODUCER
+        else ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence)
+    )
+    return _assemble(
+        columns,
+        stamp=Stamp(header.base_offset, header.leader_epoch, header.append_time_ms),
+        attributes=attributes,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp_ms=header.base_timestamp_ms,
+        producer=producer,
+        extensions=encode_extensions(header.idempotency, delete_horizon_ms),
+    )
+
+
+def encode_filler(
+    *,
+    base_offset: int,
+    last_offset: int,
+    leader_epoch: int,
+    append_time_ms: int,
+    timestamp_ms: int,
+) -> bytes:
+    """A stamped batch without records for the offsets of batches that compaction removed.
+
+    ``timestamp_ms`` is the latest of theirs, so that retention by time judges their segment as before.
+    """
+    return _assemble(
+        RecordColumns(None, None, None, [], None),
+        stamp=Stamp(base_offset, leader_epoch, append_time_ms),
+        attributes=Codec.NONE,
+        last_offset_delta=last_offset - base_offset,
+        base_timestamp_ms=timestamp_ms,
+        producer=None,
+        extensions=b"",
+    )
+
+
+def _assemble(
+    columns: RecordColumns,
+    *,
+    stamp: Stamp,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp_ms: int,
+    producer: ProducerStamp | None,
+    extensions: bytes,
+) -> bytes:
+    fields, payload = _describe(
+        columns,
+        attributes=attributes,
+        last_offset_delta=last_offset_delta,
+        base_timestamp_ms=base_timestamp_ms,
+        producer=producer,
+    )
+    return _frame(stamp, BODY.pack(*fields), extensions, payload)
+
+
+_Fields = tuple[int, int, int, int, int, int, int, int, int]
+"""What ``BODY`` packs: a header's fields from ``attributes`` to ``uncompressed_bytes``."""
+
+
+def _describe(
+    columns: RecordColumns,
+    *,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp_ms: int,
+    producer: ProducerStamp | None,
+) -> tuple[_Fields, bytes]:
+    """What a header says of these records, and the payload."""
+    record_count = len(columns.values)
+    for column in (columns.offset_deltas, columns.timestamp_deltas, columns.keys, columns.headers):
+        assert column is None or len(column) == record_count, (len(column), record_count)
+    deltas = columns.timestamp_deltas
+    plain = pack_columns(columns)
+    if len(plain) > BATCH_BYTES_MAX:
+        raise InvalidRecordError(f"{len(plain)} bytes of records do not fit into one batch")
+    fields = (
+        attributes,
+        record_count,
+        last_offset_delta,
+        base_timestamp_ms,
+        base_timestamp_ms + max(deltas) if deltas else base_timestamp_ms,
+        NO_PRODUCER if producer is None else producer.producer_id,
+        -1 if producer is None else producer.producer_epoch,
+        -1 if producer is None else producer.base_sequence,
+        len(plain),
+    )
+    codec = CODECS[attributes & CODEC_MASK]
+    return fields, plain if codec is Codec.NONE else compress(codec, plain)
+
+
+def with_idempotency(batch: bytes, idempotency: IdempotencyExtension) -> bytes:
+    """The same unstamped batch under an idempotency key; the payload is not touched."""
+    header = decode_header(batch)
+    body = batch[BODY_POSITION:HEADER_BYTES]
+    payload = memoryview(batch)[header.header_bytes :]
+    return _frame(NO_STAMP, body, encode_extensions(idempotency), payload)
+
+
+def with_codec(batch: bytes, codec: Codec) -> bytes:
+    """The same unstamped batch, checked before, under another compression; its records and all else are as they were.
+
+    Raises:
+        CorruptBatchError: the payload does not decompress.
+    """
+    header = decode_header(batch)
+    if header.codec is codec:
+        return batch
+    payload = memoryview(batch)[header.header_bytes :]
+    plain = bytes(decompress(header.codec, payload, header.uncompressed_bytes))
+    attributes = ATTRIBUTES.pack(header.attributes & ~CODEC_MASK | codec)
+    body = attributes + batch[BODY_POSITION + len(attributes) : HEADER_BYTES]
+    extensions = batch[HEADER_BYTES : header.header_bytes]
+    return _frame(NO_STAMP, body, extensions, compress(codec, plain))
+
+
+def with_timestamp_type(batch: bytes, timestamp_type: TimestampType) -> bytes:
+    """The batch under the topic's timestamp type; only the attributes and their checksum change."""
+    (attributes,) = ATTRIBUTES.unpack_from(batch, BODY_POSITION)
+    changed = (attributes & ~TIMESTAMP_TYPE_BIT) | (timestamp_type << 3)
+    if changed == attributes:
+        return batch
+    covered = ATTRIBUTES.pack(changed)
+    rest = memoryview(batch)[BODY_POSITION + len(covered) :]
+    return b"".join((batch[:CRC_POSITION], CRC.pack(crc32c(rest, crc32c(covered))), covered, rest))
+
+
+def _frame(stamp: Stamp, body: bytes, extensions: bytes, payload: bytes | memoryview) -> bytes:
+    header_bytes = HEADER_BYTES + len(extensions)
+    frame = STAMP.pack(header_bytes + len(payload), MAGIC, header_bytes, *stamp)
+    covered = body + extensions
+    return b"".join(
+        (
+            frame,
+            CRC.pack(crc32c(frame)),
+            CRC.pack(crc32c(payload, crc32c(covered))),
+            covered,
+            payload,
+        )
+    )
+
+
+def stamp_batch(
+    batch: Buffer, *, base_offset: int, leader_epoch: int, append_time_ms: int
+) -> bytes:
+    """The batch's first ``STAMP_BYTES`` under this leader's stamp; the rest, ``batch[31:]``, stays as it is."""
+    batch_bytes, magic, header_bytes, *_ = STAMP.unpack_from(batch)
+    frame = STAMP.pack(batch_bytes, magic, header_bytes, base_offset, leader_epoch, append_time_ms)
+    return frame + CRC.pack(crc32c(frame))

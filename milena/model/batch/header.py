@@ -1,0 +1,333 @@
+"""The record batch: the one unit that is produced, stored, replicated and fetched, byte for byte the same everywhere.
+
+Big-endian; the last column says which checksum covers the field.
+
+    offset  size  field
+    0       4     batch_bytes         the whole batch, this field included            stamp
+    4       1     magic               1                                               stamp
+    5       2     header_bytes        where the payload begins, >= 79                 stamp
+    7       8     base_offset         offset of the first record                      stamp
+    15      4     leader_epoch        epoch of the leader that appended it            stamp
+    19      8     append_time_ms      the leader's clock at the append                stamp
+    27      4     stamp_crc           CRC-32C over bytes 0..26
+    31      4     crc                 CRC-32C over bytes 35..end
+    35      2     attributes          see below                                       crc
+    37      4     record_count        may be 0 after compaction                       crc
+    41      4     last_offset_delta   last offset - base_offset                       crc
+    45      8     base_timestamp_ms                                                   crc
+    53      8     max_timestamp_ms                                                    crc
+    61      8     producer_id         -1 = not idempotent                             crc
+    69      2     producer_epoch                                                      crc
+    71      4     base_sequence       sequences wrap at 2**31                         crc
+    75      4     uncompressed_bytes  size of the payload after decompression         crc
+    79      ..    extensions          type 1, length 2, value; then the payload       crc
+
+    attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+    extension 1: idempotency key: key_hash 16, body_hash 8, partition_count 4
+    extension 2: delete horizon: wall ms 8; from then on compaction may drop the batch's tombstones; comes with bit 6
+
+A producer makes everything but the leader's stamp; the leader sets that alone, without touching the rest, so that
+``crc`` holds from the client to the last replica. The stamp has a checksum of its own, because a flipped epoch would
+poison the leader-epoch table. The payload is described in ``milena.model.columns``.
+
+Three degrees of trust: ``decode_header`` looks at the header, ``check_batch`` (``decode``) adds the checksum over the
+body, and ``validate_client_batch`` (``client_checks``) believes nothing. None of them raises anything but typed errors
+on hostile bytes.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from milena.model.errors import CorruptBatchError
+from milena.model.types import NO_EPOCH, NO_PRODUCER, NO_TIMESTAMP, Codec, TimestampType
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC = 1
+
+HEADER_BYTES = 79
+
+STAMP_BYTES = 31
+"""Bytes that ``stamp_batch`` replaces: frame, stamp and its checksum."""
+
+BATCH_BYTES_MAX = 1 << 30
+"""No batch is ever larger, compressed or not; what a topic allows is far below."""
+
+SEQUENCE_MASK = (1 << 31) - 1
+
+HEADER = Struct(">IBHqiqIIHiiqqqhiI")
+STAMP = Struct(">IBHqiq")
+BODY = Struct(">HiiqqqhiI")
+CRC = Struct(">I")
+ATTRIBUTES = Struct(">H")
+_EXTENSION = Struct(">BH")
+_IDEMPOTENCY = Struct(">16s8sI")
+_DELETE_HORIZON = Struct(">q")
+
+STAMP_CRC_POSITION = STAMP.size
+CRC_POSITION = STAMP_BYTES
+BODY_POSITION = CRC_POSITION + CRC.size
+
+_IDEMPOTENCY_TYPE = 1
+_DELETE_HORIZON_TYPE = 2
+
+CODEC_MASK = 0b111
+TIMESTAMP_TYPE_BIT = 1 << 3
+_TRANSACTIONAL_BIT = 1 << 4
+CONTROL_BIT = 1 << 5
+"""Of the attributes: written by a leader for itself, and skipped by readers."""
+DELETE_HORIZON_BIT = 1 << 6
+
+CODECS = {int(codec): codec for codec in Codec}
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStamp:
+    """Who wrote the batch, for deduplication: (id, epoch) fences, ``base_sequence`` of its first record."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyExtension:
+    """The HTTP idempotency key that the batch was sent under.
+
+    ``key_hash`` has 16 bytes, ``body_hash`` 8; ``partition_count`` is the topic's when the key was first used.
+    """
+
+    key_hash: bytes
+    body_hash: bytes
+    partition_count: int
+
+
+class Stamp(NamedTuple):
+    """Where a batch lies, in which leader epoch and when (wall ms) it was appended: the leader's part of its header."""
+
+    base_offset: int
+    leader_epoch: int
+    append_time_ms: int
+
+
+NO_STAMP = Stamp(0, NO_EPOCH, NO_TIMESTAMP)
+"""Of a batch that no leader has taken yet."""
+
+
+HeaderFields = tuple[
+    int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int
+]  # fmt: skip
+"""What ``HEADER`` packs: a header's fields in the order of the table above."""
+
+
+class BatchHeader:
+    """A batch's header; the table above says what its fields are.
+
+    ``delete_horizon_ms`` is the wall ms from which on compaction may drop the tombstones in here; None: it has not kept
+    any yet.
+    """
+
+    # One is made for each batch on every path. What a dataclass generates stays interpreted where this module is
+    # compiled, at twice the price of this; and a tuple costs less to hand over there than 17 arguments, which are put
+    # into one first.
+    def __init__(
+        self,
+        fields: HeaderFields,
+        idempotency: IdempotencyExtension | None = None,
+        delete_horizon_ms: int | None = None,
+    ) -> None:
+        (
+            self.batch_bytes,
+            self.magic,
+            self.header_bytes,
+            self.base_offset,
+            self.leader_epoch,
+            self.append_time_ms,
+            self.stamp_crc,
+            self.crc,
+            self.attributes,
+            self.record_count,
+            self.last_offset_delta,
+            self.base_timestamp_ms,
+            self.max_timestamp_ms,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.uncompressed_bytes,
+        ) = fields
+        self.idempotency = idempotency
+        self.delete_horizon_ms = delete_horizon_ms
+
+    def stamped(self, *, base_offset: int, leader_epoch: int, append_time_ms: int) -> "BatchHeader":
+        """The same batch where its leader puts it; the checksum of the stamp is still the old one's."""
+        fields = (
+            self.batch_bytes,
+            self.magic,
+            self.header_bytes,
+            base_offset,
+            leader_epoch,
+            append_time_ms,
+            self.stamp_crc,
+            self.crc,
+            self.attributes,
+            self.record_count,
+            self.last_offset_delta,
+            self.base_timestamp_ms,
+            self.max_timestamp_ms,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.uncompressed_bytes,
+        )
+        return BatchHeader(fields, self.idempotency, self.delete_horizon_ms)
+
+    @property
+    def codec(self) -> Codec:
+        """How the payload is compressed."""
+        return CODECS[self.attributes & CODEC_MASK]
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Whether records carry their own timestamps or the append time."""
+        is_append = self.attributes & TIMESTAMP_TYPE_BIT
+        return TimestampType.APPEND if is_append else TimestampType.CREATE
+
+    @property
+    def is_control(self) -> bool:
+        """Written by a leader for itself; readers skip it."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Reserved."""
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def is_filler(self) -> bool:
+        """Holds nothing but the place of records that compaction removed."""
+        return (
+            not self.record_count
+            and self.producer_id == NO_PRODUCER
+            and self.idempotency is None
+            and not self.attributes & (CONTROL_BIT | _TRANSACTIONAL_BIT)
+        )
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record, inclusive; kept by compaction."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Base offset of the batch that follows."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, or -1 without a producer."""
+        if self.producer_id == NO_PRODUCER:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MASK
+
+    @property
+    def latest_timestamp_ms(self) -> int:
+        """The greatest timestamp that a reader sees: retention and the time index go by it."""
+        if self.attributes & TIMESTAMP_TYPE_BIT:
+            return self.append_time_ms
+        return self.max_timestamp_ms
+
+
+def decode_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch at ``position``; the payload need not be in the buffer.
+
+    Raises:
+        CorruptBatchError: too few bytes, a wrong ``stamp_crc``, or fields that contradict each other.
+    """
+    if position + HEADER_BYTES > len(buffer):
+        raise CorruptBatchError(
+            f"{max(len(buffer) - position, 0)} bytes are too few for the header of a batch"
+        )
+    fields: HeaderFields = HEADER.unpack_from(buffer, position)
+    header = BatchHeader(fields)
+    stamped = memoryview(buffer)[position : position + STAMP_CRC_POSITION]
+    if crc32c(stamped) != header.stamp_crc:
+        raise CorruptBatchError("the checksum of the leader's stamp does not match")
+    if header.magic != MAGIC:
+        raise CorruptBatchError(f"magic is {header.magic}; this version knows {MAGIC}")
+    if not HEADER_BYTES <= header.header_bytes < header.batch_bytes <= BATCH_BYTES_MAX:
+        raise CorruptBatchError(
+            f"header_bytes={header.header_bytes} and batch_bytes={header.batch_bytes} "
+            f"are out of range (79 <= header_bytes < batch_bytes <= {BATCH_BYTES_MAX})"
+        )
+    _check_counts(header)
+    if header.header_bytes == HEADER_BYTES:
+        return header
+    return _decode_extensions(buffer, position, header)
+
+
+def _check_counts(header: BatchHeader) -> None:
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        raise CorruptBatchError(
+            f"record_count={header.record_count} and "
+            f"last_offset_delta={header.last_offset_delta} contradict each other"
+        )
+    if header.last_offset_delta < 0:
+        raise CorruptBatchError(f"last_offset_delta={header.last_offset_delta} is negative")
+    if header.attributes & CODEC_MASK not in CODECS:
+        raise CorruptBatchError(f"codec {header.attributes & CODEC_MASK} is unknown")
+    if header.uncompressed_bytes > BATCH_BYTES_MAX:
+        raise CorruptBatchError(f"uncompressed_bytes={header.uncompressed_bytes} is out of range")
+
+
+def _decode_extensions(buffer: Buffer, position: int, header: BatchHeader) -> BatchHeader:
+    at = position + HEADER_BYTES
+    end = position + header.header_bytes
+    if end > len(buffer):
+        raise CorruptBatchError("too few bytes for the extensions of the batch's header")
+    found: dict[int, bytes] = {}
+    while at < end:
+        if at + _EXTENSION.size > end:
+            raise CorruptBatchError("the last extension of the header is cut off")
+        kind, length = _EXTENSION.unpack_from(buffer, at)
+        at += _EXTENSION.size
+        if at + length > end:
+            raise CorruptBatchError(f"extension {kind} of the header is cut off")
+        if kind in found:
+            raise CorruptBatchError(f"extension {kind} of the header is there twice")
+        found[kind] = bytes(buffer[at : at + length])
+        at += length
+    # Unknown types are kept and not understood: later versions may write them.
+    value = found.get(_IDEMPOTENCY_TYPE)
+    if value is not None:
+        if len(value) != _IDEMPOTENCY.size:
+            raise CorruptBatchError(
+                f"the idempotency extension has {len(value)} bytes instead of 28"
+            )
+        header.idempotency = IdempotencyExtension(*_IDEMPOTENCY.unpack(value))
+    value = found.get(_DELETE_HORIZON_TYPE)
+    if value is not None:
+        if len(value) != _DELETE_HORIZON.size:
+            raise CorruptBatchError(f"the delete horizon has {len(value)} bytes instead of 8")
+        header.delete_horizon_ms = _DELETE_HORIZON.unpack(value)[0]
+    return header
+
+
+def encode_extensions(
+    idempotency: IdempotencyExtension | None, delete_horizon_ms: int | None = None
+) -> bytes:
+    """The bytes between a header's fields and the payload."""
+    extensions = b""
+    if idempotency is not None:
+        assert len(idempotency.key_hash) == 16, idempotency
+        assert len(idempotency.body_hash) == 8, idempotency
+        value = _IDEMPOTENCY.pack(
+            idempotency.key_hash, idempotency.body_hash, idempotency.partition_count
+        )
+        extensions += _EXTENSION.pack(_IDEMPOTENCY_TYPE, len(value)) + value
+    if delete_horizon_ms is not None:
+        value = _DELETE_HORIZON.pack(delete_horizon_ms)
+        extensions += _EXTENSION.pack(_DELETE_HORIZON_TYPE, len(value)) + value
+    return extensions
