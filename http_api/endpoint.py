@@ -16,7 +16,8 @@ from milena.model.errors import MilenaError
 if TYPE_CHECKING:
     from http_api.call import Call
     from http_api.ports import Ports
-    from milena.model.requests import Queued
+    from milena.model.pending import Pending
+    from milena.model.requests import Receipt
 
 Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
 Content = Mapping[str, Part]
@@ -29,15 +30,19 @@ class QuickHandler(Protocol):
     content_type: str
     """Of the answers."""
 
-    def start(self, body: bytes) -> "Queued | None":
-        """Hand a body to the node; None: it is not for this way, and nothing was done.
+    def start(self, body: bytes) -> "Pending[Sequence[Receipt]]":
+        """Hand a body to the node.
 
         Raises:
             MilenaError: it is at fault; nothing was done.
         """
 
-    def encode(self, partition: int, offsets: Sequence[int | None]) -> bytes:
-        """The body of the answer."""
+    def encode(self, receipts: "Sequence[Receipt]") -> bytes:
+        """The body of the answer.
+
+        Raises:
+            MilenaError: the answer is an error.
+        """
 
 
 Prepare = Callable[["Ports", Mapping[str, str], str, Mapping[str, str]], QuickHandler | None]

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from http_api.group_ports import ConsumersPort, GroupsPort
 from milena.model.errors import MilenaError
+from milena.model.pending import Pending
 from milena.model.requests import (
     Acks,
     BatchReceipt,
@@ -19,7 +20,6 @@ from milena.model.requests import (
     FetchResult,
     PartitionOffsets,
     ProduceRequest,
-    Queued,
     Receipt,
 )
 from raft_meta.machine.image import Image, Topic
@@ -54,20 +54,15 @@ class Readiness:
     reason: str = ""
 
 
-class RecordsPort(Protocol):
-    """Produce and fetch."""
+class ProducePort(Protocol):
+    """Records in."""
 
-    def queue(self, request: ProduceRequest) -> Queued | None:
-        """Append a few records of one partition without a task of their own; None: nothing was done, ``produce`` them.
-
-        Raises:
-            MilenaError: nothing was done, nor would ``produce`` do anything.
-        """
-
-    async def produce(self, request: ProduceRequest) -> Sequence[Receipt]:
+    def produce(self, request: ProduceRequest) -> Pending[Sequence[Receipt]]:
         """Append records; one receipt each, in order. ``Receipts`` is the form that is quick to answer with.
 
-        Raises:
+        Whoever is in a task awaits them, whoever is not is called back.
+
+        Raises (this does, or what it returns):
             TopicNotFoundError, PartitionNotFoundError: nothing was written (auto-creation is off).
             NotEnoughReplicasError, NoLeaderError: every partition refused; nothing was written.
         """
@@ -76,6 +71,10 @@ class RecordsPort(Protocol):
         self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
     ) -> BatchReceipt:
         """Append one batch as a client encoded it; the node checks it whole before it trusts it."""
+
+
+class ReadsPort(Protocol):
+    """Records out."""
 
     async def fetch(self, request: FetchRequest) -> FetchResult:
         """Read committed records, waiting up to ``timeout_ms`` when there are none yet.
@@ -94,6 +93,10 @@ class RecordsPort(Protocol):
 
     async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
         """The readable range, from the leader."""
+
+
+class DeletionsPort(Protocol):
+    """Records away."""
 
     async def delete_records(
         self, topic: str, partition: int, before: int | None, *, timeout_ms: int
@@ -307,7 +310,9 @@ class ApiLimits:
 class Ports:
     """Everything that the application is built from."""
 
-    records: RecordsPort
+    produce: ProducePort
+    reads: ReadsPort
+    deletions: DeletionsPort
     metadata: MetadataPort
     health: HealthPort
     reassignments: ReassignmentsPort

@@ -41,11 +41,12 @@ from node.replication.local_replicas import LocalReplicas
 from node.services.admin import AdminService, TopicDefaults
 from node.services.health import HealthService
 from node.services.messages import DELETE_RECORDS, MOVES, SEQUENCES
-from node.services.produce import PRODUCE, ProduceService
+from node.services.produce import ProduceService
 from node.services.producers import ProducerService
 from node.services.reads import READ, ReadService
 from node.services.reassignments import ReassignmentService
 from node.services.record_deletion import DeletionService
+from node.services.to_leader import PRODUCE
 from raft_meta.consensus.quorum import Quorum, QuorumStatus
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.image import Image

@@ -36,7 +36,6 @@ from node.process import descriptors, memory
 from node.process.awake import Awake
 from node.process.clock import Clock, SystemClock
 from node.process.tls import api_tls, peer_tls, watches_of
-from node.records import RecordsService
 from raft_meta.consensus.frames import PeerIdentity
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.consensus.raft_quorum import QuorumConfig, RaftQuorum
@@ -233,7 +232,9 @@ class Node(Assembly):
         await self.peer_listener.start(*self.config.peer_listen)
         self._runner = build_runner(
             Ports(
-                records=RecordsService(self.produce, self.reads, self.deletions),
+                produce=self.produce,
+                reads=self.reads,
+                deletions=self.deletions,
                 metadata=self.admin,
                 health=self.health,
                 reassignments=self.reassignments,

@@ -12,7 +12,7 @@ from http_api.native import (
     record_deletion,
 )
 from http_api.shapes import native, requests
-from http_api.v2.produce import TIMEOUT_MS
+from http_api.v2.produce_head import TIMEOUT_MS
 from milena.model.errors import (
     BrokerNotFoundError,
     FateUnknownError,

@@ -8,7 +8,7 @@ from http_api.errors import InvalidFieldError
 from http_api.lookup import partition_number
 from http_api.schemas import Fields
 from http_api.shapes.requests import DELETE_RECORDS, LATEST
-from http_api.v2.produce import TIMEOUT_MS
+from http_api.v2.produce_head import TIMEOUT_MS
 
 
 async def delete_records(call: Call) -> web.Response:
@@ -25,7 +25,7 @@ async def delete_records(call: Call) -> web.Response:
             raise InvalidFieldError(
                 f"the body: 'before_offset' is missing; give an offset, or '{LATEST}'"
             )
-    start = await call.ports.records.delete_records(
+    start = await call.ports.deletions.delete_records(
         call.names["topic"], partition, before, timeout_ms=timeout_ms
     )
     return json_answer({"partition": partition, "log_start_offset": start})

@@ -27,7 +27,7 @@ from http_api.quick.parsed_head import ParsedHead
 from http_api.quick.plain_answer import encode_answer
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
-from milena.model.requests import Queued
+from milena.model.requests import Receipt
 
 HEAD_END = b"\r\n\r\n"
 
@@ -81,7 +81,7 @@ class QuickRequest:
         "_dispatcher",
         "_head",
         "_over",
-        "_queued",
+        "_receipts",
         "_request_id",
         "_started_s",
         "is_over",
@@ -92,7 +92,7 @@ class QuickRequest:
         dispatcher: Dispatcher,
         connection: Resting,
         head: Head,
-        queued: Queued,
+        receipts: Pending[Sequence[Receipt]],
         started_s: float,
     ) -> None:
         shared = dispatcher.shared
@@ -102,24 +102,24 @@ class QuickRequest:
         self._dispatcher = dispatcher
         self._connection = connection
         self._head = head
-        self._queued = queued
+        self._receipts = receipts
         self._started_s = started_s
         self._request_id = dispatcher.next_request_id()
         self._over: asyncio.Future[None] | None = None
         self.is_over = False
         """It has its answer, or needs none."""
-        queued.offsets.add_done_callback(self._on_done)
+        receipts.add_done_callback(self._on_done)
 
     def cancel(self) -> None:
         """Nobody waits for it any more."""
-        self._queued.offsets.cancel()
+        self._receipts.cancel()
 
     def over(self) -> "asyncio.Future[None]":
         """Done once the request is over, for one who waits for that; it is not over yet."""
         self._over = asyncio.get_running_loop().create_future()
         return self._over
 
-    def _on_done(self, done: Pending[Sequence[int | None]]) -> None:
+    def _on_done(self, done: Pending[Sequence[Receipt]]) -> None:
         self.is_over = True
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
@@ -149,13 +149,16 @@ class QuickRequest:
             # As a handler's end by cancellation: nothing is known to say.
             self._connection.force_close()
 
-    def _answer(self, done: Pending[Sequence[int | None]]) -> tuple[int, bytes]:
-        error = done.exception()
+    def _answer(self, done: Pending[Sequence[Receipt]]) -> tuple[int, bytes]:
+        handler = self._head.handler
         own = {"X-Request-Id": self._request_id, "Server": SERVER}
-        if error is None:
-            handler = self._head.handler
-            body = handler.encode(self._queued.partition, done.result())
-            return 200, encode_answer(200, "OK", body, handler.content_type, own)
+        try:
+            body = handler.encode(done.result())
+        except Exception as error:  # noqa: BLE001 - the last resort of a server: never half an answer
+            return self._refusal(error, own)
+        return 200, encode_answer(200, "OK", body, handler.content_type, own)
+
+    def _refusal(self, error: Exception, own: Mapping[str, str]) -> tuple[int, bytes]:
         refusal = self._dispatcher.failure(error, self._head.route, self._request_id)
         assert isinstance(refusal.body, bytes), "errors are ready bytes"
         others = {k: v for k, v in refusal.headers.items() if k not in _OF_BODY}
@@ -194,12 +197,10 @@ class QuickLane:
             return None
         started_s = asyncio.get_running_loop().time()
         try:
-            queued = head.handler.start(data[end + len(HEAD_END) :])
+            receipts = head.handler.start(data[end + len(HEAD_END) :])
         except MilenaError:
             return None  # the usual way finds it too, and says what is wrong
-        if queued is None:
-            return None
-        return QuickRequest(self._dispatcher, connection, head, queued, started_s)
+        return QuickRequest(self._dispatcher, connection, head, receipts, started_s)
 
     def learn(self, data: bytes, message: ParsedHead) -> int:
         """Remember a head that the parser has just read out of ``data``, if it is one for the lane.

@@ -128,7 +128,7 @@ async def _written(call: Call, delivered: Delivered) -> Rows:
     else:
         written = await asyncio.to_thread(_write, delivered)
     if written.doubt is not None:
-        await call.ports.records.doubt(written.doubt)
+        await call.ports.reads.doubt(written.doubt)
         raise written.doubt.error
     return written
 

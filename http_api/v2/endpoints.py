@@ -21,10 +21,9 @@ from http_api.media import (
     NDJSON_TYPE,
     V2_TYPE,
 )
-from http_api.quick import produce as quick_produce
 from http_api.shapes import requests, v2
 from http_api.shapes.blocks import raw_bytes
-from http_api.v2 import fetch, metadata, produce
+from http_api.v2 import fetch, metadata, produce, produce_head
 from milena.model import errors as e
 
 _MISSING_ON_TOPIC = 40403
@@ -55,8 +54,8 @@ _FETCH_ERRORS = (
 )
 
 _PRODUCE_PARAMS = (
-    produce.ACKS.param,
-    produce.TIMEOUT_MS.param,
+    produce_head.ACKS.param,
+    produce_head.TIMEOUT_MS.param,
     produce.IDEMPOTENCY_KEY,
 )
 _FETCH_PARAMS = (
@@ -155,7 +154,7 @@ V2_ROUTES = (
         "Append records",
         _PRODUCED_TO_TOPIC,
         *_PRODUCE_PARAMS,
-        prepare=quick_produce.prepare_to_topic,
+        prepare=produce_head.prepare_to_topic,
         tag=Tag.RECORDS,
         body=Body(content=_RECORDS),
         errors=_PRODUCE_ERRORS,
@@ -185,7 +184,7 @@ V2_ROUTES = (
         "Append records to a partition",
         _PRODUCED_TO_PARTITION,
         *_PRODUCE_PARAMS,
-        prepare=quick_produce.prepare_to_partition,
+        prepare=produce_head.prepare_to_partition,
         tag=Tag.RECORDS,
         body=Body(content=_RECORDS_OR_BATCH),
         errors=_PRODUCE_ERRORS,
@@ -217,7 +216,7 @@ V2_ROUTES = (
         "Append records or one encoded batch to a partition",
         _PRODUCED_TO_PARTITION,
         *_PRODUCE_PARAMS,
-        prepare=quick_produce.prepare_to_partition,
+        prepare=produce_head.prepare_to_partition,
         tag=Tag.RECORDS,
         body=Body(content=_RECORDS_OR_BATCH),
         errors=_PRODUCE_ERRORS,

@@ -167,7 +167,7 @@ async def fetch_records(call: Call) -> web.StreamResponse:
     )
     if type_.framing is not None:
         return await _stream(call, request, options, type_.framing)
-    result = await call.ports.records.fetch(request)
+    result = await call.ports.reads.fetch(request)
     wanted = Wanted(
         topic=topic,
         partition=partition,
@@ -185,7 +185,7 @@ async def fetch_records(call: Call) -> web.StreamResponse:
             offset=records.damaged_at,
             broker_id=result.broker_id,
         )
-        await call.ports.records.doubt(doubt)
+        await call.ports.reads.doubt(doubt)
         if records.is_barren:
             raise doubt.error
     return fetch_answer(result, records)

@@ -82,7 +82,7 @@ async def get_partition(call: Call) -> web.Response:
 async def get_offsets(call: Call) -> web.Response:
     """The readable range of a partition; ``end_offset`` is the high watermark."""
     partition = partition_number(call)
-    offsets = await call.ports.records.offsets(call.names["topic"], partition)
+    offsets = await call.ports.reads.offsets(call.names["topic"], partition)
     return _answer(
         call,
         {"beginning_offset": offsets.log_start_offset, "end_offset": offsets.high_watermark},

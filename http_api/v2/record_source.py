@@ -64,7 +64,7 @@ class RecordSource:
         count: int | None,
         is_following: bool,
     ) -> None:
-        self._records = ports.records
+        self._reads = ports.reads
         self._wait_ms = min(KEEP_ALIVE_MS, ports.limits.fetch_wait_ms_max)
         self._idle_ms = request.timeout_ms
         self._request = replace(
@@ -129,7 +129,7 @@ class RecordSource:
         Raises:
             ReplicaDamagedError: that is nothing.
         """
-        result = await self._records.fetch(self._request)
+        result = await self._reads.fetch(self._request)
         piece = await self._encode(result)
         if piece.damaged_at is not None:
             doubt = Doubt(
@@ -138,7 +138,7 @@ class RecordSource:
                 offset=piece.damaged_at,
                 broker_id=result.broker_id,
             )
-            await self._records.doubt(doubt)
+            await self._reads.doubt(doubt)
             if not piece.count:
                 raise doubt.error
         return result, piece

@@ -10,7 +10,7 @@ from http_api.error_sets import (
 )
 from http_api.errors import InvalidFieldError, ResourceNotFoundError
 from http_api.shapes import requests, v3, v3_records
-from http_api.v2.produce import ACKS, TIMEOUT_MS
+from http_api.v2.produce_head import ACKS, TIMEOUT_MS
 from http_api.v3 import clusters, configs, partitions, record_batch, records, topics
 from http_api.v3.group_endpoints import GROUP_ROUTES
 from http_api.v3.rows import CLUSTER, DONE, v3_route

@@ -177,7 +177,7 @@ async def _lags(call: Call, group: GroupDescription) -> Sequence[_Lag]:
         where = (committed.topic, committed.partition)
         try:
             async with turns:
-                offsets = await call.ports.records.offsets(*where)
+                offsets = await call.ports.reads.offsets(*where)
         except (TopicNotFoundError, PartitionNotFoundError):
             # Deleted since; what was committed there goes, too.
             return None
@@ -234,7 +234,7 @@ async def get_lag(call: Call) -> web.Response:
     topic, partition = call.names["topic"], call.names["partition"]
     for committed in group.offsets:
         if committed.topic == topic and str(committed.partition) == partition:
-            offsets = await call.ports.records.offsets(topic, committed.partition)
+            offsets = await call.ports.reads.offsets(topic, committed.partition)
             reader = next(
                 (m for m in group.members if (topic, committed.partition) in m.assignment), None
             )

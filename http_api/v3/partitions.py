@@ -52,7 +52,7 @@ async def get_offset(call: Call) -> web.Response:
     links = Links(call)
     OFFSET_TYPE.read(call.query())
     topic, partition, state = await find_partition(call)
-    offsets = await call.ports.records.offsets(topic.name, partition)
+    offsets = await call.ports.reads.offsets(topic.name, partition)
     return item_answer(
         {
             **_partition(links, topic.name, partition, state),

@@ -8,7 +8,7 @@ import orjson
 from http_api.answers import error_envelope
 from http_api.call import Call
 from http_api.formats.v3_records import V3Record, columns_of, iso_time, parse_record, text_record
-from http_api.v2.produce import parse_options
+from http_api.v2.produce_head import parse_options
 from http_api.v3.resources import cluster_id
 from milena.model.errors import MilenaError
 from milena.model.requests import Acks, ProduceRequest, Receipt, Receipts, Records
@@ -75,7 +75,7 @@ async def append(call: Call, job: Job, items: Sequence[Item]) -> list[bytes]:
 async def append_texts(call: Call, job: Job, texts: Sequence[bytes]) -> list[bytes]:
     """The same, for records that are a text each and nothing else (``texts_of``)."""
     try:
-        receipts = await call.ports.records.produce(
+        receipts = await call.ports.produce.produce(
             job.request(Records(keys=None, values=list(texts)))
         )
     except MilenaError as error:
@@ -88,7 +88,7 @@ async def append_texts(call: Call, job: Job, texts: Sequence[bytes]) -> list[byt
 
 async def _produced(call: Call, job: Job, records: Sequence[V3Record]) -> list[bytes]:
     try:
-        receipts = await call.ports.records.produce(job.request(columns_of(records)))
+        receipts = await call.ports.produce.produce(job.request(columns_of(records)))
     except MilenaError as error:
         return [failure(error)] * len(records)
     return _receipts(job, records, receipts)

@@ -5,9 +5,12 @@ its wait. Its methods are those of a future, as far as they are needed. Belongs 
 """
 
 import asyncio
-from collections.abc import Callable, Generator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, Protocol, TypeVar
 
+from milena.model.errors import MilenaError
+
+S = TypeVar("S")
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
@@ -122,3 +125,59 @@ class Pending(Generic[T]):
                 self.cancel()
                 raise
         return self.result()
+
+
+def in_a_task(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> Pending[T]:
+    """What comes of ``work``, which ends early when nobody waits for it any more; ``tasks`` keeps it for so long."""
+    pending: Pending[T] = Pending()
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+
+    def on_end(done: asyncio.Task[T]) -> None:
+        tasks.discard(done)
+        if done.cancelled():
+            pending.cancel()
+            return
+        error = done.exception()
+        if error is None:
+            if not pending.done():
+                pending.set_result(done.result())
+        elif not pending.done():
+            pending.set_exception(error)
+        elif not isinstance(error, MilenaError):
+            # A broken invariant goes on through the loop, where nobody waits for it.
+            raise error
+
+    def on_over(done: Pending[T]) -> None:
+        if done.cancelled():
+            task.cancel()
+
+    task.add_done_callback(on_end)
+    pending.add_done_callback(on_over)
+    return pending
+
+
+def mapped(source: Pending[S], convert: Callable[[Pending[S]], T]) -> Pending[T]:
+    """What ``convert`` makes of one that is done, or what it raises; a cancellation goes from each to the other."""
+    pending: Pending[T] = Pending()
+
+    def on_done(done: Pending[S]) -> None:
+        if pending.done():
+            return
+        if done.cancelled():
+            pending.cancel()
+            return
+        try:
+            result = convert(done)
+        except Exception as error:  # noqa: BLE001 - whoever waits has to hear of it
+            pending.set_exception(error)
+        else:
+            pending.set_result(result)
+
+    def on_over(done: Pending[T]) -> None:
+        if done.cancelled():
+            source.cancel()
+
+    source.add_done_callback(on_done)
+    pending.add_done_callback(on_over)
+    return pending

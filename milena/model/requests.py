@@ -7,10 +7,9 @@ records cost no thousand objects.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, unique
-from typing import NamedTuple, overload
+from typing import overload
 
 from milena.model.errors import MilenaError, ReplicaDamagedError
-from milena.model.pending import Pending
 
 
 @unique
@@ -188,11 +187,3 @@ class PartitionOffsets:
 
     log_start_offset: int
     high_watermark: int
-
-
-class Queued(NamedTuple):
-    """Records that wait for others to share a batch with."""
-
-    partition: int
-    offsets: Pending[Sequence[int | None]]
-    """In order, or the error of them all."""

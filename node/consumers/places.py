@@ -116,7 +116,7 @@ class Places:
 
         Raises:
             PartitionNotFoundError: the topic was deleted, and perhaps made anew, meanwhile.
-            MilenaError: as ``RecordsPort.fetch``.
+            MilenaError: as ``ReadsPort.fetch``.
         """
         topic = self._view.image.topics.get(key[0])
         if topic is None:

@@ -1,16 +1,15 @@
 """Who waits for offsets of one partition to be stored or committed: writers for their answers, and readers for records.
 
-A writer waits in a task (``acknowledged``) or is called back (``call_back``), which takes no task and no turn of the
-loop. What was appended is never answered as refused: whoever gives up waiting, or is made to, hears that nobody knows.
+A writer is a ``Pending``: a task awaits it, or it calls back in the turn in which the end is told. What was appended is
+never answered as refused: whoever gives up waiting, or is made to, hears that nobody knows.
 
 The partition's runner says where the ends are; this module knows nothing of roles, replicas and disks.
 """
 
 import asyncio
-from collections.abc import Callable
 
-from milena.model.errors import FateUnknownError, MilenaError
-from milena.model.pending import Taker
+from milena.model.errors import FateUnknownError
+from milena.model.pending import Pending, Taker
 from milena.model.requests import Acks, BatchReceipt
 from node.metrics.counts import NodeCounts
 from node.process.clock import Clock
@@ -18,25 +17,25 @@ from node.replica.waiters import OffsetWaiters
 
 
 class _Acknowledgement:
-    """One who waits for an appended batch to be stored or committed, and is called back (``Taker``)."""
+    """A writer whose batch was appended and is not where it wants it (``Taker``)."""
 
-    __slots__ = ("_acks", "_began_ms", "_is_done", "_on_done", "_owner", "_receipt", "_timeout_ms")
+    __slots__ = ("_acks", "_began_ms", "_owner", "_receipt", "_timeout_ms", "_writer")
 
     def __init__(
         self,
         owner: "Acknowledgements",
+        writer: Pending[BatchReceipt],
         receipt: BatchReceipt,
         acks: Acks,
         timeout_ms: int,
-        on_done: Callable[[BatchReceipt | MilenaError], None],
     ) -> None:
         self._owner = owner
+        self._writer = writer
         self._receipt = receipt
         self._acks = acks
         self._timeout_ms = timeout_ms
-        self._on_done = on_done
         self._began_ms = owner.clock.now_ms()
-        self._is_done = False
+        writer.add_done_callback(self._on_over)
 
     @property
     def deadline_ms(self) -> int:
@@ -44,25 +43,21 @@ class _Acknowledgement:
         return self._began_ms + self._timeout_ms
 
     def done(self) -> bool:
-        return self._is_done
+        return self._writer.done()
 
     def set_result(self, _: None) -> None:
         self._owner.on_acknowledged(self._acks, self._began_ms)
-        self._finish(self._receipt)
+        self._writer.set_result(self._receipt)
 
     def set_exception(self, error: BaseException) -> None:
-        assert isinstance(error, MilenaError), error
-        self._finish(error)
+        self._writer.set_exception(error)
 
     def expire(self) -> None:
         """Its time is up."""
-        self._is_done = True
-        self._finish(self._owner.on_overdue(self._receipt, self._timeout_ms))
+        self._writer.set_exception(self._owner.on_overdue(self._receipt, self._timeout_ms))
 
-    def _finish(self, outcome: BatchReceipt | MilenaError) -> None:
-        self._is_done = True
-        self._owner.forget(self)
-        self._on_done(outcome)
+    def _on_over(self, writer: Pending[BatchReceipt]) -> None:
+        self._owner.forget(self, is_given_up=writer.cancelled())
 
 
 class Acknowledgements:
@@ -79,8 +74,8 @@ class Acknowledgements:
         self._counts = counts
         self._committed = OffsetWaiters()
         self._stored = OffsetWaiters()
-        self._called_back: dict[_Acknowledgement, None] = {}
-        """Those that have no task, and so no deadline of their own, in the order in which they came."""
+        self._writers: dict[_Acknowledgement, None] = {}
+        """In the order in which they came."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         """When it rings."""
@@ -90,53 +85,35 @@ class Acknowledgements:
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    async def acknowledged(
-        self, receipt: BatchReceipt, acks: Acks, *, reached: int, timeout_ms: int
-    ) -> None:
-        """Wait until an appended batch is where its writer wants it; ``reached``: up to which offset that is so now.
-
-        Raises:
-            FateUnknownError: it was not seen there within ``timeout_ms``.
-        """
-        end = _end(receipt)
-        began_ms = self.clock.now_ms()
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                if reached < end:
-                    await self._waiters(acks).wait_for(end)
-                self.on_acknowledged(acks, began_ms)
-        except TimeoutError as error:
-            raise self.on_overdue(receipt, timeout_ms) from error
-        except asyncio.CancelledError:
-            self._prune()
-            raise
-
-    def call_back(
+    def answer(
         self,
+        writer: Pending[BatchReceipt],
         receipt: BatchReceipt,
         acks: Acks,
         *,
         reached: int,
         timeout_ms: int,
-        on_done: Callable[[BatchReceipt | MilenaError], None],
     ) -> None:
-        """As ``acknowledged`` without a task: calls back with the receipt or that error.
+        """Give a writer its receipt once its batch is where it wants it; ``reached``: how far that is so now.
 
-        It may do so before this returns.
+        It hears ``FateUnknownError`` when the batch was not seen there within ``timeout_ms``.
         """
-        acknowledgement = _Acknowledgement(self, receipt, acks, timeout_ms, on_done)
         end = _end(receipt)
         if reached >= end:
-            acknowledgement.set_result(None)
+            self.on_acknowledged(acks, self.clock.now_ms())
+            writer.set_result(receipt)
             return
-        self._called_back[acknowledgement] = None
+        acknowledgement = _Acknowledgement(self, writer, receipt, acks, timeout_ms)
+        self._writers[acknowledgement] = None
         if self._timer is None or acknowledgement.deadline_ms < self._timer_ms:
             self._ring_at(acknowledgement.deadline_ms)
         self._waiters(acks).add(end, acknowledgement)
 
-    def forget(self, acknowledgement: _Acknowledgement) -> None:
-        """It has its answer. The timer stays, since mostly another one is here when it rings."""
-        self._called_back.pop(acknowledgement, None)
+    def forget(self, acknowledgement: _Acknowledgement, *, is_given_up: bool) -> None:
+        """Its writer waits no more. The timer stays, since mostly another one is here when it rings."""
+        self._writers.pop(acknowledgement, None)
+        if is_given_up:
+            self._prune()
 
     def _ring_at(self, deadline_ms: int) -> None:
         """One timer for all of them: a timer each would cost as much as the rest of the waiting."""
@@ -149,10 +126,12 @@ class Acknowledgements:
     def _on_timer(self) -> None:
         self._timer = None
         now_ms = self.clock.now_ms()
-        for acknowledgement in [a for a in self._called_back if a.deadline_ms <= now_ms]:
-            acknowledgement.expire()
-        if self._called_back and self._timer is None:
-            self._ring_at(min(a.deadline_ms for a in self._called_back))
+        for acknowledgement in [a for a in self._writers if a.deadline_ms <= now_ms]:
+            if not acknowledgement.done():
+                acknowledgement.expire()
+        self._prune()
+        if self._writers and self._timer is None:
+            self._ring_at(min(a.deadline_ms for a in self._writers))
 
     def close(self) -> None:
         """Nobody will wait here any more."""
@@ -183,7 +162,6 @@ class Acknowledgements:
 
     def on_overdue(self, receipt: BatchReceipt, timeout_ms: int) -> FateUnknownError:
         """It is not, and its time is up."""
-        self._prune()
         self._counts.fate_unknown += 1
         return FateUnknownError(
             f"{self._name} offset {receipt.base_offset} was appended but not acknowledged by every "

@@ -1,111 +1,142 @@
-"""What arrives at a leader in one turn of the loop, judged and put together into one write.
+"""What arrives at a leader in one turn of the loop, judged, put together into one write, and answered when that stands.
 
 Duplicates are recognised here, from what the log knows: an idempotent producer's sequences, and idempotency keys. Two
 batches of one producer or key in the same turn are never in the same write, since the log must know the earlier one
 before it can judge the later.
+
+Until a batch is in the log every refusal says that nothing was written; from then on the ``Acknowledgements`` answer
+its writer.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from milena.model.batch.header import BatchHeader, IdempotencyExtension
-from milena.model.errors import IdempotencyKeyReusedError, MilenaError, PartitionCountChangedError
+from milena.model.errors import (
+    DiskFailedError,
+    DiskFullError,
+    IdempotencyKeyReusedError,
+    MilenaError,
+    PartitionCountChangedError,
+)
+from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
+from node.metrics.counts import NodeCounts, PartitionCounts
 from node.process.clock import Clock
+from node.replica.acknowledgements import Acknowledgements
 from storage.log.partition_log import PartitionLog
 from storage.state.producer_state import Duplicate
 
+logger = logging.getLogger(__name__)
 
-@dataclass(slots=True, eq=False)
-class PendingAppend:
-    """A batch on its way into the log. ``done`` holds its receipt, or an error: nothing was appended."""
 
-    batch: bytes
-    header: BatchHeader
-    acks: Acks
-    done: "asyncio.Future[BatchReceipt]"
+class _Append:
+    """A batch on its way into the log. ``writer`` is given its receipt, or an error."""
+
+    __slots__ = ("acks", "batch", "header", "timeout_ms", "writer")
+
+    def __init__(self, batch: bytes, header: BatchHeader, acks: Acks, timeout_ms: int) -> None:
+        self.batch = batch
+        self.header = header
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.writer: Pending[BatchReceipt] = Pending()
+
+    def refuse(self, error: MilenaError) -> None:
+        """Nothing of it was written."""
+        if not self.writer.done():
+            self.writer.set_exception(error)
 
 
 class AppendQueue:
-    """The batches that wait for this turn of the loop to end.
+    """The batches that wait for this turn of the loop to end, and their way into the log.
 
-    ``check`` refuses a write by raising; ``append`` writes a group and answers each of its members. Owned by the data
-    loop.
+    ``leader_epoch`` says under which epoch a batch for these acks may be written, or refuses it by raising;
+    ``on_appended`` is told that the log has grown; ``reached`` says up to which offset writers of these acks have their
+    answer. Owned by the data loop.
     """
 
     def __init__(
         self,
         log: PartitionLog,
+        acknowledgements: Acknowledgements,
         *,
         topic: str,
         partition: int,
         clock: Clock,
-        check: Callable[[Acks], None],
-        append: Callable[[Sequence[PendingAppend]], None],
-        on_refused: Callable[[], None],
+        leader_epoch: Callable[[Acks], int],
+        reached: Callable[[Acks], int],
+        on_appended: Callable[[], None],
+        on_disk_full: Callable[[], None],
+        on_fatal: Callable[[BaseException], None],
+        node_counts: NodeCounts,
+        counts: PartitionCounts,
     ) -> None:
         self._log = log
+        self._acknowledgements = acknowledgements
         self._topic = topic
         self._partition = partition
         self._clock = clock
-        self._check = check
-        self._append = append
-        self._on_refused = on_refused
-        self._pending: list[PendingAppend] = []
+        self._leader_epoch = leader_epoch
+        self._reached = reached
+        self._tell_appended = on_appended
+        self._on_disk_full = on_disk_full
+        self._on_fatal = on_fatal
+        self._node_counts = node_counts
+        self._counts = counts
+        self._waiting: list[_Append] = []
 
     def submit(
-        self, batch: bytes, header: BatchHeader, acks: Acks
-    ) -> "asyncio.Future[BatchReceipt]":
-        """Queue a batch; the future holds its receipt once it is written, or was written before."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[BatchReceipt] = loop.create_future()
-        if not self._pending:
-            loop.call_soon(self._flush)
-        self._pending.append(PendingAppend(batch, header, acks, done))
-        return done
-
-    def flush(self) -> None:
-        """Append what waits, in the order in which it came."""
-        if self._pending:
+        self, batch: bytes, header: BatchHeader, *, acks: Acks, timeout_ms: int, at_once: bool
+    ) -> Pending[BatchReceipt]:
+        """Queue a batch until this turn ends; or write it ``at_once``, behind what waits."""
+        append = _Append(batch, header, acks, timeout_ms)
+        self._waiting.append(append)
+        if at_once:
             self._flush()
+        elif len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+        return append.writer
 
     def refuse_all(self, error: MilenaError) -> None:
         """Nothing of what waits will be written."""
-        for pending in self._take():
-            pending.done.set_exception(error)
+        for append in self._take():
+            append.refuse(error)
 
-    def _take(self) -> list[PendingAppend]:
-        taken, self._pending = self._pending, []
-        return [p for p in taken if not p.done.done()]
+    def _take(self) -> list[_Append]:
+        taken, self._waiting = self._waiting, []
+        return [append for append in taken if not append.writer.done()]
 
     def _flush(self) -> None:
-        group: list[PendingAppend] = []
+        group: list[_Append] = []
         identities: set[int | bytes] = set()
-        for pending in self._take():
-            identity = _identity(pending.header)
+        for append in self._take():
+            identity = _identity(append.header)
             if identity is not None and identity in identities:
-                self._append(group)
+                self._write(group)
                 group, identities = [], set()
-            if self._admit(pending):
-                group.append(pending)
+            if self._admit(append):
+                group.append(append)
                 if identity is not None:
                     identities.add(identity)
         if group:
-            self._append(group)
+            self._write(group)
 
-    def _admit(self, pending: PendingAppend) -> bool:
-        """Whether to append it; otherwise it has its answer."""
+    # -- judging ---------------------------------------------------------------------------------
+
+    def _admit(self, append: _Append) -> bool:
+        """Whether to write it; otherwise it has its answer, or waits for it as its first writer does."""
         try:
-            self._check(pending.acks)
-            receipt = self._find_duplicate(pending.header)
+            self._leader_epoch(append.acks)
+            receipt = self._find_duplicate(append.header)
         except MilenaError as error:
-            self._on_refused()
-            pending.done.set_exception(error)
+            self._node_counts.produce_refused += 1
+            append.refuse(error)
             return False
         if receipt is None:
             return True
-        pending.done.set_result(receipt)
+        self._answer(append, receipt)
         return False
 
     def _find_duplicate(self, header: BatchHeader) -> BatchReceipt | None:
@@ -140,6 +171,65 @@ class AppendQueue:
             base_offset=base_offset,
             last_offset=last_offset,
             is_duplicate=True,
+        )
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _write(self, group: Sequence[_Append]) -> None:
+        try:
+            offsets = self._log.append_as_leader(
+                [append.batch for append in group],
+                leader_epoch=self._leader_epoch(Acks.NONE),
+                now_ms=self._clock.wall_ms(),
+                headers=[append.header for append in group],
+            )
+        except DiskFullError as error:
+            logger.warning("disk full partition=%s-%d: write refused", self._topic, self._partition)
+            self._on_disk_full()
+            for append in group:
+                append.refuse(DiskFullError(error.message))
+            return
+        except DiskFailedError as error:
+            self._on_fatal(error)
+            raise
+        except MilenaError as error:
+            self._refuse(group, error)
+            return
+        for append in group:
+            self._counts.records_in += append.header.record_count
+            self._counts.bytes_in += len(append.batch)
+        self._tell_appended()
+        for append, base_offset in zip(group, offsets, strict=True):
+            self._answer(append, self._receipt(append, base_offset))
+
+    def _refuse(self, group: Sequence[_Append], error: MilenaError) -> None:
+        """One of them cannot be appended: find out which, so that the others are not refused with it."""
+        if len(group) == 1:
+            group[0].refuse(error)
+            return
+        for append in group:
+            self._write([append])
+
+    def _receipt(self, append: _Append, base_offset: int) -> BatchReceipt:
+        if append.acks is Acks.NONE:
+            return BatchReceipt(partition=self._partition, base_offset=None, last_offset=None)
+        last_offset = base_offset + append.header.last_offset_delta
+        return BatchReceipt(
+            partition=self._partition, base_offset=base_offset, last_offset=last_offset
+        )
+
+    def _answer(self, append: _Append, receipt: BatchReceipt) -> None:
+        if append.writer.done():
+            return
+        if append.acks is Acks.NONE:
+            append.writer.set_result(receipt)
+            return
+        self._acknowledgements.answer(
+            append.writer,
+            receipt,
+            append.acks,
+            reached=self._reached(append.acks),
+            timeout_ms=append.timeout_ms,
         )
 
 

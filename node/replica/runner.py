@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from milena.disk.files import Buffer
-from milena.model.batch.header import BatchHeader, Stamp
+from milena.model.batch.header import BatchHeader
 from milena.model.errors import (
     CorruptLogError,
     DiskFailedError,
@@ -31,14 +31,14 @@ from milena.model.errors import (
     OffsetOutOfRangeError,
     ReplicaDamagedError,
 )
-from milena.model.pending import Taker
+from milena.model.pending import Pending, Taker
 from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import MonotonicMs, ReplicaHealth
 from node.metadata.topic_settings import log_config
 from node.metrics.counts import NodeCounts, PartitionCounts
 from node.process.clock import Clock
 from node.replica.acknowledgements import Acknowledgements
-from node.replica.append_queue import AppendQueue, PendingAppend
+from node.replica.append_queue import AppendQueue
 from node.replica.deletions import Deletions
 from node.replica.disk_failures import failing_disk_is_fatal
 from node.replica.follower_log import FollowerLog
@@ -134,17 +134,22 @@ class PartitionRunner:
         self.counts = PartitionCounts()
         self._context = context
         self._on_write = context.on_write
+        self._acknowledgements = Acknowledgements(
+            self.name, clock=context.clock, counts=context.counts
+        )
         self._queue = AppendQueue(
             log,
+            self._acknowledgements,
             topic=topic,
             partition=partition,
             clock=context.clock,
-            check=self._check_can_append,
-            append=self._append_group,
-            on_refused=self._count_refused,
-        )
-        self._acknowledgements = Acknowledgements(
-            self.name, clock=context.clock, counts=context.counts
+            leader_epoch=self._epoch_for,
+            reached=self._reached,
+            on_appended=self._on_appended,
+            on_disk_full=self._on_disk_full,
+            on_fatal=context.on_fatal,
+            node_counts=context.counts,
+            counts=self.counts,
         )
         self._following = FollowerLog(
             log,
@@ -312,78 +317,43 @@ class PartitionRunner:
 
     # -- appending as leader ---------------------------------------------------------------------
 
-    async def append(
-        self, batch: bytes, header: BatchHeader, *, acks: Acks, timeout_ms: int
-    ) -> BatchReceipt:
-        """Append one checked batch and wait as ``acks`` says.
-
-        Raises:
-            NotLeaderError, NotEnoughReplicasError, DiskFullError, ...: nothing was appended.
-            FateUnknownError: it was appended, but not seen committed within ``timeout_ms``.
-        """
-        receipt = await self._queue.submit(batch, header, acks)
-        if acks is Acks.NONE:
-            return receipt
-        await self._acknowledgements.acknowledged(
-            receipt, acks, reached=self._reached(acks), timeout_ms=timeout_ms
-        )
-        return receipt
-
-    def may_append(self, acks: Acks) -> bool:
-        """Whether nothing is known by now that would refuse a batch."""
-        try:
-            self._check_can_append(acks)
-        except MilenaError:
-            return False
-        return True
-
-    def next_stamp(self) -> Stamp:
-        """What ``begin_append`` wants its batch to be stamped with; good for this turn, and for one batch."""
-        self._queue.flush()
-        return self.log.next_stamp(
-            leader_epoch=self.leader_epoch, now_ms=self._context.clock.wall_ms()
-        )
-
-    def begin_append(
+    def append(
         self,
         batch: bytes,
         header: BatchHeader,
         *,
         acks: Acks,
         timeout_ms: int,
-        on_done: Callable[[BatchReceipt | MilenaError], None],
-    ) -> None:
-        """As ``append`` in this turn and without a task; calls back with what that would return or raise.
+        at_once: bool = False,
+    ) -> Pending[BatchReceipt]:
+        """Append one checked batch, and have its receipt once it is where ``acks`` says.
 
-        Not for acks=0, nor for a batch that a log recognises. The callback may come before this returns, and must not
-        append.
+        It is written with what else arrives in this turn; ``at_once``, where the caller has waited for others already.
+
+        Raises (what is returned does, and it may be done by then):
+            NotLeaderError, NotEnoughReplicasError, DiskFullError, ...: nothing was appended.
+            FateUnknownError: it was appended, but not seen committed within ``timeout_ms``.
         """
-        assert header.producer_id < 0, "duplicates are not looked for"
+        return self._queue.submit(batch, header, acks=acks, timeout_ms=timeout_ms, at_once=at_once)
+
+    def may_append(self, acks: Acks) -> bool:
+        """Whether nothing is known by now that would refuse a batch."""
         try:
-            self._check_can_append(acks)
-        except MilenaError as error:
-            self._count_refused()
-            on_done(error)
-            return
-        try:
-            self._append_stamped(batch, header)
-        except MilenaError as error:
-            on_done(error)
-            return
-        receipt = BatchReceipt(
-            partition=self.partition,
-            base_offset=header.base_offset,
-            last_offset=header.base_offset + header.last_offset_delta,
-        )
-        self._acknowledgements.call_back(
-            receipt, acks, reached=self._reached(acks), timeout_ms=timeout_ms, on_done=on_done
-        )
+            self._epoch_for(acks)
+        except MilenaError:
+            return False
+        return True
 
     def _reached(self, acks: Acks) -> int:
         """Up to which offset writers that ask for ``acks`` have their answer."""
         return self.high_watermark if acks is Acks.ALL else self.log.stored_end_offset
 
-    def _check_can_append(self, acks: Acks) -> None:
+    def _epoch_for(self, acks: Acks) -> int:
+        """The leader epoch under which a batch may be appended now.
+
+        Raises:
+            NotLeaderError, NotEnoughReplicasError: none may.
+        """
         if self.leader is None or self.is_closed or self.damage is not None:
             raise self._not_leader()
         if acks is Acks.ALL and not self.leader.has_enough_in_sync:
@@ -391,56 +361,7 @@ class PartitionRunner:
                 f"{self.name} has {len(self.leader.isr)} in-sync replicas, min.insync.replicas is "
                 f"{self.leader.min_insync}; nothing was written"
             )
-
-    def _count_refused(self) -> None:
-        self._context.counts.produce_refused += 1
-
-    def _append_stamped(self, batch: bytes, header: BatchHeader) -> None:
-        try:
-            self.log.append_stamped(batch, header)
-        except DiskFullError as error:
-            self._on_disk_full()
-            raise DiskFullError(error.message) from error
-        except DiskFailedError as error:
-            self._context.on_fatal(error)
-            raise
-        self.counts.records_in += header.record_count
-        self.counts.bytes_in += len(batch)
-        self._on_appended()
-
-    def _append_group(self, group: Sequence[PendingAppend]) -> None:
-        assert self.leader is not None
-        try:
-            offsets = self.log.append_as_leader(
-                [p.batch for p in group],
-                leader_epoch=self.leader_epoch,
-                now_ms=self._context.clock.wall_ms(),
-                headers=[p.header for p in group],
-            )
-        except DiskFullError as error:
-            for pending in group:
-                pending.done.set_exception(DiskFullError(error.message))
-            self._on_disk_full()
-            return
-        except DiskFailedError as error:
-            self._context.on_fatal(error)
-            raise
-        except MilenaError as error:
-            self._refuse_group(group, error)
-            return
-        for pending, base_offset in zip(group, offsets, strict=True):
-            self.counts.records_in += pending.header.record_count
-            self.counts.bytes_in += len(pending.batch)
-            if pending.acks is Acks.NONE:
-                receipt = BatchReceipt(partition=self.partition, base_offset=None, last_offset=None)
-            else:
-                receipt = BatchReceipt(
-                    partition=self.partition,
-                    base_offset=base_offset,
-                    last_offset=base_offset + pending.header.last_offset_delta,
-                )
-            pending.done.set_result(receipt)
-        self._on_appended()
+        return self.leader_epoch
 
     def _on_appended(self) -> None:
         """The log has grown under this leader."""
@@ -453,16 +374,7 @@ class PartitionRunner:
         self._syncs.maybe_begin()
         self._on_stored()
 
-    def _refuse_group(self, group: Sequence[PendingAppend], error: MilenaError) -> None:
-        """One of them cannot be appended: find out which, so that the others are not refused with it."""
-        if len(group) == 1:
-            group[0].done.set_exception(error)
-            return
-        for pending in group:
-            self._append_group([pending])
-
     def _on_disk_full(self) -> None:
-        logger.warning("disk full partition=%s: write refused", self.name)
         self.is_disk_full = True
         self._context.on_disk_full(self)
 
@@ -599,8 +511,7 @@ class PartitionRunner:
             raise
         except DiskFullError:
             # The leader's writers wait for us until the controller takes us out of the ISR.
-            self.is_disk_full = True
-            self._context.on_disk_full(self)
+            self._on_disk_full()
             raise
         self.is_disk_full = False
         self.counts.replicated_bytes_in += len(batches)
@@ -749,7 +660,7 @@ class PartitionRunner:
             FeatureLevelError: likewise; a follower's release could not confirm it.
             FateUnknownError: deleted here, but not known to be everywhere within ``timeout_ms``.
         """
-        self._check_can_append(Acks.ALL)
+        self._epoch_for(Acks.ALL)
         return await self._deletions.delete(
             before, partial(self.established_end, has_lease=has_lease), timeout_ms=timeout_ms
         )

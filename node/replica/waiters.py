@@ -1,18 +1,17 @@
-"""Waiting for an offset: futures, and others like them, that complete when a watermark passes them."""
+"""Waiting for an offset: who is called back when a watermark passes it."""
 
-import asyncio
 import heapq
 from itertools import count
 
 from milena.model.errors import MilenaError
-from milena.model.pending import Taker
+from milena.model.pending import Pending, Taker
 
 
 class OffsetWaiters:
-    """Futures keyed by the offset that a watermark must reach.
+    """Takers keyed by the offset that a watermark must reach.
 
     Invariants:
-        Every waiting future's offset is above the watermark given last. Owned by one event loop.
+        The offset of each that waits is above the watermark given last. Owned by one event loop.
     """
 
     __slots__ = ("_heap", "_order")
@@ -24,11 +23,11 @@ class OffsetWaiters:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def wait_for(self, offset: int) -> asyncio.Future[None]:
-        """A future that completes once the watermark is at or above ``offset``."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.add(offset, future)
-        return future
+    def wait_for(self, offset: int) -> Pending[None]:
+        """Done once the watermark is at or above ``offset``."""
+        pending: Pending[None] = Pending()
+        self.add(offset, pending)
+        return pending
 
     def add(self, offset: int, taker: Taker[None]) -> None:
         """Complete ``taker`` once the watermark is at or above ``offset``. It may add nobody from within that."""
@@ -53,7 +52,7 @@ class OffsetWaiters:
                 entry[2].set_exception(error)
 
     def prune(self) -> None:
-        """Forget futures whose owners gave up, once they are the majority."""
+        """Forget those whose owners gave up, once they are the majority."""
         alive = [entry for entry in self._heap if not entry[2].done()]
         if len(alive) * 2 < len(self._heap):
             heapq.heapify(alive)

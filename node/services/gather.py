@@ -9,14 +9,17 @@ must not overtake it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
-from milena.model.requests import Acks
-from node.services.record_batches import PartitionBatch, merge
+from milena.model.requests import Acks, Receipt
+from milena.model.turns import at_once
+from node.services.encoding import Offsets, encode
+from node.services.record_batches import PartitionBatch, merge, receipts_of_one
+from node.services.to_leader import ToLeader
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Topic
 
@@ -27,18 +30,6 @@ UNDER_WAY_MAX = 1
 """Batches of one partition on their way, before what arrives waits for one of them."""
 HOLD_MS = 5
 """How long it may wait: a batch that is stuck must not hold up what comes after it."""
-
-Offsets = Sequence[int | None]
-Append = Callable[[Topic, TopicSettings, PartitionBatch, int, Acks, int], Awaitable[Offsets]]
-"""Encodes and appends records of so many bytes; returns their offsets, in order."""
-OnDone = Callable[[Offsets | BaseException], None]
-Begin = Callable[[Topic, TopicSettings, PartitionBatch, int, Acks, int, OnDone], bool]
-"""The same without a task, and calls back with the outcome, maybe before it returns; False: nothing was done, and it
-takes ``Append``."""
-
-
-def _never(*_: object) -> bool:
-    return False
 
 
 class _Where(NamedTuple):
@@ -62,23 +53,18 @@ class _Group:
     def __init__(self, where: _Where) -> None:
         self.where = where
         self.parts: list[PartitionBatch] = []
-        self.waiting: list[Pending[Offsets]] = []
+        self.waiting: list[Pending[Sequence[Receipt]]] = []
         self.size = 0
         self.timer: asyncio.Handle | None = None
 
 
 class WriteGatherer:
-    """Gathers writes and appends them, by ``begin`` where that will do, else through ``append``.
+    """Gathers writes, and hands each batch to ``to_leader``. Belongs to the data loop."""
 
-    Belongs to the data loop.
-    """
-
-    def __init__(self, append: Append, begin: Begin = _never) -> None:
-        self._append = append
-        self._begin = begin
+    def __init__(self, to_leader: ToLeader) -> None:
+        self._to_leader = to_leader
         self._groups: dict[_Key, _Group] = {}
         self._under_way: dict[_Key, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @staticmethod
     def takes(part: PartitionBatch, size: int, settings: TopicSettings, acks: Acks) -> bool:
@@ -101,10 +87,10 @@ class WriteGatherer:
         size: int,
         acks: Acks,
         timeout_ms: int,
-    ) -> Pending[Offsets]:
-        """Queue records; what is returned holds their offsets, or the error of the batch that they went in.
+    ) -> Pending[Sequence[Receipt]]:
+        """Queue records; their receipts (``Receipts``) tell their offsets, or the error of the batch that they went in.
 
-        It is done in a later turn.
+        They come in a later turn.
         """
         key = (topic.topic_id, part.partition, acks.value, timeout_ms)
         group = self._groups.get(key)
@@ -121,7 +107,7 @@ class WriteGatherer:
                 group.timer = loop.call_soon(self._send, key)
             else:
                 group.timer = loop.call_later(HOLD_MS / 1000, self._send, key)
-        pending: Pending[Offsets] = Pending()
+        pending: Pending[Sequence[Receipt]] = Pending()
         group.parts.append(part)
         group.waiting.append(pending)
         group.size += size
@@ -134,47 +120,18 @@ class WriteGatherer:
         if group.timer is not None:
             group.timer.cancel()
         self._under_way[key] = self._under_way.get(key, 0) + 1
-        where, batch = group.where, merge(group.parts)
-        on_done = partial(self._on_done, key, group)
-        has_begun = False
+        where, part = group.where, merge(group.parts)
         try:
-            has_begun = self._begin(
-                where.topic,
-                where.settings,
-                batch,
-                group.size,
-                where.acks,
-                where.timeout_ms,
-                on_done,
+            pieces = at_once(encode(where.topic, where.settings, part, group.size, None))
+            offsets = self._to_leader.append(
+                where.topic, where.partition, pieces, acks=where.acks, timeout_ms=where.timeout_ms
             )
         except Exception as error:  # noqa: BLE001 - goes on through the requests that wait for it
-            on_done(error)
-            return
-        if not has_begun:
-            task = asyncio.get_running_loop().create_task(self._run(where, batch, group, on_done))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            offsets = Pending()
+            offsets.set_exception(error)
+        offsets.add_done_callback(partial(self._on_done, key, group))
 
-    async def _run(
-        self, where: _Where, batch: PartitionBatch, group: _Group, on_done: OnDone
-    ) -> None:
-        try:
-            offsets = await self._append(
-                where.topic, where.settings, batch, group.size, where.acks, where.timeout_ms
-            )
-        except asyncio.CancelledError as error:
-            on_done(error)
-            raise
-        except Exception as error:
-            is_awaited = any(not pending.done() for pending in group.waiting)
-            on_done(error)
-            # A broken invariant goes on through the request that waits for it.
-            if not is_awaited and not isinstance(error, MilenaError):
-                raise
-        else:
-            on_done(offsets)
-
-    def _on_done(self, key: _Key, group: _Group, outcome: Offsets | BaseException) -> None:
+    def _on_done(self, key: _Key, group: _Group, done: Pending[Offsets]) -> None:
         """Answer everybody, and let those go who arrived meanwhile.
 
         In the next turn: this may be called from deep within what the next batch would change.
@@ -187,14 +144,21 @@ class WriteGatherer:
             if later.timer is not None:
                 later.timer.cancel()
             later.timer = asyncio.get_running_loop().call_soon(self._send, key)
+        error = None if done.cancelled() else done.exception()
+        is_awaited = not all(pending.done() for pending in group.waiting)
         place = 0
         for part, pending in zip(group.parts, group.waiting, strict=True):
             count = len(part.columns.values)
-            if not pending.done():
-                if not isinstance(outcome, BaseException):
-                    pending.set_result(outcome[place : place + count])
-                elif isinstance(outcome, asyncio.CancelledError):
-                    pending.cancel()
-                else:
-                    pending.set_exception(outcome)
+            if pending.done():
+                pass  # nobody waits for it any more
+            elif done.cancelled():
+                pending.cancel()
+            elif error is None:
+                pending.set_result(receipts_of_one(part, done.result()[place : place + count]))
+            elif isinstance(error, MilenaError):
+                pending.set_result(receipts_of_one(part, error))
+            else:
+                pending.set_exception(error)
             place += count
+        if error is not None and not is_awaited and not isinstance(error, MilenaError):
+            raise error  # a broken invariant goes on through the loop

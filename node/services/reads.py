@@ -71,7 +71,7 @@ GetTopic = Callable[[str], Awaitable[Topic]]
 
 
 class ReadService:
-    """The reading half of ``http_api.ports.RecordsPort``."""
+    """Implements ``http_api.ports.ReadsPort``."""
 
     def __init__(
         self,

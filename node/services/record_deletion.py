@@ -36,7 +36,7 @@ GetTopic = Callable[[str], Awaitable[Topic]]
 
 
 class DeletionService:
-    """The third part of ``http_api.ports.RecordsPort``."""
+    """Implements ``http_api.ports.DeletionsPort``."""
 
     def __init__(
         self,

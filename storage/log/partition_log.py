@@ -29,7 +29,7 @@ from dataclasses import replace
 from milena.disk.files import Buffer, Files
 from milena.model.batch.decode import iterate_batches
 from milena.model.batch.encode import stamp_batch
-from milena.model.batch.header import STAMP_BYTES, BatchHeader, Stamp, decode_header
+from milena.model.batch.header import STAMP_BYTES, BatchHeader, decode_header
 from milena.model.errors import ReplicaDamagedError, RequestTooLargeError, StaleLeaderEpochError
 from milena.model.types import ReplicaHealth
 from storage.compaction.policy import CompactionNeed
@@ -64,6 +64,9 @@ from storage.state.producer_state import (
 )
 
 __all__ = ["LogConfig", "PartitionLog", "RecoveryReport"]
+
+_Stamped = tuple[BatchHeader, tuple[Buffer, ...]]
+"""A batch where its leader puts it, in pieces."""
 
 
 class PartitionLog:
@@ -300,58 +303,55 @@ class PartitionLog:
         if headers is None:
             headers = [decode_header(batch) for batch in batches]
         self._require_sizes(headers)
-        plan = AppendPlan(self._active, self._config)
+        stamped = self._stamped(batches, headers, leader_epoch=leader_epoch, now_ms=now_ms)
+        if len(stamped) == 1 and self._is_next(stamped[0][0]):
+            self._append_one(*stamped[0])
+        else:
+            self._append_many(stamped)
+        return tuple(header.base_offset for header, _ in stamped)
+
+    def _stamped(
+        self,
+        batches: Sequence[bytes],
+        headers: Sequence[BatchHeader],
+        *,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> list[_Stamped]:
+        """Batches as they will lie at the log's end, one behind the other."""
+        stamped: list[_Stamped] = []
         offset = self._state.end_offset
-        offsets: list[int] = []
-        appended: list[tuple[BatchHeader, tuple[Buffer, ...]]] = []
-        total_bytes = 0
         for batch, header in zip(batches, headers, strict=True):
             stamp = stamp_batch(
                 batch, base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
             )
-            stamped = header.stamped(
+            placed = header.stamped(
                 base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
             )
-            chunks = (stamp, memoryview(batch)[STAMP_BYTES:])
-            plan.add(stamped, *chunks)
-            appended.append((stamped, chunks))
-            total_bytes += stamped.batch_bytes
-            offsets.append(offset)
-            offset = stamped.next_offset
+            stamped.append((placed, (stamp, memoryview(batch)[STAMP_BYTES:])))
+            offset = placed.next_offset
+        return stamped
+
+    def _append_one(self, header: BatchHeader, chunks: tuple[Buffer, ...]) -> None:
+        """The short way for one batch that goes on where the log ends."""
+        if header.batch_bytes > TAIL_BYTES_MAX:
+            self._append_next(header, chunks)
+            self._state.uncommitted.keep(header, chunks)
+            return
+        whole = b"".join(chunks)
+        self._append_next(header, (whole,))
+        self._state.tail = Tail(header.base_offset, header.next_offset, whole)
+
+    def _append_many(self, stamped: Sequence[_Stamped]) -> None:
+        plan = AppendPlan(self._active, self._config)
+        for header, chunks in stamped:
+            plan.add(header, *chunks)
         self._append(plan)
-        if total_bytes <= TAIL_BYTES_MAX:
+        if sum(header.batch_bytes for header, _ in stamped) <= TAIL_BYTES_MAX:
             self._state.tail = tail_of(plan.runs[-1])
         else:
-            for appended_header, pieces in appended:
-                self._state.uncommitted.keep(appended_header, pieces)
-        return tuple(offsets)
-
-    def next_stamp(self, *, leader_epoch: int, now_ms: int) -> Stamp:
-        """What a leader's next batch would be stamped with, as long as nothing else is appended."""
-        return Stamp(self._state.end_offset, leader_epoch, now_ms)
-
-    def append_stamped(self, batch: bytes, header: BatchHeader) -> None:
-        """Append one batch that this leader encoded for the log's very end (``next_stamp``, ``encode_stamped``).
-
-        As ``append_as_leader`` without a second look at bytes that were made a moment ago.
-
-        Raises:
-            StaleLeaderEpochError, RequestTooLargeError, ReplicaDamagedError, DiskFullError: nothing was appended.
-            DiskFailedError: stop the process.
-        """
-        assert header.base_offset == self._state.end_offset, (header, self._state.end_offset)
-        self._require_leader_epoch(header.leader_epoch)
-        self._require_sizes((header,))
-        if self._is_next(header):
-            self._append_next(header, batch)
-        else:
-            plan = AppendPlan(self._active, self._config)
-            plan.add(header, batch)
-            self._append(plan)
-        if len(batch) <= TAIL_BYTES_MAX:
-            self._state.tail = Tail(header.base_offset, header.next_offset, batch)
-        else:
-            self._state.uncommitted.keep(header, (batch,))
+            for header, chunks in stamped:
+                self._state.uncommitted.keep(header, chunks)
 
     def append_as_follower(self, data: Buffer) -> int:
         """Append whole batches as the leader sent them; returns the new log end.
@@ -363,7 +363,7 @@ class PartitionLog:
         """
         found = list(iterate_batches(data))
         if len(found) == 1 and self._is_next(found[0][1]):
-            self._append_next(found[0][1], data)
+            self._append_next(found[0][1], (data,))
             return self._state.end_offset
         data = fit_filler(data, found, self._state.end_offset)
         has_straddler = is_straddling(found, self._state.start_offset, self._state.end_offset)
@@ -400,12 +400,12 @@ class PartitionLog:
             and not state.has_remains
         )
 
-    def _append_next(self, header: BatchHeader, batch: Buffer) -> None:
+    def _append_next(self, header: BatchHeader, chunks: Sequence[Buffer]) -> None:
         """The short way, on which a lone writer waits: what an append of one such batch comes to."""
         state, segment, config = self._state, self._active, self._config
         state.tail = NO_TAIL
         segment.write(
-            (batch,),
+            chunks,
             header.batch_bytes,
             allocation_end=min(segment.size_bytes + config.preallocate_bytes, config.segment_bytes),
         )

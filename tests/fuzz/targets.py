@@ -23,7 +23,7 @@ from http_api.routes import ROUTES
 from http_api.routing import Router
 from http_api.schemas import parse_json, parse_query
 from http_api.v2.consumers import parse_partitions
-from http_api.v2.produce import parse_options
+from http_api.v2.produce_head import parse_options
 from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX, validate_client_batch
 from milena.model.batch.decode import check_batch, decode_columns, records_in, timestamps_of
 from milena.model.batch.encode import encode_batch, rewrite_batch

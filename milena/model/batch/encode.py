@@ -61,36 +61,6 @@ def encode_batch(
     )
 
 
-def encode_stamped(
-    columns: RecordColumns,
-    *,
-    stamp: Stamp,
-    base_timestamp_ms: int,
-    codec: Codec = Codec.NONE,
-    timestamp_type: TimestampType = TimestampType.CREATE,
-) -> tuple[bytes, BatchHeader]:
-    """A batch of dense offsets for a known place in the log, and its header, which need not be decoded then.
-
-    Raises:
-        InvalidRecordError: records that no batch can hold.
-    """
-    count = len(columns.values)
-    assert columns.offset_deltas is None, "a leader leaves out no offset"
-    fields, payload = _describe(
-        columns,
-        attributes=codec | (timestamp_type << 3),
-        last_offset_delta=max(count - 1, 0),
-        base_timestamp_ms=base_timestamp_ms,
-        producer=None,
-    )
-    body = BODY.pack(*fields)
-    size = HEADER_BYTES + len(payload)
-    frame = STAMP.pack(size, MAGIC, HEADER_BYTES, *stamp)
-    stamp_crc, crc = crc32c(frame), crc32c(payload, crc32c(body))
-    batch = b"".join((frame, CRC.pack(stamp_crc), CRC.pack(crc), body, payload))
-    return batch, BatchHeader((size, MAGIC, HEADER_BYTES, *stamp, stamp_crc, crc, *fields))
-
-
 def rewrite_batch(
     header: BatchHeader, columns: RecordColumns, *, delete_horizon_ms: int | None = None
 ) -> bytes:

@@ -153,7 +153,7 @@ class Clients:
         error: MilenaError | None
         offset: int | None = None
         try:
-            [receipt] = await node.ask(lambda ports: ports.records.produce(request))  # type: ignore[arg-type]
+            [receipt] = await node.ask(lambda ports: ports.produce.produce(request))  # type: ignore[arg-type]
             error, offset = receipt.error, receipt.offset
         except MilenaError as raised:
             error = raised
@@ -203,7 +203,7 @@ class Clients:
                 continue
             try:
                 receipt = await node.ask(
-                    lambda ports: ports.records.produce_batch(
+                    lambda ports: ports.produce.produce_batch(
                         self.topic, write.partition, batch, acks=Acks.ALL, timeout_ms=TIMEOUT_MS
                     )
                 )
@@ -268,7 +268,7 @@ class Clients:
             is_local=is_local,
         )
         try:
-            result = await node.ask(lambda ports: ports.records.fetch(request))
+            result = await node.ask(lambda ports: ports.reads.fetch(request))
         except OffsetOutOfRangeError as error:
             return self._read_elsewhere(node, partition, offset, error)
         except MilenaError:
@@ -324,7 +324,7 @@ class Clients:
                 continue
             try:
                 found = await node.ask(
-                    lambda ports, partition=partition: ports.records.offsets(self.topic, partition)
+                    lambda ports, partition=partition: ports.reads.offsets(self.topic, partition)
                 )
             except MilenaError:
                 continue

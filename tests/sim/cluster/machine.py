@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -92,17 +92,20 @@ class NodeProcess(Process):
         machine.on_end(self)
         machine.world.faults.on_clean_stop(machine)
 
-    def ask(self, make: Callable[[Ports], Coroutine[Any, Any, T]]) -> "asyncio.Future[T]":
+    def ask(self, make: Callable[[Ports], Awaitable[T]]) -> "asyncio.Future[T]":
         """Call a port from the running client's thread; its connection ends with the process."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         self.machine.callers[answer] = self
 
+        async def call(ports: Ports) -> T:
+            return await make(ports)
+
         def begin() -> None:
             if self.ports is None:
                 hang_up("connection refused")
                 return
-            task = self.data.create_task(make(self.ports))
+            task = self.data.create_task(call(self.ports))
             task.add_done_callback(finish)
 
         def finish(task: "asyncio.Task[T]") -> None:

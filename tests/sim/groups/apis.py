@@ -139,7 +139,7 @@ class SimGroupApi(SimCalls):
         )
 
         async def ask(ports: Ports) -> list[tuple[int, str]]:
-            result = await ports.records.fetch(request)
+            result = await ports.reads.fetch(request)
             return records_of(result.batches, result.start_offset, result.high_watermark)
 
         return [value for _, value in await self._ask(ask)]

@@ -153,9 +153,13 @@ class Bench:
         self, data: bytes, acks: Acks = Acks.ALL, timeout_ms: int = 1_000
     ) -> "asyncio.Task[BatchReceipt]":
         """A writer."""
-        return asyncio.get_running_loop().create_task(
-            self.runner.append(data, decode_header(data), acks=acks, timeout_ms=timeout_ms)
-        )
+
+        async def append() -> BatchReceipt:
+            return await self.runner.append(
+                data, decode_header(data), acks=acks, timeout_ms=timeout_ms
+            )
+
+        return asyncio.get_running_loop().create_task(append())
 
     async def sent(self, *values: str, acks: Acks = Acks.LEADER) -> BatchReceipt:
         """Append and wait for the answer."""

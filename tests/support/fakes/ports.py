@@ -46,7 +46,6 @@ from milena.model.requests import (
     IdempotencyKey,
     PartitionOffsets,
     ProduceRequest,
-    Queued,
     Receipt,
     Receipts,
     Records,
@@ -112,9 +111,10 @@ class FakeNode:
         self.partition_errors: dict[int, MilenaError] = {}
         """By partition: what produce answers for its records."""
         self.produce_requests: list[ProduceRequest] = []
-        self.queue_requests: list[ProduceRequest] = []
-        self.holds_queue = False
-        self.queued: list[tuple[ProduceRequest, Pending[Sequence[int | None]]]] = []
+        self.quick_requests: list[ProduceRequest] = []
+        """Those of ``produce`` that came without a task: past the usual handler."""
+        self.holds_quick = False
+        self.held: list[tuple[ProduceRequest, Pending[Sequence[Receipt]]]] = []
         self.batch_requests: list[tuple[str, int, bytes, Acks, int]] = []
         self.fetch_requests: list[FetchRequest] = []
         self.doubts: list[Doubt] = []
@@ -140,7 +140,9 @@ class FakeNode:
 
     def ports(self, limits: ApiLimits | None = None) -> Ports:
         return Ports(
-            records=self,
+            produce=self,
+            reads=self,
+            deletions=self,
             metadata=self,
             health=self,
             reassignments=self,
@@ -233,29 +235,23 @@ class FakeNode:
             raise PartitionNotFoundError(f"Partition {partition} of '{topic}' not found.")
         return log
 
-    # -- RecordsPort
+    # -- ProducePort, ReadsPort, DeletionsPort
 
-    def queue(self, request: ProduceRequest) -> Queued | None:
-        topic = self.image.topic(request.topic)
-        if topic is None or (request.partition is None and topic.partition_count > 1):
-            return None
-        partition = request.partition or 0
-        self.log(request.topic, partition)
-        offsets = Pending[Sequence[int | None]]()
-        error = self.errors.get("queue") or self.partition_errors.get(partition)
-        if error is not None:
-            offsets.set_exception(error)
-        elif self.holds_queue:
-            self.queued.append((request, offsets))
-        else:
-            receipts = self._produce_to(request, partition, request.records)
-            offsets.set_result([receipt.offset for receipt in receipts])
-        self.queue_requests.append(request)
-        return Queued(partition, offsets)
+    def produce(self, request: ProduceRequest) -> Pending[Sequence[Receipt]]:
+        receipts = Pending[Sequence[Receipt]]()
+        is_quick = asyncio.current_task() is None
+        try:
+            self.fail("produce")
+            (self.quick_requests if is_quick else self.produce_requests).append(request)
+            if is_quick and self.holds_quick:
+                self.held.append((request, receipts))
+                return receipts
+            receipts.set_result(self._produce(request))
+        except Exception as error:
+            receipts.set_exception(error)
+        return receipts
 
-    async def produce(self, request: ProduceRequest) -> Sequence[Receipt]:
-        self.fail("produce")
-        self.produce_requests.append(request)
+    def _produce(self, request: ProduceRequest) -> Sequence[Receipt]:
         if request.partition is not None:
             return self._produce_to(request, request.partition, request.records)
         if request.topic not in self.image.topic_ids:

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from http_api.ports import ApiLimits
-from http_api.v2.produce import produce_answer, receipt_json
+from http_api.v2.receipts import encode_receipts, receipt_json
 from milena.model.batch.encode import encode_batch
 from milena.model.batch.header import ProducerStamp
 from milena.model.columns import RecordColumns
@@ -223,15 +223,15 @@ async def test_all_failed_for_different_causes(api):
 
 def test_receipts_of_several_partitions_as_columns():
     receipts = Receipts(partitions=[1, 0], offsets=[5, 7], errors={})
-    assert orjson.loads(produce_answer(receipts, V2).body)["offsets"] == [item(1, 5), item(0, 7)]
+    assert orjson.loads(encode_receipts(receipts))["offsets"] == [item(1, 5), item(0, 7)]
     receipts = Receipts(partitions=[1, 0], offsets=[5, None], errors={0: no_leader()})
-    items = orjson.loads(produce_answer(receipts, V2).body)["offsets"]
+    items = orjson.loads(encode_receipts(receipts))["offsets"]
     assert [(i["partition"], i["offset"], i["error_code"]) for i in items] == [
         (1, 5, None),
         (0, None, 50302),
     ]
     with pytest.raises(NoLeaderError):
-        produce_answer(Receipts.failed(0, no_leader(), 2), V2)
+        encode_receipts(Receipts.failed(0, no_leader(), 2))
 
 
 # -- idempotency keys

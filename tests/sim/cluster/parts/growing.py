@@ -90,8 +90,10 @@ class GrowingClients(TopicClients):
             )
             try:
                 start = await node.ask(
-                    lambda ports, partition=partition, before=before: ports.records.delete_records(
-                        TOPIC, partition, before, timeout_ms=DELETE_TIMEOUT_MS
+                    lambda ports, partition=partition, before=before: (
+                        ports.deletions.delete_records(
+                            TOPIC, partition, before, timeout_ms=DELETE_TIMEOUT_MS
+                        )
                     )
                 )
             except MilenaError:

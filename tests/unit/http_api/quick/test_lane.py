@@ -12,6 +12,7 @@ from http_api.quick import lane as quick_lane
 from http_api.routes import ROUTES
 from http_api.server import ApiServer
 from milena.model.errors import NoLeaderError
+from milena.model.requests import Receipts
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import JSON_V2, serving
 
@@ -81,11 +82,11 @@ def offset_of(answer: tuple[str, dict[str, str], bytes]) -> int:
 
 async def test_the_second_request_of_a_head_takes_the_lane_and_is_answered_alike(api, client):
     usual = await client.ask(request())
-    assert not api.node.queue_requests
+    assert not api.node.quick_requests
     quick = await client.ask(request())
-    assert len(api.node.queue_requests) == 1
+    assert len(api.node.quick_requests) == 1
     assert (offset_of(usual), offset_of(quick)) == (0, 1)
-    assert api.node.queue_requests == api.node.produce_requests
+    assert api.node.quick_requests == api.node.produce_requests
     assert set(quick[1]) == set(usual[1])
     differing = {name for name in usual[1] if usual[1][name] != quick[1][name]}
     assert differing <= {"Date", "X-Request-Id"}
@@ -96,16 +97,16 @@ async def test_a_head_is_known_to_all_connections(api, client):
     await client.ask(request())
     async with connected(api) as other:
         assert offset_of(await other.ask(request())) == 1
-    assert len(api.node.queue_requests) == 1
+    assert len(api.node.quick_requests) == 1
 
 
 async def test_the_query_and_the_path_are_the_heads_own(api, client):
     paths = ("/topics/many/partitions/2?acks=all", "/topics/many/partitions/1/records?timeout_ms=7")
     for path in paths * 2:
         await client.ask(request(path=path))
-    assert api.node.queue_requests == api.node.produce_requests
-    assert [r.partition for r in api.node.queue_requests] == [2, 1]
-    assert api.node.queue_requests[1].timeout_ms == 7
+    assert api.node.quick_requests == api.node.produce_requests
+    assert [r.partition for r in api.node.quick_requests] == [2, 1]
+    assert api.node.quick_requests[1].timeout_ms == 7
 
 
 async def test_requests_are_counted_and_logged_alike(api, client, caplog):
@@ -129,7 +130,7 @@ async def test_a_body_in_pieces_goes_the_usual_way_and_the_next_is_quick_again(a
     client.send(whole[-5:])
     assert offset_of(await client.answer()) == 1
     assert offset_of(await client.ask(request())) == 2
-    assert 1 <= len(api.node.queue_requests) <= 2
+    assert 1 <= len(api.node.quick_requests) <= 2
 
 
 async def test_what_comes_between_does_not_close_the_lane(api, client):
@@ -137,7 +138,7 @@ async def test_what_comes_between_does_not_close_the_lane(api, client):
     status, _, _ = await client.ask(b"GET /brokers HTTP/1.1\r\nHost: h\r\n\r\n")
     assert status == "HTTP/1.1 200 OK"
     await client.ask(request())
-    assert len(api.node.queue_requests) == 1
+    assert len(api.node.quick_requests) == 1
 
 
 async def test_requests_in_one_piece_are_answered_in_order(api, client):
@@ -148,14 +149,14 @@ async def test_requests_in_one_piece_are_answered_in_order(api, client):
 
 async def test_a_request_behind_one_that_is_under_way_waits(api, client):
     await client.ask(request())
-    api.node.holds_queue = True
+    api.node.holds_quick = True
     client.send(request())
-    await until(lambda: api.node.queued)
+    await until(lambda: api.node.held)
     client.send(request(path="/topics/many/partitions/0") + request())
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(api.node.produce_requests) == 1
-    api.node.queued[0][1].set_result(range(41, 42))
+    api.node.held[0][1].set_result(Receipts.run(0, 41, 1))
     assert offset_of(await client.answer()) == 41
     assert offset_of(await client.answer()) == 0
     assert offset_of(await client.answer()) == 1
@@ -177,13 +178,13 @@ async def test_a_head_that_asks_for_more_goes_the_usual_way(api, line):
             client.send(request(line))
             status, _, _ = await client.answer()
             assert status in {"HTTP/1.1 200 OK", "HTTP/1.1 100 Continue"}
-    assert not api.node.queue_requests
+    assert not api.node.quick_requests
 
 
 async def test_what_nobody_waits_for_goes_the_usual_way(api, client):
     for _ in range(2):
         await client.ask(request(path="/topics/t?acks=0"))
-    assert not api.node.queue_requests
+    assert not api.node.quick_requests
 
 
 async def test_a_body_at_fault_gets_the_answer_of_the_usual_way(api, client):
@@ -200,7 +201,7 @@ async def test_an_error_of_the_node_is_answered_alike(api, client):
     await client.ask(request())
     api.node.partition_errors[0] = NoLeaderError("nobody leads")
     quick = await client.ask(request())
-    assert api.node.queue_requests
+    assert api.node.quick_requests
     usual = await client.ask(request("X-Request-Id: mine"))
     assert (usual[0], usual[2]) == (quick[0], quick[2])
     assert set(usual[1]) == set(quick[1])
@@ -209,7 +210,7 @@ async def test_an_error_of_the_node_is_answered_alike(api, client):
 
 async def test_a_bug_is_answered_with_its_request_id(api, client, caplog):
     await client.ask(request())
-    api.node.errors["queue"] = ValueError("bug")
+    api.node.errors["produce"] = ValueError("bug")
     status, headers, body = await client.ask(request())
     assert status == "HTTP/1.1 500 Internal Server Error"
     assert headers["X-Request-Id"].encode() in body
@@ -222,7 +223,7 @@ async def test_a_broken_invariant_is_reported():
         api.node.add_topic("t")
         async with connected(api) as client:
             await client.ask(request())
-            api.node.errors["queue"] = AssertionError("broken")
+            api.node.errors["produce"] = AssertionError("broken")
             status, _, _ = await client.ask(request())
     assert status.startswith("HTTP/1.1 500")
     assert [str(error) for error in reported] == ["broken"]
@@ -231,10 +232,10 @@ async def test_a_broken_invariant_is_reported():
 async def test_a_client_that_goes_away_is_not_waited_for(api):
     async with connected(api) as client:
         await client.ask(request())
-        api.node.holds_queue = True
+        api.node.holds_quick = True
         client.send(request())
-        await until(lambda: api.node.queued)
-    await until(api.node.queued[0][1].cancelled)
+        await until(lambda: api.node.held)
+    await until(api.node.held[0][1].cancelled)
     text = (await api.get("/metrics")).body.decode()
     assert 'path="/topics/{topic}",status="499"} 1' in text
     assert "milena_http_body_bytes_in_flight 0" in text
@@ -249,12 +250,12 @@ async def test_the_lane_keeps_the_bound_on_requests():
         connected(api) as second,
     ):
         await first.ask(request())
-        node.holds_queue = True
+        node.holds_quick = True
         first.send(request())
-        await until(lambda: node.queued)
+        await until(lambda: node.held)
         status, _, _ = await second.ask(request())
         assert status == "HTTP/1.1 429 Too Many Requests"
-        node.queued[0][1].set_result(range(5, 6))
+        node.held[0][1].set_result(Receipts.run(0, 5, 1))
         assert offset_of(await first.answer()) == 5
 
 
@@ -263,9 +264,9 @@ async def test_heads_are_forgotten_under_a_bound(api, client, monkeypatch):
     for name in ("a", "b", "c"):
         await client.ask(request(f"User-Agent: {name}"))
     await client.ask(request("User-Agent: a"))
-    assert not api.node.queue_requests
+    assert not api.node.quick_requests
     await client.ask(request("User-Agent: c"))
-    assert len(api.node.queue_requests) == 1
+    assert len(api.node.quick_requests) == 1
 
 
 @pytest.mark.parametrize("before", [b"\r\n", b"\r\n\r\n"])
@@ -273,7 +274,7 @@ async def test_where_a_request_ends_is_not_guessed(api, client, before):
     await client.ask(request())
     await client.ask(before + request())
     await client.ask(request())
-    assert not api.node.queue_requests
+    assert not api.node.quick_requests
 
 
 class Wire(asyncio.Transport):
@@ -304,13 +305,13 @@ async def test_a_connection_does_not_rest_while_a_request_is_under_way():
     connection.data_received(request())
     await until(lambda: b'"offset":0' in wire.written)
     await asyncio.sleep(0)
-    node.holds_queue = True
-    connection.data_received(request())
-    assert node.queued
+    node.holds_quick = True
+    asyncio.get_running_loop().call_soon(connection.data_received, request())
+    await until(lambda: node.held)
     connection._next_keepalive_close_time = 0.0
     connection._process_keepalive()
     assert not wire.is_closed
-    node.queued[0][1].set_result(range(1, 2))
+    node.held[0][1].set_result(Receipts.run(0, 1, 1))
     await until(lambda: b'"offset":1' in wire.written)
     assert connection._keepalive_handle is not None
     assert not wire.is_closed
@@ -331,13 +332,14 @@ async def test_a_server_that_stops_answers_what_is_under_way():
     connection.data_received(request())
     await until(lambda: b'"offset":0' in wire.written)
     await asyncio.sleep(0)
-    node.holds_queue = True
-    connection.data_received(request())
+    node.holds_quick = True
+    asyncio.get_running_loop().call_soon(connection.data_received, request())
+    await until(lambda: node.held)
     server.pre_shutdown()
     stopping = asyncio.create_task(server.shutdown(5))
     await asyncio.sleep(0)
     assert not wire.is_closed
-    node.queued[0][1].set_result(range(9, 10))
+    node.held[0][1].set_result(Receipts.run(0, 9, 1))
     await stopping
     assert b'"offset":9' in wire.written
     assert wire.is_closed

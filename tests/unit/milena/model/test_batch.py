@@ -24,7 +24,6 @@ from milena.model.batch.decode import (
 from milena.model.batch.encode import (
     encode_batch,
     encode_filler,
-    encode_stamped,
     rewrite_batch,
     stamp_batch,
     with_codec,
@@ -37,7 +36,6 @@ from milena.model.batch.header import (
     BatchHeader,
     IdempotencyExtension,
     ProducerStamp,
-    Stamp,
     decode_header,
 )
 from milena.model.codecs import compress, decompress
@@ -288,20 +286,6 @@ class TestLayout:
             assert fields_of(check_batch(buffer)) == fields_of(check_batch(batch))
         behind = decode_header(b"xxx" + batch[:HEADER_BYTES], 3)
         assert fields_of(behind) == fields_of(check_batch(batch))
-
-    @pytest.mark.parametrize("codec", Codec)
-    @pytest.mark.parametrize("timestamp_type", TimestampType)
-    def test_a_batch_for_a_known_place_is_the_stamped_batch_and_comes_with_its_header(
-        self, codec, timestamp_type
-    ):
-        columns = RecordColumns(None, [0, 7], [b"k", None], [b"a" * 50, None], None)
-        stamp = Stamp(41, 6, 1_700_000_000_123)
-        shape = {"base_timestamp_ms": 5, "codec": codec, "timestamp_type": timestamp_type}
-        batch, header = encode_stamped(columns, stamp=stamp, **shape)
-        plain = encode_batch(columns, **shape)
-        own = stamp_batch(plain, base_offset=41, leader_epoch=6, append_time_ms=1_700_000_000_123)
-        assert batch == own + plain[STAMP_BYTES:]
-        assert fields_of(header) == fields_of(check_batch(batch))
 
 
 class TestRecords:

@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from milena.model.batch.encode import encode_stamped
 from milena.model.batch.header import ProducerStamp, decode_header
-from milena.model.columns import RecordColumns
 from milena.model.errors import (
     CorruptLogError,
     DiskFailedError,
@@ -100,9 +98,9 @@ class TestGroupAppend:
     @virtual
     async def test_a_cancelled_writer_that_was_not_appended_writes_nothing(self) -> None:
         bench = leading()
-        task = bench.send(batch("a"))
-        await asyncio.sleep(0)
-        task.cancel()
+        data = batch("a")
+        pending = bench.runner.append(data, decode_header(data), acks=Acks.ALL, timeout_ms=1_000)
+        pending.cancel()
         await settle()
         assert bench.content() == []
 
@@ -908,21 +906,24 @@ class TestDamageFound:
 
 
 class TestAppendAtOnce:
-    """``begin_append``: the same promises without a task."""
+    """``append`` of what has waited for others: the same promises, in this turn and without a task."""
 
     @staticmethod
     def begin(
         bench: Bench, value: str, acks: Acks = Acks.ALL, timeout_ms: int = 500
     ) -> list[BatchReceipt | MilenaError]:
         outcomes: list[BatchReceipt | MilenaError] = []
-        data, header = encode_stamped(
-            RecordColumns(None, None, None, [value.encode()], None),
-            stamp=bench.runner.next_stamp(),
-            base_timestamp_ms=1,
+        data = batch(value)
+        pending = bench.runner.append(
+            data, decode_header(data), acks=acks, timeout_ms=timeout_ms, at_once=True
         )
-        bench.runner.begin_append(
-            data, header, acks=acks, timeout_ms=timeout_ms, on_done=outcomes.append
-        )
+
+        def on_done(done: Pending[BatchReceipt]) -> None:
+            error = done.exception()
+            assert error is None or isinstance(error, MilenaError)
+            outcomes.append(done.result() if error is None else error)
+
+        pending.add_done_callback(on_done)
         return outcomes
 
     @virtual
@@ -951,10 +952,9 @@ class TestAppendAtOnce:
     @virtual
     async def test_it_goes_behind_what_was_queued_before(self) -> None:
         bench = leading((1,))
-        queued = asyncio.ensure_future(
-            bench.runner.append(batch("a"), decode_header(batch("a")), acks=Acks.NONE, timeout_ms=1)
+        queued = bench.runner.append(
+            batch("a"), decode_header(batch("a")), acks=Acks.NONE, timeout_ms=1
         )
-        await asyncio.sleep(0)
         self.begin(bench, "b")
         assert bench.content() == ["a", "b"]
         await queued

@@ -20,7 +20,7 @@ from milena.model.errors import (
 )
 from milena.model.requests import Acks, IdempotencyKey, ProduceRequest, Receipt, Records
 from node.services import produce as produce_module
-from node.services.produce import LEADER_WAIT_MS, PRODUCE
+from node.services.to_leader import LEADER_WAIT_MS, PRODUCE
 from raft_meta.machine.commands import AllocateProducer, ElectLeaders, LeaderChange
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
 from tests.support.clusters.runners import batch
@@ -205,8 +205,8 @@ class TestLargeRequests:
     ) -> None:
         async with cluster_of() as cluster:
             await cluster.create("t", (1, 2, 3), max_message_bytes="1024")
-            service = cluster.nodes[1].produce
-            real, count = service._append, 0
+            to_leader = cluster.nodes[1].produce._to_leader
+            real, count = to_leader.bring, 0
 
             async def append(*args: object, **options: object) -> object:
                 nonlocal count
@@ -215,7 +215,7 @@ class TestLargeRequests:
                     raise NoLeaderError("nothing was written")
                 return await real(*args, **options)  # type: ignore[arg-type]
 
-            monkeypatch.setattr(service, "_append", append)
+            monkeypatch.setattr(to_leader, "bring", append)
             receipts = await produce(cluster, 1, request(*["x" * 400] * 4))
             assert all(isinstance(r.error, FateUnknownError) for r in receipts)
             assert len(await cluster.nodes[1].read("t")) == 2

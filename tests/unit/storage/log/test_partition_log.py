@@ -5,9 +5,8 @@ from random import Random
 
 import pytest
 
-from milena.model.batch.encode import encode_stamped
+from milena.model.batch.decode import iterate_headers
 from milena.model.batch.header import ProducerStamp, decode_header
-from milena.model.columns import RecordColumns
 from milena.model.errors import (
     CorruptBatchError,
     DiskFullError,
@@ -60,50 +59,41 @@ def test_a_leader_assigns_dense_offsets_and_stamps_its_epoch_and_time(log):
     assert (log.log_start_offset, log.log_end_offset, log.last_epoch) == (0, 6, 4)
 
 
-def stamped(log, *values, leader_epoch=1):
-    """A batch for the log's end, and its header."""
-    columns = RecordColumns(None, None, None, list(values), None)
-    stamp = log.next_stamp(leader_epoch=leader_epoch, now_ms=NOW_MS)
-    return encode_stamped(columns, stamp=stamp, base_timestamp_ms=NOW_MS)
-
-
-def test_a_batch_that_was_encoded_for_the_logs_end_is_appended_as_it_is(log):
+def test_a_batch_that_goes_on_where_the_log_ends_is_kept_for_the_next_read(log):
     append(log, make_batch(3))
-    first, header = stamped(log, b"a", b"b")
-    log.append_stamped(first, header)
-    second, header = stamped(log, b"c")
-    log.append_stamped(second, header)
-    assert read_all(log)[1:] == [first, second]
-    assert log.log_end_offset == 6
-    assert log.read_span_cached(5, max_bytes=1 << 20) == second
+    append(log, make_batch(2))
+    append(log, make_batch(1))
+    assert [header.base_offset for _, header in iterate_headers(b"".join(read_all(log)))] == [
+        0,
+        3,
+        5,
+    ]
+    assert log.read_span_cached(5, max_bytes=1 << 20) == read_all(log)[-1]
     assert log.sync() == 6
 
 
-def test_a_batch_for_another_place_epoch_or_size_is_not_taken(files):
+def test_a_lone_batch_of_an_older_epoch_or_too_large_is_not_taken(files):
     log = open_log(files, is_listed=False, config=replace(SMALL, max_message_bytes=200))
-    early = stamped(log, b"a")
     append(log, make_batch(1), leader_epoch=3)
-    with pytest.raises(AssertionError):
-        log.append_stamped(*early)
     with pytest.raises(StaleLeaderEpochError):
-        log.append_stamped(*stamped(log, b"a", leader_epoch=2))
+        append(log, make_batch(1), leader_epoch=2)
     with pytest.raises(RequestTooLargeError):
-        log.append_stamped(*stamped(log, bytes(200), leader_epoch=3))
+        append(log, make_batch(1, value_bytes=200), leader_epoch=3)
     assert log.log_end_offset == 1
 
 
-def test_batches_that_were_encoded_for_the_logs_end_roll_segments_and_survive_a_full_disk(files):
+def test_lone_batches_roll_segments_and_survive_a_full_disk(files):
     log = open_log(files, is_listed=False, config=replace(SMALL, segment_bytes=400))
-    for number in range(9):
-        log.append_stamped(*stamped(log, bytes([number]) * 40))
+    for _ in range(9):
+        append(log, make_batch(1, value_bytes=40))
     assert log.segment_count > 2
     files.capacity = files.used_bytes()
     before = read_all(log)
     with pytest.raises(DiskFullError):
-        log.append_stamped(*stamped(log, b"x" * 300))
+        append(log, make_batch(1, value_bytes=300))
     assert read_all(log) == before
     files.capacity = None
-    log.append_stamped(*stamped(log, b"y"))
+    append(log, make_batch(1))
     assert len(read_all(log)) == len(before) + 1
 
 

@@ -1,0 +1,68 @@
+"""v2: the receipts of a produce request as the body of its answer: an item a record, in request order."""
+
+from collections.abc import Sequence
+
+import orjson
+
+from http_api.answers import printable
+from http_api.errors import row_of
+from milena.model.errors import MilenaError
+from milena.model.requests import Receipt, Receipts
+
+_HEAD = b'{"offsets":['
+_TAIL = b'],"key_schema_id":null,"value_schema_id":null}'
+_ITEM_END = b',"error_code":null,"error":null}'
+
+
+def encode_receipts(receipts: Sequence[Receipt]) -> bytes:
+    """The body.
+
+    Raises:
+        MilenaError: every record failed, and all for the same kind of cause.
+    """
+    if isinstance(receipts, Receipts) and isinstance(receipts.offsets, range):
+        return _run_body(receipts.partitions[0], receipts.offsets)
+    items, errors = _columns(receipts) if isinstance(receipts, Receipts) else _rows(receipts)
+    if len(errors) == len(items) and len({row_of(error) for error in errors}) == 1:
+        raise errors[0]
+    return _encode_items(items)
+
+
+def _encode_items(items: Sequence[dict[str, object]]) -> bytes:
+    return orjson.dumps({"offsets": items, "key_schema_id": None, "value_schema_id": None})
+
+
+def _run_body(partition: int, offsets: range) -> bytes:
+    """Consecutive offsets of one partition: one dump of the numbers, and commas become what stands between them."""
+    start = b'{"partition":%d,"offset":' % partition
+    numbers = orjson.dumps([*offsets])[1:-1].replace(b",", _ITEM_END + b"," + start)
+    return b"".join((_HEAD, start, numbers, _ITEM_END, _TAIL))
+
+
+def _columns(receipts: Receipts) -> tuple[list[dict[str, object]], list[MilenaError]]:
+    if receipts.errors:
+        return _rows(list(receipts))
+    return [
+        {"partition": partition, "offset": offset, "error_code": None, "error": None}
+        for partition, offset in zip(receipts.partitions, receipts.offsets, strict=True)
+    ], []
+
+
+def _rows(receipts: Sequence[Receipt]) -> tuple[list[dict[str, object]], list[MilenaError]]:
+    items = [receipt_json(receipt) for receipt in receipts]
+    return items, [receipt.error for receipt in receipts if receipt.error is not None]
+
+
+def receipt_json(receipt: Receipt) -> dict[str, object]:
+    """One record's item; on failure with the error under both names that clients look for."""
+    item: dict[str, object] = {
+        "partition": None if receipt.partition < 0 else receipt.partition,
+        "offset": receipt.offset,
+        "error_code": None,
+        "error": None,
+    }
+    if receipt.error is not None:
+        item["error_code"] = row_of(receipt.error).error_code
+        item["error"] = item["message"] = printable(receipt.error.message)
+        item["offset"] = None
+    return item

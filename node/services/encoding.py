@@ -1,0 +1,82 @@
+"""Records of one partition become batches: one, or as many as a topic's ``max.message.bytes`` asks for. Pure."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from milena.model.batch.encode import encode_batch
+from milena.model.batch.header import IdempotencyExtension
+from milena.model.errors import RequestTooLargeError
+from milena.model.requests import IdempotencyKey
+from milena.model.turns import Steps
+from node.metadata.topic_settings import record_codec
+from node.services.record_batches import PartitionBatch, halve, size_of_columns
+from raft_meta.machine.configs import TopicSettings
+from raft_meta.machine.image import Topic
+
+Offsets = Sequence[int | None]
+"""Of the records of a request or a batch, in order; None: nobody waits for them."""
+
+
+class Piece(NamedTuple):
+    """An encoded batch, and how many records it holds."""
+
+    batch: bytes
+    record_count: int
+
+
+def encode(
+    topic: Topic,
+    settings: TopicSettings,
+    part: PartitionBatch,
+    size: int,
+    key: IdempotencyKey | None,
+) -> Steps[list[Piece]]:
+    """Batches of records that take about ``size`` bytes: a request may be larger than a batch.
+
+    Raises:
+        RequestTooLargeError: a single record is, or the records of one idempotency key are.
+    """
+    count = len(part.columns.values)
+    bytes_max = settings.max_message_bytes
+    if key is None and count > 1 and size > bytes_max:
+        # Encoding all of it first would be for nothing.
+        return (yield from _encode_halves(topic, settings, part))
+    batch = _encode_whole(topic, settings, part, key)
+    yield
+    if len(batch) <= bytes_max:
+        return [Piece(batch, count)]
+    if count == 1 or key is not None:
+        what = "a record" if count == 1 else "the records of one idempotency key"
+        raise RequestTooLargeError(
+            f"{what} for {topic.name}-{part.partition} take {len(batch)} bytes, max.message.bytes is "
+            f"{bytes_max}; send less at once or raise it"
+        )
+    return (yield from _encode_halves(topic, settings, part))
+
+
+def _encode_halves(
+    topic: Topic, settings: TopicSettings, part: PartitionBatch
+) -> Steps[list[Piece]]:
+    pieces: list[Piece] = []
+    for half in halve(part):
+        pieces += yield from encode(topic, settings, half, size_of_columns(half.columns), None)
+    return pieces
+
+
+def _encode_whole(
+    topic: Topic, settings: TopicSettings, part: PartitionBatch, key: IdempotencyKey | None
+) -> bytes:
+    idempotency = None
+    if key is not None:
+        idempotency = IdempotencyExtension(
+            key_hash=key.key_hash,
+            body_hash=key.body_hash,
+            partition_count=topic.partition_count,
+        )
+    return encode_batch(
+        part.columns,
+        base_timestamp_ms=part.base_timestamp_ms,
+        codec=record_codec(settings),
+        timestamp_type=settings.timestamp_type,
+        idempotency=idempotency,
+    )

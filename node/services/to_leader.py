@@ -1,0 +1,418 @@
+"""A batch on its way to its partition's leader: this node, or another one over the peer port.
+
+One call crosses the peer port: ``produce`` carries an encoded batch to the leader, which never forwards it on. The
+sender tries again only after an answer that says that nothing was appended, or a batch that a log recognises.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from milena.disk.files import Buffer
+from milena.model.batch.decode import check_batch
+from milena.model.batch.header import BatchHeader, decode_header
+from milena.model.errors import (
+    CorruptBatchError,
+    FateUnknownError,
+    InvalidRecordError,
+    MalformedRequestError,
+    MilenaError,
+    NoLeaderError,
+    NotLeaderError,
+)
+from milena.model.pending import Pending, in_a_task, mapped
+from milena.model.requests import Acks, BatchReceipt
+from node.control.membership import Membership
+from node.metadata.store import MetadataStore
+from node.metrics.counts import NodeCounts
+from node.peers.port import Peers, PeerUnreachableError
+from node.process.clock import Clock
+from node.replica.runner import PartitionRunner
+from node.replication.local_replicas import LocalReplicas
+from node.services.encoding import Offsets, Piece
+from node.services.producers import ProducerService
+from raft_meta.machine.image import Image, PartitionKey, Topic
+
+PRODUCE = "produce"
+
+LEADER_WAIT_MS = 1_000
+"""How long a write of which nothing was sent may wait for the image to name another leader before it is refused. Long
+enough for a planned change of leader and for most of a failover, short enough to count as "at once"."""
+
+REACH_MS = 1_000
+"""How long a write may wait for a connection to its leader; nothing was sent, so the refusal is certain."""
+
+SUCCESSOR_WAIT_MS = 5_000
+"""How long a write that a log recognises may wait for the successor of a leader that fell silent over it: longer than
+a session and an election take. Its client could only send it again."""
+
+HANDOVER_MS = 500
+"""How long a forwarded write may go on after its leader was replaced: in a planned change the old leader still sees it
+committed; in any other nobody will answer."""
+
+ANSWER_MARGIN_MS = 500
+
+
+@dataclass(slots=True, eq=False)
+class LeaderWatch:
+    """A forwarded write that wants to hear when its leader epoch is over."""
+
+    leader_epoch: int
+    moved: "asyncio.Future[None]"
+
+
+class ToLeader:
+    """Brings batches to their leaders, and takes what other nodes bring. Belongs to the data loop."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        replicas: LocalReplicas,
+        membership: Membership,
+        peer: Peers,
+        clock: Clock,
+        counts: NodeCounts,
+        producers: ProducerService,
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._membership = membership
+        self._peer = peer
+        self._clock = clock
+        self._counts = counts
+        self._producers = producers
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._watches: dict[PartitionKey, list[LeaderWatch]] = {}
+        self._partitions = metadata.image.partitions
+        metadata.listen(self._on_image)
+
+    @property
+    def _node_id(self) -> int:
+        return self._metadata.node_id
+
+    # -- the ways in -----------------------------------------------------------------------------
+
+    def append(
+        self, topic: Topic, partition: int, pieces: Sequence[Piece], *, acks: Acks, timeout_ms: int
+    ) -> Pending[Offsets]:
+        """Append batches that no log recognises, and that have waited for others; the offsets of their records.
+
+        At once where this node leads: turns of the loop, and a task, are most of what a lone writer would wait for.
+        """
+        runner = self._led_here(topic.topic_id, partition, acks)
+        if runner is None or len(pieces) > 1:
+            bringing = self.bring_all(topic, partition, pieces, acks=acks, timeout_ms=timeout_ms)
+            return in_a_task(bringing, self._tasks)
+        batch, count = pieces[0]
+        header = decode_header(batch)
+        assert header.producer_id < 0, "it would have to be brought again"
+        receipt = runner.append(batch, header, acks=acks, timeout_ms=timeout_ms, at_once=True)
+        return mapped(receipt, lambda done: _offsets(done.result(), count))
+
+    def _led_here(self, topic_id: str, partition: int, acks: Acks) -> PartitionRunner | None:
+        """The replica, if this node may append to it now."""
+        state = self._metadata.image.partition(topic_id, partition)
+        if state is None or state.leader != self._node_id or not self._membership.has_lease:
+            return None
+        runner = self._replicas.find(topic_id, partition)
+        if runner is None or runner.leader_epoch != state.leader_epoch:
+            return None
+        return runner if runner.may_append(acks) else None
+
+    async def bring_all(
+        self, topic: Topic, partition: int, pieces: Sequence[Piece], *, acks: Acks, timeout_ms: int
+    ) -> Offsets:
+        """Append batches one after the other; the offsets of their records."""
+        total = sum(count for _, count in pieces)
+        offsets: list[int | None] = []
+        for batch, count in pieces:
+            try:
+                receipt = await self.bring(
+                    topic, partition, batch, decode_header(batch), acks=acks, timeout_ms=timeout_ms
+                )
+            except FateUnknownError:
+                raise
+            except MilenaError as error:
+                if not offsets:
+                    raise
+                # "Nothing was written" holds for the rest alone.
+                raise FateUnknownError(
+                    f"{topic.name}-{partition}: the first {len(offsets)} of {total} records "
+                    f"were written, the others not: {error.message}"
+                ) from error
+            if len(pieces) == 1:
+                return _offsets(receipt, count)
+            offsets += _offsets(receipt, count)
+        return offsets
+
+    async def bring(
+        self,
+        topic: Topic,
+        partition: int,
+        batch: bytes,
+        header: BatchHeader,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+    ) -> BatchReceipt:
+        """Append one batch at the leader, wherever it is, for one who is in a task.
+
+        When a change of leader leaves the fate of a batch open that a log recognises, it is sent again: the next
+        leader either has it and says where, or never will but by this.
+        """
+        is_recognised = header.idempotency is not None or header.producer_id >= 0
+        deadline = self._clock.now_ms() + timeout_ms
+        unknown: FateUnknownError | None = None
+        while True:
+            state = self._metadata.image.partition(topic.topic_id, partition)
+            leader_epoch = -1 if state is None else state.leader_epoch
+            left = max(1, int(deadline - self._clock.now_ms()))
+            try:
+                return await self._bring_once(
+                    topic, partition, batch, header, acks=acks, timeout_ms=left
+                )
+            except FateUnknownError as error:
+                unknown = error
+            except MilenaError as error:
+                # This try wrote nothing, but an earlier one may have.
+                if unknown is None:
+                    raise
+                raise unknown from error
+            left = min(SUCCESSOR_WAIT_MS, int(deadline - self._clock.now_ms()))
+            is_open = not is_recognised or left <= 0
+            if is_open or not await self._leader_moved(topic, partition, leader_epoch, left):
+                raise unknown
+
+    async def _bring_once(
+        self,
+        topic: Topic,
+        partition: int,
+        batch: bytes,
+        header: BatchHeader,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+    ) -> BatchReceipt:
+        """Append at the leader, wherever it is; try again while it is certain that nothing was appended."""
+        deadline = self._clock.now_ms() + timeout_ms
+        patience = self._clock.now_ms() + min(LEADER_WAIT_MS, timeout_ms)
+        while True:
+            seen_epoch = -1
+            failed: MilenaError
+            try:
+                state = self._metadata.image.partition(topic.topic_id, partition)
+                if state is None:
+                    raise NoLeaderError(
+                        f"{topic.name}-{partition} is not known here; nothing was written"
+                    )
+                seen_epoch = state.leader_epoch
+                if state.leader is None:
+                    raise NoLeaderError(
+                        f"{topic.name}-{partition} has no leader; nothing was written"
+                    )
+                left = max(1, deadline - self._clock.now_ms())
+                if state.leader == self._node_id:
+                    return await self._append_here(
+                        topic.topic_id, partition, state.leader_epoch, batch, header, acks, left
+                    )
+                return await self._append_there(
+                    state.leader, state.leader_epoch, topic, partition, batch, acks, left
+                )
+            except (NotLeaderError, NoLeaderError, PeerUnreachableError) as error:
+                failed = error
+            # Who is cut off will not hear of another leader.
+            is_hopeful = self._membership.has_lease
+            left = max(0, min(patience, deadline) - self._clock.now_ms()) if is_hopeful else 0
+            if not await self._leader_moved(topic, partition, seen_epoch, left):
+                raise NoLeaderError(
+                    f"{topic.name}-{partition}: {failed.message}; nothing was written"
+                    if isinstance(failed, PeerUnreachableError)
+                    else failed.message
+                ) from failed
+
+    async def _leader_moved(
+        self, topic: Topic, partition: int, leader_epoch: int, timeout_ms: float
+    ) -> bool:
+        """Wait for a leader of another epoch than the one that was tried."""
+
+        def has_moved(image: Image) -> bool:
+            state = image.partition(topic.topic_id, partition)
+            return (
+                state is not None
+                and state.leader_epoch != leader_epoch
+                and state.leader is not None
+            )
+
+        return await self._metadata.wait_until(has_moved, timeout_ms=timeout_ms)
+
+    async def _append_here(
+        self,
+        topic_id: str,
+        partition: int,
+        leader_epoch: int,
+        batch: bytes,
+        header: BatchHeader,
+        acks: Acks,
+        timeout_ms: float,
+    ) -> BatchReceipt:
+        runner = self._replicas.find(topic_id, partition)
+        if runner is None or runner.leader_epoch < leader_epoch:
+            patience_ms = min(timeout_ms, LEADER_WAIT_MS)
+            runner = await self._replicas.leading(
+                topic_id, partition, leader_epoch, timeout_ms=patience_ms
+            )
+        if runner is None or runner.leader_epoch != leader_epoch:
+            raise NotLeaderError(
+                f"broker {self._node_id} does not lead this partition in epoch {leader_epoch}; "
+                "nothing was written"
+            )
+        if not self._membership.has_lease:
+            raise NoLeaderError(
+                f"broker {self._node_id} is cut off from the metadata quorum; nothing was written"
+            )
+        self._producers.check_epoch(header)
+        return await runner.append(batch, header, acks=acks, timeout_ms=int(timeout_ms))
+
+    # -- over the peer port ----------------------------------------------------------------------
+
+    async def _append_there(
+        self,
+        leader_id: int,
+        leader_epoch: int,
+        topic: Topic,
+        partition: int,
+        batch: bytes,
+        acks: Acks,
+        timeout_ms: float,
+    ) -> BatchReceipt:
+        self._counts.forwarded_requests += 1
+        key = (topic.topic_id, partition)
+        if not self._peer.is_connected(leader_id):
+            await self._reach(leader_id, key, leader_epoch, timeout_ms)
+        call = asyncio.ensure_future(
+            self._peer.call(
+                leader_id,
+                PRODUCE,
+                {
+                    "topic": topic.topic_id,
+                    "partition": partition,
+                    "epoch": leader_epoch,
+                    "acks": int(acks),
+                    "timeout_ms": int(timeout_ms),
+                },
+                [batch],
+                timeout_ms=timeout_ms + ANSWER_MARGIN_MS,
+            )
+        )
+        watch = self._watch_leader(key, leader_epoch)
+        try:
+            either: list[asyncio.Future[Any]] = [call, watch.moved]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                await asyncio.wait([call], timeout=HANDOVER_MS / 1000)
+            if not call.done():
+                raise FateUnknownError(
+                    f"{topic.name}-{partition}: leader {leader_id} was replaced before it answered; "
+                    "the records may or may not have been written"
+                )
+            answer, _ = call.result()
+        finally:
+            call.cancel()
+            self._unwatch_leader(key, watch)
+        match answer:
+            case {"base": int(base), "last": int(last), "dup": bool(is_duplicate)}:
+                return BatchReceipt(
+                    partition=partition,
+                    base_offset=base if base >= 0 else None,
+                    last_offset=last if base >= 0 else None,
+                    is_duplicate=is_duplicate,
+                )
+            case _:
+                raise FateUnknownError("the leader's answer has the wrong shape")
+
+    async def _reach(
+        self, leader_id: int, key: PartitionKey, leader_epoch: int, timeout_ms: float
+    ) -> None:
+        """Connect to the leader, but not for longer than it leads: nothing was sent yet.
+
+        Raises:
+            PeerUnreachableError: it does not answer; nothing was sent.
+            NotLeaderError: another one leads now.
+        """
+        dial = asyncio.ensure_future(
+            self._peer.connect(leader_id, timeout_ms=min(timeout_ms, REACH_MS))
+        )
+        watch = self._watch_leader(key, leader_epoch)
+        try:
+            either: list[asyncio.Future[Any]] = [dial, watch.moved]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not dial.done():
+                raise NotLeaderError(
+                    f"broker {leader_id} does not lead any more; nothing was written"
+                )
+            dial.result()
+        finally:
+            dial.cancel()
+            self._unwatch_leader(key, watch)
+
+    def _watch_leader(self, key: PartitionKey, leader_epoch: int) -> LeaderWatch:
+        watch = LeaderWatch(leader_epoch, asyncio.get_running_loop().create_future())
+        self._watches.setdefault(key, []).append(watch)
+        self._look(key, [watch])
+        return watch
+
+    def _unwatch_leader(self, key: PartitionKey, watch: LeaderWatch) -> None:
+        watch.moved.cancel()
+        watches = self._watches[key]
+        watches.remove(watch)
+        if not watches:
+            del self._watches[key]
+
+    def _on_image(self, image: Image) -> None:
+        if image.partitions is self._partitions:
+            return
+        self._partitions = image.partitions
+        for key, watches in self._watches.items():
+            self._look(key, watches)
+
+    def _look(self, key: PartitionKey, watches: Sequence[LeaderWatch]) -> None:
+        state = self._metadata.image.partitions.get(key)
+        for watch in watches:
+            is_same = state is not None and state.leader_epoch == watch.leader_epoch
+            if not is_same and not watch.moved.done():
+                watch.moved.set_result(None)
+
+    async def on_produce(
+        self, peer_id: int, header: dict[str, object], body: Buffer
+    ) -> tuple[dict[str, object], Sequence[Buffer]]:
+        """A batch that another node forwards to this leader; never forwarded again."""
+        match header:
+            case {
+                "topic": str(topic_id),
+                "partition": int(partition),
+                "epoch": int(leader_epoch),
+                "acks": (0 | 1 | -1) as acks,
+                "timeout_ms": int(timeout_ms),
+            }:
+                pass
+            case _:
+                raise MalformedRequestError("produce: the request has the wrong shape")
+        batch = bytes(body)
+        try:
+            batch_header = check_batch(batch)
+        except CorruptBatchError as error:
+            raise InvalidRecordError(f"a batch from node {peer_id} is damaged: {error}") from error
+        receipt = await self._append_here(
+            topic_id, partition, leader_epoch, batch, batch_header, Acks(acks), max(1, timeout_ms)
+        )
+        base = -1 if receipt.base_offset is None else receipt.base_offset
+        last = -1 if receipt.last_offset is None else receipt.last_offset
+        return {"base": base, "last": last, "dup": receipt.is_duplicate}, ()
+
+
+def _offsets(receipt: BatchReceipt, count: int) -> Offsets:
+    if receipt.base_offset is None:
+        return [None] * count
+    return range(receipt.base_offset, receipt.base_offset + count)
