@@ -56,11 +56,6 @@ def pin(options: ReadOptions) -> Pinned:
     return asyncio.run(_pin(options))
 
 
-def pinned_ranges(options: ReadOptions) -> tuple[OffsetRange, ...]:
-    """The ranges alone; raises as ``pin`` does."""
-    return pin(options).ranges
-
-
 def check_can_write(options: WriteOptions) -> tuple[str, ...]:
     """The cluster answers, and has the topic of the option or makes it by itself; the URLs of all nodes.
 

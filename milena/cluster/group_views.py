@@ -56,10 +56,6 @@ class GroupView:
     members: tuple[GroupMember, ...]
     offsets: dict[TopicPartition, GroupOffset]
 
-    def owner_of(self, where: TopicPartition) -> GroupMember | None:
-        """The member that works on a partition, or has not given it back yet."""
-        return next((m for m in self.members if where in m.assignment or where in m.revoking), None)
-
 
 def group_summary(fields: Fields, member_count: int) -> GroupSummary:
     """What a list and a description have in common."""

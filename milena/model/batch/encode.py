@@ -195,14 +195,6 @@ def _describe(
     return fields, plain if codec is Codec.NONE else compress(codec, plain)
 
 
-def with_idempotency(batch: bytes, idempotency: IdempotencyExtension) -> bytes:
-    """The same unstamped batch under an idempotency key; the payload is not touched."""
-    header = decode_header(batch)
-    body = batch[BODY_POSITION:HEADER_BYTES]
-    payload = memoryview(batch)[header.header_bytes :]
-    return _frame(NO_STAMP, body, encode_extensions(idempotency), payload)
-
-
 def with_codec(batch: bytes, codec: Codec) -> bytes:
     """The same unstamped batch, checked before, under another compression; its records and all else are as they were.
 
