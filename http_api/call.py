@@ -83,7 +83,7 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all calls of a server have in common."""
+    """Values that all calls of a server have in common."""
 
     ports: Ports
     in_flight: InFlight
@@ -289,7 +289,7 @@ class Call:
             )
 
     def account(self, size: int) -> None:
-        """So many bytes of the body have come (compressed bodies grow)."""
+        """Count bytes of the body that have come (compressed bodies grow)."""
         self._check_size(size)
         if size > self.reserved_bytes:
             self.shared.in_flight.reserve(size - self.reserved_bytes)

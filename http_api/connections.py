@@ -58,12 +58,12 @@ class Connections:
             self._working.add(connection)
 
     def rest(self, connection: Closable) -> None:
-        """It waits for its client."""
+        """Note that a connection waits for its client."""
         if connection in self._working:
             self._working.remove(connection)
             self._resting[connection] = None
 
     def discard(self, connection: Closable) -> None:
-        """It is gone."""
+        """Forget a connection that is closed."""
         self._resting.pop(connection, None)
         self._working.discard(connection)

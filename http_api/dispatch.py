@@ -251,7 +251,7 @@ def _access_level(status: int) -> int:
 
 
 def _plain_http_error(error: web.HTTPException) -> web.Response:
-    """What aiohttp itself refuses, in our envelope."""
+    """A refusal of aiohttp's own, in our envelope."""
     return json_answer(
         {"error_code": error.status, "message": f"HTTP {error.status} {error.reason}"},
         status=error.status,

@@ -1,4 +1,4 @@
-"""What an endpoint is: one row of the table from which requests are dispatched and the API is described."""
+"""An endpoint: one row of the table from which requests are dispatched and the API is described."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,7 +64,7 @@ class Tag(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """What a request carries."""
+    """The body that a request carries."""
 
     content: Content
     is_required: bool = True

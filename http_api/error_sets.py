@@ -1,4 +1,4 @@
-"""What may go wrong together, named once for all tables of endpoints."""
+"""Errors that may occur together, named once for all tables of endpoints."""
 
 from http_api.errors import InvalidFieldError
 from milena.model import errors as e

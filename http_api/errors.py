@@ -44,7 +44,7 @@ class ResourceNotFoundError(NotFoundError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """What one class of errors becomes."""
+    """One class of errors as an answer."""
 
     status: int
     error_code: int

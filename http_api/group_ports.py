@@ -23,7 +23,7 @@ class Reset(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a member says of itself. Source: KIP-848, ConsumerGroupHeartbeat.
+    """A member's word about itself. Source: KIP-848, ConsumerGroupHeartbeat.
 
     ``member_epoch`` 0 joins (a ``member_id`` of None is given one), -1 leaves, else the epoch last heard.
     None for what may change (topics and pattern, assignor, owned): as before. ``owned`` are the partitions that the
@@ -48,7 +48,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatAnswer:
-    """What the member may work on from now on: it gives back whatever else it owns, and says so by a heartbeat."""
+    """Partitions that a member may work on from now on: it gives back what else it owns, and says so by a heartbeat."""
 
     member_id: str
     member_epoch: int
@@ -163,7 +163,7 @@ class GroupsPort(Protocol):
     async def committed(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
     ) -> Sequence[GroupOffset]:
-        """What is committed, of these partitions or all; partitions without a commit are left out.
+        """Committed offsets, of these partitions or all; partitions without a commit are left out.
 
         Current: what any node acknowledged is seen.
 
@@ -202,7 +202,7 @@ class GroupsPort(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewConsumer:
-    """What a client asks for. ``instance`` None: it is given a name."""
+    """A consumer as a client asks for it. ``instance`` None: it is given a name."""
 
     instance: str | None
     format: str
@@ -289,7 +289,7 @@ class ConsumersPort(Protocol):
         """Give up subscription or assignment; neither is no error."""
 
     async def subscription(self, group: str, instance: str) -> ConsumerSubscription:
-        """What it is subscribed to."""
+        """The consumer's subscription."""
 
     async def assign(self, group: str, instance: str, partitions: Sequence[TopicPartition]) -> None:
         """Assign these by hand, without group management.
@@ -300,7 +300,7 @@ class ConsumersPort(Protocol):
         """
 
     async def assignments(self, group: str, instance: str) -> Sequence[TopicPartition]:
-        """What it reads from now, by hand or as a member."""
+        """Partitions that it reads from now, by hand or as a member."""
 
     async def seek(self, group: str, instance: str, seeks: Sequence[Seek]) -> None:
         """Deliver from there next; lasts until the consumer's coordinator changes, unless committed.
@@ -336,4 +336,4 @@ class ConsumersPort(Protocol):
     async def committed(
         self, group: str, instance: str, partitions: Sequence[TopicPartition]
     ) -> Sequence[GroupOffset]:
-        """What the group has committed; partitions without a commit are left out."""
+        """Offsets that the group has committed; partitions without a commit are left out."""

@@ -45,7 +45,7 @@ def partition_number(call: Call) -> int:
 
 
 def parse_partition(names: Mapping[str, str]) -> int:
-    """The same from the names of a path.
+    """A partition from the names of a path.
 
     Raises:
         PartitionNotFoundError: not a number, or none that a partition can have.

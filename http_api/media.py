@@ -209,7 +209,7 @@ def consumer_records_type(accept: str, own: RecordFormat) -> RecordsType:
 
 
 def stream_type(type_: RecordsType, is_following: bool | None) -> RecordsType:
-    """The same, or NDJSON when the client wants to follow and does not mind how.
+    """The media type of a stream: NDJSON when the client wants to follow and does not mind how.
 
     Raises:
         MalformedRequestError: it does mind, and the type has an end.

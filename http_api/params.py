@@ -63,7 +63,7 @@ class IntegerParam(Generic[D]):
 
     @property
     def param(self) -> Param:
-        """What is said of it."""
+        """The parameter's description."""
         schema = integer(minimum=self.least)
         if self.default is not None:
             schema = {**schema, "default": self.default}
@@ -80,7 +80,7 @@ class ChoiceParam(Generic[T]):
     hint: str
 
     def read(self, query: Mapping[str, str]) -> T:
-        """What the word stands for.
+        """The value that the word stands for.
 
         Raises:
             MalformedRequestError: another word.
@@ -95,7 +95,7 @@ class ChoiceParam(Generic[T]):
 
     @property
     def param(self) -> Param:
-        """What is said of it."""
+        """The parameter's description."""
         words = list(self.words)
         schema = text(enum=words, default=words[0])
         return _in_query(self.name, self.description, schema)

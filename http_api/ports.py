@@ -27,7 +27,7 @@ from raft_meta.machine.image import Image, Topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """What a client asks for. None: the node's default."""
+    """A topic as a client asks for it. None: the node's default."""
 
     name: str
     partition_count: int | None
@@ -173,7 +173,7 @@ class ReplicaTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignmentRequest:
-    """What shall move: these partitions, all that a broker holds (``drain``), or as little as makes it even.
+    """Partitions to move: these, all that a broker holds (``drain``), or as few as make the cluster even.
 
     ``throttle_bytes_per_s`` bounds what each leader's node sends to new replicas, 0: as the node is configured.
     ``max_concurrent``: partitions that move at a time, 0: all of them.
@@ -204,7 +204,7 @@ class PlannedReassignment:
         return self.topic_id, self.partition
 
     def refused(self, error: MilenaError | None) -> "PlannedReassignment":
-        """The same, with what became of it."""
+        """This plan, with the error that refused it."""
         return self if error is None else replace(self, error=error)
 
 
@@ -255,7 +255,7 @@ class ReassignmentsPort(Protocol):
         """
 
     async def running(self) -> Sequence[RunningReassignment]:
-        """What is being moved now, and how far it is."""
+        """Partitions that are being moved now, and how far they are."""
 
     async def cancel(
         self, topic: str | None, partition: int | None

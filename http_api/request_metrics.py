@@ -14,7 +14,7 @@ class _RouteTimes:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """What the server was asked, and how long it took."""
+    """Requests of the server by endpoint and status, and how long they took."""
 
     by_status: dict[tuple[str, str, int], int] = field(default_factory=dict)
     """Requests by (method, path of the route, status)."""

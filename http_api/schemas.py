@@ -247,7 +247,7 @@ def check_count(count: int, what: str) -> None:
 
 
 def json_kind(value: object) -> str:
-    """What JSON calls a value, for messages."""
+    """JSON's name for the kind of a value, for messages."""
     match value:
         case None:
             return "null"

@@ -83,7 +83,7 @@ class _Protocol(QuickConnection):
         self._dispatcher.shared.connections.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """It is gone."""
+        """Take leave of the connection."""
         self._unsent.discard(self)
         self._dispatcher.shared.connections.discard(self)
         super().connection_lost(exc)
@@ -94,16 +94,16 @@ class _Protocol(QuickConnection):
         self._unsent.add(self)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """The client takes bytes again."""
         self._unsent.discard(self)
         super().resume_writing()
 
     def unsent_bytes(self) -> int:
-        """What the client has not taken."""
+        """Bytes that the client has not taken."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def taken_bytes(self) -> int:
-        """What it has taken."""
+        """Bytes that the client has taken."""
         return 0 if self.transport is None else taken_bytes(self.transport)
 
     def give_up(self) -> None:

@@ -159,7 +159,7 @@ class Retries:
         self.reset()
 
     def reset(self) -> None:
-        """It worked."""
+        """Begin anew after a success."""
         self._next_s = RETRY_S_FIRST
         self._failing_since: float | None = None
 

@@ -27,10 +27,10 @@ class Receiver(Hashable, Protocol):
     """A connection whose client does not keep up."""
 
     def unsent_bytes(self) -> int:
-        """What lies in it."""
+        """Bytes that wait in the connection."""
 
     def taken_bytes(self) -> int:
-        """What the client has taken so far, or any number that changes when it takes something."""
+        """Bytes that the client has taken so far, or any number that changes when it takes something."""
 
     def give_up(self) -> None:
         """Close it at once."""
@@ -64,7 +64,7 @@ class UnsentAnswers:
         return len(self._waits)
 
     def add(self, receiver: Receiver) -> None:
-        """Its client does not keep up."""
+        """Watch a connection whose client does not keep up."""
         wait = _Wait(_now(), receiver.taken_bytes(), receiver.unsent_bytes())
         self._waits[receiver] = wait
         self._bytes += wait.unsent_bytes
@@ -76,7 +76,7 @@ class UnsentAnswers:
                 self._give_up(min(self._waits, key=lambda one: self._waits[one].since_s))
 
     def discard(self, receiver: Receiver) -> None:
-        """It keeps up again, or is gone."""
+        """Watch it no more: its client keeps up again, or is gone."""
         wait = self._waits.pop(receiver, None)
         if wait is not None:
             self._bytes -= wait.unsent_bytes

@@ -55,11 +55,12 @@ from node.replication.isr_proposals import IsrProposer
 from node.replication.local_replicas import LocalReplicas
 from node.services.admin import AdminService, TopicDefaults
 from node.services.health import HealthService
+from node.services.messages import DELETE_RECORDS, MOVES, SEQUENCES
 from node.services.produce import PRODUCE, ProduceService
-from node.services.producers import SEQUENCES, ProducerService
+from node.services.producers import ProducerService
 from node.services.reads import READ, ReadService
-from node.services.reassignments import MOVES, ReassignmentService
-from node.services.record_deletion import DELETE_RECORDS, DeletionService
+from node.services.reassignments import ReassignmentService
+from node.services.record_deletion import DeletionService
 from raft_meta.consensus.frames import PeerIdentity
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.consensus.raft_quorum import QuorumConfig, RaftQuorum
@@ -235,7 +236,7 @@ class Node:
         self.isr_proposer = IsrProposer(
             metadata=self.metadata,
             clock=self._clock,
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             timeout_ms=config.broker_session_ms,
         )
         self.replicas = LocalReplicas(
@@ -267,7 +268,7 @@ class Node:
                 settle_ms=2 * config.broker_session_ms,
             ),
             counts=self.counts.compaction,
-            has_lease=lambda: self.membership.has_lease,
+            standing=self.membership,
         )
         self.scrubber = Scrubber(
             runners=lambda: self.replicas,
@@ -281,7 +282,7 @@ class Node:
             giver=CopyGiver(
                 metadata=self.metadata,
                 clock=self._clock,
-                broker_epoch=lambda: self.membership.broker_epoch,
+                standing=self.membership,
             ),
             rng=self._ids.placement,
         )
@@ -300,10 +301,9 @@ class Node:
                 wait_ms_max=self.config.replica_fetch_wait_ms_max,
                 bytes_max=self.config.replica_fetch_bytes_max,
             ),
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             next_session_id=lambda: self._ids.session_ids.getrandbits(62) + 1,
-            has_room=lambda: not self.membership.is_disk_full,
-            short_syncs=lambda: self.counts.short_syncs,
+            counts=self.counts,
             on_failure=die,
         )
 
@@ -344,8 +344,8 @@ class Node:
             replicas=self.replicas,
             peer=self.peer,
             topic_to_read=self.admin.topic,
-            has_lease=lambda: self.membership.has_lease,
-            sync_count=lambda: self.counts.syncs,
+            standing=self.membership,
+            counts=self.counts,
         )
         self.deletions = DeletionService(
             metadata=self.metadata,
@@ -353,7 +353,7 @@ class Node:
             peer=self.peer,
             clock=self._clock,
             topic_to_read=self.admin.topic,
-            has_lease=lambda: self.membership.has_lease,
+            standing=self.membership,
         )
         self.reassignments = ReassignmentService(
             metadata=self.metadata, replicas=self.replicas, peer=self.peer, pool=self._pool
@@ -364,8 +364,7 @@ class Node:
             clock=self._clock,
             pool=self._pool,
             counts=self.counts.groups,
-            broker_epoch=lambda: self.membership.broker_epoch,
-            has_lease=lambda: self.membership.has_lease,
+            standing=self.membership,
             topic=self.admin.topic,
             fetch=self.reads.fetch,
             new_member_id=lambda: str(uuid.uuid4()),
@@ -385,7 +384,7 @@ class Node:
             doubt=self.reads.doubt,
             topic=self.admin.topic,
             current_image=self.admin.current_image,
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             new_name=lambda: f"rest-consumer-{uuid.uuid4()}",
             idle_ms=config.consumer_instance_timeout_ms,
         )
@@ -405,15 +404,15 @@ class Node:
             render_metrics=self.metrics.render,
         )
         self.voter_directory = VoterDirectory(self.voters)
-        self.peer_server.register(SEQUENCES, self.producers.on_sequences)
-        self.peer_server.register(VOTERS, self.voter_directory.on_voters)
+        self.peer_server.register(SEQUENCES.name, self.producers.on_sequences)
+        self.peer_server.register(VOTERS.name, self.voter_directory.on_voters)
         self.peer_server.register(HEARTBEAT, self.controller.on_heartbeat)
         self.peer_server.register(FETCH, self.fetch_server.on_fetch)
         self.peer_server.register(FETCH_WAKE, self.fetch_server.on_wake)
         self.peer_server.register(PRODUCE, self.produce.on_produce)
         self.peer_server.register(READ, self.reads.on_read)
-        self.peer_server.register(MOVES, self.reassignments.on_moves)
-        self.peer_server.register(DELETE_RECORDS, self.deletions.on_delete_records)
+        self.peer_server.register(MOVES.name, self.reassignments.on_moves)
+        self.peer_server.register(DELETE_RECORDS.name, self.deletions.on_delete_records)
         self.peer_server.register(TAIL, self.consumers.tails.on_tail)
         self.peer_server.register(RETURNED, self.consumers.service.on_returned)
         self.groups.calls.register(self.peer_server)

@@ -90,7 +90,7 @@ ENTRY_POINTS = {
     "loadtest.bench.many_partitions",
     "loadtest.bench.spark_read",
     "loadtest.locustfile",
-    "node.config.docs",
+    "node.config.options.docs",
     "spark_ext.jobs.archive",
     "spark_ext.jobs.site_stats",
 }

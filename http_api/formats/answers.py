@@ -33,7 +33,7 @@ class RecordsBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the request asked for. ``count`` None: no bound. ``is_verified``: stored batches, too, are checked whole."""
+    """The request's wishes. ``count`` None: no bound. ``is_verified``: stored batches, too, are checked whole."""
 
     topic: str
     partition: int

@@ -176,7 +176,7 @@ def _timestamps_column(records: list[dict[str, Any]]) -> list[int | None]:
 
 
 def check_timestamp(value: int | None) -> int | None:
-    """The same time of a record, if it can be one.
+    """A record's time, unchanged, if it can be one.
 
     Raises:
         InvalidRecordError: it is out of range.

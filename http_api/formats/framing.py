@@ -18,7 +18,7 @@ _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 
 
 def opening(framing: StreamFraming) -> bytes:
-    """What comes before the first record, so that the client knows at once that it is connected."""
+    """Bytes before the first record, so that the client knows at once that it is connected."""
     return b"retry: %d\n\n" % RECONNECT_MS if framing is StreamFraming.EVENTS else b""
 
 

@@ -37,7 +37,7 @@ class JsonTexts:
 
     @property
     def kept_bytes(self) -> int:
-        """What is held until its end comes."""
+        """Bytes that are held until the end of their text comes."""
         return len(self._kept)
 
     def feed(self, data: bytes) -> tuple[list[object], MilenaError | None]:

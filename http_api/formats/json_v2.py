@@ -37,7 +37,7 @@ def decode(body: bytes, *, records_max: int) -> Records:
 
 
 def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
-    """The same in steps, for bodies that are large."""
+    """Records of a body, decoded in steps, since a large one must not hold the loop."""
     return decode_envelope(body, _Encoder(body).items, records_max=records_max)
 
 

@@ -43,7 +43,7 @@ class RowWriter:
         return self._decorated(columns, piece.headers or [None] * len(values))
 
     def fault_row(self, piece: Slice, index: int, parts: bytes, fault: str) -> bytes:
-        """What stands in a record's place when its format cannot show it; ``parts``: what is shown of key and value."""
+        """A row in the place of a record that its format cannot show; ``parts``: what is shown of key and value."""
         row = b'{"topic":%b,%b,"partition":%d,"offset":%d' % (
             self._topic,
             parts,

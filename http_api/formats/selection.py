@@ -37,7 +37,7 @@ class Slice:
 
 @dataclass(slots=True)
 class Selection:
-    """What an answer holds. ``next_offset``: where the next request goes on."""
+    """The records of an answer. ``next_offset``: where the next request goes on."""
 
     next_offset: int
     slices: list[Slice] = field(default_factory=list)

@@ -39,7 +39,7 @@ class Data(NamedTuple):
     stored: bytes | None = None
 
     def receipt(self) -> bytes:
-        """What the answer says of it, as JSON."""
+        """The receipt of one record, as JSON."""
         if self.type is None:
             return b"null"
         return b'{"type":"%b","size":%d}' % (self.type.encode(), len(self.stored or b""))
@@ -61,7 +61,7 @@ def text_record(text: bytes) -> V3Record:
 
 
 def texts_of(values: Sequence[object]) -> list[bytes] | None:
-    """What such records are to store, where all of them are such, as in most streams; None: something else is there.
+    """Values to store, where every record is a text and nothing else, as in most streams; None: one is not.
 
     They are then appended without an object for each of them.
     """

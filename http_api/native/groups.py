@@ -120,7 +120,7 @@ def _offset(item: Fields) -> OffsetToCommit:
 
 
 async def get_offsets(call: Call) -> web.Response:
-    """What the group has committed, in all topics or one."""
+    """Offsets that the group has committed, in all topics or one."""
     group = call.names["group"]
     offsets = await call.ports.groups.committed(group)
     topic = call.query().get(TOPIC.name)

@@ -88,7 +88,7 @@ def _planned(row: PlannedReassignment) -> dict[str, object]:
 
 
 async def list_reassignments(call: Call) -> web.Response:
-    """What is on the move, and how far it is."""
+    """Partitions on the move, and how far they are."""
     rows = await call.ports.reassignments.running()
     return json_answer({"reassignments": [_running(row) for row in rows]})
 

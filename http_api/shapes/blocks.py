@@ -86,7 +86,7 @@ def constant(word: str) -> Schema:
 
 
 def nullable(part: Part) -> Schema:
-    """The same, or null."""
+    """A schema that takes null, too."""
     if isinstance(part, Shape):
         return {"anyOf": [part, {"type": "null"}]}
     kind = part["type"]

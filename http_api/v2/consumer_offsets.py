@@ -60,7 +60,7 @@ def _offsets(fields: Fields, name: str, step: int) -> Iterator[OffsetToCommit]:
 
 
 async def get_offsets(call: Call) -> web.Response:
-    """What is committed in the partitions of the body or the query; in those that it is assigned when neither says."""
+    """Committed offsets of the partitions in the body or the query; of those that it is assigned when neither says."""
     type_ = metadata_type(call.header("Accept"))
     group, instance = place(call)
     body = await call.optional_json_body()

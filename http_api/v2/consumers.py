@@ -113,7 +113,7 @@ async def unsubscribe(call: Call) -> web.Response:
 
 
 async def get_subscription(call: Call) -> web.Response:
-    """What it is subscribed to, and what it has of it."""
+    """The consumer's subscription, and what it has of it."""
     type_ = metadata_type(call.header("Accept"))
     subscription = await call.ports.consumers.subscription(*place(call))
     by_topic: dict[str, list[int]] = {}
@@ -136,7 +136,7 @@ async def assign(call: Call) -> web.Response:
 
 
 async def get_assignments(call: Call) -> web.Response:
-    """What it reads from."""
+    """Partitions that the consumer reads."""
     type_ = metadata_type(call.header("Accept"))
     partitions = await call.ports.consumers.assignments(*place(call))
     listed = [{"topic": topic, "partition": partition} for topic, partition in partitions]

@@ -101,7 +101,7 @@ _THREAD_BYTES_MIN = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """What the query string asks for."""
+    """Options of a fetch, as the query string gives them."""
 
     offset: int | str
     timestamp_ms: int | None

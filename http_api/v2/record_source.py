@@ -124,7 +124,7 @@ class RecordSource:
                 return found
 
     async def _read(self) -> tuple[FetchResult, Piece]:
-        """What there is, or what lies before damaged records.
+        """Records that are there, or those before damaged ones.
 
         Raises:
             ReplicaDamagedError: that is nothing.

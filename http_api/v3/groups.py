@@ -129,7 +129,7 @@ def _assignment(
 
 
 async def list_assignments(call: Call) -> web.Response:
-    """What a member reads."""
+    """Partitions that a member reads."""
     links = Links(call)
     group = await _describe(call)
     member = _find_member(call, group)

@@ -55,7 +55,7 @@ those of a topic with three replicas.
 
 
 def default_text(name: str) -> str:
-    """What the documentation says of a field's default."""
+    """A field's default in the words of the documentation."""
     meta = OPTIONS[name]
     if meta.default is not None:
         return meta.default

@@ -756,7 +756,7 @@ def secret_of(config: NodeConfig) -> bytes:
 
 
 def warnings_of(config: NodeConfig) -> tuple[str, ...]:
-    """What an operator should know before the node starts, though it is allowed."""
+    """Warnings for an operator before the node starts: allowed, and hardly meant."""
     result = []
     if not config.listen.is_loopback and not config.tls_client_ca_file:
         result.append(

@@ -6,7 +6,7 @@ from milena.model.errors import MilenaError
 from node.consumers import wire
 from node.consumers.session import ConsumerSession
 from node.peers.codec import bool_field
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ RETURNED_MS = 1_000
 class Answers:
     """See the module."""
 
-    def __init__(self, node_id: int, peer: PeerClient) -> None:
+    def __init__(self, node_id: int, peer: Peers) -> None:
         self._node_id = node_id
         self._peer = peer
 

@@ -18,6 +18,7 @@ from node.consumers.session_tools import Commits, Memberships
 from node.consumers.store import ConsumerStore
 from node.consumers.subscription_calls import SubscriptionCalls
 from node.consumers.tails import Tails
+from node.control.standing import Standing
 from node.groups.coordinator_calls import CoordinatorCalls, Reply
 from node.metadata.store import MetadataStore
 from node.metadata.topic_partitions import partitions_field
@@ -29,7 +30,7 @@ from node.peers.codec import (
     optional_int_field,
     str_field,
 )
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.process.clock import Clock
 from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsumer, Topic
 
@@ -48,11 +49,11 @@ class ConsumerCoordinator:
         calls: CoordinatorCalls,
         memberships: Memberships,
         commits: Commits,
-        peer: PeerClient,
+        peer: Peers,
         tails: Tails,
         idle: IdleClocks,
         clock: Clock,
-        broker_epoch: Callable[[], int],
+        standing: Standing,
     ) -> None:
         self._topic = topic
         self._memberships = memberships
@@ -60,7 +61,7 @@ class ConsumerCoordinator:
         self._doubt = doubt
         self._clock = clock
         self._idle = idle
-        self._store = ConsumerStore(metadata, broker_epoch)
+        self._store = ConsumerStore(metadata, standing)
         self._answers = Answers(metadata.node_id, peer)
         self._sessions = SessionTable(
             metadata=metadata,

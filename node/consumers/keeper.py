@@ -8,9 +8,10 @@ from node.consumers.expiry import ConsumerExpiry
 from node.consumers.idle import IdleClocks
 from node.consumers.service import ConsumersService
 from node.consumers.tails import Tails
+from node.control.standing import Standing
 from node.groups.parts import Groups
 from node.metadata.store import MetadataStore
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
 from raft_meta.machine.image import Image, PartitionSet, Topic
@@ -27,14 +28,14 @@ class ConsumerKeeper:
         *,
         metadata: MetadataStore,
         replicas: LocalReplicas,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         groups: Groups,
         fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
         doubt: Callable[[Doubt], Awaitable[None]],
         topic: Callable[[str], Awaitable[Topic]],
         current_image: Callable[[], Awaitable[Image]],
-        broker_epoch: Callable[[], int],
+        standing: Standing,
         new_name: Callable[[], str],
         idle_ms: int,
     ) -> None:
@@ -53,7 +54,7 @@ class ConsumerKeeper:
             tails=self.tails,
             idle=idle,
             clock=clock,
-            broker_epoch=broker_epoch,
+            standing=standing,
         )
         self.expiry = ConsumerExpiry(
             metadata=metadata,

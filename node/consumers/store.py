@@ -1,7 +1,8 @@
 """REST consumers in the replicated state: made, changed and forgotten by proposals to the quorum."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from node.control.standing import Standing
 from node.metadata.store import MetadataStore
 from raft_meta.machine import group_rules
 from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
@@ -13,9 +14,9 @@ PROPOSE_MS = 5_000
 class ConsumerStore:
     """What must outlive the coordinator, before it is answered."""
 
-    def __init__(self, metadata: MetadataStore, broker_epoch: Callable[[], int]) -> None:
+    def __init__(self, metadata: MetadataStore, standing: Standing) -> None:
         self._metadata = metadata
-        self._broker_epoch = broker_epoch
+        self._standing = standing
 
     async def put(self, consumer: RestConsumer, *, is_new: bool = False) -> None:
         """Make the consumer, or have it read something else.
@@ -28,7 +29,7 @@ class ConsumerStore:
         await self._metadata.propose(
             PutConsumer(
                 broker_id=self._metadata.node_id,
-                broker_epoch=self._broker_epoch(),
+                broker_epoch=self._standing.broker_epoch,
                 is_new=is_new,
                 consumer=consumer,
             ),
@@ -40,7 +41,7 @@ class ConsumerStore:
         found = await self._metadata.propose(
             DeleteConsumers(
                 broker_id=self._metadata.node_id,
-                broker_epoch=self._broker_epoch(),
+                broker_epoch=self._standing.broker_epoch,
                 consumers=tuple(
                     ConsumerName(
                         group_id=consumer.group_id,

@@ -13,7 +13,7 @@ from milena.disk.files import Buffer
 from milena.model.errors import MilenaError, NoLeaderError, NotLeaderError
 from node.metadata.store import MetadataStore
 from node.peers.codec import Fields, int_field, str_field
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.process.clock import Clock
 from node.replica.runner import PartitionRunner, ReplicaRole
 from node.replication.local_replicas import LocalReplicas
@@ -129,7 +129,7 @@ class Tails:
         *,
         metadata: MetadataStore,
         replicas: LocalReplicas,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
     ) -> None:
         self._metadata = metadata

@@ -1,1 +1,1 @@
-"""Who is alive and who leads: brokers register and send heartbeats, the controller decides."""
+"""Life and leadership: brokers register and send heartbeats, the controller decides who leads."""

@@ -14,7 +14,7 @@ from milena.model.errors import FateUnknownError, MilenaError
 from milena.model.types import MonotonicMs
 from node.metadata.store import MetadataStore
 from node.peers.codec import PeerChannel
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.process.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class BrokerHeartbeats:
         *,
         broker_id: int,
         metadata: MetadataStore,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         session_ms: int,
         interval_ms: int,
@@ -118,7 +118,7 @@ class BrokerHeartbeats:
         return task
 
     def _turn_to(self, controller_id: int | None) -> None:
-        """What the old controller would still answer is worth nothing."""
+        """Turn to another controller; the old one's answers are worth nothing any more."""
         self._controller_id, self._echo, self._dial = controller_id, 0, None
         for task in self._in_flight:
             task.cancel()

@@ -13,7 +13,7 @@ from milena.model.errors import (
 )
 from node.control.broker_heartbeats import BrokerHeartbeats, LocalHeartbeat, Report
 from node.metadata.store import MetadataStore
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.process.clock import Clock
 from raft_meta.machine.commands import RegisterBroker, ReplicaReport
 from raft_meta.machine.image import Broker, Image
@@ -34,7 +34,7 @@ ANSWER_GAP_MS_MAX = 3_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What this broker tells of itself when it registers."""
+    """A broker's description of itself when it registers."""
 
     api_url: str
     peer_host: str
@@ -77,7 +77,7 @@ class Membership:
         broker_id: int,
         identity: Callable[[], Identity],
         metadata: MetadataStore,
-        peer: PeerClient,
+        peer: Peers,
         directory: DataDirectory,
         clock: Clock,
         session_ms: int,

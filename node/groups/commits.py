@@ -15,6 +15,7 @@ from milena.model.errors import (
     StaleBrokerEpochError,
     TooManyRequestsError,
 )
+from node.control.standing import Standing
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from raft_meta.machine import codec, group_rules, offsets
@@ -44,12 +45,12 @@ class GroupCommits:
         self,
         *,
         metadata: MetadataStore,
-        broker_epoch: Callable[[], int],
+        standing: Standing,
         counts: GroupCounts,
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._metadata = metadata
-        self._broker_epoch = broker_epoch
+        self._standing = standing
         self._counts = counts
         self._on_failure = on_failure
         self._queue: deque[_Queued] = deque()
@@ -93,7 +94,7 @@ class GroupCommits:
                 codes = await self._metadata.propose(
                     CommitOffsets(
                         broker_id=self._metadata.node_id,
-                        broker_epoch=self._broker_epoch(),
+                        broker_epoch=self._standing.broker_epoch,
                         commits=tuple(queued.commit for queued in taken),
                     ),
                     timeout_ms=PROPOSE_TIMEOUT_MS,

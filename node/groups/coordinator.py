@@ -15,6 +15,7 @@ from immutables import Map
 
 from milena.model.errors import NotCoordinatorError
 from milena.model.types import MonotonicMs
+from node.control.standing import Standing
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.desk import GroupDesk
 from node.groups.desk_context import DeskContext
@@ -45,15 +46,13 @@ class GroupCoordinator:
         clock: Clock,
         pool: Executor,
         counts: GroupCounts,
-        broker_epoch: Callable[[], int],
-        has_lease: Callable[[], bool],
+        standing: Standing,
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._metadata = metadata
         self._clock = clock
         self._counts = counts
-        self._broker_epoch = broker_epoch
-        self._has_lease = has_lease
+        self._standing = standing
         self._on_failure = on_failure
         self._calls = calls
         self._rest_members: RestMembers | None = None
@@ -75,7 +74,7 @@ class GroupCoordinator:
             metadata=metadata,
             clock=clock,
             pool=pool,
-            broker_epoch=broker_epoch,
+            standing=standing,
             check=calls.check,
             subscriptions=Subscriptions(),
             counts=counts,
@@ -174,7 +173,7 @@ class GroupCoordinator:
         coordinators = Coordinators(image)
 
         def is_ours(group_id: str) -> bool:
-            is_here = me is not None and me.broker_epoch == self._broker_epoch()
+            is_here = me is not None and me.broker_epoch == self._standing.broker_epoch
             return is_here and coordinators.of(group_id) == node_id
 
         for group_id in [group_id for group_id in self._desks if not is_ours(group_id)]:
@@ -200,7 +199,7 @@ class GroupCoordinator:
             tick_ms = RESTING_TICK_MS if is_resting else TICK_MS
             await self._clock.sleep(tick_ms)
             now_ms = self._clock.now_ms()
-            is_led = self._has_lease()
+            is_led = self._standing.has_lease
             if is_led and (not self._was_led or now_ms - before_ms > tick_ms + STALL_MS):
                 self._extend(now_ms)
             if self._was_led and not is_led:

@@ -31,9 +31,10 @@ from milena.model.errors import (
     NotCoordinatorError,
     NotReadyError,
 )
+from node.control.standing import Standing
 from node.metadata.store import MetadataStore
 from node.peers.codec import Buffer, Fields, str_field
-from node.peers.port import PeerClient, PeerServer, PeerUnreachableError
+from node.peers.port import Peers, PeerServer, PeerUnreachableError
 from node.process.clock import Clock
 from raft_meta.machine.coordinators import coordinator_of
 from raft_meta.machine.image import Image
@@ -73,16 +74,14 @@ class CoordinatorCalls:
         self,
         *,
         metadata: MetadataStore,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
-        broker_epoch: Callable[[], int],
-        has_lease: Callable[[], bool],
+        standing: Standing,
     ) -> None:
         self._metadata = metadata
         self._peer = peer
         self._clock = clock
-        self._broker_epoch = broker_epoch
-        self._has_lease = has_lease
+        self._standing = standing
         self.handlers: dict[str, CoordinatorHandler] = {}
 
     # -- on the coordinator ----------------------------------------------------------------------
@@ -113,9 +112,9 @@ class CoordinatorCalls:
         broker = image.brokers.get(node_id)
         return (
             broker is not None
-            and broker.broker_epoch == self._broker_epoch()
+            and broker.broker_epoch == self._standing.broker_epoch
             and coordinator_of(image, group_id) == node_id
-            and self._has_lease()
+            and self._standing.has_lease
         )
 
     def check(self, group_id: str) -> None:

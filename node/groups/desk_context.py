@@ -5,6 +5,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from milena.model.types import MonotonicMs
+from node.control.standing import Standing
 from node.groups.rest_members import RestMembers
 from node.groups.subscriptions import Subscriptions
 from node.metadata.store import MetadataStore
@@ -19,7 +20,7 @@ class DeskContext:
     metadata: MetadataStore
     clock: Clock
     pool: Executor
-    broker_epoch: Callable[[], int]
+    standing: Standing
     check: Callable[[str], None]
     """Raises NotCoordinatorError unless this node coordinates the group."""
     subscriptions: Subscriptions

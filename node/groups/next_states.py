@@ -106,7 +106,7 @@ class NextStates:
         version = await self._context.metadata.propose(
             AlterGroup(
                 broker_id=self._context.metadata.node_id,
-                broker_epoch=self._context.broker_epoch(),
+                broker_epoch=self._context.standing.broker_epoch,
                 group_id=self._group_id,
                 version=0 if group is None else group.version,
                 generation=after.generation,

@@ -5,11 +5,12 @@ whichever came later; a group with members keeps all of its offsets.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from milena.model.errors import MilenaError
 from milena.model.types import WallMs
+from node.control.standing import Standing
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
@@ -41,14 +42,14 @@ class OffsetExpiry:
         metadata: MetadataStore,
         calls: CoordinatorCalls,
         clock: Clock,
-        broker_epoch: Callable[[], int],
+        standing: Standing,
         counts: GroupCounts,
         settings: ExpirySettings,
     ) -> None:
         self._metadata = metadata
         self._calls = calls
         self._clock = clock
-        self._broker_epoch = broker_epoch
+        self._standing = standing
         self._counts = counts
         self._settings = settings
 
@@ -73,7 +74,7 @@ class OffsetExpiry:
     async def _propose(self, group_ids: Sequence[str], before_ms: WallMs) -> None:
         command = ExpireOffsets(
             broker_id=self._metadata.node_id,
-            broker_epoch=self._broker_epoch(),
+            broker_epoch=self._standing.broker_epoch,
             groups=tuple(
                 GroupExpiry(group_id=group_id, before_ms=before_ms) for group_id in group_ids
             ),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from node.control.standing import Standing
 from node.groups.commits import GroupCommits
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
@@ -12,7 +13,7 @@ from node.groups.offset_expiry import ExpirySettings, OffsetExpiry
 from node.groups.service import Fetch, GetTopic, GroupService
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
-from node.peers.port import PeerClient
+from node.peers.port import Peers
 from node.process.clock import Clock
 from raft_meta.machine.image import Image
 
@@ -24,12 +25,11 @@ class Groups:
         self,
         *,
         metadata: MetadataStore,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         pool: Executor,
         counts: GroupCounts,
-        broker_epoch: Callable[[], int],
-        has_lease: Callable[[], bool],
+        standing: Standing,
         topic: GetTopic,
         fetch: Fetch,
         new_member_id: Callable[[], str],
@@ -40,8 +40,7 @@ class Groups:
             metadata=metadata,
             peer=peer,
             clock=clock,
-            broker_epoch=broker_epoch,
-            has_lease=has_lease,
+            standing=standing,
         )
         self.coordinator = GroupCoordinator(
             metadata=metadata,
@@ -49,12 +48,11 @@ class Groups:
             clock=clock,
             pool=pool,
             counts=counts,
-            broker_epoch=broker_epoch,
-            has_lease=has_lease,
+            standing=standing,
             on_failure=on_failure,
         )
         self.commits = GroupCommits(
-            metadata=metadata, broker_epoch=broker_epoch, counts=counts, on_failure=on_failure
+            metadata=metadata, standing=standing, counts=counts, on_failure=on_failure
         )
         self.service = GroupService(
             metadata=metadata,
@@ -66,7 +64,7 @@ class Groups:
                 counts=counts,
             ),
             commits=self.commits,
-            broker_epoch=broker_epoch,
+            standing=standing,
             topic=topic,
             fetch=fetch,
             new_member_id=new_member_id,
@@ -75,7 +73,7 @@ class Groups:
             metadata=metadata,
             calls=self.calls,
             clock=clock,
-            broker_epoch=broker_epoch,
+            standing=standing,
             counts=counts,
             settings=expiry,
         )

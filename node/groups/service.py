@@ -27,6 +27,7 @@ from milena.model.errors import (
     RequestTooLargeError,
 )
 from milena.model.requests import FetchRequest, FetchResult
+from node.control.standing import Standing
 from node.groups import wire
 from node.groups.commits import GroupCommits
 from node.groups.coordinator_calls import CoordinatorCalls, Repeat, Reply
@@ -61,7 +62,7 @@ class GroupService:
         calls: CoordinatorCalls,
         heartbeats: Heartbeats,
         commits: GroupCommits,
-        broker_epoch: Callable[[], int],
+        standing: Standing,
         topic: GetTopic,
         fetch: Fetch,
         new_member_id: Callable[[], str],
@@ -70,7 +71,7 @@ class GroupService:
         self._calls = calls
         self._heartbeats = heartbeats
         self._commits = commits
-        self._broker_epoch = broker_epoch
+        self._standing = standing
         self._topic = topic
         self._fetch = fetch
         self._new_member_id = new_member_id
@@ -262,7 +263,9 @@ class GroupService:
         del body
         group_id = str_field(fields, "group")
         command = DeleteGroup(
-            broker_id=self._metadata.node_id, broker_epoch=self._broker_epoch(), group_id=group_id
+            broker_id=self._metadata.node_id,
+            broker_epoch=self._standing.broker_epoch,
+            group_id=group_id,
         )
         try:
             await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)

@@ -1,1 +1,1 @@
-"""What this node knows of the cluster: the applied image, who is told of it, and views of it."""
+"""The cluster as this node knows it: the applied image, who is told of it, and views of it."""

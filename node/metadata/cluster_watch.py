@@ -1,4 +1,4 @@
-"""Who waits for a change of the cluster: of its brokers, its topics, who leads what. Not of what groups commit.
+"""Waits for a change of the cluster: of its brokers, its topics, who leads what. Not of what groups commit.
 
 A version is the index of an image that came with such a change, or a later one where this node was told of several at
 once: whoever has seen the cluster at a version, on whatever node, has seen every change up to it, and of two versions

@@ -1,12 +1,15 @@
 """How a node that joins as an observer finds the voters: it asks any node of the running cluster."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Annotated
 
-from milena.disk.files import Buffer
+from msgspec import Meta
+
 from milena.model.errors import MilenaError, StartupError
 from node.config.kinds import Address
 from node.config.options import NodeConfig
+from node.peers.messages import CallType, Message, ask, peer_handler
 from node.peers.port import PeerClient
 from node.process.clock import Clock
 from node.process.tls import PeerTls
@@ -15,10 +18,25 @@ from raft_meta.machine.image import Image
 
 logger = logging.getLogger(__name__)
 
-VOTERS = "voters"
 ASK_TIMEOUT_MS = 2_000
 RETRY_MS = 500
 PATIENCE_MS = 60_000
+
+
+VoterId = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
+
+
+class VotersRequest(Message, frozen=True, kw_only=True):
+    """Say who the voters are."""
+
+
+class VotersAnswer(Message, frozen=True, kw_only=True):
+    """Host and port of each voter's peer port."""
+
+    voters: dict[VoterId, tuple[str, int]]
+
+
+VOTERS = CallType("voters", VotersRequest, VotersAnswer)
 
 
 class VoterDirectory:
@@ -27,18 +45,16 @@ class VoterDirectory:
     def __init__(self, told: Mapping[int, Address]) -> None:
         self._told = dict(told)
         self.image = Image()
-
-    async def on_voters(
-        self, peer_id: int, header: dict[str, object], body: Buffer
-    ) -> tuple[dict[str, object], Sequence[Buffer]]:
+        self.on_voters = peer_handler(VOTERS, self._tell_voters)
         """Each voter as it registered last, else as this node was told at its start."""
-        del peer_id, header, body
-        found: dict[str, object] = {}
+
+    async def _tell_voters(self, request: VotersRequest) -> VotersAnswer:
+        del request
+        found = {}
         for voter, address in self._told.items():
             broker = self.image.brokers.get(voter)
-            host, port = address if broker is None else (broker.peer_host, broker.peer_port)
-            found[str(voter)] = [host, port]
-        return {"voters": found}, ()
+            found[str(voter)] = address if broker is None else (broker.peer_host, broker.peer_port)
+        return VotersAnswer(voters=found)
 
 
 async def find_voters(
@@ -67,8 +83,10 @@ async def find_voters(
         while clock.now_ms() < deadline:
             for address, client in clients.items():
                 try:
-                    answer, _ = await client.call(0, VOTERS, {}, timeout_ms=ASK_TIMEOUT_MS)
-                    return _parse(answer)
+                    answer = await ask(
+                        client, 0, VOTERS, VotersRequest(), timeout_ms=ASK_TIMEOUT_MS
+                    )
+                    return _voters_of(answer)
                 except MilenaError as error:
                     if reasons.get(address) != error.message:
                         logger.warning("join address=%s: %s", address, error)
@@ -83,15 +101,7 @@ async def find_voters(
     )
 
 
-def _parse(answer: Mapping[str, object]) -> dict[int, Address]:
-    rows = answer.get("voters")
-    voters = {}
-    for voter, where in rows.items() if isinstance(rows, dict) else ():
-        match where:
-            case [str(host), int(port)] if str(voter).isdecimal():
-                voters[int(voter)] = Address(host, port)
-            case _:
-                raise StartupError(f"the node of --join gave no address of voter {voter}")
-    if not voters:
+def _voters_of(answer: VotersAnswer) -> dict[int, Address]:
+    if not answer.voters:
         raise StartupError("the node of --join named no voters")
-    return voters
+    return {int(voter): Address(host, port) for voter, (host, port) in answer.voters.items()}

@@ -59,7 +59,7 @@ class ImageChecks:
         self._has_begun = True
 
     def next_check(self) -> CheckImage | None:
-        """What to propose: the hash at the last mark, or a first mark; None while it is being hashed."""
+        """The command to propose: the hash at the last mark, or a first mark; None while it is being hashed."""
         image = self._marks.last
         if image is None:
             return CheckImage(index=0, image_hash=b"")

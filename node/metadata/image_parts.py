@@ -12,7 +12,7 @@ from raft_meta.machine.image import Image
 
 
 class ImageParts:
-    """What some fields of the image were when it was looked at last. ``names``: two or more of ``Image``'s."""
+    """Some fields of the image, as they were when it was looked at last. ``names``: two or more of ``Image``'s."""
 
     def __init__(self, *names: str) -> None:
         self._parts_of = attrgetter(*names)

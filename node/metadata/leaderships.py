@@ -13,7 +13,7 @@ from raft_meta.machine.image import Image, PartitionKey
 
 
 class Leaderships:
-    """Who waits for an answer of which leader. Owned by the data loop; told of every image."""
+    """Waits for answers of leaders. Owned by the data loop; told of every image."""
 
     def __init__(self) -> None:
         self._waits: dict[PartitionKey, dict[asyncio.Timeout, tuple[int, int]]] = {}
@@ -24,7 +24,7 @@ class Leaderships:
     async def held(
         self, key: PartitionKey, leader_id: int, leader_epoch: int
     ) -> AsyncIterator[None]:
-        """What is awaited inside ends once another leads, or nobody.
+        """A block whose awaits end once another leads, or nobody.
 
         Raises:
             NotLeaderError: that was it.

@@ -16,7 +16,7 @@ def pack_partitions(partitions: Sequence[TopicPartition]) -> list[object]:
 
 
 def partitions_field(fields: Fields, name: str) -> list[TopicPartition]:
-    """The reverse; topic by topic.
+    """Partitions of a field that ``pack_partitions`` made; topic by topic.
 
     Raises:
         MalformedRequestError: it has the wrong shape.

@@ -43,7 +43,7 @@ def stored_codec(settings: TopicSettings) -> Codec | None:
 
 
 def log_config(settings: TopicSettings) -> LogConfig:
-    """What storage needs to know of the topic."""
+    """The topic's settings as storage needs them."""
     return LogConfig(
         segment_bytes=settings.segment_bytes,
         index_interval_bytes=settings.index_interval_bytes,

@@ -1,1 +1,1 @@
-"""What a node counts, and how Prometheus reads it."""
+"""Counts of a node, and how Prometheus reads them."""

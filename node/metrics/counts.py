@@ -8,7 +8,7 @@ LATENCY_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10
 
 @dataclass(slots=True)
 class PartitionCounts:
-    """What went through one replica since the node started; its runner adds to it."""
+    """Traffic of one replica since the node started; its runner adds to it."""
 
     records_in: int = 0
     """Appended as leader."""
@@ -37,7 +37,7 @@ class LatencyCounts:
 
 @dataclass(slots=True)
 class CompactionCounts:
-    """What compaction did on this node since it started."""
+    """Compaction on this node since it started."""
 
     runs: int = 0
     failures: int = 0
@@ -53,7 +53,7 @@ class CompactionCounts:
 
 @dataclass(slots=True)
 class ScrubCounts:
-    """What the scrub of stored segments did on this node since it started."""
+    """The scrub of stored segments on this node since it started."""
 
     checked_bytes: int = 0
     damages: int = 0
@@ -67,7 +67,7 @@ class ScrubCounts:
 
 @dataclass(slots=True)
 class GroupCounts:
-    """What happened to the groups that this node coordinates since it started."""
+    """Groups that this node coordinates, since it started."""
 
     heartbeats: int = 0
     rebalances: int = 0
@@ -87,7 +87,7 @@ class GroupCounts:
 
 @dataclass(slots=True)
 class NodeCounts:
-    """What happened on this node since it started."""
+    """Events of this node since it started."""
 
     isr_shrinks: int = 0
     isr_expands: int = 0

@@ -1,4 +1,4 @@
-"""What a node tells Prometheus about itself; requests of the API are counted where they are answered.
+"""Metrics of a node in Prometheus' format; requests of the API are counted where they are answered.
 
 Hot paths add to plain integers (``node.metrics.counts``); everything else is looked at when somebody asks. Each node
 has a registry of its own: nothing is global, so that a test may run several nodes in one process.
@@ -235,7 +235,7 @@ class Rates:
 
 
 class _CountsCollector(Collector):
-    """What happened on this node."""
+    """Counts of this node."""
 
     def __init__(self, counts: NodeCounts) -> None:
         self._counts = counts

@@ -1,4 +1,4 @@
-"""What travels in the headers of data frames between nodes, and how errors do.
+"""Headers of data frames between nodes, and how errors travel in them.
 
 A frame has a msgpack header and a raw body. The header is an array whose first element says what it is:
 

@@ -92,7 +92,7 @@ class PeerLostError(FateUnknownError):
 
 
 class Link(asyncio.Protocol):
-    """What both ends share.
+    """State and duties that both ends share.
 
     ``ready`` is done once the peer has proved who it is, or the link has failed before; see ``is_open``.
     """
@@ -156,7 +156,7 @@ class Link(asyncio.Protocol):
             self.closed.set_result(None)
 
     def _silent_end(self) -> str:
-        """What it means that the peer hung up: it cannot say so when it was not convinced."""
+        """The meaning of a peer that hung up: it cannot say so when it was not convinced."""
         if self._handshake.peer is not None and not self._handshake.is_complete:
             return "the peer hung up on the proof of the cluster secret: it has another one, or stopped"
         return "the peer closed the connection"
@@ -341,7 +341,7 @@ class CallerLink(Link):
         return request_id
 
     def forget(self, request_id: int) -> None:
-        """Its caller does not wait any more."""
+        """Drop a request whose caller does not wait any more."""
         self._answers.pop(request_id, None)
 
     def _on_open(self) -> None:
@@ -535,7 +535,7 @@ class ServerLink(Link):
 
 
 class ServerLinkOwner:
-    """What a ``ServerLink`` tells about itself."""
+    """Listener of a ``ServerLink``."""
 
     def link_opened(self, link: ServerLink) -> None:
         """The peer has proved who it is and named its channel."""

@@ -25,7 +25,7 @@ KEEPALIVE_PROBES = 3
 
 @unique
 class ProbeResult(StrEnum):
-    """What a bare connect says about a peer's process."""
+    """The result of a bare connect, as far as it tells of a peer's process."""
 
     CONNECTED = "connected"
     """Something listens there; it may be stalled."""

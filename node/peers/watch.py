@@ -47,7 +47,7 @@ CALM_ROUNDS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What a round asks for."""
+    """The demands of a round."""
 
     is_last: bool
     """The link is not in use any more: the watch may rest."""

@@ -1,4 +1,4 @@
-"""What a node says to the person who started it, once it listens."""
+"""A node's words to the person who started it, once it listens."""
 
 from milena.model.build_kind import build_kind
 from node.config.options import NodeConfig

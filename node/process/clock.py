@@ -12,7 +12,7 @@ from milena.model.types import MonotonicMs, WallMs
 
 
 class Clock(Protocol):
-    """What shells need of time; virtual in tests."""
+    """Time as shells need it; virtual in tests."""
 
     def now_ms(self) -> MonotonicMs:
         """Milliseconds that never run backwards; only differences mean anything."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from milena.model.errors import CorruptLogError, DiskFullError, MilenaError
 from milena.model.types import MonotonicMs
+from node.control.standing import Standing
 from node.metrics.counts import CompactionCounts
 from node.process.clock import Clock
 from node.replica.runner import PartitionRunner
@@ -108,13 +109,13 @@ class Compactor:
         clock: Clock,
         settings: CompactorSettings,
         counts: CompactionCounts,
-        has_lease: Callable[[], bool],
+        standing: Standing,
     ) -> None:
         self._runners = runners
         self._clock = clock
         self._settings = settings
         self._counts = counts
-        self._has_lease = has_lease
+        self._standing = standing
         self._throttle = Throttle(settings.bytes_per_s)
         self._replicated: dict[PartitionRunner, EveryReplicaHas] = {}
         self._resting: dict[PartitionRunner, MonotonicMs] = {}
@@ -147,7 +148,7 @@ class Compactor:
         }
 
     def _need(self, runner: PartitionRunner) -> CompactionNeed | None:
-        """What there is to do; None for a log that is not compacted, or not now."""
+        """Compaction that a log needs; None for one that is not compacted, or not now."""
         if not runner.settings.is_compacted or runner.is_closed or runner in self._resting:
             return None
         try:
@@ -164,7 +165,7 @@ class Compactor:
             runner.state,
             runner.high_watermark,
             self._clock.now_ms(),
-            has_lease=self._has_lease(),
+            has_lease=self._standing.has_lease,
         )
 
     async def _compact(self, runner: PartitionRunner) -> None:

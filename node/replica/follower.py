@@ -1,4 +1,4 @@
-"""What a follower of one partition decides when its leader says that their logs part. Pure.
+"""Decisions of a follower of one partition when its leader says that their logs part. Pure.
 
 Source: KIP-101 (truncate by epoch, not to the high watermark), KIP-279, KIP-595 (the fetch itself finds out).
 """

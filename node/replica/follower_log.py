@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class FollowerLog:
-    """What becomes of a log by what others lead.
+    """Changes of a log that follow from another's leadership.
 
     Invariants:
         All methods run on the data loop. high_watermark lies in the log, and falls only with the log's end.
@@ -119,7 +119,7 @@ class FollowerLog:
         self._acknowledgements.fail_above(truncation.offset, cut)
 
     def restart(self, *, leader_epoch: int, log_start: int, producers: bytes) -> None:
-        """What we have cannot be held against the leader's any more: go on at its start, with its writers' state."""
+        """Go on at the leader's start, with its writers' state: ours cannot be held against its log any more."""
         logger.warning(
             "restart partition=%s log_end=%d at=%d leader_epoch=%d",
             self._name,

@@ -1,4 +1,4 @@
-"""What the leader of one partition decides: who is in sync, how far the log is committed, who may join or must go.
+"""Decisions of the leader of one partition: who is in sync, how far the log is committed, who may join or must go.
 
 Pure: memory and arguments in, decisions out. ``node.replica.runner`` feeds it and carries out what it returns. One
 object serves one leader epoch and is thrown away with it.
@@ -36,7 +36,7 @@ the two of them would undo each other's changes as fast as the quorum takes them
 
 
 class FetchVerdict(Enum):
-    """What a follower's fetch is answered with."""
+    """The leader's judgement of a follower's fetch."""
 
     ACCEPTED = auto()
     """It lies on our log: it acknowledges, and gets what follows."""
@@ -69,7 +69,7 @@ class IsrProposal:
 
 @dataclass(slots=True, kw_only=True)
 class FollowerProgress:
-    """What the leader knows of one follower. Times are monotonic ms."""
+    """One follower, as the leader knows it. Times are monotonic ms."""
 
     broker_epoch: int
     stored_end: int

@@ -18,7 +18,7 @@ from storage.log.partition_log import PartitionLog
 
 
 class LogUpkeep:
-    """What is done to a log but for appending, reading and following.
+    """Work on a log besides appending, reading and following.
 
     Invariants:
         All methods run on the data loop. Nothing is dropped that is not committed. One checkpoint runs at a time, and
@@ -69,7 +69,7 @@ class LogUpkeep:
         await self.maybe_checkpoint()
 
     def compaction_need(self, tombstone_end: int) -> CompactionNeed:
-        """What a compaction would do; every replica has everything below ``tombstone_end``."""
+        """Compaction that the log needs; every replica has everything below ``tombstone_end``."""
         return self._log.compaction_need(
             self._clock.wall_ms(), self._high_watermark(), tombstone_end=tombstone_end
         )

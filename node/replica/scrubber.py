@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from random import Random
 
 from milena.model.errors import MilenaError
+from node.control.standing import Standing
 from node.metadata.store import MetadataStore
 from node.metrics.counts import ScrubCounts
 from node.process.clock import Clock
@@ -55,12 +56,10 @@ class ScrubSettings:
 class CopyGiver:
     """Gives a damaged copy up, where others have what it should hold."""
 
-    def __init__(
-        self, *, metadata: MetadataStore, clock: Clock, broker_epoch: Callable[[], int]
-    ) -> None:
+    def __init__(self, *, metadata: MetadataStore, clock: Clock, standing: Standing) -> None:
         self._metadata = metadata
         self._clock = clock
-        self._broker_epoch = broker_epoch
+        self._standing = standing
 
     async def give_up(self, runner: PartitionRunner, damage: Damage) -> bool:
         """Whether the copy was given up, or there is nothing to give up any more; False: try again later."""
@@ -92,7 +91,7 @@ class CopyGiver:
         answer = await self._metadata.propose(
             GiveUpReplicas(
                 broker_id=self._metadata.node_id,
-                broker_epoch=self._broker_epoch(),
+                broker_epoch=self._standing.broker_epoch,
                 changes=(change,),
             ),
             timeout_ms=PROPOSE_TIMEOUT_MS,

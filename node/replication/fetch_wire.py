@@ -24,7 +24,7 @@ FETCH_WAKE = "fetch_wake"
 
 @unique
 class FetchCode(IntEnum):
-    """What a row of the answer means."""
+    """The meaning of a row of the answer."""
 
     OK = 0
     DIVERGING = 1

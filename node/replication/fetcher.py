@@ -37,9 +37,11 @@ from functools import partial
 from milena.model.errors import CorruptLogError, MilenaError, NotLeaderError, UnavailableError
 from milena.model.pending import Pending
 from milena.model.types import NO_OFFSET
+from node.control.standing import Standing
+from node.metrics.counts import NodeCounts
 from node.peers.codec import Fields, PeerChannel
 from node.peers.link import Answer
-from node.peers.port import PeerClient, PeerLostError, PeerUnreachableError
+from node.peers.port import PeerLostError, Peers, PeerUnreachableError
 from node.process.clock import Clock
 from node.replica.group_commit import SHORT_SYNC_BYTES
 from node.replica.runner import PartitionRunner
@@ -98,25 +100,23 @@ class LeaderFetcher:
         self,
         leader_id: int,
         *,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         settings: FetcherSettings,
-        broker_epoch: Callable[[], int],
+        standing: Standing,
         next_session_id: Callable[[], int],
-        has_room: Callable[[], bool] = lambda: True,
-        short_syncs: Callable[[], int] = lambda: 0,
+        counts: NodeCounts,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """``short_syncs``: how many this node has done, of all its logs."""
-        self._has_room = has_room
-        self._short_syncs = short_syncs
+        """``counts``: of all logs of this node."""
+        self._counts = counts
         self._on_failure = on_failure
         self.leader_id = leader_id
         self._peer = peer
         self._clock = clock
         self._settings = settings
         self._answer_s_max = (settings.wait_ms_max + ANSWER_MARGIN_MS) / 1000
-        self._broker_epoch = broker_epoch
+        self._standing = standing
         self._next_session_id = next_session_id
         self._followed = FollowedPartitions()
         self._session_id = 0
@@ -205,11 +205,11 @@ class LeaderFetcher:
         header: Fields = {
             "s": self._session_id,
             "full": is_full,
-            "be": self._broker_epoch(),
+            "be": self._standing.broker_epoch,
             "p": [followed.tell_position(each) for each in stored],
             "ls": followed.tell_log_starts(stored),
             "f": followed.take_forgotten(),
-            "room": self._has_room(),
+            "room": not self._standing.is_disk_full,
             "w": self._settings.wait_ms_max,
             "m": room,
         }
@@ -237,12 +237,12 @@ class LeaderFetcher:
         if data_bytes <= SHORT_SYNC_BYTES:
             synced.add_done_callback(partial(self._on_synced, followed))
         else:
-            now_s, others = self._loop.time(), self._short_syncs()
+            now_s, others = self._loop.time(), self._counts.short_syncs
             synced.add_done_callback(partial(self._on_long_sync, followed, now_s, others))
         followed.runner.call_when_stored(synced)
 
     def _on_synced(self, followed: Followed, _: Pending[None]) -> None:
-        """It is stored, or was cut off meanwhile."""
+        """Go on with a partition that is stored, or was cut off meanwhile."""
         self._followed.end_sync(followed)
         if self._followed.short_syncs:
             # Those that end in the same turn are told together.
@@ -254,7 +254,7 @@ class LeaderFetcher:
         self, followed: Followed, began_s: float, others: int, synced: Pending[None]
     ) -> None:
         """As ``_on_synced``; ``others``: how many short syncs there had been when it began."""
-        if self._short_syncs() == others or followed.runner.is_in_sync:
+        if self._counts.short_syncs == others or followed.runner.is_in_sync:
             self._on_synced(followed, synced)
             return
         self._followed.end_sync(followed)

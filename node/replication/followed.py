@@ -1,4 +1,4 @@
-"""What this node follows at one leader's node: by number, with what the leader has been told of each. Pure bookkeeping.
+"""Partitions that this node follows at one leader's node: by number, with what the leader has been told of each. Pure.
 
 ``node.replication.fetcher`` drives it, and says when something is told.
 """
@@ -96,13 +96,13 @@ class FollowedPartitions:
     # -- syncs -----------------------------------------------------------------------------------
 
     def begin_sync(self, followed: Followed, data_bytes: int) -> None:
-        """It waits for a sync of what an answer brought."""
+        """Note that it waits for a sync of what an answer brought."""
         followed.is_syncing, followed.syncing_bytes = True, data_bytes
         self.syncing_bytes += data_bytes
         self.short_syncs += data_bytes <= SHORT_SYNC_BYTES
 
     def end_sync(self, followed: Followed) -> None:
-        """It does not, if it did."""
+        """Note that it waits for no sync any more."""
         if followed.is_syncing:
             followed.is_syncing = False
             self.syncing_bytes -= followed.syncing_bytes
@@ -118,7 +118,7 @@ class FollowedPartitions:
             followed.told_start = NO_OFFSET
 
     def take_forgotten(self) -> list[int]:
-        """What the leader may forget; it is told with this."""
+        """Numbers that the leader may forget; it is told with this."""
         forgotten, self.forgotten = self.forgotten, []
         return forgotten
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from milena.model.errors import FateUnknownError, MilenaError
+from node.control.standing import Standing
 from node.metadata.store import MetadataStore
 from node.process.clock import Clock
 from node.replica.leader import IsrProposal
@@ -30,12 +31,12 @@ class IsrProposer:
         *,
         metadata: MetadataStore,
         clock: Clock,
-        broker_epoch: Callable[[], int],
+        standing: Standing,
         timeout_ms: int,
     ) -> None:
         self._metadata = metadata
         self._clock = clock
-        self._broker_epoch = broker_epoch
+        self._standing = standing
         self._timeout_ms = timeout_ms
         self._queue: list[Proposal] = []
         self._work = asyncio.Event()
@@ -58,7 +59,7 @@ class IsrProposer:
     async def _send(self, batch: Sequence[Proposal]) -> bool:
         command = AlterIsr(
             broker_id=self._metadata.node_id,
-            broker_epoch=self._broker_epoch(),
+            broker_epoch=self._standing.broker_epoch,
             changes=tuple(_change(runner, proposal) for runner, proposal in batch),
         )
         try:

@@ -181,7 +181,7 @@ class LocalReplicas:
         return OpenedLog(topic_id=topic_id, topic=log.topic_name, partition=partition, log=log)
 
     def reports(self) -> tuple[ReplicaReport, ...]:
-        """What to tell the quorum of replicas that did not come back sound."""
+        """Reports to the quorum of replicas that did not come back sound."""
         return tuple(
             ReplicaReport(
                 topic_id=opened.topic_id,

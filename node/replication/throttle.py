@@ -21,14 +21,14 @@ class ByteBudget:
         self._at_s = now_s
 
     def left(self, now_s: float) -> int:
-        """What may be sent now; none when it is overdrawn."""
+        """Bytes that may be sent now; none when it is overdrawn."""
         earned = max(0.0, now_s - self._at_s) * self.bytes_per_s
         self._left = min(self._burst, self._left + earned)
         self._at_s = max(now_s, self._at_s)
         return max(0, int(self._left))
 
     def take(self, sent_bytes: int) -> None:
-        """So much was sent."""
+        """Count bytes that were sent."""
         self._left -= sent_bytes
 
     def wait_s(self) -> float:

@@ -1,1 +1,1 @@
-"""What the API asks of a node, brought to whoever can answer it."""
+"""Questions and orders of the API, brought to whoever can answer them."""

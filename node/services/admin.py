@@ -48,7 +48,7 @@ _Change = CreateTopic | DeleteTopic | AddPartitions | AlterConfigs | UnregisterB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """What a new topic gets where the client says nothing. ``replication_factor`` None: min(3, nodes)."""
+    """Defaults of a new topic where the client says nothing. ``replication_factor`` None: min(3, nodes)."""
 
     partition_count: int
     replication_factor: int | None

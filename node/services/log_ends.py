@@ -1,4 +1,4 @@
-"""Who may say where a log ends.
+"""The right to say where a log ends.
 
 In a planned change of leader (a drain, a preferred leader, a reassignment) the former leader keeps its lease, and may
 be the last to hear that another one leads and has written on. Its end is then one that was passed already: a reader who

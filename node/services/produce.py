@@ -42,7 +42,7 @@ from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
 from node.metadata.topic_settings import record_codec, stored_codec, topic_settings
 from node.metrics.counts import NodeCounts
-from node.peers.port import PeerClient, PeerUnreachableError
+from node.peers.port import Peers, PeerUnreachableError
 from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
 from node.services.gather import OnDone, WriteGatherer
@@ -106,7 +106,7 @@ class ProduceService:
         metadata: MetadataStore,
         replicas: LocalReplicas,
         membership: Membership,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         counts: NodeCounts,
         producers: ProducerService,

@@ -10,38 +10,34 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from http_api.ports import ProducerState
-from milena.disk.files import Buffer
 from milena.model.batch.header import BatchHeader
 from milena.model.errors import (
-    MalformedRequestError,
     MilenaError,
     NotReadyError,
     StaleProducerEpochError,
 )
 from node.metadata.store import MetadataStore
-from node.peers.port import PeerClient
+from node.peers.messages import ask, peer_handler
+from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
+from node.services.messages import SEQUENCES, SequenceRow, SequencesAnswer, SequencesRequest
 from raft_meta.machine.commands import AllocateProducer
 
 logger = logging.getLogger(__name__)
 
-SEQUENCES = "sequences"
 ANSWER_MS = 1_500
 IMAGE_WAIT_MS = 1_000
-
-Row = tuple[str, int, int]
-"""(topic, partition, last sequence)"""
 
 
 class ProducerService:
     """Allocates producer ids and knows how far each has written on the partitions led here."""
 
-    def __init__(
-        self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: PeerClient
-    ) -> None:
+    def __init__(self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: Peers) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._peer = peer
+        self.on_sequences = peer_handler(SEQUENCES, self._tell_sequences)
+        """Another node asks how far a producer has written on what we lead."""
 
     def check_epoch(self, header: BatchHeader) -> None:
         """Refuse a former holder of a producer id.
@@ -63,66 +59,54 @@ class ProducerService:
         answer = await self._metadata.propose(AllocateProducer(name=name), timeout_ms=timeout_ms)
         assert isinstance(answer, tuple)
         producer_id, producer_epoch = answer
-        rows: Iterable[Row] = ()
+        rows: Iterable[SequenceRow] = ()
         if producer_epoch > 0:
             rows = await self._ask_everyone(producer_id, producer_epoch)
         last: dict[str, dict[int, int]] = {}
-        for topic, partition, sequence in rows:
-            last.setdefault(topic, {})[partition] = sequence
+        for row in rows:
+            last.setdefault(row.topic, {})[row.partition] = row.sequence
         return ProducerState(
             producer_id=producer_id, producer_epoch=producer_epoch, last_sequences=last
         )
 
-    async def _ask_everyone(self, producer_id: int, producer_epoch: int) -> list[Row]:
+    async def _ask_everyone(self, producer_id: int, producer_epoch: int) -> list[SequenceRow]:
         image = self._metadata.image
         others = [b for b in image.live_brokers() if b != self._metadata.node_id]
         answers = await asyncio.gather(*(self._ask(b, producer_id, producer_epoch) for b in others))
         return [*self._led_here(producer_id), *(row for rows in answers for row in rows)]
 
-    async def _ask(self, broker_id: int, producer_id: int, producer_epoch: int) -> list[Row]:
+    async def _ask(
+        self, broker_id: int, producer_id: int, producer_epoch: int
+    ) -> Sequence[SequenceRow]:
         """A broker that cannot answer is about to lose its partitions; their next leaders know the new epoch."""
         try:
-            answer, _ = await self._peer.call(
+            answer = await ask(
+                self._peer,
                 broker_id,
                 SEQUENCES,
-                {"id": producer_id, "epoch": producer_epoch},
+                SequencesRequest(producer_id=producer_id, producer_epoch=producer_epoch),
                 timeout_ms=ANSWER_MS,
             )
         except MilenaError as error:
             logger.warning("last sequences unknown broker_id=%d: %s", broker_id, error)
-            return []
-        rows = answer.get("rows")
-        found = []
-        for row in rows if isinstance(rows, list) else ():
-            match row:
-                case [str(topic), int(partition), int(sequence)]:
-                    found.append((topic, partition, sequence))
-                case _:
-                    logger.warning("last sequences: a row of the wrong shape from %d", broker_id)
-        return found
+            return ()
+        return answer.rows
 
-    def _led_here(self, producer_id: int) -> list[Row]:
-        return [
-            (runner.topic, runner.partition, sequence)
+    def _led_here(self, producer_id: int) -> tuple[SequenceRow, ...]:
+        return tuple(
+            SequenceRow(runner.topic, runner.partition, sequence)
             for runner in self._replicas
             if runner.leader is not None
             and (sequence := runner.log.last_sequence(producer_id)) is not None
-        ]
+        )
 
-    async def on_sequences(
-        self, peer_id: int, header: dict[str, object], body: Buffer
-    ) -> tuple[dict[str, object], Sequence[Buffer]]:
-        """Another node asks how far a producer has written on what we lead."""
-        del peer_id, body
-        match header:
-            case {"id": int(producer_id), "epoch": int(producer_epoch)}:
-                pass
-            case _:
-                raise MalformedRequestError("sequences: the request has the wrong shape")
+    async def _tell_sequences(self, request: SequencesRequest) -> SequencesAnswer:
         has_epoch = await self._metadata.wait_until(
-            lambda image: (image.producer_epoch(producer_id) or 0) >= producer_epoch,
+            lambda image: (
+                (image.producer_epoch(request.producer_id) or 0) >= request.producer_epoch
+            ),
             timeout_ms=IMAGE_WAIT_MS,
         )
         if not has_epoch:
             raise NotReadyError("this node has not heard of the producer's new epoch yet")
-        return {"rows": [list(row) for row in self._led_here(producer_id)]}, ()
+        return SequencesAnswer(rows=self._led_here(request.producer_id))

@@ -31,10 +31,12 @@ from milena.model.errors import (
     UnavailableError,
 )
 from milena.model.requests import Doubt, FetchRequest, FetchResult, PartitionOffsets
+from node.control.standing import Standing
 from node.metadata.leaderships import Leaderships
 from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
-from node.peers.port import PeerClient, PeerUnreachableError
+from node.metrics.counts import NodeCounts
+from node.peers.port import Peers, PeerUnreachableError
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.services.log_ends import LogEnds, MovedError
@@ -76,14 +78,13 @@ class ReadService:
         *,
         metadata: MetadataStore,
         replicas: LocalReplicas,
-        peer: PeerClient,
+        peer: Peers,
         topic_to_read: GetTopic,
-        has_lease: Callable[[], bool] = lambda: True,
-        sync_count: Callable[[], int] = lambda: 0,
+        standing: Standing,
+        counts: NodeCounts,
     ) -> None:
-        """``sync_count``: of logs, so far."""
-        self._has_lease = has_lease
-        self._sync_count = sync_count
+        self._standing = standing
+        self._counts = counts
         self._metadata = metadata
         self._replicas = replicas
         self._peer = peer
@@ -203,7 +204,7 @@ class ReadService:
     async def _read(
         self, runner: PartitionRunner, offset: int, max_bytes: int, end_offset: int
     ) -> bytes:
-        """What is in memory at once; what is not, in turn with others that wait for the disk."""
+        """Bytes at once where they are in memory, else in turn with others that wait for the disk."""
         found = runner.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         if found is not None:
             return found
@@ -211,11 +212,11 @@ class ReadService:
         loop = asyncio.get_running_loop()
         # A thread reads on when its client has hung up: until it is done, it is one of those that read.
         reading = loop.create_task(runner.read(offset, max_bytes=max_bytes, end_offset=end_offset))
-        reading.add_done_callback(partial(self._on_read, loop.time(), self._sync_count()))
+        reading.add_done_callback(partial(self._on_read, loop.time(), self._counts.syncs))
         return await asyncio.shield(reading)
 
     def _on_read(self, began_s: float, syncs_before: int, reading: "asyncio.Task[bytes]") -> None:
-        if self._sync_count() == syncs_before:
+        if self._counts.syncs == syncs_before:
             self._disk.release()
         else:
             loop = asyncio.get_running_loop()
@@ -257,14 +258,14 @@ class ReadService:
         leader_epoch = runner.leader_epoch
         offset, is_by_end = self._resolve(runner, request)
         try:
-            runner.check_offset(offset, has_lease=self._has_lease())
+            runner.check_offset(offset, has_lease=self._standing.has_lease)
         except OffsetOutOfRangeError:
             if offset < runner.log.log_start_offset:
                 raise
             is_by_end = True
         if is_by_end:
             await self._ends.confirm(runner, leader_epoch)
-            runner.check_offset(offset, has_lease=self._has_lease())
+            runner.check_offset(offset, has_lease=self._standing.has_lease)
         return offset
 
     def _resolve(self, runner: PartitionRunner, request: FetchRequest) -> tuple[int, bool]:
@@ -286,7 +287,7 @@ class ReadService:
         raise MalformedRequestError(f"offset {offset!r}: give a number, earliest or latest")
 
     def _end_of(self, runner: PartitionRunner) -> int:
-        return runner.established_end(has_lease=self._has_lease())
+        return runner.established_end(has_lease=self._standing.has_lease)
 
     async def _fetch_there(
         self, topic: Topic, request: FetchRequest, damaged: ReplicaDamagedError | None

@@ -1,8 +1,7 @@
-"""What a request to move replicas means for one image, and how moves look to clients. Pure."""
+"""A request to move replicas, against one image, and how moves look to clients. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from http_api.ports import (
     AddedReplica,
@@ -20,21 +19,11 @@ from milena.model.errors import (
     TooManyReplicasError,
     TopicNotFoundError,
 )
+from node.services.messages import ReplicaProgress
 from raft_meta.machine import bounds, reassignments
 from raft_meta.machine.commands import ReassignmentStep, TargetReplicas
 from raft_meta.machine.image import Image, Partition, PartitionKey
 from raft_meta.machine.rebalancing import plan_drain, plan_rebalance
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaProgress:
-    """What a leader knows of one replica that is being added."""
-
-    topic_id: str
-    partition: int
-    broker_id: int
-    offsets_left: int
-    bytes_left: int
 
 
 def plan(image: Image, request: ReassignmentRequest) -> list[PlannedReassignment]:
@@ -64,7 +53,7 @@ def plan(image: Image, request: ReassignmentRequest) -> list[PlannedReassignment
 
 
 def target_of(row: PlannedReassignment, request: ReassignmentRequest) -> TargetReplicas:
-    """What the quorum is asked for."""
+    """The command for the quorum."""
     return TargetReplicas(
         topic_id=row.topic_id,
         partition=row.partition,
@@ -104,7 +93,7 @@ def _partition(image: Image, name: str, partition: int) -> Partition:
 
 
 def _explicit(image: Image, targets: Sequence[ReplicaTarget]) -> list[PlannedReassignment]:
-    """What a client names partition by partition.
+    """Moves that a client names partition by partition.
 
     Raises:
         TopicNotFoundError, PartitionNotFoundError, InvalidReplicationError, InvalidReplicationError: of any of them.

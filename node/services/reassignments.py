@@ -10,21 +10,20 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from http_api.ports import PlannedReassignment, ReassignmentRequest, RunningReassignment
-from milena.disk.files import Buffer
 from milena.model.errors import (
     FateUnknownError,
-    MalformedRequestError,
     MilenaError,
     NoQuorumError,
     PartitionNotFoundError,
     StaleVersionError,
 )
 from node.metadata.store import MetadataStore
-from node.peers.port import PeerClient
+from node.peers.messages import ask, peer_handler
+from node.peers.port import Peers
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
+from node.services.messages import MOVES, MovesAnswer, MovesRequest, ReplicaProgress
 from node.services.reassignment_plans import (
-    ReplicaProgress,
     cancel_steps,
     plan,
     running_keys,
@@ -37,7 +36,6 @@ from raft_meta.machine.image import PartitionKey
 
 logger = logging.getLogger(__name__)
 
-MOVES = "moves"
 BARRIER_TIMEOUT_MS = 3_000
 PROPOSE_TIMEOUT_MS = 10_000
 ANSWER_MS = 2_000
@@ -57,12 +55,14 @@ class ReassignmentService:
         *,
         metadata: MetadataStore,
         replicas: LocalReplicas,
-        peer: PeerClient,
+        peer: Peers,
         pool: Executor,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._peer = peer
+        self.on_moves = peer_handler(MOVES, self._tell_moves)
+        """Another node asks how far the replicas are that are added to what we lead."""
         self._pool = pool
 
     # -- asking for moves ------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class ReassignmentService:
     # -- progress --------------------------------------------------------------------------------
 
     async def running(self) -> Sequence[RunningReassignment]:
-        """What is under way, with what the leaders know of it."""
+        """Moves under way, with what the leaders know of them."""
         image = self._metadata.image
         under_way = reassignments.running(image)
         leaders = sorted({state.leader for _, state in under_way if state.leader is not None})
@@ -145,16 +145,16 @@ class ReassignmentService:
         }
         return [running_move(image, key, state, known) for key, state in under_way]
 
-    async def _ask(self, broker_id: int) -> list[ReplicaProgress]:
+    async def _ask(self, broker_id: int) -> Sequence[ReplicaProgress]:
         """A leader that does not answer leaves its progress unknown."""
         if broker_id == self._metadata.node_id:
             return list(self._led_here())
         try:
-            answer, _ = await self._peer.call(broker_id, MOVES, {}, timeout_ms=ANSWER_MS)
-            return _parse_progress(answer.get("rows"))
+            answer = await ask(self._peer, broker_id, MOVES, MovesRequest(), timeout_ms=ANSWER_MS)
         except MilenaError as error:
             logger.info("progress of moves unknown broker_id=%d: %s", broker_id, error)
-            return []
+            return ()
+        return answer.rows
 
     def _led_here(self) -> Iterable[ReplicaProgress]:
         for runner in self._replicas:
@@ -168,20 +168,12 @@ class ReassignmentService:
                 end = 0 if progress is None else progress.stored_end
                 yield _progress(runner, broker_id, end)
 
-    async def on_moves(
-        self, peer_id: int, header: dict[str, object], body: Buffer
-    ) -> tuple[dict[str, object], Sequence[Buffer]]:
-        """Another node asks how far the replicas are that are added to what we lead."""
-        del peer_id, header, body
-        rows = [
-            [row.topic_id, row.partition, row.broker_id, row.offsets_left, row.bytes_left]
-            for row in self._led_here()
-        ]
-        return {"rows": rows}, ()
+    async def _tell_moves(self, request: MovesRequest) -> MovesAnswer:
+        del request
+        return MovesAnswer(rows=tuple(self._led_here()))
 
 
 def _progress(runner: PartitionRunner, broker_id: int, stored_end: int) -> ReplicaProgress:
-    """Bytes are estimated: as if all records of the log were of one size."""
     log = runner.log
     start, end = log.log_start_offset, log.log_end_offset
     left = max(0, end - max(stored_end, start))
@@ -193,25 +185,6 @@ def _progress(runner: PartitionRunner, broker_id: int, stored_end: int) -> Repli
         offsets_left=left,
         bytes_left=bytes_left,
     )
-
-
-def _parse_progress(rows: object) -> list[ReplicaProgress]:
-    found: list[ReplicaProgress] = []
-    for row in rows if isinstance(rows, list) else ():
-        match row:
-            case [str(topic_id), int(partition), int(broker_id), int(offsets), int(size)]:
-                found.append(
-                    ReplicaProgress(
-                        topic_id=topic_id,
-                        partition=partition,
-                        broker_id=broker_id,
-                        offsets_left=offsets,
-                        bytes_left=size,
-                    )
-                )
-            case _:
-                raise MalformedRequestError("moves: a row has the wrong shape")
-    return found
 
 
 def _refusal(code: str) -> MilenaError | None:

@@ -4,29 +4,29 @@ One call crosses the peer port: ``delete_records``. Since it names an offset and
 leader in the middle is met by asking the next one; only what ``before`` None stands for is then looked up anew.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
-from milena.disk.files import Buffer
 from milena.model.errors import (
     FateUnknownError,
     FeatureLevelError,
     InvalidRequestError,
-    MalformedRequestError,
     MilenaError,
     NoLeaderError,
     NotLeaderError,
     NotReadyError,
     OffsetOutOfRangeError,
 )
+from node.control.standing import Standing
 from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
-from node.peers.port import PeerClient, PeerUnreachableError
+from node.peers.messages import ask, peer_handler
+from node.peers.port import Peers, PeerUnreachableError
 from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
 from node.services.log_ends import LogEnds, MovedError
+from node.services.messages import DELETE_RECORDS, DeleteRecordsAnswer, DeleteRecordsRequest
 from raft_meta.machine.image import Partition, Topic
 
-DELETE_RECORDS = "delete_records"
 ANSWER_MARGIN_MS = 1_000
 RETRY_MS = 50
 LEADER_WAIT_MS = 1_000
@@ -43,18 +43,20 @@ class DeletionService:
         *,
         metadata: MetadataStore,
         replicas: LocalReplicas,
-        peer: PeerClient,
+        peer: Peers,
         clock: Clock,
         topic_to_read: GetTopic,
-        has_lease: Callable[[], bool],
+        standing: Standing,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._peer = peer
         self._clock = clock
         self._topic_to_read = topic_to_read
-        self._has_lease = has_lease
+        self._standing = standing
         self._ends = LogEnds(metadata)
+        self.on_delete_records = peer_handler(DELETE_RECORDS, self._delete_for_peer)
+        """A deletion that another node passes on to this leader."""
 
     async def delete_records(
         self, topic_name: str, partition: int, before: int | None, *, timeout_ms: int
@@ -119,7 +121,7 @@ class DeletionService:
         leads_since = runner.leader_epoch
         try:
             return await runner.delete_records(
-                before, has_lease=self._has_lease(), timeout_ms=timeout_ms
+                before, has_lease=self._standing.has_lease, timeout_ms=timeout_ms
             )
         except OffsetOutOfRangeError:
             try:
@@ -137,17 +139,19 @@ class DeletionService:
         timeout_ms: float,
     ) -> int:
         assert state.leader is not None, "the caller knows the leader"
+        request = DeleteRecordsRequest(
+            topic_id=topic.topic_id,
+            partition=partition,
+            before=before,
+            leader_epoch=state.leader_epoch,
+            timeout_ms=int(timeout_ms),
+        )
         try:
-            answer, _ = await self._peer.call(
+            answer = await ask(
+                self._peer,
                 state.leader,
                 DELETE_RECORDS,
-                {
-                    "topic": topic.topic_id,
-                    "partition": partition,
-                    "before": before,
-                    "epoch": state.leader_epoch,
-                    "timeout_ms": int(timeout_ms),
-                },
+                request,
                 timeout_ms=timeout_ms + ANSWER_MARGIN_MS,
             )
         except InvalidRequestError as error:
@@ -158,32 +162,17 @@ class DeletionService:
                     "records; upgrade it first. Nothing was deleted"
                 ) from error
             raise
-        match answer:
-            case {"start": int(start)}:
-                return start
-            case _:
-                raise FateUnknownError(
-                    f"node {state.leader} answered a deletion in the wrong shape"
-                )
+        return answer.log_start_offset
 
-    async def on_delete_records(
-        self, peer_id: int, header: dict[str, object], body: Buffer
-    ) -> tuple[dict[str, object], Sequence[Buffer]]:
-        """A deletion that another node passes on to this leader."""
-        del peer_id, body
-        match header:
-            case {
-                "topic": str(topic_id),
-                "partition": int(partition),
-                "before": (int() | None) as before,
-                "epoch": int(leader_epoch),
-                "timeout_ms": int(timeout_ms),
-            }:
-                pass
-            case _:
-                raise MalformedRequestError("delete_records: the request has the wrong shape")
-        start = await self._delete_here(topic_id, partition, before, leader_epoch, timeout_ms)
-        return {"start": start}, ()
+    async def _delete_for_peer(self, request: DeleteRecordsRequest) -> DeleteRecordsAnswer:
+        start = await self._delete_here(
+            request.topic_id,
+            request.partition,
+            request.before,
+            request.leader_epoch,
+            request.timeout_ms,
+        )
+        return DeleteRecordsAnswer(log_start_offset=start)
 
 
 def _as_no_leader(error: MilenaError) -> MilenaError:

@@ -1,1 +1,1 @@
-"""The pure state machine of the cluster: commands in, image, events and response out."""
+"""The pure state machine of the cluster: commands in, image and response out."""

@@ -66,7 +66,6 @@ from raft_meta.machine.commands import (
     UnregisterBroker,
 )
 from raft_meta.machine.copies import replace
-from raft_meta.machine.events import Event
 from raft_meta.machine.image import Image
 from raft_meta.machine.outcome import Outcome
 
@@ -90,11 +89,10 @@ ClientCommand = (
 class Applied:
     """The result of one command. ``error``: why it was refused; ``response`` holds it too, encoded.
 
-    A retry that was recognised has the first response, no events and no ``error``.
+    A retry that was recognised has the first response and no ``error``.
     """
 
     image: Image
-    events: tuple[Event, ...]
     response: bytes
     error: MilenaError | None = None
 
@@ -110,9 +108,9 @@ def apply(image: Image, index: int, envelope: Envelope) -> Applied:
     try:
         repeated = proposers.earlier_response(image, envelope)
     except _REFUSALS as error:
-        return Applied(replace(image, index=index, now_ms=now_ms), (), encode_error(error), error)
+        return Applied(replace(image, index=index, now_ms=now_ms), encode_error(error), error)
     if repeated is not None:
-        return Applied(replace(image, index=index, now_ms=now_ms), (), repeated)
+        return Applied(replace(image, index=index, now_ms=now_ms), repeated)
     refusal: MilenaError | None = None
     try:
         outcome = _dispatch(image, index, now_ms, envelope.command)
@@ -125,7 +123,7 @@ def apply(image: Image, index: int, envelope: Envelope) -> Applied:
         now_ms=now_ms,
         proposers=proposers.with_response(outcome.image, envelope, response),
     )
-    return Applied(after, outcome.events, response, refusal)
+    return Applied(after, response, refusal)
 
 
 def _dispatch(image: Image, index: int, now_ms: WallMs, command: Command) -> Outcome:

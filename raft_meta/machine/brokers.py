@@ -19,13 +19,11 @@ from raft_meta.machine import bounds, partitions
 from raft_meta.machine.commands import (
     DrainBroker,
     FenceBroker,
-    LeaderChange,
     RegisterBroker,
     UnfenceBroker,
     UnregisterBroker,
 )
 from raft_meta.machine.copies import replace
-from raft_meta.machine.events import BrokerChanged, Event
 from raft_meta.machine.image import Broker, Image
 from raft_meta.machine.outcome import Outcome
 
@@ -76,11 +74,7 @@ def _register(image: Image, index: int, command: RegisterBroker) -> Outcome:
         is_same_directory=before is None or _is_same_directory(before, command),
         reports=command.reports,
     )
-    events: tuple[Event, ...] = (
-        BrokerChanged(broker_id=command.broker_id),
-        *partitions.events_of(changed),
-    )
-    return Outcome(_with_broker(partitions.with_partitions(image, changed), after), events, index)
+    return Outcome(_with_broker(partitions.with_partitions(image, changed), after), index)
 
 
 def _check_registration(image: Image, before: Broker | None, command: RegisterBroker) -> None:
@@ -106,31 +100,24 @@ def _is_same_directory(before: Broker, command: RegisterBroker) -> bool:
 def _unfence(image: Image, command: UnfenceBroker) -> Outcome:
     partitions.check_controller(image, command.controller_epoch)
     broker = partitions.current_broker(image, command.broker_id, command.broker_epoch)
-    return _set_broker(image, replace(broker, is_fenced=False, stored_epoch=broker.broker_epoch))
+    unfenced = replace(broker, is_fenced=False, stored_epoch=broker.broker_epoch)
+    return Outcome(_with_broker(image, unfenced))
 
 
 def _fence(image: Image, command: FenceBroker) -> Outcome:
     partitions.check_controller(image, command.controller_epoch)
     broker = partitions.current_broker(image, command.broker_id, command.broker_epoch)
-    fenced = _set_broker(image, replace(broker, is_fenced=True))
-    moved = _with_changes(fenced, command.changes)
+    fenced = _with_broker(image, replace(broker, is_fenced=True))
+    moved = partitions.apply_changes(fenced, command.changes)
     lost = partitions.lose_leader(moved.image, command.broker_id)
-    return Outcome(
-        partitions.with_partitions(moved.image, lost),
-        (*moved.events, *partitions.events_of(lost)),
-        moved.response,
-    )
+    return Outcome(partitions.with_partitions(moved.image, lost), moved.response)
 
 
 def _drain(image: Image, command: DrainBroker) -> Outcome:
     partitions.check_controller(image, command.controller_epoch)
     broker = partitions.current_broker(image, command.broker_id, command.broker_epoch)
-    return _with_changes(_set_broker(image, replace(broker, is_draining=True)), command.changes)
-
-
-def _with_changes(outcome: Outcome, changes: tuple[LeaderChange, ...]) -> Outcome:
-    moved = partitions.apply_changes(outcome.image, changes)
-    return Outcome(moved.image, (*outcome.events, *moved.events), moved.response)
+    draining = _with_broker(image, replace(broker, is_draining=True))
+    return partitions.apply_changes(draining, command.changes)
 
 
 def check_removable(image: Image, broker_id: int) -> None:
@@ -162,8 +149,7 @@ def _unregister(image: Image, command: UnregisterBroker) -> Outcome:
         check_removable(image, command.broker_id)
     else:
         _check_removable_as_before(image, command)
-    after = replace(image, brokers=image.brokers.delete(command.broker_id))
-    return Outcome(after, (BrokerChanged(broker_id=command.broker_id),))
+    return Outcome(replace(image, brokers=image.brokers.delete(command.broker_id)))
 
 
 def _check_removable_as_before(image: Image, command: UnregisterBroker) -> None:
@@ -179,11 +165,7 @@ def _check_removable_as_before(image: Image, command: UnregisterBroker) -> None:
 
 
 def _with_broker(image: Image, broker: Broker) -> Image:
+    """The image with the broker put in; the very same image if that changes nothing."""
+    if image.brokers.get(broker.broker_id) == broker:
+        return image
     return replace(image, brokers=image.brokers.set(broker.broker_id, broker))
-
-
-def _set_broker(image: Image, broker: Broker) -> Outcome:
-    """The image with the broker put in, and an event if that changes anything."""
-    if image.brokers[broker.broker_id] == broker:
-        return Outcome(image)
-    return Outcome(_with_broker(image, broker), (BrokerChanged(broker_id=broker.broker_id),))

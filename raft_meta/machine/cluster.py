@@ -4,7 +4,6 @@ from milena.model.errors import CorruptLogError, FeatureLevelError, InvalidReque
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.commands import CheckImage, ClaimController, InitCluster, SetFeatureLevel
 from raft_meta.machine.copies import replace
-from raft_meta.machine.events import ClusterInitialised, ControllerChanged
 from raft_meta.machine.image import Image
 from raft_meta.machine.outcome import Outcome
 
@@ -31,7 +30,7 @@ def apply(image: Image, command: ClusterCommand) -> Outcome:
 
 def _init(image: Image, command: InitCluster) -> Outcome:
     if image.cluster_id:
-        return Outcome(image, (), image.cluster_id)
+        return Outcome(image, image.cluster_id)
     if not command.cluster_id or not command.voters or command.feature_level < 1:
         raise InvalidRequestError(
             "A cluster needs an id, voters and a feature level of at least 1."
@@ -43,15 +42,13 @@ def _init(image: Image, command: InitCluster) -> Outcome:
         voters=tuple(sorted(set(command.voters))),
         feature_level=command.feature_level,
     )
-    event = ClusterInitialised(cluster_id=command.cluster_id)
-    return Outcome(after, (event,), command.cluster_id)
+    return Outcome(after, command.cluster_id)
 
 
 def _claim_controller(image: Image, command: ClaimController) -> Outcome:
     epoch = image.controller_epoch + 1
     after = replace(image, controller_id=command.broker_id, controller_epoch=epoch)
-    event = ControllerChanged(controller_id=command.broker_id, controller_epoch=epoch)
-    return Outcome(after, (event,), epoch)
+    return Outcome(after, epoch)
 
 
 def _set_feature_level(image: Image, command: SetFeatureLevel) -> Outcome:

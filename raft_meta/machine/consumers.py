@@ -16,7 +16,6 @@ from milena.model.types import WallMs
 from raft_meta.machine import coordinators, group_rules, groups
 from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
 from raft_meta.machine.copies import replace
-from raft_meta.machine.events import ConsumerChanged, Event, GroupChanged
 from raft_meta.machine.image import Image, RestConsumer
 from raft_meta.machine.outcome import Outcome
 
@@ -54,7 +53,7 @@ def _put(image: Image, index: int, command: PutConsumer) -> Outcome:
         raise PartitionNotFoundError(f"{absent} does not exist, or no longer.")
     key = (wanted.group_id, wanted.instance)
     after = replace(image, consumers=image.consumers.set(key, wanted))
-    return Outcome(after, (_changed(wanted),), wanted.created_index)
+    return Outcome(after, wanted.created_index)
 
 
 def _check_new(image: Image, present: RestConsumer | None, wanted: RestConsumer) -> None:
@@ -76,29 +75,21 @@ def _delete(image: Image, index: int, now_ms: WallMs, command: DeleteConsumers) 
     names = [(name.group_id, name.instance) for name in command.consumers]
     if len(set(names)) != len(names):
         raise InvalidRequestError("A consumer is named twice.")
-    events: list[Event] = []
     deleted: list[int] = []
     for name in command.consumers:
         present = image.consumers.get((name.group_id, name.instance))
         is_there = present is not None and present.created_index == name.created_index
         deleted.append(int(is_there))
         if present is not None and is_there:
-            done = _without(image, index, now_ms, name)
-            image = done.image
-            events += [_changed(present), *done.events]
-    return Outcome(image, tuple(dict.fromkeys(events)), tuple(deleted))
+            image = _without(image, index, now_ms, name)
+    return Outcome(image, tuple(deleted))
 
 
-def _without(image: Image, index: int, now_ms: WallMs, name: ConsumerName) -> Outcome:
+def _without(image: Image, index: int, now_ms: WallMs, name: ConsumerName) -> Image:
     """The image without the consumer, nor its membership."""
     after = replace(image, consumers=image.consumers.delete((name.group_id, name.instance)))
     group = image.groups.get(name.group_id)
     member = group_rules.member_of(group, name.instance)
     if group is None or member is None or not member.is_rest:
-        return Outcome(after)
-    after = groups.without_member(after, index, now_ms, group, name.instance)
-    return Outcome(after, (GroupChanged(group_id=group.group_id),))
-
-
-def _changed(consumer: RestConsumer) -> ConsumerChanged:
-    return ConsumerChanged(group_id=consumer.group_id, instance=consumer.instance)
+        return after
+    return groups.without_member(after, index, now_ms, group, name.instance)

@@ -22,7 +22,6 @@ from milena.model.types import WallMs
 from raft_meta.machine import coordinators, group_rules, partition_sets
 from raft_meta.machine.commands import AlterGroup, DeleteGroup
 from raft_meta.machine.copies import replace
-from raft_meta.machine.events import ConsumerChanged, Event, GroupChanged
 from raft_meta.machine.image import NEVER_MS, Group, GroupMember, Image, RestConsumer
 from raft_meta.machine.outcome import Outcome
 
@@ -68,7 +67,7 @@ def _alter(image: Image, index: int, now_ms: WallMs, command: AlterGroup) -> Out
     _check_partitions(image, command)
     for problem in group_rules.group_problems(after):
         raise InvalidRequestError(f"Group {after.group_id}: {problem}.")
-    return Outcome(with_group(image, after), (GroupChanged(group_id=after.group_id),), index)
+    return Outcome(with_group(image, after), index)
 
 
 def check_room(image: Image, more: int = 0) -> None:
@@ -187,7 +186,7 @@ def _delete(image: Image, command: DeleteGroup) -> Outcome:
         raise GroupNotEmptyError(
             f"Group {command.group_id} has {len(group.members)} members; stop them first."
         )
-    return Outcome(without_group(image, group.group_id), (GroupChanged(group_id=group.group_id),))
+    return Outcome(without_group(image, group.group_id))
 
 
 def with_group(image: Image, group: Group) -> Image:
@@ -220,7 +219,7 @@ def without_member(image: Image, index: int, now_ms: WallMs, group: Group, membe
 # --- topics that go away ---
 
 
-def without_topic(image: Image, index: int, topic_id: str) -> Outcome:
+def without_topic(image: Image, index: int, topic_id: str) -> Image:
     """The image in which no group and no consumer names the topic's partitions any more.
 
     What members hold and shall hold of other topics stays. The groups' versions rise, so that a state that a
@@ -236,12 +235,9 @@ def without_topic(image: Image, index: int, topic_id: str) -> Outcome:
         for key, consumer in image.consumers.items()
         if _names_topic(consumer, topic_id)
     }
-    events: list[Event] = [GroupChanged(group_id=group_id) for group_id in sorted(groups)]
-    events += [ConsumerChanged(group_id=key[0], instance=key[1]) for key in sorted(consumers)]
-    after = replace(
+    return replace(
         image, groups=image.groups.update(groups), consumers=image.consumers.update(consumers)
     )
-    return Outcome(after, tuple(events))
 
 
 def _members_without(members: tuple[GroupMember, ...], topic_id: str) -> tuple[GroupMember, ...]:

@@ -33,7 +33,6 @@ from raft_meta.machine import coordinators, group_rules, groups
 from raft_meta.machine.commands import CommitOffsets, ExpireOffsets, GroupCommit, GroupExpiry
 from raft_meta.machine.configs import LONG_MAX
 from raft_meta.machine.copies import replace
-from raft_meta.machine.events import Event, GroupChanged
 from raft_meta.machine.image import CommittedOffset, Group, Image, PartitionKey, Topic
 from raft_meta.machine.outcome import Outcome
 
@@ -134,8 +133,7 @@ class _Gathered:
         if self._made:
             # An update of nothing is another map: whoever follows groups would look at all of them with every commit.
             after = replace(after, groups=self._image.groups.update(self._made))
-        events = tuple(GroupChanged(group_id=group_id) for group_id in self._made)
-        return Outcome(after, events, answers)
+        return Outcome(after, answers)
 
 
 def check_commit(image: Image, commit: GroupCommit) -> None:
@@ -200,7 +198,6 @@ def _check_values(image: Image, commit: GroupCommit) -> None:
 def _expire(image: Image, command: ExpireOffsets) -> Outcome:
     coordinators.check_broker(image, command.broker_id, command.broker_epoch)
     coordinated = coordinators.Coordinators(image)
-    events: list[Event] = []
     forgotten: list[int] = []
     for expiry in command.groups:
         coordinated.check(expiry.group_id, command.broker_id)
@@ -211,12 +208,12 @@ def _expire(image: Image, command: ExpireOffsets) -> Outcome:
             continue
         kept = _kept(image, expiry)
         forgotten.append(len(image.offsets.get(expiry.group_id, _NONE)) - len(kept))
-        if kept:
-            image = _with_offsets(image, expiry.group_id, kept)
-        else:
-            image = groups.without_group(image, expiry.group_id)
-            events.append(GroupChanged(group_id=expiry.group_id))
-    return Outcome(image, tuple(events), tuple(forgotten))
+        image = (
+            _with_offsets(image, expiry.group_id, kept)
+            if kept
+            else groups.without_group(image, expiry.group_id)
+        )
+    return Outcome(image, tuple(forgotten))
 
 
 def _kept(image: Image, expiry: GroupExpiry) -> Map[PartitionKey, CommittedOffset]:

@@ -1,8 +1,7 @@
-"""What the domain modules hand back to ``apply``: a new image, what changed, and a value for the proposer."""
+"""The value that the domain modules hand back to ``apply``: a new image, and an answer for the proposer."""
 
 from dataclasses import dataclass
 
-from raft_meta.machine.events import Event
 from raft_meta.machine.image import Image
 
 Response = None | int | str | tuple[int, ...] | tuple[str, ...]
@@ -14,5 +13,4 @@ class Outcome:
     """The effect of one accepted command. A refused one raises a typed error instead."""
 
     image: Image
-    events: tuple[Event, ...] = ()
     response: Response = None

@@ -49,7 +49,6 @@ from raft_meta.machine.commands import (
     ReplicaReport,
 )
 from raft_meta.machine.copies import replace
-from raft_meta.machine.events import PartitionChanged
 from raft_meta.machine.image import Broker, Image, Partition, PartitionKey, Suspect
 from raft_meta.machine.outcome import Outcome
 
@@ -110,14 +109,6 @@ def with_partitions(image: Image, changed: Mapping[PartitionKey, Partition]) -> 
     return replace(image, partitions=image.partitions.update(changed))
 
 
-def events_of(keys: Iterable[PartitionKey]) -> tuple[PartitionChanged, ...]:
-    """One event per partition, in order of keys."""
-    return tuple(
-        PartitionChanged(topic_id=topic_id, partition=partition)
-        for topic_id, partition in sorted(keys)
-    )
-
-
 def marked(partition: Partition) -> frozenset[int]:
     """The brokers marked suspect or damaged."""
     return frozenset(suspect.broker_id for suspect in partition.suspects).union(partition.damaged)
@@ -176,7 +167,7 @@ def apply_changes(image: Image, changes: Iterable[LeaderChange]) -> Outcome:
         taken.append(after is not None)
         if after is not None:
             changed[key] = after
-    return Outcome(with_partitions(image, changed), events_of(changed), tuple(taken))
+    return Outcome(with_partitions(image, changed), tuple(taken))
 
 
 def _changed(image: Image, partition: Partition, change: LeaderChange) -> Partition | None:
@@ -334,7 +325,7 @@ def _each_alone(
             codes.append(error.code)
         else:
             codes.append("")
-    return Outcome(with_partitions(image, changed), events_of(changed), tuple(codes))
+    return Outcome(with_partitions(image, changed), tuple(codes))
 
 
 def _alter_isr(image: Image, command: AlterIsr) -> Outcome:

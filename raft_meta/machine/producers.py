@@ -55,7 +55,6 @@ def _next_epoch(image: Image, producer: Producer, name: str) -> Outcome:
     after = replace(producer, producer_epoch=producer.producer_epoch + 1)
     return Outcome(
         replace(image, producers=image.producers.set(after.producer_id, after)),
-        (),
         (after.producer_id, after.producer_epoch),
     )
 
@@ -76,6 +75,5 @@ def _new_producer(image: Image, name: str | None) -> Outcome:
             producer_names=names if name is None else names.set(name, producer_id),
             next_producer_id=producer_id + 1,
         ),
-        (),
         (producer_id, 0),
     )

@@ -45,7 +45,6 @@ from raft_meta.machine.commands import (
     TargetReplicas,
 )
 from raft_meta.machine.copies import replace
-from raft_meta.machine.events import Event, TopicChanged
 from raft_meta.machine.image import Image, Partition, PartitionKey, Reassignment, Topic
 from raft_meta.machine.outcome import Outcome
 
@@ -72,8 +71,8 @@ def apply(image: Image, command: ReassignmentCommand) -> Outcome:
             if after is not before:
                 changed[key] = after
     moved = partitions.with_partitions(image, changed)
-    grown, events = _with_factors(moved, {topic_id for topic_id, _ in changed}, changed)
-    return Outcome(grown, (*events, *partitions.events_of(changed)), tuple(codes))
+    grown = _with_factors(moved, {topic_id for topic_id, _ in changed})
+    return Outcome(grown, tuple(codes))
 
 
 def _changed(
@@ -248,14 +247,11 @@ def _of(replicas: tuple[int, ...], members: Collection[int]) -> tuple[int, ...]:
     return tuple(replica for replica in replicas if replica in members)
 
 
-def _with_factors(
-    image: Image, topic_ids: Iterable[str], changed: dict[PartitionKey, Partition]
-) -> tuple[Image, tuple[Event, ...]]:
+def _with_factors(image: Image, topic_ids: Iterable[str]) -> Image:
     """Topics whose partitions have all arrived at another number of replicas have that replication factor.
 
-    A default of min.insync.replicas follows it. What that changes of partitions goes into ``changed``, too.
+    A default of min.insync.replicas follows it.
     """
-    events: list[Event] = []
     for topic_id in sorted(topic_ids):
         topic = image.topics[topic_id]
         states = {
@@ -272,13 +268,11 @@ def _with_factors(
             for key, state in states.items()
         }
         relieved = {key: state for key, state in relieved.items() if state is not states[key]}
-        changed |= relieved
         image = replace(
             partitions.with_partitions(image, relieved),
             topics=image.topics.set(topic_id, after),
         )
-        events.append(TopicChanged(topic_id=topic_id))
-    return image, tuple(events)
+    return image
 
 
 # -- plans -----------------------------------------------------------------------------------------

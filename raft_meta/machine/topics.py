@@ -21,7 +21,6 @@ from milena.model.types import WallMs
 from raft_meta.machine import bounds, configs, groups, offsets, partitions
 from raft_meta.machine.commands import AddPartitions, AlterConfigs, CreateTopic, DeleteTopic
 from raft_meta.machine.copies import replace
-from raft_meta.machine.events import TopicChanged, TopicCreated, TopicDeleted
 from raft_meta.machine.image import Image, Partition, PartitionKey, Topic
 from raft_meta.machine.outcome import Outcome
 
@@ -152,11 +151,7 @@ def _create(image: Image, now_ms: WallMs, command: CreateTopic) -> Outcome:
         topics=image.topics.set(topic.topic_id, topic),
         topic_ids=image.topic_ids.set(topic.name, topic.topic_id),
     )
-    return Outcome(
-        partitions.with_partitions(after, created),
-        (TopicCreated(topic_id=topic.topic_id, name=topic.name), *partitions.events_of(created)),
-        topic.topic_id,
-    )
+    return Outcome(partitions.with_partitions(after, created), topic.topic_id)
 
 
 def _placed(
@@ -199,9 +194,8 @@ def _delete(image: Image, index: int, command: DeleteTopic) -> Outcome:
             topic_ids=image.topic_ids.delete(topic.name),
             partitions=remaining.finish(),
         )
-    freed = groups.without_topic(offsets.without_topic(after, topic), index, topic.topic_id)
-    deleted = TopicDeleted(topic_id=topic.topic_id, name=topic.name)
-    return Outcome(freed.image, (deleted, *freed.events))
+    after = offsets.without_topic(after, topic)
+    return Outcome(groups.without_topic(after, index, topic.topic_id))
 
 
 def _add_partitions(image: Image, command: AddPartitions) -> Outcome:
@@ -221,10 +215,7 @@ def _add_partitions(image: Image, command: AddPartitions) -> Outcome:
         bounds.check_new_replicas(image, command.placement)
     created = _placed(image, topic, command.placement, first_partition=topic.partition_count)
     grown = _with_topic(image, replace(topic, partition_count=partition_count))
-    return Outcome(
-        partitions.with_partitions(grown, created),
-        (TopicChanged(topic_id=topic.topic_id), *partitions.events_of(created)),
-    )
+    return Outcome(partitions.with_partitions(grown, created))
 
 
 def _alter_configs(image: Image, command: AlterConfigs) -> Outcome:
@@ -242,10 +233,7 @@ def _alter_configs(image: Image, command: AlterConfigs) -> Outcome:
             partition = partitions.with_min_insync(image.partitions[key], configs.min_insync(after))
             if partition is not image.partitions[key]:
                 changed[key] = partition
-    return Outcome(
-        partitions.with_partitions(_with_topic(image, after), changed),
-        (TopicChanged(topic_id=before.topic_id), *partitions.events_of(changed)),
-    )
+    return Outcome(partitions.with_partitions(_with_topic(image, after), changed))
 
 
 def _topic(image: Image, topic_id: str) -> Topic:

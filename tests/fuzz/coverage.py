@@ -11,12 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-CORPUS = Path(__file__).parent / "corpus"
 WORK = Path("build/fuzz")
 
 KEPT_BYTES_MAX = 4096
-KEPT_FILES_MAX = 6
-"""Of each target, in the repository: the tests replay them all."""
+KEPT_INPUTS_MAX = 6
+"""Of each run and target, in the repository: the tests replay them all."""
 
 INPUT_BYTES_MAX = 16_384
 
@@ -26,19 +25,19 @@ def fuzz_one(name: str, seconds: int) -> None:
     import atheris  # noqa: PLC0415 - an optional tool
 
     with atheris.instrument_imports(include=["storage", "raft_meta", "node", "http_api"]):
-        from tests.fuzz.targets import run, target_of  # noqa: PLC0415 - instrumented as it is loaded
+        # Instrumented as it is loaded.
+        from tests.fuzz.targets import corpus_of, run, target_of  # noqa: PLC0415
 
     target = target_of(name)
     folder = WORK / name
     folder.mkdir(parents=True, exist_ok=True)
-    for number, seed in enumerate(target.seeds()):
+    for number, seed in enumerate([*target.seeds(), *corpus_of(name)]):
         (folder / f"seed-{number}").write_bytes(seed)
 
     def once(data: bytes) -> None:
         run(target, data)
         run(target, target.reseal(data))
 
-    known = [str(CORPUS / name)] if (CORPUS / name).is_dir() else []
     options = [
         f"-max_total_time={seconds}",
         f"-max_len={INPUT_BYTES_MAX}",
@@ -47,7 +46,6 @@ def fuzz_one(name: str, seconds: int) -> None:
         "-timeout=20",
         "-print_final_stats=1",
         str(folder),
-        *known,
     ]
     atheris.Setup([sys.argv[0], *options], once)
     atheris.Fuzz()
@@ -75,18 +73,19 @@ def fuzz_in_child(name: str, seconds: int) -> bool:
 
 
 def keep(names: list[str]) -> None:
-    """Take the smallest inputs that together reach what the working corpus reaches into the repository."""
+    """Take some of the smallest inputs of the working corpus into the repository."""
+    from tests.fuzz.targets import CORPUS, corpus_of  # noqa: PLC0415 - see ``fuzz_one``
+
     for name in names:
-        folder = CORPUS / name
-        folder.mkdir(parents=True, exist_ok=True)
-        found = sorted(
-            (path for path in (WORK / name).glob("*") if not path.name.startswith("seed-")),
-            key=lambda path: path.stat().st_size,
-        )
-        small = [path for path in found if 0 < path.stat().st_size <= KEPT_BYTES_MAX]
-        step = max(1, len(small) // KEPT_FILES_MAX)
-        for path in small[::step][:KEPT_FILES_MAX]:
-            (folder / path.name[:16]).write_bytes(path.read_bytes())
+        found = [
+            path.read_bytes()
+            for path in (WORK / name).glob("*")
+            if not path.name.startswith("seed-") and 0 < path.stat().st_size <= KEPT_BYTES_MAX
+        ]
+        small = sorted({*found} - {*corpus_of(name)}, key=len)
+        step = max(1, len(small) // KEPT_INPUTS_MAX)
+        with (CORPUS / f"{name}.txt").open("a", encoding="ascii") as file:
+            file.writelines(f"{data.hex()}\n" for data in small[::step][:KEPT_INPUTS_MAX])
 
 
 def main() -> int:

@@ -2,13 +2,15 @@
 
 A decoder's word is always the same: a correct value, or one of its typed errors. Anything else (another exception, a
 hang, memory without bound) is a finding. ``tests.fuzz.test_decoders`` mutates sound inputs with Hypothesis,
-``tests.fuzz.coverage`` lets atheris look for new paths, and the corpus holds what was interesting.
+``tests.fuzz.coverage`` lets atheris look for new paths. What was interesting is kept in ``corpus/<target>.txt``: an
+input a line, in hex; a line that begins with ``#`` says why the next one is there.
 
 A target that accepts an input goes on to use the value, as the node would.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import crc32c
 import msgpack
@@ -79,6 +81,8 @@ from tests.support.disk.log_model import NOW_MS, LogModel, make_batch, stamped
 from tests.support.disk.memory_files import MemoryFiles
 from tests.support.machine.commands import random_group_history, random_history
 
+CORPUS = Path(__file__).parent / "corpus"
+
 BYTES_MAX = 1 << 20
 """What the targets allow a payload to become."""
 
@@ -90,7 +94,7 @@ class Target:
     """One decoder.
 
     Attributes:
-        name: of the target, and of its folder in the corpus.
+        name: of the target, and of its file in the corpus.
         decode: takes any bytes.
         errors: what it may raise.
         seeds: makes sound inputs.
@@ -874,3 +878,10 @@ def run(target: Target, data: bytes) -> bool:
 def all_seeds() -> Iterable[tuple[Target, bytes]]:
     """Every sound input of every target."""
     return ((target, seed) for target in TARGETS for seed in target.seeds())
+
+
+def corpus_of(name: str) -> list[bytes]:
+    """The inputs that are kept for a target."""
+    path = CORPUS / f"{name}.txt"
+    lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
+    return [bytes.fromhex(line) for line in lines if not line.startswith("#")]

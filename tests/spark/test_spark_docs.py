@@ -1,14 +1,20 @@
 """What docs/spark.md shows is run, and its options are those that there are."""
 
 import doctest
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from spark_ext import options
+from tests.support.clusters.live_cluster import create_topic
+from tests.support.disk.stored_topics import fill
 
 TEXT = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -33,3 +39,33 @@ def test_the_examples_show_what_happens(spark, cluster):
 def test_every_option_is_explained():
     named = set(re.findall(r"`([A-Za-z.]+)`", TEXT))
     assert set(options._READ) | set(options._WRITE) <= named
+
+
+@pytest.mark.integration
+def test_the_readmes_snippet_works_in_a_script_of_any_folder(cluster, tmp_path):
+    """In the environment as it is installed: nothing but the interpreter says where the data source is."""
+    topic = create_topic(cluster.node(1), "visits-elsewhere", partitions=2)
+    fill(cluster.node(1), topic, [3, 4])
+    (snippet,) = [b for b in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "spark" in b]
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', False).getOrCreate()\n"
+        + snippet.replace("http://localhost:8082", cluster.node(1).url).replace(
+            '"visits"', f'"{topic}"'
+        )
+        + "print('COUNT', visits.count())\n",
+        encoding="utf-8",
+    )
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env={**inherited, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "COUNT 7" in done.stdout

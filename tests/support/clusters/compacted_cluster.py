@@ -45,7 +45,7 @@ def compactor_of(cluster: Cluster, node_id: int, **settings: int) -> Compactor:
             **{"check_ms": 1000, "bytes_per_s": 1 << 30, "settle_ms": 500, **settings}
         ),
         counts=CompactionCounts(),
-        has_lease=lambda: node.membership.has_lease,
+        standing=node.membership,
     )
 
 

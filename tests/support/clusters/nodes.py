@@ -38,11 +38,12 @@ from node.replication.isr_proposals import IsrProposer
 from node.replication.local_replicas import LocalReplicas
 from node.services.admin import AdminService, TopicDefaults
 from node.services.health import HealthService
+from node.services.messages import DELETE_RECORDS, MOVES, SEQUENCES
 from node.services.produce import PRODUCE, ProduceService
-from node.services.producers import SEQUENCES, ProducerService
+from node.services.producers import ProducerService
 from node.services.reads import READ, ReadService
-from node.services.reassignments import MOVES, ReassignmentService
-from node.services.record_deletion import DELETE_RECORDS, DeletionService
+from node.services.reassignments import ReassignmentService
+from node.services.record_deletion import DeletionService
 from raft_meta.consensus.quorum import QuorumStatus
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.commands import CreateTopic
@@ -104,9 +105,9 @@ class SimNode:
             FETCH_WAKE: self.fetch_server.on_wake,
             PRODUCE: self.produce.on_produce,
             READ: self.reads.on_read,
-            MOVES: self.reassignments.on_moves,
-            DELETE_RECORDS: self.deletions.on_delete_records,
-            SEQUENCES: self.producers.on_sequences,
+            MOVES.name: self.reassignments.on_moves,
+            DELETE_RECORDS.name: self.deletions.on_delete_records,
+            SEQUENCES.name: self.producers.on_sequences,
             TAIL: self.consumers.tails.on_tail,
             RETURNED: self.consumers.service.on_returned,
             **{kind: self.groups.calls.peer_handler(kind) for kind in self.groups.calls.handlers},
@@ -140,7 +141,7 @@ class SimNode:
                 feature_max=FEATURE_LEVEL_MAX,
             ),
             metadata=self.metadata,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             directory=self.directory,
             clock=clock,
             session_ms=SESSION_MS,
@@ -150,7 +151,7 @@ class SimNode:
         self.isr_proposer = IsrProposer(
             metadata=self.metadata,
             clock=clock,
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             timeout_ms=SESSION_MS,
         )
         self.replicas = LocalReplicas(
@@ -193,7 +194,7 @@ class SimNode:
         self.producers = ProducerService(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
         )
         self.admin = AdminService(
             metadata=self.metadata,
@@ -206,7 +207,7 @@ class SimNode:
             metadata=self.metadata,
             replicas=self.replicas,
             membership=self.membership,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             counts=self.counts,
             producers=self.producers,
@@ -215,23 +216,23 @@ class SimNode:
         self.reads = ReadService(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             topic_to_read=self.admin.topic,
-            has_lease=lambda: self.membership.has_lease,
-            sync_count=lambda: self.counts.syncs,
+            standing=self.membership,
+            counts=self.counts,
         )
         self.deletions = DeletionService(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             topic_to_read=self.admin.topic,
-            has_lease=lambda: self.membership.has_lease,
+            standing=self.membership,
         )
         self.reassignments = ReassignmentService(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             pool=self.pool,
         )
         self.health = HealthService(
@@ -243,12 +244,11 @@ class SimNode:
 
         self.groups = Groups(
             metadata=self.metadata,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             pool=self.pool,
             counts=self.counts.groups,
-            broker_epoch=lambda: self.membership.broker_epoch,
-            has_lease=lambda: self.membership.has_lease,
+            standing=self.membership,
             topic=self.admin.topic,
             fetch=self.reads.fetch,
             new_member_id=lambda: f"member-{cluster.rng.getrandbits(64):016x}",
@@ -261,14 +261,14 @@ class SimNode:
         self.consumers = ConsumerKeeper(
             metadata=self.metadata,
             replicas=self.replicas,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             groups=self.groups,
             fetch=self.reads.fetch,
             doubt=self.reads.doubt,
             topic=self.admin.topic,
             current_image=self.admin.current_image,
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             new_name=lambda: f"rest-consumer-{cluster.rng.getrandbits(64):016x}",
             idle_ms=cluster.idle_ms,
         )
@@ -276,13 +276,12 @@ class SimNode:
     def _fetcher(self, leader_id: int) -> LeaderFetcher:
         return LeaderFetcher(
             leader_id,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=self.clock,
             settings=FetcherSettings(wait_ms_max=500, bytes_max=1 << 20),
-            broker_epoch=lambda: self.membership.broker_epoch,
+            standing=self.membership,
             next_session_id=lambda: self.cluster.rng.getrandbits(62) + 1,
-            has_room=lambda: not self.membership.is_disk_full,
-            short_syncs=lambda: self.counts.short_syncs,
+            counts=self.counts,
             on_failure=self.die,
         )
 

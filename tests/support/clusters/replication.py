@@ -4,6 +4,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from node.metrics.counts import NodeCounts
 from node.replica.runner import PartitionRunner
 from node.replication.fetch_server import FetchServer
 from node.replication.fetch_wire import FETCH, FETCH_WAKE
@@ -11,6 +12,7 @@ from node.replication.fetcher import FetcherSettings, LeaderFetcher
 from tests.support.clusters import leaders
 from tests.support.clusters.runners import TOPIC_ID, Bench, settings
 from tests.support.fakes.peers import Network
+from tests.support.fakes.standing import FixedStanding
 from tests.support.time.virtual_time import LoopClock
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ class Replicated:
     network: Network = field(default_factory=Network)
     configs: dict[str, str] = field(default_factory=dict)
     failures: list[BaseException] = field(default_factory=list)
-    short_syncs: int = 0
+    counts: NodeCounts = field(default_factory=NodeCounts)
     """Of other logs of the follower's node."""
 
     def __post_init__(self) -> None:
@@ -40,12 +42,12 @@ class Replicated:
         self.peer = self.network.join(FOLLOWER, {})
         self.fetcher = LeaderFetcher(
             LEADER,
-            peer=self.peer,  # type: ignore[arg-type]
+            peer=self.peer,
             clock=LoopClock(),
             settings=FetcherSettings(wait_ms_max=self.wait_ms, bytes_max=1 << 20),
-            broker_epoch=lambda: self.brokers[FOLLOWER].broker_epoch,
+            standing=FixedStanding(self.brokers[FOLLOWER].broker_epoch),
             next_session_id=lambda: next(self._sessions),
-            short_syncs=lambda: self.short_syncs,
+            counts=self.counts,
             on_failure=self.failures.append,
         )
         for number in range(self.count):

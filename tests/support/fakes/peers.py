@@ -155,7 +155,7 @@ class Network:
 
 
 class FakePeer:
-    """Stands in for ``node.peers.port.PeerClient``."""
+    """Implements ``node.peers.port.Peers``."""
 
     def __init__(self, network: Network, node_id: int) -> None:
         self._network = network

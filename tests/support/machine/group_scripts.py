@@ -17,6 +17,7 @@ from raft_meta.machine import commands as c
 from raft_meta.machine import partition_sets
 from raft_meta.machine.coordinators import coordinator_of
 from raft_meta.machine.image import (
+    CommittedOffset,
     Group,
     GroupMember,
     Image,
@@ -222,7 +223,28 @@ def render_member(image: Image, shown: GroupMember) -> str:
 
 def render_partitions(image: Image, partitions: PartitionSet) -> str:
     keys = partition_sets.keys_of(partitions)
-    return ",".join(f"{image.topics[topic_id].name}-{number}" for topic_id, number in keys)
+    return ",".join(name_of(image, key) for key in keys)
+
+
+def name_of(image: Image, key: PartitionKey) -> str:
+    return f"{image.topics[key[0]].name}-{key[1]}"
+
+
+def describe_commits(before: Image, now: Image, group_id: str) -> str:
+    """``offsets g: t-0 none -> 5, ..``"""
+    old, new = before.offsets.get(group_id, {}), now.offsets.get(group_id, {})
+    told = [
+        f"{name_of(now if key in new else before, key)} {_offset(old.get(key))} -> {_offset(new.get(key))}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
+    return f"offsets {group_id}: {', '.join(told)}"
+
+
+def _offset(committed: CommittedOffset | None) -> str:
+    if committed is None:
+        return "none"
+    return f"{committed.offset}{committed.metadata and ':'}{committed.metadata}"
 
 
 def describe_consumer(now: Image, group_id: str, instance: str) -> str:

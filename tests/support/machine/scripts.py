@@ -10,7 +10,7 @@ A script is a row of blocks, apart from each other by blank lines:
 
 State carries over from block to block. With ``REWRITE_SCRIPTS=1`` in the environment the expected output is written
 anew; the difference is then reviewed like code. Rules: every block opens with a comment, a script has at most 60
-lines, and output shows events and changed fields, never whole states.
+lines, and output shows changed fields, never whole states.
 """
 
 import difflib

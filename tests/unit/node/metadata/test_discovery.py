@@ -22,8 +22,8 @@ async def test_voters_are_where_they_registered_last_else_where_we_were_told() -
     directory = VoterDirectory(TOLD)
     directory.image = control.image
     answer, body = await directory.on_voters(9, {}, b"")
-    assert answer == {"voters": {"1": ["127.0.0.1", 7001], "2": ["two", 7002]}}
-    assert body == ()
+    assert answer == {"voters": {"1": ("127.0.0.1", 7001), "2": ("two", 7002)}}
+    assert not body
     control.stop()
 
 

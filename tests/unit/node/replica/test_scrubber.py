@@ -34,7 +34,7 @@ def scrubber_of(cluster: Cluster, node_id: int, *, bytes_per_s: int = 1 << 30) -
         giver=CopyGiver(
             metadata=node.metadata,
             clock=LoopClock(),
-            broker_epoch=lambda: node.membership.broker_epoch,
+            standing=node.membership,
         ),
         rng=Random(1),
     )

@@ -6,6 +6,7 @@ import pytest
 
 from milena.model.errors import DiskFailedError
 from milena.model.requests import Acks
+from node.metrics.counts import NodeCounts
 from node.replica.group_commit import SHORT_SYNC_BYTES
 from node.replica.runner import ReplicaRole
 from node.replication.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row
@@ -15,6 +16,7 @@ from tests.support.clusters import leaders
 from tests.support.clusters.replication import FOLLOWER, LEADER, Replicated
 from tests.support.clusters.runners import DIRECTORY, batch
 from tests.support.fakes.peers import Network, travelled
+from tests.support.fakes.standing import FixedStanding
 from tests.support.time.virtual_time import after, settle, virtual
 
 if TYPE_CHECKING:
@@ -270,7 +272,7 @@ class TestSyncs:
         pair.follower.pool.hold()
         pair.leader.send(batch(LONG), Acks.LEADER)
         await after(sync_ms)
-        pair.short_syncs += others
+        pair.counts.short_syncs += others
         told = len(pair.requests())
         pair.follower.pool.release()
         if rest_ms:
@@ -288,7 +290,7 @@ class TestSyncs:
         pair.followers[1].pool.hold()
         pair.leaders[1].send(batch(LONG), Acks.LEADER)
         await after(40)
-        pair.short_syncs += 1
+        pair.counts.short_syncs += 1
         pair.followers[1].pool.release()
         for _ in range(3):
             short = write(pair, "a")
@@ -627,11 +629,12 @@ class TestAssignment:
         def make(leader_id: int) -> LeaderFetcher:
             made[leader_id] = LeaderFetcher(
                 leader_id,
-                peer=pair.peer,  # type: ignore[arg-type]
+                peer=pair.peer,
                 clock=pair.follower.clock,
                 settings=pair.fetcher._settings,
-                broker_epoch=lambda: 20,
+                standing=FixedStanding(20),
                 next_session_id=lambda: leader_id,
+                counts=NodeCounts(),
             )
             return made[leader_id]
 

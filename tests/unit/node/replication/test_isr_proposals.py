@@ -8,6 +8,7 @@ from raft_meta.machine import codec
 from raft_meta.machine.commands import AlterIsr, ClaimController, InitCluster, UnfenceBroker
 from tests.support.clusters.control import TOPIC_ID, registration, store
 from tests.support.fakes.quorum import FakeQuorum, SharedLog
+from tests.support.fakes.standing import FixedStanding
 from tests.support.time.virtual_time import LoopClock, after, settle, virtual
 
 
@@ -36,11 +37,11 @@ class Desk:
         quorum = self.metadata.quorum
         assert isinstance(quorum, FakeQuorum)
         self.quorum = quorum
-        self.epoch = 0
+        self.standing = FixedStanding(0)
         self.proposer = IsrProposer(
             metadata=self.metadata,
             clock=LoopClock(),
-            broker_epoch=lambda: self.epoch,
+            standing=self.standing,
             timeout_ms=500,
         )
 
@@ -52,7 +53,7 @@ class Desk:
             await self.metadata.propose(command, timeout_ms=100)
         epoch = await self.metadata.propose(registration(1), timeout_ms=100)
         assert isinstance(epoch, int)
-        self.epoch = epoch
+        self.standing.broker_epoch = epoch
         await self.metadata.propose(
             UnfenceBroker(controller_epoch=1, broker_id=1, broker_epoch=epoch), timeout_ms=100
         )
@@ -111,7 +112,7 @@ async def test_what_the_quorum_certainly_did_not_take_is_refused() -> None:
 @virtual
 async def test_an_earlier_life_of_the_broker_is_refused_as_a_whole() -> None:
     desk = await Desk().start()
-    desk.epoch -= 1
+    desk.standing.broker_epoch -= 1
     runner = Runner()
     desk.proposer.submit(runner, wish())  # type: ignore[arg-type]
     await after(100)

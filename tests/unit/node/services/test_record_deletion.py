@@ -15,7 +15,7 @@ from milena.model.errors import (
     TopicNotFoundError,
 )
 from milena.model.requests import Acks, IdempotencyKey, ProduceRequest, Records
-from node.services.record_deletion import DELETE_RECORDS
+from node.services.messages import DELETE_RECORDS
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
 from tests.support.clusters.overtaken import overtaken
 from tests.support.time.virtual_time import after, virtual
@@ -241,7 +241,7 @@ async def test_a_leader_whose_release_knows_no_deletion_is_named() -> None:
         async def unknown(*_: object) -> None:
             raise InvalidRequestError("this node knows no request 'delete_records'")
 
-        cluster.network.handlers[1][DELETE_RECORDS] = unknown  # type: ignore[assignment]
+        cluster.network.handlers[1][DELETE_RECORDS.name] = unknown  # type: ignore[assignment]
         with pytest.raises(FeatureLevelError, match="broker 1, which leads t-0"):
             await cluster.nodes[2].delete_records("t", 4)
 

@@ -1,0 +1,68 @@
+"""Calls between nodes' services, declared. Names on the wire are those of earlier releases."""
+
+from msgspec import Struct, field
+
+from node.peers.messages import CallType, Message
+
+
+class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
+    """Delete what lies below ``before`` (None: all that is committed), as leader under this epoch."""
+
+    topic_id: str = field(name="topic")
+    partition: int
+    before: int | None
+    leader_epoch: int = field(name="epoch")
+    timeout_ms: int
+
+
+class DeleteRecordsAnswer(Message, frozen=True, kw_only=True):
+    """The first offset that is left."""
+
+    log_start_offset: int = field(name="start")
+
+
+class SequencesRequest(Message, frozen=True, kw_only=True):
+    """Say how far a producer has written on what you lead, once you know its epoch."""
+
+    producer_id: int = field(name="id")
+    producer_epoch: int = field(name="epoch")
+
+
+class SequenceRow(Struct, frozen=True, array_like=True):
+    """The last sequence of a producer in one partition."""
+
+    topic: str
+    partition: int
+    sequence: int
+
+
+class SequencesAnswer(Message, frozen=True, kw_only=True):
+    """Partitions that are led here and know the producer."""
+
+    rows: tuple[SequenceRow, ...]
+
+
+class MovesRequest(Message, frozen=True, kw_only=True):
+    """Say how far the replicas are that are added to what you lead."""
+
+
+class ReplicaProgress(Struct, frozen=True, kw_only=True, array_like=True):
+    """A replica that is being added, as its leader knows it."""
+
+    topic_id: str
+    partition: int
+    broker_id: int
+    offsets_left: int
+    bytes_left: int
+    """Estimated: as if all records of the log were of one size."""
+
+
+class MovesAnswer(Message, frozen=True, kw_only=True):
+    """Replicas that are being added."""
+
+    rows: tuple[ReplicaProgress, ...]
+
+
+DELETE_RECORDS = CallType("delete_records", DeleteRecordsRequest, DeleteRecordsAnswer)
+SEQUENCES = CallType("sequences", SequencesRequest, SequencesAnswer)
+MOVES = CallType("moves", MovesRequest, MovesAnswer)

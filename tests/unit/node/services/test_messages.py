@@ -1,0 +1,63 @@
+"""Nodes of the release before understand these messages: names, order and kinds on the wire are what they were."""
+
+import msgpack
+import pytest
+
+from milena.model.errors import MalformedRequestError
+from node.peers.messages import Message, pack, unpack
+from node.services.messages import (
+    DeleteRecordsAnswer,
+    DeleteRecordsRequest,
+    MovesAnswer,
+    MovesRequest,
+    ReplicaProgress,
+    SequenceRow,
+    SequencesAnswer,
+    SequencesRequest,
+)
+
+ON_THE_WIRE = [
+    (
+        DeleteRecordsRequest(
+            topic_id="t1", partition=2, before=None, leader_epoch=3, timeout_ms=500
+        ),
+        {"topic": "t1", "partition": 2, "before": None, "epoch": 3, "timeout_ms": 500},
+    ),
+    (DeleteRecordsAnswer(log_start_offset=17), {"start": 17}),
+    (SequencesRequest(producer_id=5, producer_epoch=1), {"id": 5, "epoch": 1}),
+    (SequencesAnswer(rows=(SequenceRow("orders", 0, 9),)), {"rows": [["orders", 0, 9]]}),
+    (MovesRequest(), {}),
+    (
+        MovesAnswer(
+            rows=(
+                ReplicaProgress(
+                    topic_id="t1", partition=2, broker_id=3, offsets_left=4, bytes_left=5
+                ),
+            )
+        ),
+        {"rows": [["t1", 2, 3, 4, 5]]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "fields"), ON_THE_WIRE, ids=lambda value: type(value).__name__)
+def test_a_message_looks_as_it_always_did(message: Message, fields: dict[str, object]) -> None:
+    packed, body = pack(message)
+    travelled = msgpack.unpackb(msgpack.packb(packed))
+    assert travelled == fields
+    assert not body
+    assert unpack(type(message), travelled) == message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"topic": "t", "partition": True, "before": None, "epoch": 3, "timeout_ms": 5},
+        {"topic": b"t", "partition": 1, "before": None, "epoch": 3, "timeout_ms": 5},
+        {"topic": "t", "partition": 1, "before": "3", "epoch": 3, "timeout_ms": 5},
+    ],
+)
+def test_a_message_of_another_shape_is_refused_as_a_whole(fields: dict[str, object]) -> None:
+    with pytest.raises(MalformedRequestError, match="DeleteRecordsRequest"):
+        unpack(DeleteRecordsRequest, fields)
