@@ -74,7 +74,7 @@ def add_arguments(parser: LocustArgumentParser, **_: object) -> None:
         help="folder of ledgers; each test gets a folder run-N in it")  # fmt: skip
 
 
-class Run:
+class LocustRun:
     """From start to stop of a test in this process."""
 
     def __init__(self, host: str | None, knobs: Knobs, directory: Path) -> None:
@@ -98,7 +98,7 @@ class Run:
 class Current:
     """The run of this process, and how many there were."""
 
-    run: Run | None = None
+    run: LocustRun | None = None
     number = 0
 
 
@@ -122,7 +122,9 @@ def open_run(environment: Environment, **_: object) -> None:
         return
     knobs = Knobs.of(environment.parsed_options)
     try:
-        Current.run = Run(environment.host, knobs, Path(knobs.ledger) / f"run-{Current.number}")
+        Current.run = LocustRun(
+            environment.host, knobs, Path(knobs.ledger) / f"run-{Current.number}"
+        )
     except StartError as error:
         # What a listener raises is logged by locust and forgotten; its users would idle to the end.
         LOG.error("the test cannot start: %s", error)
@@ -155,7 +157,7 @@ for hook, listener in (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpAnswer:
     """What locust's client has of an answer; status 0: none came."""
 
     status: int

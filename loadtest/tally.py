@@ -18,7 +18,7 @@ def digest(value: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class TallyVerdict:
     """What was wrong with what was read back, in records or keys."""
 
     written: int
@@ -84,7 +84,7 @@ class Tally:
         if key is not None:
             self._homes[key].add(partition)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TallyVerdict:
         """Compare the two."""
         missing = doubled = foreign = out_of_order = 0
         for key in self._written.keys() | self._read.keys():
@@ -101,7 +101,7 @@ class Tally:
                     doubled += extra
                 else:
                     foreign += extra
-        return Verdict(
+        return TallyVerdict(
             written=sum(map(len, self._written.values())),
             read=sum(map(len, self._read.values())),
             missing=missing,

@@ -14,17 +14,17 @@ from milena.clock import SystemClock
 from milena.cluster.view import TopicView
 from milena.errors import ClientError, TargetNotFoundError
 from milena.reading.patience import Patience
-from milena.records import StartAt, TimestampMs
+from milena.records import StartAt, TimestampMs, TopicPartition
 from spark_ext.errors import OptionError
 from spark_ext.options import ReadOptions, WriteOptions
 from spark_ext.planner import (
-    OffsetRange,
     PartitionEnds,
+    PlannedRange,
     TimeQuery,
     resolve,
     time_queries,
 )
-from spark_ext.selection import TopicPartition, named_topics, partitions_of, topics_of
+from spark_ext.selection import named_topics, partitions_of, topics_of
 
 ELECTION_MS = 30_000
 """How long a partition may be without a leader before the query fails; an election takes a second."""
@@ -42,7 +42,7 @@ Q = TypeVar("Q")
 class Pinned:
     """The range of every partition that a query reads, and the URLs of all nodes that its tasks may ask."""
 
-    ranges: tuple[OffsetRange, ...]
+    ranges: tuple[PlannedRange, ...]
     urls: tuple[str, ...]
 
 

@@ -8,7 +8,7 @@ from loadtest.bench.samples import Rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BenchPlan:
     """The options of a run. ``directory`` is empty, and on the disk that is to be measured."""
 
     directory: Path
@@ -21,4 +21,4 @@ class Plan:
     say: Callable[[str], None] = print
 
 
-Stage = Callable[[Plan], Awaitable[Rounds]]
+Stage = Callable[[BenchPlan], Awaitable[Rounds]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, process_time
 
-from loadtest.bench.http_load import LoadError
+from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.process_cpu import tree_cpu_s
 from loadtest.bench.resident import make_resident
 from loadtest.bench.samples import Rounds, Sample, sample_of
@@ -114,7 +114,7 @@ async def _take(
     watch = Watch(contender.pids)
     try:
         turn = await contender.turn(seconds)
-    except (LoadError, ClientError, OSError) as error:
+    except (HttpLoadError, ClientError, OSError) as error:
         rounds.failures[contender.name] = f"{contender.name}: {error}"
         return None, 0.0
     sample = sample_of(

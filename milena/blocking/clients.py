@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self, TypeVar
 
-from milena.blocking.loop_thread import LoopThread
+from milena.blocking.loop_thread import ClientLoopThread
 from milena.clock import SystemClock
 from milena.errors import ClientError
 from milena.producing.delivery import DeliveryCallback, RecordBatch
@@ -29,7 +29,7 @@ class Resource:
     def __init__(
         self,
         inner: AbstractAsyncContextManager[object, None],
-        thread: LoopThread,
+        thread: ClientLoopThread,
         *,
         on_exit: OnExit | None = None,
     ) -> None:
@@ -108,7 +108,7 @@ class Producer(Resource):
     """``milena.Producer``, blocking; any number of threads may send. Leaving it delivers or reports all."""
 
     def __init__(
-        self, producer: AsyncProducer, thread: LoopThread, *, on_exit: OnExit | None = None
+        self, producer: AsyncProducer, thread: ClientLoopThread, *, on_exit: OnExit | None = None
     ) -> None:
         super().__init__(producer, thread, on_exit=on_exit)
         self._producer = producer
@@ -183,7 +183,11 @@ class PartitionReader(Resource):
     """``milena.PartitionReader``, blocking: iterate it for records, or over ``batches()`` or ``chunks()``."""
 
     def __init__(
-        self, reader: AsyncPartitionReader, thread: LoopThread, *, on_exit: OnExit | None = None
+        self,
+        reader: AsyncPartitionReader,
+        thread: ClientLoopThread,
+        *,
+        on_exit: OnExit | None = None,
     ) -> None:
         super().__init__(reader, thread, on_exit=on_exit)
         self._reader = reader

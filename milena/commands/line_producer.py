@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from milena.commands.lines import LINE_BYTES_MAX, BadLineError, LineRule, LineSplitter
-from milena.commands.produce_tally import BadLine, Tally
+from milena.commands.produce_tally import BadLine, ProduceTally
 from milena.commands.standard_streams import DaemonThread
 from milena.errors import ClientError
 from milena.records import Receipt
@@ -61,7 +61,7 @@ class LineProducer:
     """
 
     def __init__(self, options: LineOptions, producer: SendPort) -> None:
-        self.tally = Tally()
+        self.tally = ProduceTally()
         self._options = options
         self._producer = producer
         self._stop = asyncio.Event()
@@ -71,7 +71,7 @@ class LineProducer:
         self.tally.is_interrupted = True
         self._stop.set()
 
-    async def run(self, source: SourcePort, on_progress: Callable[[int], None]) -> Tally:
+    async def run(self, source: SourcePort, on_progress: Callable[[int], None]) -> ProduceTally:
         """Everything, to the last acknowledgement.
 
         Raises:

@@ -30,7 +30,7 @@ class BadLine:
 
 
 @dataclass(slots=True)
-class Tally:
+class ProduceTally:
     """Counts of one run.
 
     Invariants:

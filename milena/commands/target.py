@@ -44,7 +44,7 @@ class NoSuchPartitionError(click.ClickException):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ClusterTarget:
     """Which node to ask, and how long."""
 
     url: str

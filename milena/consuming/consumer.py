@@ -21,9 +21,9 @@ from typing import Self
 from milena.consuming.feed import Feed
 from milena.consuming.feeds import Run
 from milena.consuming.hand import Hand
-from milena.consuming.membership import Membership
+from milena.consuming.membership import GroupMembership
 from milena.consuming.options import ConsumerOptions, Subscription
-from milena.consuming.part import Part, Ports
+from milena.consuming.part import ConsumerPorts, Part
 from milena.consuming.share import OwnShare
 from milena.consuming.tending import Tending
 from milena.errors import ClientClosedError
@@ -53,7 +53,7 @@ class Consumer:
         options: ConsumerOptions,
         subscription: Subscription | None,
         *,
-        ports: Ports,
+        ports: ConsumerPorts,
         new_id: Callable[[], str],
     ) -> None:
         if subscription is not None and subscription.pattern and options.group is None:
@@ -121,13 +121,13 @@ class Consumer:
     def member_id(self) -> str | None:
         """Under which the group knows it; None without a group."""
         share = self.part.share
-        return share.member_id if isinstance(share, Membership) else None
+        return share.member_id if isinstance(share, GroupMembership) else None
 
     @property
     def generation(self) -> int | None:
         """The group's generation as last heard; None without a group."""
         share = self.part.share
-        return share.generation if isinstance(share, Membership) else None
+        return share.generation if isinstance(share, GroupMembership) else None
 
     async def subscribe(self, *topics: str, pattern: str | None = None) -> None:
         """Read these topics instead of what was read before.
@@ -138,7 +138,7 @@ class Consumer:
         subscription = Subscription(topics=topics, pattern=pattern)
         share, link = self.part.share, self.part.link
         self._subscription = subscription
-        if link is not None and isinstance(share, Membership):
+        if link is not None and isinstance(share, GroupMembership):
             share.subscribe(subscription)
             link.hurry()
         else:

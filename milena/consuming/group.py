@@ -15,7 +15,7 @@ from typing import Protocol
 from milena.clock import Clock
 from milena.cluster.first_of import first_of
 from milena.cluster.group_views import GroupOffset
-from milena.consuming.membership import Beat, BeatAnswer, Membership
+from milena.consuming.membership import Beat, BeatAnswer, GroupMembership
 from milena.consuming.options import ConsumerOptions
 from milena.errors import (
     ClientError,
@@ -75,7 +75,7 @@ class GroupLink:
     def __init__(
         self,
         group: str,
-        membership: Membership,
+        membership: GroupMembership,
         *,
         options: ConsumerOptions,
         calls: GroupPort,
@@ -263,7 +263,7 @@ class GroupLink:
         return not self.membership.is_lost and self.membership.member_epoch != member_epoch
 
 
-class Commits:
+class OffsetCommits:
     """Commits offsets for a group, one commit after the other, so that none overtakes a later one."""
 
     def __init__(
@@ -323,7 +323,7 @@ class Commits:
         await self._clock.sleep(wait_ms)
 
 
-def _not_owned(member: Membership, offsets: Mapping[TopicPartition, int]) -> str:
+def _not_owned(member: GroupMembership, offsets: Mapping[TopicPartition, int]) -> str:
     if member.is_lost:
         return "the group gave this member up"
     names = ", ".join(str(where) for where in sorted(offsets.keys() - member.owned))

@@ -53,7 +53,7 @@ class BeatAnswer:
     assignment: frozenset[TopicPartition]
 
 
-class Membership:
+class GroupMembership:
     """One member's state. Owned by its consumer's loop.
 
     Invariants:

@@ -7,8 +7,8 @@ from milena.clock import Clock
 from milena.cluster.metadata import Listener
 from milena.cluster.view import ClusterView
 from milena.consuming.feeds import Feeds
-from milena.consuming.group import Commits, GroupLink, GroupPort
-from milena.consuming.membership import Membership
+from milena.consuming.group import GroupLink, GroupPort, OffsetCommits
+from milena.consuming.membership import GroupMembership
 from milena.consuming.options import ConsumerOptions, Subscription
 from milena.consuming.rebalance import Rebalancer
 from milena.consuming.share import OwnShare, Share
@@ -29,7 +29,7 @@ class TopicsPort(Protocol):
         """How many partitions a topic has."""
 
 
-class Ports:
+class ConsumerPorts:
     """Where a consumer's calls go."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Part:
     def __init__(
         self,
         options: ConsumerOptions,
-        ports: Ports,
+        ports: ConsumerPorts,
         *,
         share: Share,
         link: GroupLink | None = None,
@@ -76,7 +76,7 @@ class Part:
         self.commits = (
             None
             if options.group is None
-            else Commits(options.group, calls=ports.calls, clock=ports.clock, link=link)
+            else OffsetCommits(options.group, calls=ports.calls, clock=ports.clock, link=link)
         )
         self.rebalancer = Rebalancer(
             options,
@@ -99,7 +99,7 @@ class Part:
         cls,
         options: ConsumerOptions,
         subscription: Subscription,
-        ports: Ports,
+        ports: ConsumerPorts,
         *,
         new_id: Callable[[], str],
         on_change: Callable[[], None],
@@ -107,7 +107,7 @@ class Part:
     ) -> "Part":
         """As a member of the options' group."""
         assert options.group is not None, "a member has a group"
-        membership = Membership(options, subscription, new_id)
+        membership = GroupMembership(options, subscription, new_id)
         link = GroupLink(
             options.group,
             membership,

@@ -12,7 +12,7 @@ from inspect import isawaitable
 from milena.clock import Clock
 from milena.cluster.group_views import GroupOffset
 from milena.consuming.feeds import Feeds
-from milena.consuming.group import PASSING, Commits, GroupLink, GroupPort
+from milena.consuming.group import PASSING, GroupLink, GroupPort, OffsetCommits
 from milena.consuming.options import ConsumerOptions, RebalanceListener
 from milena.consuming.share import Share
 from milena.errors import ClientError
@@ -33,7 +33,7 @@ class Rebalancer:
         feeds: Feeds,
         calls: GroupPort,
         clock: Clock,
-        commits: Commits | None,
+        commits: OffsetCommits | None,
         link: GroupLink | None,
         is_growing: bool = False,
     ) -> None:

@@ -1,6 +1,6 @@
 """Partitions that a consumer picks itself: by hand, or all of some topics (pure).
 
-What ``milena.consuming.membership.Membership`` is for a member of a group, this is for one that shares with nobody.
+For a consumer that shares with nobody; a member of a group has ``milena.consuming.membership.GroupMembership`` instead.
 """
 
 from collections.abc import Set

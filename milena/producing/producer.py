@@ -50,7 +50,7 @@ class Needs(Enum):
     ROOM = "the buffer is full"
 
 
-class MetadataPort(LeaderPort, TopicPort, Protocol):
+class ProducerMetadataPort(LeaderPort, TopicPort, Protocol):
     """What the producer needs of ``milena.cluster.metadata``."""
 
 
@@ -79,7 +79,7 @@ class Producer:
         options: ProducerOptions,
         *,
         transport: ProducePort,
-        metadata: MetadataPort,
+        metadata: ProducerMetadataPort,
         clock: Clock,
         chance: Random,
     ) -> None:

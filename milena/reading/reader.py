@@ -26,7 +26,7 @@ from milena.errors import (
 )
 from milena.model.errors import CorruptBatchError
 from milena.reading.chunk_records import records_of
-from milena.reading.cursor import Answer, ReadCursor, ReadPlan
+from milena.reading.cursor import FetchedData, ReadCursor, ReadPlan
 from milena.reading.patience import Patience
 from milena.records import ConsumedRecord, FetchedChunk, Position, StartAt
 
@@ -59,11 +59,11 @@ class FetchPort(Protocol):
         max_bytes: int,
         wait_ms: int,
         is_verified: bool = False,
-    ) -> Answer:
+    ) -> FetchedData:
         """Stored batches from ``offset`` on; ``is_verified``: the node checks them before it sends them."""
 
 
-class MetadataPort(Protocol):
+class ReaderMetadataPort(Protocol):
     """What a reader needs of ``milena.cluster.metadata``."""
 
     def mark_stale(self, topic: str | None = None) -> None:
@@ -88,7 +88,7 @@ class PartitionReader:
         plan: ReadPlan,
         *,
         transport: FetchPort,
-        metadata: MetadataPort,
+        metadata: ReaderMetadataPort,
         clock: Clock,
         max_bytes: int = FETCH_BYTES,
         wait_ms: int = WAIT_MS,
@@ -326,7 +326,7 @@ class PartitionReader:
             )
             self._skipped_told = self._cursor.skipped
 
-    async def _ask(self, position: Position) -> Answer:
+    async def _ask(self, position: Position) -> FetchedData:
         """What a position comes to."""
         return await self._transport.fetch(
             self.plan.topic, self.plan.partition, offset=position, max_bytes=1, wait_ms=0

@@ -23,7 +23,7 @@ from itertools import pairwise
 from crc32c import crc32c
 
 from milena.errors import UnexpectedAnswerError
-from milena.fields import Fields, Json
+from milena.fields import AnswerFields, Json
 from spark_ext.jobs.job_errors import DamagedArchiveError, JobInputError
 
 FORMAT = 1
@@ -55,7 +55,7 @@ class PartitionKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class ArchiveGap:
     """Offsets that are in no file: [start, end)."""
 
     start: int
@@ -87,7 +87,7 @@ class PartitionArchive:
     start_offset: int
     next_offset: int
     files: tuple[ArchivedFile, ...] = ()
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[ArchiveGap, ...] = ()
 
     @property
     def records(self) -> int:
@@ -108,7 +108,7 @@ class Addition:
     start_offset: int
     next_offset: int
     files: tuple[ArchivedFile, ...]
-    gaps: tuple[Gap, ...]
+    gaps: tuple[ArchiveGap, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +174,9 @@ def _extended(archived: PartitionArchive | None, addition: Addition) -> Partitio
     return extended
 
 
-def joined_gaps(gaps: tuple[Gap, ...]) -> tuple[Gap, ...]:
+def joined_gaps(gaps: tuple[ArchiveGap, ...]) -> tuple[ArchiveGap, ...]:
     """Neighbours of one reason become one gap, so that a compacted topic's list does not grow with every run."""
-    joined: list[Gap] = []
+    joined: list[ArchiveGap] = []
     for gap in gaps:
         last = joined[-1] if joined else None
         if last is not None and (last.end, last.reason) == (gap.start, gap.reason):
@@ -237,7 +237,7 @@ def decode_manifest(raw: bytes) -> Manifest:
         content = json.loads(raw)
         if not isinstance(content, dict):
             raise DamagedArchiveError("the manifest is not a JSON object")
-        fields = Fields(content, "manifest")
+        fields = AnswerFields(content, "manifest")
         if fields.integer("format") != FORMAT:
             raise JobInputError(
                 f"the manifest has format {fields.integer('format')}; this version reads {FORMAT}"
@@ -310,7 +310,7 @@ def _partition_json(partition: PartitionArchive) -> Json:
     }
 
 
-def _partition(topic: str, topic_id: str, fields: Fields) -> PartitionArchive:
+def _partition(topic: str, topic_id: str, fields: AnswerFields) -> PartitionArchive:
     return PartitionArchive(
         key=PartitionKey(topic=topic, topic_id=topic_id, partition=fields.integer("partition")),
         start_offset=fields.integer("start_offset"),
@@ -327,7 +327,7 @@ def _partition(topic: str, topic_id: str, fields: Fields) -> PartitionArchive:
             for file in fields.objects("files")
         ),
         gaps=tuple(
-            Gap(
+            ArchiveGap(
                 start=gap.integer("start"),
                 end=gap.integer("end"),
                 reason=GapReason(gap.text("reason")),

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from loadtest.bench import targets
 from loadtest.bench.http_load import Ask, encode_request
 from loadtest.bench.peers import PeerMissingError, etcd_cluster
-from loadtest.bench.plan import Plan
+from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rounds import Contender, alternate
 from loadtest.bench.samples import Rounds
 from loadtest.bench.stages.produce import CLIENTS, http_contender
@@ -20,7 +20,7 @@ _VALUES = 16
 _FIRST_MS = 86_400_000
 
 
-async def commits(plan: Plan) -> Rounds:
+async def commits(plan: BenchPlan) -> Rounds:
     """One client that waits for each, and 64 of them."""
     rounds = Rounds()
     async with AsyncExitStack() as stack:
@@ -55,7 +55,7 @@ async def _config_ask(url: str) -> Ask:
     )
 
 
-async def _etcd(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+async def _etcd(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     names = {targets.ETCD_ONE: 1, targets.ETCD_MANY: CLIENTS}
     try:
         etcd = stack.enter_context(etcd_cluster(plan.directory / "etcd"))

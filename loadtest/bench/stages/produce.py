@@ -9,7 +9,7 @@ from loadtest.bench import one_client, targets
 from loadtest.bench.http_load import Ask, encode_request
 from loadtest.bench.nats_wire import publish_each
 from loadtest.bench.peers import NatsCluster, PeerMissingError, bare_server, listening, nats_cluster
-from loadtest.bench.plan import Plan
+from loadtest.bench.plan import BenchPlan
 from loadtest.bench.record_stream import RecordStream
 from loadtest.bench.resident import RESIDENT_BYTES
 from loadtest.bench.rounds import Contender, Turn, alternate
@@ -38,7 +38,7 @@ def http_contender(
     return Contender(name=name, turn=turn, pids=pids)
 
 
-async def requests(plan: Plan) -> Rounds:
+async def requests(plan: BenchPlan) -> Rounds:
     """One record of 100 B a request, from 64 clients."""
     rounds = Rounds()
     async with AsyncExitStack() as stack:
@@ -65,7 +65,7 @@ async def requests(plan: Plan) -> Rounds:
     return rounds
 
 
-async def batches(plan: Plan) -> Rounds:
+async def batches(plan: BenchPlan) -> Rounds:
     """Many records a request."""
     rounds = Rounds()
     async with AsyncExitStack() as stack:
@@ -116,7 +116,7 @@ async def _v3_streams(subject: Subject, url: str, topic: str) -> Contender:
     return Contender(name=targets.STREAM_100, turn=turn, pids=subject.pids)
 
 
-def _nats_async(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+def _nats_async(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     names = {targets.NATS_100: SMALL, targets.NATS_1K: LARGE}
     nats = start_nats(plan, stack, rounds, *names, is_synced=False)
     if nats is None:
@@ -139,7 +139,7 @@ def _nats_async(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Conte
 
 
 def start_nats(
-    plan: Plan, stack: AsyncExitStack, rounds: Rounds, *contenders: str, is_synced: bool
+    plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds, *contenders: str, is_synced: bool
 ) -> NatsCluster | None:
     """A cluster, until the stack is left; None, and the reason noted for those contenders, where there is none."""
     try:
@@ -150,7 +150,7 @@ def start_nats(
         return None
 
 
-async def latency(plan: Plan) -> Rounds:
+async def latency(plan: BenchPlan) -> Rounds:
     """One client that waits for each record, in the page cache of those who must have it."""
     return await _latency(
         plan,
@@ -161,7 +161,7 @@ async def latency(plan: Plan) -> Rounds:
     )
 
 
-async def latency_durable(plan: Plan) -> Rounds:
+async def latency_durable(plan: BenchPlan) -> Rounds:
     """One client that waits for each record, on the disks of those who must have it."""
     return await _latency(
         plan,
@@ -172,7 +172,7 @@ async def latency_durable(plan: Plan) -> Rounds:
 
 
 async def _latency(
-    plan: Plan,
+    plan: BenchPlan,
     *,
     nats_name: str,
     names: dict[str, str],

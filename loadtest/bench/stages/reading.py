@@ -8,7 +8,7 @@ from time import perf_counter
 from loadtest.bench import targets
 from loadtest.bench.http_load import Ask, HttpLoad, encode_request
 from loadtest.bench.peers import NatsCluster, PeerMissingError, listening, nginx
-from loadtest.bench.plan import Plan
+from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rounds import Contender, Turn, alternate
 from loadtest.bench.samples import Rounds
 from loadtest.bench.stages.produce import SMALL, http_contender, start_nats
@@ -35,7 +35,7 @@ async def _fill(url: str, topic: str, *, records: int) -> int:
     return int(written)
 
 
-async def fetch(plan: Plan) -> Rounds:
+async def fetch(plan: BenchPlan) -> Rounds:
     """1 MB of stored batches a request, from two clients, beside a file of the same size."""
     rounds = Rounds()
     async with AsyncExitStack() as stack:
@@ -80,7 +80,7 @@ async def _body_bytes(url: str, ask: Ask) -> int:
     return load.answer_bytes
 
 
-async def consumer(plan: Plan) -> Rounds:
+async def consumer(plan: BenchPlan) -> Rounds:
     """Records of 100 B, read from the first to the last by one consumer."""
     rounds = Rounds()
     async with AsyncExitStack() as stack:

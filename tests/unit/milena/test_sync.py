@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from milena import sync
-from milena.blocking.loop_thread import LoopThread
+from milena.blocking.loop_thread import ClientLoopThread
 from milena.errors import BufferFullError, ClientClosedError, UnknownResultError, UnreachableError
 from milena.producing.options import ProducerOptions
 from milena.producing.producer import Producer as AsyncProducer
@@ -17,7 +17,7 @@ from tests.support.fakes.scripted_cluster import ScriptedClock, ScriptedCluster
 
 @pytest.fixture
 def thread():
-    found = LoopThread()
+    found = ClientLoopThread()
     yield found
     found.close()
 
@@ -118,7 +118,7 @@ def test_the_loop_must_not_wait_for_itself(thread):
 
 
 def test_closing_cancels_what_runs_and_may_be_done_twice():
-    thread = LoopThread()
+    thread = ClientLoopThread()
     ended = threading.Event()
 
     async def background():
