@@ -43,7 +43,7 @@ class _Writer:
 
 @dataclass(slots=True)
 class _Log:
-    """What was read of a partition: fingerprints by offset from ``start``."""
+    """Records read of a partition: fingerprints by offset from ``start``."""
 
     start: int
     records: "array[int]" = field(default_factory=lambda: array("Q"))

@@ -59,7 +59,7 @@ class RequestDelivery:
         return not self.is_patient and not answer.is_unsent and fates == {Fate.REFUSED}
 
     def runs(self) -> list[RecordRun]:
-        """What is known, by runs of equal fate."""
+        """Fates known so far, by runs of equal ones."""
         known = [RecordReceipt(Fate.UNKNOWN) if r is None else r for r in self._receipts]
         runs: list[RecordRun] = []
         at = 0

@@ -44,7 +44,7 @@ BAR = "{desc:<8} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} records  {rate_f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """What the command line decides."""
+    """Options of the command line."""
 
     source: Source
     topic: str
@@ -162,7 +162,7 @@ def print_report(verdict: TallyVerdict, progress: Progress, read_s: float, node:
 
 
 def print_commands(cluster: LocalCluster, settings: DemoSettings) -> None:
-    """What to try next."""
+    """Print commands to try next."""
     base = f"{cluster.nodes[0].url}/topics/{settings.topic}"
     body = '{"records":[{"key":"N1","value":{"hello":"world"}}]}'
     page = f"{base}/partitions/0/records?offset=0&max_bytes=1000"

@@ -40,7 +40,7 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """What the command line or the web page decides; the options say what each is."""
+    """Settings from the command line or the web page; the options say what each is."""
 
     topic: str
     nodes: str
@@ -158,7 +158,7 @@ for hook, listener in (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
-    """What locust's client has of an answer; status 0: none came."""
+    """An answer, as locust's client has it; status 0: none came."""
 
     status: int
     body: bytes

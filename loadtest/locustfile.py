@@ -35,7 +35,7 @@ RETRY_AFTER_S = 0.1
 
 
 class MilenaUser(FastHttpUser):
-    """What writers and readers have in common: a node to ask, and another one when it fails."""
+    """Base of writers and readers: a node to ask, and another one when it fails."""
 
     abstract = True
     network_timeout = REQUEST_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""What an answer to a produce request says of each of its records (pure).
+"""Receipts: the fate of each record of a produce request, by its answer (pure).
 
 Three things can be true of a record: it was acknowledged, it was refused, which promises that it was not written, or
 nobody knows. A refusal that may pass is worth another attempt; one that blames the request is not.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 @unique
 class Fate(IntEnum):
-    """What the writer of a record knows of it. The numbers are in ledgers."""
+    """Fate of a record, as its writer knows it. The numbers are in ledgers."""
 
     UNKNOWN = 0
     ACKNOWLEDGED = 1

@@ -13,13 +13,13 @@ from loadtest.fingerprints import fingerprint
 
 
 def digest(value: str) -> bytes:
-    """What is remembered of a value."""
+    """Digest by which a value is remembered."""
     return fingerprint(None, value.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TallyVerdict:
-    """What was wrong with what was read back, in records or keys."""
+    """Faults of what was read back, in records or keys."""
 
     written: int
     read: int
@@ -59,7 +59,7 @@ class TallyVerdict:
 
 
 class Tally:
-    """What was written and what was read back.
+    """Counts of what was written and of what was read back.
 
     ``wrote`` is called in the order of each key, ``read`` in the order of each partition's offsets.
     """

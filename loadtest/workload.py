@@ -1,4 +1,4 @@
-"""What the load is made of: records that name themselves, and the bodies of requests (pure).
+"""Load: records that name themselves, and the bodies of requests (pure).
 
 Every record says who wrote it and as which of the writer's records, and carries a checksum of that, of its key and of
 its padding. So whoever reads it can tell at once whether it is whole, and the judge whose it is. One form is JSON, the

@@ -74,7 +74,7 @@ Bound = Edge | SpecificOffsets | SpecificTimestamps | GlobalTimestamp
 
 @unique
 class NoMatch(Enum):
-    """What a starting time means in a partition that has no record at or after it."""
+    """Policy for a starting time in a partition that has no record at or after it."""
 
     ERROR = "error"
     LATEST = "latest"

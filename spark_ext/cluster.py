@@ -1,4 +1,4 @@
-"""What the driver asks the cluster before it plans a query: topics, ends of partitions, offsets of times.
+"""Questions of the driver to the cluster before it plans a query: topics, ends of partitions, offsets of times.
 
 Asked once a query: from then on its ranges are fixed. Runs a loop of its own and blocks.
 """
@@ -47,7 +47,7 @@ class Pinned:
 
 
 def pin(options: ReadOptions) -> Pinned:
-    """What a query reads, as of now.
+    """Ranges that a query reads, as of now.
 
     Raises:
         OffsetError, DataLossError: what was asked for does not exist.
@@ -106,7 +106,7 @@ async def _pin(options: ReadOptions) -> Pinned:
 
 
 async def _all_urls(client: Client, given: tuple[str, ...]) -> tuple[str, ...]:
-    """What the user named and all other nodes: the one named may be down by the time that a task begins."""
+    """URLs that the user named, and of all other nodes: the one named may be down by the time that a task begins."""
     nodes = (await client.metadata.view()).nodes
     return tuple(dict.fromkeys((*given, *(node.url for node in nodes if node.is_live))))
 
@@ -166,7 +166,7 @@ class _Cluster:
                 await self._clock.sleep(wait_ms)
 
     async def ends_of(self, partition: TopicPartition) -> PartitionEnds:
-        """What can be read of a partition now, as its leader says."""
+        """Readable offsets of a partition now, as its leader says."""
         answer = await self._client.transport.fetch(
             *partition, offset=StartAt.LATEST, max_bytes=1, wait_ms=0
         )

@@ -29,7 +29,7 @@ It keeps ten thousand small partitions from becoming one long task.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionEnds:
-    """What can be read now: [log_start_offset, high_watermark)."""
+    """Readable offsets: [log_start_offset, high_watermark)."""
 
     log_start_offset: int
     high_watermark: int
@@ -55,7 +55,7 @@ TimeQuery = tuple[TopicPartition, int]
 
 
 def time_queries(bounds: Iterable[Bound], partitions: Sequence[TopicPartition]) -> set[TimeQuery]:
-    """What the shell has to look up before it can resolve.
+    """Times that the shell has to look up before it can resolve.
 
     Raises:
         OffsetError: a bound in JSON names other partitions than those that are read.

@@ -25,7 +25,7 @@ CHUNKS_READY = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """What one Spark task reads, and how."""
+    """Task of Spark: what it reads, and how."""
 
     ranges: tuple[PlannedRange, ...]
     fetching: Fetching

@@ -1,4 +1,4 @@
-"""What many consumers cost: REST consumers that read or are idle, members that beat, streams in which nothing comes.
+"""Cost of many consumers: REST consumers that read or are idle, members that beat, streams in which nothing comes.
 
     python -m loadtest.bench.consumers [--consumers 10000] [--groups 1000] [--streams 1000] [--json FILE]
 

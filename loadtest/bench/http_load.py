@@ -28,7 +28,7 @@ class HttpLoadError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What to send, one after the other and again from the first, and what tells a good answer.
+    """Requests to send, one after the other and again from the first, and how a good answer is told.
 
     ``proof`` must be in the body ``proof_count`` times; empty: the status is enough. ``units`` is what one answer
     counts for.
@@ -122,7 +122,7 @@ class HttpLoad:
             self._done.set_exception(HttpLoadError(message))
 
     def is_good(self, body: bytes | bytearray) -> bool:
-        """What the ask says of an answer."""
+        """Whether the ask takes an answer for a good one."""
         ask = self._ask
         return not ask.proof or body.count(ask.proof) == ask.proof_count
 

@@ -1,4 +1,4 @@
-"""What many partitions cost: creating them, holding them idle, and the failover of all leaders of a killed node.
+"""Cost of many partitions: creating them, holding them idle, and the failover of all leaders of a killed node.
 
     python -m loadtest.bench.many_partitions [--partitions 1000] [--topics 1] [--nodes 3] [--json FILE]
 

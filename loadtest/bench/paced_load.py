@@ -174,7 +174,7 @@ class PacedLoad:
         self._error = self._error or message
 
     def forget(self) -> None:
-        """What happened so far does not count."""
+        """Leave out of account all that happened so far."""
         self.acknowledged_s, self.delivered_s = [], []
         self._error = ""
 

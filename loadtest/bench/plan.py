@@ -1,4 +1,4 @@
-"""What a run does: its options, and its stages in order."""
+"""A run: its options, and its stages in order."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

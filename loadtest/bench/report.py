@@ -1,4 +1,4 @@
-"""What a run found, for people and for programs (pure)."""
+"""Findings of a run, for people and for programs (pure)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -69,7 +69,7 @@ def _number(value: float | None) -> str:
 
 
 def contender_table(stages: Mapping[str, Rounds]) -> str:
-    """What each contender did, and what it cost: where the client takes most of a core, it is what is measured."""
+    """Work of each contender, and its cost: where the client takes most of a core, it is what is measured."""
     lines = []
     for stage, rounds in stages.items():
         for name in rounds.samples:

@@ -1,4 +1,4 @@
-"""What the figures are held against: every row of the table with its floor and its ambition, and the verdicts (pure).
+"""Targets of the figures: every row of the table with its floor and its ambition, and the verdicts (pure).
 
 A row names two contenders of one stage, or one whose figure counts by itself. Where the peer does not sync, Milena's
 topic does not either (``flush.messages`` at its largest): like is compared with like. The same with syncs, which is how

@@ -1,4 +1,4 @@
-"""What ``milena.sync`` opens: producers and readers that block, each a shell around its asynchronous twin."""
+"""Clients that ``milena.sync`` opens: producers and readers that block, each a shell around its asynchronous twin."""
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -203,7 +203,7 @@ class PartitionReader(Resource):
 
     @property
     def next_offset(self) -> int | None:
-        """What a reader that goes on from here starts with; None before the first record, unless it is known."""
+        """Offset at which a reader that goes on from here starts; None before the first record, unless it is known."""
         return self._next_offset
 
     @property

@@ -63,7 +63,7 @@ class Consumer(Resource):
 
     @property
     def subscription(self) -> Subscription | None:
-        """What it is subscribed to; None when partitions were assigned by hand."""
+        """Topics or the pattern it is subscribed to; None when partitions were assigned by hand."""
         return self._consumer.subscription
 
     @property
@@ -103,7 +103,7 @@ class Consumer(Resource):
         return self._thread.run(self._consumer.lag(topic, partition))
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """What the group has committed in a partition; None for nothing."""
+        """Offset that the group has committed in a partition; None without one."""
         return self._thread.run(self._consumer.committed(topic, partition))
 
     def commit(

@@ -9,7 +9,7 @@ from milena.records import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """What a group has committed in a partition: ``offset`` is that of the next record to read."""
+    """Commit of a group in a partition: ``offset`` is that of the next record to read."""
 
     offset: int
     leader_epoch: int = -1
@@ -58,7 +58,7 @@ class GroupView:
 
 
 def group_summary(fields: AnswerFields, member_count: int) -> GroupSummary:
-    """What a list and a description have in common."""
+    """Summary of a group, as a list and a description have it."""
     return GroupSummary(
         group_id=fields.text("group_id"),
         state=fields.text("state"),

@@ -77,7 +77,7 @@ class HttpCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawAnswer:
-    """What a node said; ``url`` is the node's."""
+    """Answer of a node; ``url`` is the node's."""
 
     status: int
     headers: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What the client knows of the cluster, and when it asks again.
+"""Metadata of the cluster that the client keeps, and when it asks again.
 
 A view of the whole is asked of any node and kept for ``max_age_ms``. It is asked anew before that when somebody was
 wrong by it: an unknown topic, a leader that was none. Whoever needs an answer while one is under way shares it. A view

@@ -47,14 +47,14 @@ class Move:
 
     @property
     def bytes_left(self) -> int | None:
-        """What its new replicas have yet to copy; None while it is not known."""
+        """Bytes that its new replicas have yet to copy; None while it is not known."""
         sizes = [replica.bytes_left for replica in self.added]
         known = [size for size in sizes if size is not None]
         return sum(known) if len(known) == len(sizes) and self.state != "waiting" else None
 
 
 def planned_moves(answer: Json) -> list[RequestedMove]:
-    """What a node answers to a request for moves, or to their cancellation."""
+    """Moves in the answer to a request for them, or for their cancellation."""
     return [
         RequestedMove(
             topic=row.text("topic"),
@@ -69,7 +69,7 @@ def planned_moves(answer: Json) -> list[RequestedMove]:
 
 
 def running_moves(answer: Json) -> list[Move]:
-    """What a node tells of the moves under way."""
+    """Moves under way, of a node's answer."""
     return [
         Move(
             topic=row.text("topic"),

@@ -23,7 +23,7 @@ class SourcePort(Protocol):
 
 
 class SendPort(Protocol):
-    """What is needed of a producer."""
+    """A producer, as far as lines need it."""
 
     async def send(
         self,
@@ -99,7 +99,7 @@ class LineProducer:
                 return
 
     async def _unless_stopped(self, work: Coroutine[None, None, T]) -> T | None:
-        """What the work gives; None when it is time to stop first."""
+        """Result of the work; None when it is time to stop first."""
         reading = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stop.wait())
         try:

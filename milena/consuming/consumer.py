@@ -104,7 +104,7 @@ class Consumer:
 
     @property
     def subscription(self) -> Subscription | None:
-        """What it is subscribed to; None when partitions were assigned by hand."""
+        """Topics or the pattern it is subscribed to; None when partitions were assigned by hand."""
         return self._subscription
 
     @property
@@ -202,7 +202,7 @@ class Consumer:
         self.hand.current = record
 
     def take_back(self) -> None:
-        """What was given last has not come to anybody: give it again."""
+        """Give again what was given last: it has not come to anybody."""
         self.hand.settle(is_done=False)
         self._call_attention()
 
@@ -275,7 +275,7 @@ class Consumer:
         return max(0, end - position)
 
     async def committed(self, topic: str, partition: int) -> int | None:
-        """What the group has committed in a partition, as the cluster says; None for nothing."""
+        """Offset that the group has committed in a partition, as the cluster says; None without one."""
         found = await self._ports.calls.committed(self._group(), [topic])
         offset = found.get(TopicPartition(topic, partition))
         return None if offset is None else offset.offset

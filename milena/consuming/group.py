@@ -48,7 +48,7 @@ LEAVE_MS = 3_000
 
 
 class GroupPort(Protocol):
-    """What a consumer needs of ``milena.consuming.group_calls``."""
+    """Calls about a group that a consumer needs of ``milena.consuming.group_calls``."""
 
     async def heartbeat(self, group: str, beat: Beat, *, session_ms: int) -> BeatAnswer:
         """Join, stay or leave."""
@@ -66,7 +66,7 @@ class GroupPort(Protocol):
     async def committed(
         self, group: str, topics: Sequence[str] | None = None
     ) -> dict[TopicPartition, GroupOffset]:
-        """What is committed."""
+        """Committed offsets."""
 
 
 class GroupLink:
@@ -131,7 +131,7 @@ class GroupLink:
         self._hurried.set()
 
     def take_failure(self) -> ClientError | None:
-        """What ``poll`` is to raise; a passing one only once."""
+        """Error that ``poll`` is to raise; a passing one only once."""
         failure = self._failure
         if not self._is_over:
             self._failure = None

@@ -92,7 +92,7 @@ class GroupCalls:
     async def committed(
         self, group: str, topics: Sequence[str] | None = None
     ) -> dict[TopicPartition, GroupOffset]:
-        """What is committed, of these topics or of all; empty for a group that is not there."""
+        """Committed offsets, of these topics or of all; empty for a group that is not there."""
         found: dict[TopicPartition, GroupOffset] = {}
         for topic in topics if topics is not None else (None,):
             params = None if topic is None else {"topic": topic}

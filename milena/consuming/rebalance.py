@@ -1,4 +1,4 @@
-"""What happens when partitions come and go, in its order (asyncio shell).
+"""Rebalancing: the steps by which partitions come and go, in their order (asyncio shell).
 
 Give back: tell the listener, commit what the application is done with, stop fetching, and only then let the group know.
 Take: ask what is committed, tell the listener (who may seek), and only then fetch. Lose: stop fetching, tell the
@@ -153,7 +153,7 @@ class Rebalancer:
     async def _committed_offsets(
         self, partitions: Set[TopicPartition]
     ) -> dict[TopicPartition, GroupOffset]:
-        """What the group committed last. To guess would be to skip records, so that it is asked until it is known."""
+        """Offsets committed last. To guess would be to skip records, so that it is asked until it is known."""
         if self._options.group is None:
             return {}
         patience = Patience(self._options.patience_ms)

@@ -21,7 +21,7 @@ DeliveryCallback = Callable[[Receipt | None, ClientError | None], None]
 
 
 class DeliveryOutcome(NamedTuple):
-    """What became of the records from ``first`` on: written from ``base_offset`` on (None: not told), or an error."""
+    """Result of the records from ``first`` on: written from ``base_offset`` on (None: not told), or an error."""
 
     first: int
     base_offset: int | None
@@ -138,7 +138,7 @@ class RecordBatch:
                 wake()
 
     def outcome(self, number: int) -> Receipt | ClientError:
-        """What became of a record of a settled batch."""
+        """Result of a record of a settled batch."""
         found = self._outcomes[0]
         for outcome in self._outcomes:
             if outcome.first > number:

@@ -51,11 +51,11 @@ class Needs(Enum):
 
 
 class ProducerMetadataPort(LeaderPort, TopicPort, Protocol):
-    """What the producer needs of ``milena.cluster.metadata``."""
+    """Metadata that the producer needs of ``milena.cluster.metadata``."""
 
 
 class ProducePort(AppendPort, TopicMakerPort, Protocol):
-    """What the producer needs of ``milena.cluster.transport``."""
+    """Calls that the producer needs of ``milena.cluster.transport``."""
 
 
 class Producer:
@@ -500,7 +500,7 @@ class _Turn:
 
 
 def buffer_full(options: ProducerOptions) -> BufferFullError:
-    """What a record that waited for room too long is refused with."""
+    """Error for a record that waited for room too long."""
     return BufferFullError(
         f"the buffer of {options.buffer_bytes} bytes was full for {options.max_block_ms:g} ms: "
         "records come faster than the cluster takes them"

@@ -21,7 +21,7 @@ from milena.records import FetchedChunk, LastN, Position, StartAt
 
 @unique
 class OnOutOfRange(Enum):
-    """What to do when the offset to read is not there: deleted by retention, or above the end.
+    """Policy where the offset to read is not there: deleted by retention, or above the end.
 
     ``FAIL`` raises; the others go on at that end of the partition and count what was skipped.
     """
@@ -32,7 +32,7 @@ class OnOutOfRange(Enum):
 
 
 class FetchedData(Protocol):
-    """What the cursor needs of a fetch's answer."""
+    """Answer of a fetch, as the cursor needs it."""
 
     @property
     def data(self) -> bytes:
@@ -40,7 +40,7 @@ class FetchedData(Protocol):
 
     @property
     def start_offset(self) -> int:
-        """What the position that was asked for came to."""
+        """Offset of the position that was asked for."""
 
     @property
     def next_offset(self) -> int:
@@ -57,7 +57,7 @@ class FetchedData(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """What to read: [start, end), and without ``is_following`` nothing above the high watermark seen at the start."""
+    """Range to read: [start, end), and without ``is_following`` nothing above the high watermark seen at the start."""
 
     topic: str
     partition: int

@@ -48,7 +48,7 @@ _PASSING = (UnreachableError, NotNowError, ServerFailedError, UnknownResultError
 
 
 class FetchPort(Protocol):
-    """What a reader needs of the transport: one attempt at a fetch, at the leader if it can be reached."""
+    """Transport of a reader: one attempt at a fetch, at the leader if it can be reached."""
 
     async def fetch(
         self,
@@ -64,10 +64,10 @@ class FetchPort(Protocol):
 
 
 class ReaderMetadataPort(Protocol):
-    """What a reader needs of ``milena.cluster.metadata``."""
+    """Metadata that a reader needs of ``milena.cluster.metadata``."""
 
     def mark_stale(self, topic: str | None = None) -> None:
-        """What is known led to a failure: ask again before it is used."""
+        """Take what is known for stale, since it led to a failure: ask again before it is used."""
 
 
 class PartitionReader:
@@ -140,7 +140,7 @@ class PartitionReader:
 
     @property
     def next_offset(self) -> int | None:
-        """What a reader that goes on from here starts with; None before the first record, unless it is known."""
+        """Offset at which a reader that goes on from here starts; None before the first record, unless it is known."""
         match self._last:
             case ConsumedRecord():
                 return self._last.offset + 1
@@ -327,7 +327,7 @@ class PartitionReader:
             self._skipped_told = self._cursor.skipped
 
     async def _ask(self, position: Position) -> FetchedData:
-        """What a position comes to."""
+        """Answer of the cluster at a position."""
         return await self._transport.fetch(
             self.plan.topic, self.plan.partition, offset=position, max_bytes=1, wait_ms=0
         )

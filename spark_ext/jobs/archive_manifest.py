@@ -77,7 +77,7 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionArchive:
-    """What is archived of a partition.
+    """Archive of a partition.
 
     Invariants: files and gaps are sorted and account for every offset of [start_offset, next_offset) exactly once
     (gaps may lie inside a file's range).
@@ -102,7 +102,7 @@ class PartitionArchive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addition:
-    """What one run adds to a partition: [start_offset, next_offset), which begins where the last run ended."""
+    """Addition of one run to a partition: [start_offset, next_offset), which begins where the last run ended."""
 
     key: PartitionKey
     start_offset: int
@@ -120,7 +120,7 @@ class Manifest:
     partitions: tuple[PartitionArchive, ...] = ()
 
     def partition(self, key: PartitionKey) -> PartitionArchive | None:
-        """What is archived of this partition."""
+        """Archive of this partition."""
         return next((p for p in self.partitions if p.key == key), None)
 
     def topic_ids(self, topic: str) -> tuple[str, ...]:
@@ -227,7 +227,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(raw: bytes) -> Manifest:
-    """What ``encode_manifest`` wrote.
+    """Manifest that ``encode_manifest`` wrote.
 
     Raises:
         DamagedArchiveError: not a manifest, or not as it was written.

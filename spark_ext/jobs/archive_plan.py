@@ -1,4 +1,4 @@
-"""What a run of the archive job reads: ranges of offsets, and what it has to say about offsets that are gone (pure).
+"""Plan of a run of the archive job: ranges of offsets, and what it has to say about offsets that are gone (pure).
 
 Inputs are what the manifest says and what the cluster says at the start of the run; from then on the ranges are fixed,
 so a run is one reading of the log however many records arrive meanwhile.
@@ -167,7 +167,7 @@ class WrittenFile:
 
 
 def make_addition(planned: ReadRange, written: Sequence[WrittenFile]) -> Addition:
-    """What the run adds to a partition, once every offset of its range is accounted for.
+    """Addition of the run to a partition, once every offset of its range is accounted for.
 
     Raises:
         LostRecordsError: an offset is there twice, does not belong, or is missing without a reason.

@@ -41,7 +41,7 @@ class LogSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSummary:
-    """What a run did to a partition; ``behind`` offsets are left for the next one."""
+    """Summary of a run, for a partition; ``behind`` offsets are left for the next one."""
 
     key: PartitionKey
     start_offset: int
@@ -54,7 +54,7 @@ class PartitionSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What a run did. ``leftovers`` of an interrupted run were removed; ``losses`` were accepted."""
+    """Summary of a run. ``leftovers`` of an interrupted run were removed; ``losses`` were accepted."""
 
     commit: int
     partitions: tuple[PartitionSummary, ...]
@@ -107,7 +107,7 @@ def run_archive(
 
 
 def _require_same_topics(plan: ArchivePlan, state: ClusterPartitions) -> None:
-    """What was read by name came from the topics that were planned."""
+    """Check that what was read by name came from the topics that were planned."""
     present = {p.key for p in state.partitions}
     for planned in plan.to_read:
         if planned.key not in present:

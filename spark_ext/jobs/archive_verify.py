@@ -23,7 +23,7 @@ Runs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveVerdict:
-    """What ``verify_archive`` found; ``problems`` are sentences, ``unlisted`` files are no fault."""
+    """Findings of ``verify_archive``; ``problems`` are sentences, ``unlisted`` files are no fault."""
 
     manifest: Manifest
     problems: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What nodes cost that have nothing to do, and what many partitions cost."""
+"""Cost of nodes that have nothing to do, and of many partitions."""
 
 import asyncio
 

@@ -48,7 +48,7 @@ _BEGUN_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What goes on beside the tail. ``turn`` is given seconds, and notes what was measured."""
+    """Load beside the tail. ``turn`` is given seconds, and notes what was measured."""
 
     acknowledged: str
     delivered: str
@@ -255,7 +255,7 @@ def stored_bytes(folder: Path) -> int:
 
 
 def disk_bytes(node: LocalNode) -> int:
-    """What a node has had read from the disk so far."""
+    """Bytes that a node has had read from the disk so far."""
     text = Path(f"/proc/{node.process.pid}/io").read_text(encoding="ascii")
     fields = dict(line.split(": ") for line in text.splitlines())
     return int(fields["read_bytes"])

@@ -172,7 +172,7 @@ def _describe(
     base_timestamp_ms: int,
     producer: ProducerStamp | None,
 ) -> tuple[_Fields, bytes]:
-    """What a header says of these records, and the payload."""
+    """Fields of a header for these records, and the payload."""
     record_count = len(columns.values)
     for column in (columns.offset_deltas, columns.timestamp_deltas, columns.keys, columns.headers):
         assert column is None or len(column) == record_count, (len(column), record_count)

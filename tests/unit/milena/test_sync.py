@@ -95,7 +95,7 @@ def test_an_interrupt_cancels_the_work(thread, monkeypatch):
     real = asyncio.run_coroutine_threadsafe
     with monkeypatch.context() as patch:
         patch.setattr(
-            "milena.blocking.clients.loop_thread.asyncio.run_coroutine_threadsafe",
+            "milena.blocking.loop_thread.asyncio.run_coroutine_threadsafe",
             lambda work, loop: (
                 Interrupted(real(work, loop)) if work.__name__ == "forever" else real(work, loop)
             ),
