@@ -10,10 +10,10 @@ from milena.cluster.admin import TIMEOUT_S, AdminClient
 from milena.cluster.http import HttpSession
 from milena.cluster.metadata import MAX_AGE_MS, MetadataCache
 from milena.cluster.transport import ClusterTransport
+from milena.consuming.active_subscription import ConsumerPorts
 from milena.consuming.consumer import Consumer
 from milena.consuming.group_calls import GroupCalls
 from milena.consuming.options import ConsumerKeywords, ConsumerOptions, Subscription
-from milena.consuming.part import ConsumerPorts
 from milena.producing.options import ProducerKeywords, ProducerOptions
 from milena.producing.producer import Producer
 from milena.reading.cursor import OnOutOfRange, ReadPlan

@@ -33,7 +33,7 @@ from milena.producing.placement import TopicPlacement
 from milena.producing.record_checks import check_timestamp, checked_headers, too_large
 from milena.producing.sender import AppendPort, LeaderPort, Sender
 from milena.producing.serializers import plain_bytes, serialize
-from milena.producing.topic_book import TopicBook, TopicMakerPort, TopicPort
+from milena.producing.topic_placements import TopicMakerPort, TopicPlacements, TopicPort
 from milena.records import Headers
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Producer:
             chance=chance,
         )
         self._lock = threading.Lock()
-        self._topics = TopicBook(
+        self._topics = TopicPlacements(
             options,
             metadata=metadata,
             maker=transport,

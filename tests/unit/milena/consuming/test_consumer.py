@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from milena.consuming.active_subscription import ConsumerPorts
 from milena.consuming.consumer import Consumer
 from milena.consuming.options import ConsumerOptions, RebalanceListener, Subscription
-from milena.consuming.part import ConsumerPorts
 from milena.errors import (
     ClientClosedError,
     CommitFailedError,

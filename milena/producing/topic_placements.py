@@ -41,7 +41,7 @@ class TopicMakerPort(Protocol):
         """Have a missing topic made, where nodes do that on the first write."""
 
 
-class TopicBook:
+class TopicPlacements:
     """Topic to placement. ``lock`` guards the accumulator's lanes and the turn of keyless records."""
 
     def __init__(
