@@ -13,7 +13,7 @@ About 35 bytes are kept for each record, in arrays.
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -43,7 +43,7 @@ class _Writer:
 
 @dataclass(slots=True)
 class _Log:
-    """What was read of a partition: fingerprints by offset from ``start``."""
+    """Records read of a partition: fingerprints by offset from ``start``."""
 
     start: int
     records: "array[int]" = field(default_factory=lambda: array("Q"))
@@ -311,18 +311,6 @@ class Checker:
             name = f"partition {partition}"
             if (log is None or not log.is_complete) and name not in told:
                 yield f"{name}: not read to its end"
-
-
-def note_writes(checker: Checker, events: Iterable[Event]) -> None:
-    """The first round."""
-    for event in events:
-        checker.note_write(event)
-
-
-def note_polls(checker: Checker, events: Iterable[Event]) -> None:
-    """The third round."""
-    for event in events:
-        checker.note_poll(event)
 
 
 def _numbers(joined: bytes) -> "array[int]":

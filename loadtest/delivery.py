@@ -8,17 +8,17 @@ counts as refused only if every attempt was refused.
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from loadtest.receipts import Fate, ProduceAnswer, Receipt
+from loadtest.receipts import Fate, ProduceAnswer, RecordReceipt
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RecordRun:
     """Consecutive records of a request that have one fate; ``first`` counts from the request's first record."""
 
     first: int
-    receipts: tuple[Receipt, ...]
+    receipts: tuple[RecordReceipt, ...]
 
     @property
     def fate(self) -> Fate:
@@ -27,7 +27,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Delivery:
+class RequestDelivery:
     """A request of ``count`` records. ``is_patient``: refusals are repeated too, until ``deadline_s``.
 
     Who is not patient gives a refused record up, so that the judge can tell whether the refusal was true.
@@ -37,7 +37,7 @@ class Delivery:
     deadline_s: float
     is_patient: bool
     attempts: int = 0
-    _receipts: list[Receipt | None] = field(default_factory=list)
+    _receipts: list[RecordReceipt | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._receipts = [None] * self.count
@@ -58,19 +58,19 @@ class Delivery:
             return True
         return not self.is_patient and not answer.is_unsent and fates == {Fate.REFUSED}
 
-    def runs(self) -> list[Run]:
-        """What is known, by runs of equal fate."""
-        known = [Receipt(Fate.UNKNOWN) if r is None else r for r in self._receipts]
-        runs: list[Run] = []
+    def runs(self) -> list[RecordRun]:
+        """Fates known so far, by runs of equal ones."""
+        known = [RecordReceipt(Fate.UNKNOWN) if r is None else r for r in self._receipts]
+        runs: list[RecordRun] = []
         at = 0
         for _, group in groupby(known, key=lambda receipt: receipt.fate):
             receipts = tuple(group)
-            runs.append(Run(first=at, receipts=receipts))
+            runs.append(RecordRun(first=at, receipts=receipts))
             at += len(receipts)
         return runs
 
 
-def _merged(old: Receipt | None, new: Receipt) -> Receipt:
+def _merged(old: RecordReceipt | None, new: RecordReceipt) -> RecordReceipt:
     if old is None or new.fate is Fate.ACKNOWLEDGED:
         # A second acknowledgement must name the same place; the first stands, and the judge looks there.
         return old if old is not None and old.fate is Fate.ACKNOWLEDGED else new

@@ -24,7 +24,7 @@ from loadtest.failover import Failover
 from loadtest.local_cluster import ClusterError, LocalCluster, LocalNode
 from loadtest.reader import Reader, ReadError
 from loadtest.source import JSON_TYPE, Source, SourceError, flights, lines
-from loadtest.tally import Tally, Verdict
+from loadtest.tally import Tally, TallyVerdict
 from loadtest.writer import REQUEST_TIMEOUT_S, Progress, WriteError, Writer
 from milena.cluster.admin import AdminClient
 from milena.errors import ClientError
@@ -43,8 +43,8 @@ BAR = "{desc:<8} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} records  {rate_f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the command line decides."""
+class DemoSettings:
+    """Options of the command line."""
 
     source: Source
     topic: str
@@ -52,7 +52,7 @@ class Settings:
     is_kept: bool
 
 
-async def demonstrate(settings: Settings) -> int:
+async def demonstrate(settings: DemoSettings) -> int:
     """Run the whole demonstration; the exit code."""
     for old in settings.directory.glob("node*"):
         shutil.rmtree(old) if old.is_dir() else old.unlink()
@@ -67,7 +67,7 @@ async def demonstrate(settings: Settings) -> int:
     return EXIT_GOOD if verdict.is_good else EXIT_BAD_DATA
 
 
-async def write_and_check(cluster: LocalCluster, settings: Settings) -> Verdict:
+async def write_and_check(cluster: LocalCluster, settings: DemoSettings) -> TallyVerdict:
     """Write, kill and restart a leader, read back, and print what was found."""
     source, tally = settings.source, Tally()
     async with AdminClient(cluster.nodes[0].url) as admin:
@@ -94,7 +94,7 @@ async def write_and_check(cluster: LocalCluster, settings: Settings) -> Verdict:
 
 
 async def write(
-    session: aiohttp.ClientSession, cluster: LocalCluster, settings: Settings, tally: Tally
+    session: aiohttp.ClientSession, cluster: LocalCluster, settings: DemoSettings, tally: Tally
 ) -> tuple[Progress, Failover]:
     """Write the source while a leader dies; returns once the leader is back."""
     source = settings.source
@@ -132,7 +132,7 @@ def progress_bar(name: str, count: int) -> "tqdm[None]":
     )
 
 
-def print_report(verdict: Verdict, progress: Progress, read_s: float, node: LocalNode) -> None:
+def print_report(verdict: TallyVerdict, progress: Progress, read_s: float, node: LocalNode) -> None:
     """A short table."""
     megabytes = progress.value_bytes / 1e6
     write_s, read_s = max(progress.seconds, 1e-9), max(read_s, 1e-9)
@@ -161,8 +161,8 @@ def print_report(verdict: Verdict, progress: Progress, read_s: float, node: Loca
     print("\nEvery record came back exactly once, in order." if verdict.is_good else "\nFAILED")
 
 
-def print_commands(cluster: LocalCluster, settings: Settings) -> None:
-    """What to try next."""
+def print_commands(cluster: LocalCluster, settings: DemoSettings) -> None:
+    """Print commands to try next."""
     base = f"{cluster.nodes[0].url}/topics/{settings.topic}"
     body = '{"records":[{"key":"N1","value":{"hello":"world"}}]}'
     page = f"{base}/partitions/0/records?offset=0&max_bytes=1000"
@@ -226,7 +226,7 @@ def main(path: Path | None, is_kept: bool, records: int | None, directory: Path)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         source = limited(flights() if path is None else lines(path), records)
-        settings = Settings(
+        settings = DemoSettings(
             source=source, topic=topic_of(source), directory=directory, is_kept=is_kept
         )
         code = asyncio.run(demonstrate(settings))

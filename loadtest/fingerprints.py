@@ -1,4 +1,4 @@
-"""What is remembered of a record: eight bytes of its key and value (pure).
+"""Fingerprint of a record: eight bytes of its key and value (pure).
 
 Two different records have the same fingerprint once in 10^19, so a record that is compared with its fingerprint is the
 one that was written.

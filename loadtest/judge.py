@@ -20,7 +20,7 @@ READ_TIMEOUT_S = 20.0
 async def judge(
     ledgers: Path, urls: Sequence[str], *, planter: Planter, is_quiet: bool = False
 ) -> Verdict:
-    """What became of the records that the ledgers of a run name.
+    """Judge what became of the records that the ledgers of a run name.
 
     Raises:
         LedgerError: a ledger cannot be read.

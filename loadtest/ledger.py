@@ -1,4 +1,4 @@
-"""What was written and read during a load, on disk: append-only files of checksummed frames.
+"""Ledger of what was written and read during a load, on disk: append-only files of checksummed frames.
 
 A process has one file and appends each event with one ``write`` before it goes on, so a process that is killed leaves
 everything it knew; only its last frame may be torn. What is about to be sent is noted first: a record that nobody

@@ -40,7 +40,7 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """What the command line or the web page decides; the options say what each is."""
+    """Settings from the command line or the web page; the options say what each is."""
 
     topic: str
     nodes: str
@@ -74,7 +74,7 @@ def add_arguments(parser: LocustArgumentParser, **_: object) -> None:
         help="folder of ledgers; each test gets a folder run-N in it")  # fmt: skip
 
 
-class Run:
+class LocustRun:
     """From start to stop of a test in this process."""
 
     def __init__(self, host: str | None, knobs: Knobs, directory: Path) -> None:
@@ -98,7 +98,7 @@ class Run:
 class Current:
     """The run of this process, and how many there were."""
 
-    run: Run | None = None
+    run: LocustRun | None = None
     number = 0
 
 
@@ -122,7 +122,9 @@ def open_run(environment: Environment, **_: object) -> None:
         return
     knobs = Knobs.of(environment.parsed_options)
     try:
-        Current.run = Run(environment.host, knobs, Path(knobs.ledger) / f"run-{Current.number}")
+        Current.run = LocustRun(
+            environment.host, knobs, Path(knobs.ledger) / f"run-{Current.number}"
+        )
     except StartError as error:
         # What a listener raises is logged by locust and forgotten; its users would idle to the end.
         LOG.error("the test cannot start: %s", error)
@@ -155,8 +157,8 @@ for hook, listener in (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What locust's client has of an answer; status 0: none came."""
+class HttpAnswer:
+    """An answer, as locust's client has it; status 0: none came."""
 
     status: int
     body: bytes

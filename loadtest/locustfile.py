@@ -17,9 +17,9 @@ import gevent
 from locust import FastHttpUser, between, task
 from locust.exception import StopUser
 
-from loadtest.delivery import Delivery
+from loadtest.delivery import RequestDelivery
 from loadtest.ledger import Failed, Polled, Sent, Settled
-from loadtest.locust_run import REQUEST_TIMEOUT_S, Answer, Current
+from loadtest.locust_run import REQUEST_TIMEOUT_S, Current, HttpAnswer
 from loadtest.pages import Page, PageError, PageFormat, parse_page
 from loadtest.receipts import ProduceAnswer, parse_answer, unanswered
 from loadtest.workload import Dialect, RecordMaker, WriteRequest
@@ -35,7 +35,7 @@ RETRY_AFTER_S = 0.1
 
 
 class MilenaUser(FastHttpUser):
-    """What writers and readers have in common: a node to ask, and another one when it fails."""
+    """Base of writers and readers: a node to ask, and another one when it fails."""
 
     abstract = True
     network_timeout = REQUEST_TIMEOUT_S
@@ -111,8 +111,8 @@ class WritingUser(MilenaUser):
         for settled in self._settle(request, self._deliver(request, sent_s), sent_s):
             ledger.add(settled)
 
-    def _deliver(self, request: WriteRequest, sent_s: float) -> Delivery:
-        delivery = Delivery(
+    def _deliver(self, request: WriteRequest, sent_s: float) -> RequestDelivery:
+        delivery = RequestDelivery(
             count=request.record_count,
             deadline_s=sent_s + GIVE_UP_AFTER_S,
             is_patient=self.is_patient,
@@ -140,7 +140,7 @@ class WritingUser(MilenaUser):
             headers=headers,
             catch_response=True,
         ) as response:
-            got = Answer.of(response)
+            got = HttpAnswer.of(response)
             answer = (
                 parse_answer(got.status, got.body, request.record_count)
                 if got.status
@@ -155,7 +155,7 @@ class WritingUser(MilenaUser):
         return answer
 
     def _settle(
-        self, request: WriteRequest, delivery: Delivery, sent_s: float
+        self, request: WriteRequest, delivery: RequestDelivery, sent_s: float
     ) -> Iterator[Settled]:
         now_s = time.monotonic()
         for run in delivery.runs():
@@ -246,7 +246,7 @@ class ReadingUser(MilenaUser):
             catch_response=True,
         ) as response:
             try:
-                page = self._page(Answer.of(response))
+                page = self._page(HttpAnswer.of(response))
             except PageError as error:
                 response.failure(str(error))
                 self.failed(self.endpoint, str(error))
@@ -258,7 +258,7 @@ class ReadingUser(MilenaUser):
         self._note(page, sent_s)
         return page
 
-    def _page(self, answer: Answer) -> Page:
+    def _page(self, answer: HttpAnswer) -> Page:
         if answer.status != 200:
             raise PageError(answer.trouble)
         return parse_page(self.page_format, answer.body, self.offset)

@@ -63,7 +63,7 @@ class Page:
         return Page(records=tuple(record for record in self.records if record.offset < end))
 
     def troubles(self, asked: int) -> Iterator[str]:
-        """What is wrong with it, for a reader that asked for everything from ``asked`` on."""
+        """Faults of the page, for a reader that asked for everything from ``asked`` on."""
         expected = asked
         for record in self.records:
             if record.offset != expected:

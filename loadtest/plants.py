@@ -9,7 +9,7 @@ from loadtest.workload import DamagedValueError, ForeignValueError, RecordId, id
 
 @unique
 class Plant(StrEnum):
-    """What to plant, once in a run."""
+    """Faults to plant, once in a run."""
 
     LOSS = "loss"
     """A record is missing."""
@@ -54,7 +54,7 @@ class Planter:
                 return self._reorder(partition, records)
 
     def at_end(self, partition: int, end_offset: int) -> Sequence[StoredRecord]:
-        """What stands at the end of the partition beyond what is there."""
+        """Records at the end of the partition beyond what is there."""
         if self.planted or self._copied is None or self._copied[0] != partition:
             return ()
         record = self._copied[1]

@@ -1,4 +1,4 @@
-"""What an answer to a produce request says of each of its records (pure).
+"""Receipts: the fate of each record of a produce request, by its answer (pure).
 
 Three things can be true of a record: it was acknowledged, it was refused, which promises that it was not written, or
 nobody knows. A refusal that may pass is worth another attempt; one that blames the request is not.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 @unique
 class Fate(IntEnum):
-    """What the writer of a record knows of it. The numbers are in ledgers."""
+    """Fate of a record, as its writer knows it. The numbers are in ledgers."""
 
     UNKNOWN = 0
     ACKNOWLEDGED = 1
@@ -20,7 +20,7 @@ class Fate(IntEnum):
     """It was not written, says the cluster."""
 
 
-class Receipt(NamedTuple):
+class RecordReceipt(NamedTuple):
     """One record. ``offset`` is -1 where the answer names none: a fate that is no acknowledgement, or ``acks=0``."""
 
     fate: Fate
@@ -32,7 +32,7 @@ class Receipt(NamedTuple):
 class ProduceAnswer:
     """An answer as a whole. ``trouble`` is empty when every record was acknowledged."""
 
-    receipts: tuple[Receipt, ...]
+    receipts: tuple[RecordReceipt, ...]
     trouble: str = ""
     is_final: bool = False
     """The request is wrong: a repetition would fail as well."""
@@ -43,7 +43,9 @@ class ProduceAnswer:
 def unanswered(count: int, reason: str, *, is_sent: bool) -> ProduceAnswer:
     """No answer came. A request that was not sent wrote nothing."""
     fate = Fate.UNKNOWN if is_sent else Fate.REFUSED
-    return ProduceAnswer(receipts=(Receipt(fate),) * count, trouble=reason, is_unsent=not is_sent)
+    return ProduceAnswer(
+        receipts=(RecordReceipt(fate),) * count, trouble=reason, is_unsent=not is_sent
+    )
 
 
 def parse_answer(status: int, body: bytes, count: int) -> ProduceAnswer:
@@ -51,7 +53,7 @@ def parse_answer(status: int, body: bytes, count: int) -> ProduceAnswer:
     if status != 200:
         trouble = f"HTTP {status} {body[:200].decode(errors='replace')}"
         return ProduceAnswer(
-            receipts=(Receipt(_fate_of(status)),) * count,
+            receipts=(RecordReceipt(_fate_of(status)),) * count,
             trouble=trouble,
             is_final=_is_final(status),
         )
@@ -72,14 +74,14 @@ def parse_answer(status: int, body: bytes, count: int) -> ProduceAnswer:
     )
 
 
-def _receipt(item: dict[str, int | None]) -> Receipt:
+def _receipt(item: dict[str, int | None]) -> RecordReceipt:
     code = item.get("error_code")
     if code is not None:
-        return Receipt(_fate_of(_status_of(code)))
+        return RecordReceipt(_fate_of(_status_of(code)))
     partition, offset = item["partition"], item.get("offset")
     if partition is None:
         raise KeyError("partition")
-    return Receipt(Fate.ACKNOWLEDGED, partition, -1 if offset is None else offset)
+    return RecordReceipt(Fate.ACKNOWLEDGED, partition, -1 if offset is None else offset)
 
 
 def _status_of(code: int) -> int:

@@ -1,4 +1,4 @@
-"""What one load test is asked to do (pure)."""
+"""Settings of one load test (pure)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""What a run comes to, as a table for people and as JSON for programs (pure)."""
+"""Summary of a run, as a table for people and as JSON for programs (pure)."""
 
 import json
 import math

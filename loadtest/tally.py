@@ -13,13 +13,13 @@ from loadtest.fingerprints import fingerprint
 
 
 def digest(value: str) -> bytes:
-    """What is remembered of a value."""
+    """Digest by which a value is remembered."""
     return fingerprint(None, value.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What was wrong with what was read back, in records or keys."""
+class TallyVerdict:
+    """Faults of what was read back, in records or keys."""
 
     written: int
     read: int
@@ -59,7 +59,7 @@ class Verdict:
 
 
 class Tally:
-    """What was written and what was read back.
+    """Counts of what was written and of what was read back.
 
     ``wrote`` is called in the order of each key, ``read`` in the order of each partition's offsets.
     """
@@ -84,7 +84,7 @@ class Tally:
         if key is not None:
             self._homes[key].add(partition)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> TallyVerdict:
         """Compare the two."""
         missing = doubled = foreign = out_of_order = 0
         for key in self._written.keys() | self._read.keys():
@@ -101,7 +101,7 @@ class Tally:
                     doubled += extra
                 else:
                     foreign += extra
-        return Verdict(
+        return TallyVerdict(
             written=sum(map(len, self._written.values())),
             read=sum(map(len, self._read.values())),
             missing=missing,

@@ -24,7 +24,7 @@ PERCENTILES = (50.0, 95.0, 99.0, 100.0)
 
 @unique
 class Direction(StrEnum):
-    """What an endpoint does."""
+    """Whether an endpoint produces or fetches."""
 
     PRODUCE = "produce"
     FETCH = "fetch"

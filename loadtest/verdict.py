@@ -1,4 +1,4 @@
-"""What the judge of a load says: the anomalies it knows, and what it found of each (pure values).
+"""Verdict of the judge of a load: the anomalies it knows, and what it found of each (pure values).
 
 The names are Jepsen's where it has one:
 
@@ -28,7 +28,7 @@ EXAMPLES_MAX = 10
 
 @unique
 class Anomaly(StrEnum):
-    """What may be wrong; see above."""
+    """Kinds of faults; see above."""
 
     LOST_WRITE = "lost-write"
     DUPLICATE = "duplicate"

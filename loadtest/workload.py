@@ -1,4 +1,4 @@
-"""What the load is made of: records that name themselves, and the bodies of requests (pure).
+"""Load: records that name themselves, and the bodies of requests (pure).
 
 Every record says who wrote it and as which of the writer's records, and carries a checksum of that, of its key and of
 its padding. So whoever reads it can tell at once whether it is whole, and the judge whose it is. One form is JSON, the
@@ -10,7 +10,6 @@ other bytes that are not; a topic may hold both.
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, unique
 from random import Random
@@ -153,11 +152,6 @@ def identify(key: bytes | None, value: bytes | None) -> RecordId:
     if value.startswith(b'{"w":'):
         return _identify_json(key, value)
     raise ForeignValueError(f"{value[:40]!r}")
-
-
-def fingerprints_in(joined: bytes) -> Iterator[bytes]:
-    """Joined fingerprints, one by one."""
-    return (joined[at : at + 8] for at in range(0, len(joined), 8))
 
 
 def _identify_binary(key: bytes | None, value: bytes) -> RecordId:

@@ -32,7 +32,7 @@ class WriteError(Exception):
 
 @dataclass(slots=True)
 class Progress:
-    """What has been acknowledged, and the longest time that a partition had to wait for it.
+    """Records acknowledged so far, and the longest time that a partition had to wait for it.
 
     ``on_acknowledged`` is called with the number of records of each answer.
     """

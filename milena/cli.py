@@ -31,7 +31,7 @@ from milena.commands.target import (
     EXIT_INTERRUPTED,
     EXIT_MISSING_EXTRA,
     EXIT_USAGE,
-    Target,
+    ClusterTarget,
     exit_code,
 )
 from milena.commands.topics import topics
@@ -114,7 +114,7 @@ def _stand_in(name: str, missing: str) -> click.Command:
 @click.pass_context
 def cli(ctx: click.Context, url: str, timeout_s: float) -> None:
     """A partitioned, replicated, append-only log over HTTP/JSON."""
-    ctx.obj = Target(url=url, timeout_s=timeout_s)
+    ctx.obj = ClusterTarget(url=url, timeout_s=timeout_s)
 
 
 cli.add_command(produce)
@@ -129,7 +129,7 @@ cli.add_command(reassignments)
 @cli.command()
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def status(target: Target, is_json: bool) -> None:
+def status(target: ClusterTarget, is_json: bool) -> None:
     """Show nodes, leaders and under-replicated partitions; exit 1 when degraded, 2 when unreachable."""
     view = target.run(lambda client: client.cluster())
     health = view.health()
@@ -146,12 +146,12 @@ def status(target: Target, is_json: bool) -> None:
               type=click.FloatRange(min=0.1, max=300), help="Longest wait for other leaders.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def drain(target: Target, drain_s: float, is_json: bool) -> None:
+def drain(target: ClusterTarget, drain_s: float, is_json: bool) -> None:
     """Make the node at --url hand over what it leads, before it is stopped; exit 1 when it could not in time.
 
     It answers requests as before, is not ready any more, and leads nothing until it is started again.
     """
-    waiting = Target(url=target.url, timeout_s=drain_s + target.timeout_s)
+    waiting = ClusterTarget(url=target.url, timeout_s=drain_s + target.timeout_s)
     is_drained = waiting.run(lambda client: client.drain(timeout_ms=round(drain_s * 1000)))
     if is_json:
         click.echo(output.as_json({"is_drained": is_drained}))

@@ -9,11 +9,11 @@ from milena.clock import Clock, SystemClock
 from milena.cluster.admin import TIMEOUT_S, AdminClient
 from milena.cluster.http import HttpSession
 from milena.cluster.metadata import MAX_AGE_MS, MetadataCache
-from milena.cluster.transport import Transport
+from milena.cluster.transport import ClusterTransport
+from milena.consuming.active_subscription import ConsumerPorts
 from milena.consuming.consumer import Consumer
 from milena.consuming.group_calls import GroupCalls
 from milena.consuming.options import ConsumerKeywords, ConsumerOptions, Subscription
-from milena.consuming.part import Ports
 from milena.producing.options import ProducerKeywords, ProducerOptions
 from milena.producing.producer import Producer
 from milena.reading.cursor import OnOutOfRange, ReadPlan
@@ -49,7 +49,7 @@ class Client:
         self._http = HttpSession(url, timeout_s=timeout_s, clock=self._clock)
         self.admin = AdminClient.over(self._http)
         self.metadata = MetadataCache(self._http, self._clock, max_age_ms=metadata_max_age_ms)
-        self.transport = Transport(self._http, self.metadata)
+        self.transport = ClusterTransport(self._http, self.metadata)
 
     def producer(self, **options: Unpack[ProducerKeywords]) -> Producer:
         """A producer, to be used as an asynchronous context manager; ``ProducerOptions`` lists the keywords.
@@ -81,7 +81,7 @@ class Client:
         return Consumer(
             found,
             Subscription(topics=topics, pattern=pattern) if topics or pattern is not None else None,
-            ports=Ports(
+            ports=ConsumerPorts(
                 calls=GroupCalls(self._http),
                 transport=self.transport,
                 metadata=self.metadata,

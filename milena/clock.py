@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What shells need of time; scripted in tests."""
+    """Time, as shells need it; scripted in tests."""
 
     def now_ms(self) -> float:
         """Milliseconds that never run backwards; only differences mean anything."""

@@ -1,4 +1,4 @@
-"""What a client can be told: a small tree, each leaf with one meaning for the caller.
+"""Errors of the client: a small tree, each leaf with one meaning for the caller.
 
     ClientError
     ├── UnreachableError           no node answered: nothing is known to have been asked
@@ -54,7 +54,7 @@ class UnexpectedAnswerError(ClientError):
 
 
 class UnreadableOffsetError(ClientError):
-    """What a reader was to read is not there: deleted, or above the end.
+    """The offset that a reader was to read is not there: deleted, or above the end.
 
     Readable are the offsets in [log_start_offset, high_watermark).
     """
@@ -170,7 +170,7 @@ class UnknownResultError(AnswerError):
 
 
 class ConsumerError(ClientError):
-    """What became of a consumer's part in its group; only the leaves are raised."""
+    """A consumer's membership or commit failed; only the leaves are raised."""
 
     code = "consumer"
 

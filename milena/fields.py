@@ -8,7 +8,7 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """What ``json.loads`` returns."""
 
 
-class Fields:
+class AnswerFields:
     """One JSON object of an answer; ``where`` names it in errors."""
 
     __slots__ = ("_values", "_where")
@@ -61,7 +61,7 @@ class Fields:
             raise self._wrong(name, "a list of integers", values)
         return found
 
-    def objects(self, name: str) -> Iterator["Fields"]:
+    def objects(self, name: str) -> Iterator["AnswerFields"]:
         """A list of objects."""
         values = self._values.get(name)
         if not isinstance(values, list):
@@ -82,14 +82,14 @@ class Fields:
             raise self._wrong(name, "a list of strings", values)
         return found
 
-    def members(self, name: str | None = None) -> Iterator[tuple[str, "Fields"]]:
+    def members(self, name: str | None = None) -> Iterator[tuple[str, "AnswerFields"]]:
         """An object of objects: that of a field (absent means empty), or this one."""
         values = self._values if name is None else self._values.get(name, {})
         if not isinstance(values, dict):
             raise self._wrong(name or "", "an object", values)
         where = self._where if name is None else f"{self._where}.{name}"
         for key, value in values.items():
-            yield key, Fields(value, f"{where}.{key}")
+            yield key, AnswerFields(value, f"{where}.{key}")
 
     def texts(self, name: str) -> dict[str, str]:
         """An object of strings; absent means empty."""
@@ -104,12 +104,12 @@ class Fields:
         return UnexpectedAnswerError(f"{self._where}.{name}: expected {wanted}, got {_kind(value)}")
 
 
-def objects_of(values: Json, where: str) -> Iterator[Fields]:
+def objects_of(values: Json, where: str) -> Iterator[AnswerFields]:
     """The objects of a JSON list."""
     if not isinstance(values, list):
         raise UnexpectedAnswerError(f"{where}: expected a JSON list, got {_kind(values)}")
     for index, value in enumerate(values):
-        yield Fields(value, f"{where}[{index}]")
+        yield AnswerFields(value, f"{where}[{index}]")
 
 
 def _kind(value: Json) -> str:

@@ -1,4 +1,4 @@
-"""What goes in and what comes out: records, receipts, and where a reader begins and ends (pure values)."""
+"""Values of the client: records, receipts, and where a reader begins and ends (pure values)."""
 
 from dataclasses import dataclass
 from enum import Enum, unique

@@ -16,7 +16,7 @@ from typing import Self, TypeVar, Unpack
 
 from milena.blocking.clients import Delivery, PartitionReader, Producer, Resource
 from milena.blocking.consumer import Consumer, on_threads
-from milena.blocking.loop_thread import LoopThread
+from milena.blocking.loop_thread import ClientLoopThread
 from milena.client import Client as AsyncClient
 from milena.cluster.admin import TIMEOUT_S, AdminClient, OffsetRange
 from milena.cluster.group_admin import PartitionLag
@@ -65,7 +65,7 @@ class Client:
         self._timeout_s = timeout_s
         self._metadata_max_age_ms = metadata_max_age_ms
         self._lock = threading.Lock()
-        self._opened: tuple[LoopThread, AsyncClient] | None = None
+        self._opened: tuple[ClientLoopThread, AsyncClient] | None = None
         self._users: set[Resource] = set()
         """What was opened and not closed yet."""
 
@@ -155,11 +155,11 @@ class Client:
         self._users.add(consumer)
         return consumer
 
-    def _open(self) -> tuple[LoopThread, AsyncClient]:
+    def _open(self) -> tuple[ClientLoopThread, AsyncClient]:
         """The loop and client of this process, started now if there are none."""
         with self._lock:
             if self._opened is None or not self._opened[0].is_ours:
-                thread = LoopThread()
+                thread = ClientLoopThread()
                 client = AsyncClient(
                     self._url,
                     timeout_s=self._timeout_s,

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import TypeVar
 
+from milena.records import TopicPartition
 from spark_ext.errors import OptionError
-from spark_ext.selection import TopicPartition
 
 EARLIEST_IN_JSON = -2
 LATEST_IN_JSON = -1
@@ -74,7 +74,7 @@ Bound = Edge | SpecificOffsets | SpecificTimestamps | GlobalTimestamp
 
 @unique
 class NoMatch(Enum):
-    """What a starting time means in a partition that has no record at or after it."""
+    """Policy for a starting time in a partition that has no record at or after it."""
 
     ERROR = "error"
     LATEST = "latest"

@@ -1,4 +1,4 @@
-"""What the driver asks the cluster before it plans a query: topics, ends of partitions, offsets of times.
+"""Questions of the driver to the cluster before it plans a query: topics, ends of partitions, offsets of times.
 
 Asked once a query: from then on its ranges are fixed. Runs a loop of its own and blocks.
 """
@@ -14,17 +14,17 @@ from milena.clock import SystemClock
 from milena.cluster.view import TopicView
 from milena.errors import ClientError, TargetNotFoundError
 from milena.reading.patience import Patience
-from milena.records import StartAt, TimestampMs
+from milena.records import StartAt, TimestampMs, TopicPartition
 from spark_ext.errors import OptionError
 from spark_ext.options import ReadOptions, WriteOptions
 from spark_ext.planner import (
-    OffsetRange,
     PartitionEnds,
+    PlannedRange,
     TimeQuery,
     resolve,
     time_queries,
 )
-from spark_ext.selection import TopicPartition, named_topics, partitions_of, topics_of
+from spark_ext.selection import named_topics, partitions_of, topics_of
 
 ELECTION_MS = 30_000
 """How long a partition may be without a leader before the query fails; an election takes a second."""
@@ -42,23 +42,18 @@ Q = TypeVar("Q")
 class Pinned:
     """The range of every partition that a query reads, and the URLs of all nodes that its tasks may ask."""
 
-    ranges: tuple[OffsetRange, ...]
+    ranges: tuple[PlannedRange, ...]
     urls: tuple[str, ...]
 
 
 def pin(options: ReadOptions) -> Pinned:
-    """What a query reads, as of now.
+    """Ranges that a query reads, as of now.
 
     Raises:
         OffsetError, DataLossError: what was asked for does not exist.
         ClientError: the cluster does not answer.
     """
     return asyncio.run(_pin(options))
-
-
-def pinned_ranges(options: ReadOptions) -> tuple[OffsetRange, ...]:
-    """The ranges alone; raises as ``pin`` does."""
-    return pin(options).ranges
 
 
 def check_can_write(options: WriteOptions) -> tuple[str, ...]:
@@ -111,7 +106,7 @@ async def _pin(options: ReadOptions) -> Pinned:
 
 
 async def _all_urls(client: Client, given: tuple[str, ...]) -> tuple[str, ...]:
-    """What the user named and all other nodes: the one named may be down by the time that a task begins."""
+    """URLs that the user named, and of all other nodes: the one named may be down by the time that a task begins."""
     nodes = (await client.metadata.view()).nodes
     return tuple(dict.fromkeys((*given, *(node.url for node in nodes if node.is_live))))
 
@@ -171,7 +166,7 @@ class _Cluster:
                 await self._clock.sleep(wait_ms)
 
     async def ends_of(self, partition: TopicPartition) -> PartitionEnds:
-        """What can be read of a partition now, as its leader says."""
+        """Readable offsets of a partition now, as its leader says."""
         answer = await self._client.transport.fetch(
             *partition, offset=StartAt.LATEST, max_bytes=1, wait_ms=0
         )

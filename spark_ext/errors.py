@@ -1,4 +1,4 @@
-"""What the Spark source and sink refuse, each with one sentence for people.
+"""Errors of the Spark source and sink, each with one sentence for people.
 
     SparkError
     ├── OptionError       an option is missing, unknown, malformed, or contradicts another one

@@ -182,7 +182,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 class _Given:
-    """What the user gave, looked up by any spelling of case."""
+    """Options that the user gave, looked up by any spelling of case."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}

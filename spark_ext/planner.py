@@ -8,6 +8,7 @@ found beyond an end.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from milena.records import TopicPartition
 from spark_ext.bounds import (
     Bound,
     Edge,
@@ -18,7 +19,6 @@ from spark_ext.bounds import (
 )
 from spark_ext.errors import DataLossError, OffsetError
 from spark_ext.options import ReadOptions
-from spark_ext.selection import TopicPartition
 
 RANGE_COST_RECORDS = 2_000
 """What it costs to begin with another range, a request and its answer, in records that could be read meanwhile.
@@ -29,14 +29,14 @@ It keeps ten thousand small partitions from becoming one long task.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionEnds:
-    """What can be read now: [log_start_offset, high_watermark)."""
+    """Readable offsets: [log_start_offset, high_watermark)."""
 
     log_start_offset: int
     high_watermark: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetRange:
+class PlannedRange:
     """Offsets [start, end) of one partition; ``topic_id`` is the topic's when the query was planned."""
 
     partition: TopicPartition
@@ -55,7 +55,7 @@ TimeQuery = tuple[TopicPartition, int]
 
 
 def time_queries(bounds: Iterable[Bound], partitions: Sequence[TopicPartition]) -> set[TimeQuery]:
-    """What the shell has to look up before it can resolve.
+    """Times that the shell has to look up before it can resolve.
 
     Raises:
         OffsetError: a bound in JSON names other partitions than those that are read.
@@ -96,7 +96,7 @@ def resolve(
     ends: Mapping[TopicPartition, PartitionEnds],
     topic_ids: Mapping[str, str | None],
     found: Mapping[TimeQuery, int | None],
-) -> tuple[tuple[OffsetRange, ...], tuple[str, ...]]:
+) -> tuple[tuple[PlannedRange, ...], tuple[str, ...]]:
     """The range of every partition in ``ends``, empty ones too, and a line for each offset that is lost.
 
     An offset that was named and lies outside of the partition is lost; its nearest end takes its place.
@@ -111,13 +111,13 @@ def resolve(
         OffsetError: no record matches a starting time, or a range ends before it begins.
         DataLossError: offsets that were named are gone, or not there yet, and that is to fail the query.
     """
-    ranges: list[OffsetRange] = []
+    ranges: list[PlannedRange] = []
     losses: list[str] = []
     for partition, limits in sorted(ends.items()):
         start, end, lost = _resolve_one(options, partition, limits, found)
         losses += lost
         ranges.append(
-            OffsetRange(
+            PlannedRange(
                 partition=partition,
                 topic_id=topic_ids.get(partition.topic),
                 start=start,
@@ -198,12 +198,12 @@ def _loss(partition: TopicPartition, offset: int, limits: PartitionEnds) -> str 
 
 
 def plan_tasks(
-    ranges: Iterable[OffsetRange],
+    ranges: Iterable[PlannedRange],
     *,
     target_records: int,
     tasks_min: int | None = None,
     records_max: int | None = None,
-) -> list[tuple[OffsetRange, ...]]:
+) -> list[tuple[PlannedRange, ...]]:
     """Ranges for each task: all tasks about equal, small ranges together, large ones split.
 
     The ranges are laid end to end on one line, which is cut into as many equal parts as tasks are needed. Every
@@ -228,9 +228,9 @@ def plan_tasks(
 
 
 def _cut(
-    ranges: Sequence[OffsetRange], line: int, parts: int, *, range_cost: int = 0
-) -> list[tuple[OffsetRange, ...]]:
-    tasks: list[list[OffsetRange]] = [[] for _ in range(parts)]
+    ranges: Sequence[PlannedRange], line: int, parts: int, *, range_cost: int = 0
+) -> list[tuple[PlannedRange, ...]]:
+    tasks: list[list[PlannedRange]] = [[] for _ in range(parts)]
     position = 0
     for r in ranges:
         # The range's records lie behind its cost on the line: [begin, finish).

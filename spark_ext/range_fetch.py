@@ -18,7 +18,7 @@ from milena.reading.patience import Patience
 from milena.records import FetchedChunk
 from spark_ext.errors import DataLossError, StalledReadError
 from spark_ext.options import Fetching
-from spark_ext.planner import OffsetRange
+from spark_ext.planner import PlannedRange
 
 RANGES_AHEAD = 4
 CHUNKS_AHEAD = 2
@@ -35,7 +35,9 @@ _Line = asyncio.Queue[FetchedChunk | Exception | None]
 """The chunks of one range; ends with None, or with the error that ended it."""
 
 
-async def fetch_ranges(ranges: Sequence[OffsetRange], fetching: Fetching, deliver: Deliver) -> None:
+async def fetch_ranges(
+    ranges: Sequence[PlannedRange], fetching: Fetching, deliver: Deliver
+) -> None:
     """Deliver the chunks of each range, range after range; a chunk's offsets are cut to its range.
 
     Raises:
@@ -78,7 +80,7 @@ class _RangeFetcher:
         self._fetching = fetching
         self._clock = SystemClock()
 
-    async def fill(self, line: _Line, r: OffsetRange) -> None:
+    async def fill(self, line: _Line, r: PlannedRange) -> None:
         """Put the chunks of a range into its line."""
         try:
             if await self._is_same_topic(r):
@@ -89,12 +91,12 @@ class _RangeFetcher:
         else:
             await line.put(None)
 
-    async def _fill(self, line: _Line, r: OffsetRange) -> None:
+    async def _fill(self, line: _Line, r: PlannedRange) -> None:
         position: int | None = r.start
         while position is not None and position < r.end:
             position = await self._fill_from(line, r, position)
 
-    async def _fill_from(self, line: _Line, r: OffsetRange, start: int) -> int | None:
+    async def _fill_from(self, line: _Line, r: PlannedRange, start: int) -> int | None:
         """Where to go on; None where nothing more is to be had."""
         position = start
         reader = self._client.reader(
@@ -124,12 +126,12 @@ class _RangeFetcher:
             return None
         return position
 
-    def _after_deletion(self, r: OffsetRange, error: UnreadableOffsetError) -> int | None:
+    def _after_deletion(self, r: PlannedRange, error: UnreadableOffsetError) -> int | None:
         self._lose(error.message, error)
         first = error.log_start_offset
         return first if error.offset < first < r.end else None
 
-    async def _is_same_topic(self, r: OffsetRange) -> bool:
+    async def _is_same_topic(self, r: PlannedRange) -> bool:
         """Whether the topic is still the one that was planned; a node may be a moment behind in either direction."""
         topic = r.partition.topic
         patience = Patience(CATCH_UP_MS)
@@ -161,7 +163,7 @@ class _RangeFetcher:
                     raise self._stalled(f"topic {name}", error) from error
             await self._clock.sleep(wait_ms)
 
-    async def check_topics(self, ranges: Iterable[OffsetRange]) -> None:
+    async def check_topics(self, ranges: Iterable[PlannedRange]) -> None:
         """After the last record: all came from the topics that were planned if those are still there."""
         self._client.metadata.mark_stale()
         for r in {r.partition.topic: r for r in ranges}.values():

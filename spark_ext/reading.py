@@ -11,11 +11,11 @@ from typing import Self
 
 import pyarrow as pa
 
-from milena.blocking.loop_thread import LoopThread
+from milena.blocking.loop_thread import ClientLoopThread
 from milena.records import FetchedChunk
 from spark_ext.decode import ArrowRows
 from spark_ext.options import Fetching
-from spark_ext.planner import OffsetRange
+from spark_ext.planner import PlannedRange
 from spark_ext.range_fetch import fetch_ranges
 from spark_ext.row_schema import Projection
 
@@ -25,9 +25,9 @@ CHUNKS_READY = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """What one Spark task reads, and how."""
+    """Task of Spark: what it reads, and how."""
 
-    ranges: tuple[OffsetRange, ...]
+    ranges: tuple[PlannedRange, ...]
     fetching: Fetching
     projection: Projection
 
@@ -48,11 +48,11 @@ class ChunkStream:
     def __init__(self, task: ReadTask) -> None:
         self._task = task
         self._ready: asyncio.Queue[FetchedChunk | Exception | None] = asyncio.Queue(CHUNKS_READY)
-        self._thread: LoopThread | None = None
+        self._thread: ClientLoopThread | None = None
         self._work: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
-        self._thread = LoopThread()
+        self._thread = ClientLoopThread()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -99,7 +99,7 @@ def row_schema(*, include_headers: bool) -> StructType:
 
 
 def project(schema: StructType, *, include_headers: bool) -> Projection:
-    """What of the rows a schema takes; its names in any case.
+    """Columns of the rows that a schema takes; its names in any case.
 
     Raises:
         RowSchemaError: a column that the rows do not have, or of another type; headers that were not asked for.

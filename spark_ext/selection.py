@@ -4,19 +4,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from milena.records import TopicPartition
 from spark_ext.errors import OffsetError, OptionError
-
-
-class TopicPartition(NamedTuple):
-    """One partition. Sorts by topic, then by number."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task wrote."""
+    """Count of the records that one task wrote."""
 
     record_count: int
 

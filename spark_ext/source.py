@@ -123,7 +123,7 @@ class MilenaReader(DataSourceReader):
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """What Milena refuses reaches the user as its message alone, without the traceback of Spark's worker.
+    """Errors of Milena reach the user as their messages alone, without the traceback of Spark's worker.
 
     A worker process that reports an error ends, so that nobody else misses a traceback.
     """

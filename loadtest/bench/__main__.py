@@ -21,8 +21,8 @@ import click
 import uvloop
 
 from loadtest.bench.chart import draw
-from loadtest.bench.http_load import LoadError
-from loadtest.bench.plan import Plan
+from loadtest.bench.http_load import HttpLoadError
+from loadtest.bench.plan import BenchPlan
 from loadtest.bench.report import Machine, contender_table, exit_code, figures, table
 from loadtest.bench.samples import Rounds
 from loadtest.bench.stages import STAGES
@@ -87,7 +87,7 @@ def chosen_rows(rows: str | None) -> list[Target]:
     return [t for t in TARGETS if t.name in names or t.stage in names]
 
 
-async def run(plan: Plan, names: Sequence[str]) -> dict[str, Rounds]:
+async def run(plan: BenchPlan, names: Sequence[str]) -> dict[str, Rounds]:
     """Stage by stage; what a stage wrote is removed before the next begins."""
     done = {}
     for name in names:
@@ -96,7 +96,7 @@ async def run(plan: Plan, names: Sequence[str]) -> dict[str, Rounds]:
         plan.directory.mkdir(parents=True)
         try:
             done[name] = await STAGES[name](plan)
-        except (LoadError, ClientError, ClusterError, OSError) as error:
+        except (HttpLoadError, ClientError, ClusterError, OSError) as error:
             failures = {t.subject: str(error) for t in TARGETS if t.stage == name}
             done[name] = Rounds(failures=failures)
         for contender, reason in done[name].failures.items():
@@ -153,7 +153,7 @@ def main(
         tempfile.TemporaryDirectory(prefix="bench-", dir=base) as where,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        plan = Plan(
+        plan = BenchPlan(
             directory=Path(where).resolve() / "stage",
             rounds=rounds,
             seconds=seconds,

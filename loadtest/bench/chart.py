@@ -7,19 +7,19 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from loadtest.bench.targets import Outcome, Verdict
+from loadtest.bench.targets import TargetOutcome, TargetVerdict
 
 DPI = 120
 COLOURS = {
-    Verdict.AMBITION: "#2a9d5c",
-    Verdict.FLOOR: "#1f6fb4",
-    Verdict.BELOW: "#b2182b",
-    Verdict.SHOWN: "#888888",
+    TargetVerdict.AMBITION: "#2a9d5c",
+    TargetVerdict.FLOOR: "#1f6fb4",
+    TargetVerdict.BELOW: "#b2182b",
+    TargetVerdict.SHOWN: "#888888",
 }
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
-def draw(outcomes: Sequence[Outcome], path: Path, *, title: str) -> None:
+def draw(outcomes: Sequence[TargetOutcome], path: Path, *, title: str) -> None:
     """Rows that have a floor, on one scale: 1 is the floor, further right is better."""
     rows = [o for o in outcomes if o.spread is not None and o.target.floor is not None]
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
@@ -53,7 +53,7 @@ def draw(outcomes: Sequence[Outcome], path: Path, *, title: str) -> None:
         figure.savefig(path, dpi=DPI)
 
 
-def _above_floor(outcome: Outcome, value: float) -> float:
+def _above_floor(outcome: TargetOutcome, value: float) -> float:
     floor = outcome.target.floor
     assert floor is not None, "rows that have a floor"
     # A node that takes nothing at all is infinitely good, which no scale shows.

@@ -25,8 +25,8 @@ from loadtest.bench import comparison
 from loadtest.bench.__main__ import chosen_rows, list_rows, machine_of
 from loadtest.bench.base_tree import BaseTreeError, check_out, environment_of
 from loadtest.bench.comparison import ROUNDS_MIN, base_name
-from loadtest.bench.http_load import LoadError
-from loadtest.bench.plan import InTurns, Plan
+from loadtest.bench.http_load import HttpLoadError
+from loadtest.bench.plan import BenchPlan, InTurns
 from loadtest.bench.report import contender_table
 from loadtest.bench.rounds import alternate
 from loadtest.bench.samples import Rounds
@@ -49,16 +49,18 @@ def rows_of(wanted: str | None) -> list[Target]:
     return [row for row in rows if figures[row.subject, row.quantity] is row]
 
 
-async def measure(stage: InTurns, names: set[str], plan: Plan, base: Mapping[str, str]) -> Rounds:
+async def measure(
+    stage: InTurns, names: set[str], plan: BenchPlan, base: Mapping[str, str]
+) -> Rounds:
     """Rounds of a stage's contenders of these names; ``base``: environment of the base's nodes.
 
     Raises:
-        LoadError: one failed.
+        HttpLoadError: one failed.
     """
     rounds = Rounds()
     missing: dict[str, str] = {}
     for number in range(plan.rounds):
-        trees: list[tuple[Callable[[str], str], Plan]] = [
+        trees: list[tuple[Callable[[str], str], BenchPlan]] = [
             (str, replace(plan, directory=plan.directory / "new")),
             (base_name, replace(plan, directory=plan.directory / "base", settings=base)),
         ]
@@ -82,13 +84,15 @@ async def measure(stage: InTurns, names: set[str], plan: Plan, base: Mapping[str
             )
         shutil.rmtree(plan.directory)
         if rounds.failures:
-            raise LoadError("; ".join(rounds.failures.values()))
+            raise HttpLoadError("; ".join(rounds.failures.values()))
         plan.say(f"round {number + 1} of {plan.rounds}")
     rounds.failures.update(missing)
     return rounds
 
 
-async def run(rows: Sequence[Target], plan: Plan, base: Mapping[str, str]) -> dict[str, Rounds]:
+async def run(
+    rows: Sequence[Target], plan: BenchPlan, base: Mapping[str, str]
+) -> dict[str, Rounds]:
     """Stage by stage."""
     done = {}
     for name in IN_TURNS:
@@ -133,7 +137,7 @@ def main(
         tempfile.TemporaryDirectory(prefix="bench-", dir=where) as data,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        plan = Plan(
+        plan = BenchPlan(
             directory=Path(data).resolve() / "stage",
             rounds=rounds,
             seconds=seconds,
@@ -142,7 +146,7 @@ def main(
         )
         try:
             stages = runner.run(run(chosen, plan, base))
-        except (LoadError, ClientError, ClusterError, OSError) as error:
+        except (HttpLoadError, ClientError, ClusterError, OSError) as error:
             raise click.ClickException(f"not compared: {error}") from error
     compared = [comparison.compare(row, stages[row.stage]) for row in chosen]
     title = (

@@ -1,4 +1,4 @@
-"""What many consumers cost: REST consumers that read or are idle, members that beat, streams in which nothing comes.
+"""Cost of many consumers: REST consumers that read or are idle, members that beat, streams in which nothing comes.
 
     python -m loadtest.bench.consumers [--consumers 10000] [--groups 1000] [--streams 1000] [--json FILE]
 
@@ -22,7 +22,7 @@ from pathlib import Path
 import aiohttp
 import click
 
-from loadtest.bench.many_partitions import Measured, Phases
+from loadtest.bench.many_partitions import PhaseFigures, Phases
 from loadtest.local_cluster import LocalCluster
 from milena.cluster.admin import AdminClient
 from milena.commands import output
@@ -46,7 +46,7 @@ _COMMIT_INDEX = re.compile(r"^milena_raft_commit_index(?:\{[^}]*\})? ([0-9.e+]+)
 class Counted:
     """A phase, with what was done in it."""
 
-    measured: Measured
+    measured: PhaseFigures
     calls: int
     raft_entries: int
 

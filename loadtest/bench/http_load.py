@@ -22,13 +22,13 @@ _DRAIN_S = 30.0
 """How long what is under way at the end may take: a server that is stuck is an error, not a pause."""
 
 
-class LoadError(Exception):
+class HttpLoadError(Exception):
     """A contender did not do what it is measured at; the message says what it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What to send, one after the other and again from the first, and what tells a good answer.
+    """Requests to send, one after the other and again from the first, and how a good answer is told.
 
     ``proof`` must be in the body ``proof_count`` times; empty: the status is enough. ``units`` is what one answer
     counts for.
@@ -96,7 +96,7 @@ class HttpLoad:
             async with asyncio.timeout(seconds + _DRAIN_S):
                 await self._done
         except TimeoutError:
-            raise LoadError(f"{self._busy} answers did not come") from None
+            raise HttpLoadError(f"{self._busy} answers did not come") from None
         return perf_counter() - began_s
 
     def next_request(self) -> bytes:
@@ -119,10 +119,10 @@ class HttpLoad:
     def on_error(self, message: str) -> None:
         """A connection cannot go on; the load is over."""
         if self._done is not None and not self._done.done():
-            self._done.set_exception(LoadError(message))
+            self._done.set_exception(HttpLoadError(message))
 
     def is_good(self, body: bytes | bytearray) -> bool:
-        """What the ask says of an answer."""
+        """Whether the ask takes an answer for a good one."""
         ask = self._ask
         return not ask.proof or body.count(ask.proof) == ask.proof_count
 

@@ -1,4 +1,4 @@
-"""What many partitions cost: creating them, holding them idle, and the failover of all leaders of a killed node.
+"""Cost of many partitions: creating them, holding them idle, and the failover of all leaders of a killed node.
 
     python -m loadtest.bench.many_partitions [--partitions 1000] [--topics 1] [--nodes 3] [--json FILE]
 
@@ -23,7 +23,7 @@ import click
 from loadtest.bench.process_cpu import tree_cpu_s
 from loadtest.local_cluster import LocalCluster, LocalNode
 from milena.cluster.admin import AdminClient
-from milena.cluster.http import Call, HttpSession, json_of
+from milena.cluster.http import HttpCall, HttpSession, json_of
 from milena.cluster.view import ClusterView
 from milena.commands import output
 from milena.errors import AnswerError, ClientError, UnreachableError
@@ -39,7 +39,7 @@ CREATIONS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class PhaseFigures:
     """One phase. ``cpu_s``: seconds of CPU of each node that ran, by node id; ``rss_mb`` likewise, at its end."""
 
     phase: str
@@ -57,7 +57,7 @@ class Phases:
     """Measures one phase after the other of a running cluster."""
 
     def __init__(self, cluster: LocalCluster) -> None:
-        self.measured: list[Measured] = []
+        self.measured: list[PhaseFigures] = []
         self._cluster = cluster
         self.restart()
 
@@ -66,11 +66,11 @@ class Phases:
         self._began_s = time.monotonic()
         self._cpu = {node.node_id: _cpu_s(node) for node in self._running()}
 
-    def end(self, phase: str) -> Measured:
+    def end(self, phase: str) -> PhaseFigures:
         """The phase is over; the next begins."""
         wall_s = time.monotonic() - self._began_s
         running = self._running()
-        measured = Measured(
+        measured = PhaseFigures(
             phase=phase,
             wall_s=wall_s,
             cpu_s={n.node_id: _cpu_s(n) - self._cpu.get(n.node_id, 0.0) for n in running},
@@ -96,7 +96,7 @@ def _rss_mb(node: LocalNode) -> float:
 
 async def measure(
     cluster: LocalCluster, *, partitions: int, topics: int, replication: int, idle_s: float
-) -> list[Measured]:
+) -> list[PhaseFigures]:
     """Every phase, on a cluster that is ready and empty."""
     survivor, victim = cluster.nodes[0], cluster.nodes[-1]
     phases = Phases(cluster)
@@ -174,7 +174,7 @@ async def _write_each(node: LocalNode, places: Sequence[tuple[str, int]]) -> Non
     body = json.dumps({"records": [{"value": "x"}]}).encode()
 
     async def write(http: HttpSession, topic: str, partition: int) -> None:
-        call = Call(method="POST", path=f"/topics/{topic}/partitions/{partition}", body=body)
+        call = HttpCall(method="POST", path=f"/topics/{topic}/partitions/{partition}", body=body)
         async with room:
             while True:
                 try:
@@ -193,7 +193,7 @@ async def _write_each(node: LocalNode, places: Sequence[tuple[str, int]]) -> Non
             group.create_task(write(http, topic, partition))
 
 
-def table(measured: Sequence[Measured]) -> str:
+def table(measured: Sequence[PhaseFigures]) -> str:
     """For people."""
     return output.table(
         ("PHASE", "WALL S", "CPU S A NODE", "CPU % BUSIEST", "RSS MB A NODE"),
@@ -231,7 +231,7 @@ def main(
 ) -> None:
     """Measure what many partitions cost on nodes of this machine."""
 
-    async def run(where: Path) -> list[Measured]:
+    async def run(where: Path) -> list[PhaseFigures]:
         async with LocalCluster(where, node_count=int(nodes)) as cluster:
             return await measure(
                 cluster,

@@ -15,7 +15,7 @@ import json
 from time import perf_counter
 from typing import cast
 
-from loadtest.bench.http_load import LoadError
+from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.one_client import OneClient, repeat
 from loadtest.bench.rounds import Turn
 
@@ -68,7 +68,7 @@ class NatsLoad(asyncio.Protocol):
         self._tag: bytes = b""
         self._answered: asyncio.Future[bytes] | None = None
         self._calls = 0
-        self._error: LoadError | None = None
+        self._error: HttpLoadError | None = None
 
     # -- connection --------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class NatsLoad(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Asyncio's; whoever waits hears of it."""
-        self._fail(LoadError(f"NATS closed the connection: {exc or 'no reason given'}"))
+        self._fail(HttpLoadError(f"NATS closed the connection: {exc or 'no reason given'}"))
 
     def close(self) -> None:
         """Nothing more is wanted."""
@@ -102,7 +102,7 @@ class NatsLoad(asyncio.Protocol):
         """Asyncio's."""
         if self._count is not None:
             if b'"error"' in data:
-                self._fail(LoadError(f"NATS refused: {data[:300]!r}"))
+                self._fail(HttpLoadError(f"NATS refused: {data[:300]!r}"))
             self._counted += self._count.feed(data)
             if self._reached is not None and self._counted >= self._wanted:
                 self._wake()
@@ -112,7 +112,7 @@ class NatsLoad(asyncio.Protocol):
             self.write(b"PONG\r\n")
             self._answer = self._answer.replace(b"PING\r\n", b"")
         if b"-ERR" in self._answer:
-            self._fail(LoadError(f"NATS refused: {self._answer[:300]!r}"))
+            self._fail(HttpLoadError(f"NATS refused: {self._answer[:300]!r}"))
         self._find_answer()
 
     def _find_answer(self) -> None:
@@ -131,7 +131,7 @@ class NatsLoad(asyncio.Protocol):
         if reached is not None and not reached.done():
             reached.set_result(None)
 
-    def _fail(self, error: LoadError) -> None:
+    def _fail(self, error: HttpLoadError) -> None:
         self._error = self._error or error
         for future in (self._reached, self._answered):
             if future is not None and not future.done():
@@ -148,7 +148,7 @@ class NatsLoad(asyncio.Protocol):
                 async with asyncio.timeout(_CALL_S):
                     await self._reached
             except TimeoutError:
-                raise LoadError(f"NATS: {self._counted} of {count} came") from None
+                raise HttpLoadError(f"NATS: {self._counted} of {count} came") from None
 
     async def call(self, subject: str, body: dict[str, object]) -> dict[str, object]:
         """One of JetStream's own calls.
@@ -168,7 +168,7 @@ class NatsLoad(asyncio.Protocol):
             async with asyncio.timeout(_CALL_S):
                 answer = json.loads(await self._answered)
         except TimeoutError:
-            raise LoadError(f"NATS did not answer {subject}: {self._answer[:300]!r}") from None
+            raise HttpLoadError(f"NATS did not answer {subject}: {self._answer[:300]!r}") from None
         finally:
             self._answered = None
         assert isinstance(answer, dict), "JetStream answers with objects"
@@ -195,12 +195,12 @@ class NatsLoad(asyncio.Protocol):
             },
         )
         if "error" in answer:
-            raise LoadError(f"NATS makes no stream: {answer['error']}")
+            raise HttpLoadError(f"NATS makes no stream: {answer['error']}")
         match answer.get("cluster"):
             case {"leader": str(leader)}:
                 return leader
             case _:
-                raise LoadError("NATS: the stream has no leader")
+                raise HttpLoadError("NATS: the stream has no leader")
 
     async def publish_many(self, size: int, *, seconds: float | None, count: int | None) -> int:
         """Publish for so long, or so many in whole buffers; how many were acknowledged, which is all."""
@@ -235,7 +235,7 @@ class NatsLoad(asyncio.Protocol):
             case {"name": str(name)}:
                 return name
             case _:
-                raise LoadError(f"NATS makes no consumer: {answer}")
+                raise HttpLoadError(f"NATS makes no consumer: {answer}")
 
     async def pull(self, consumer: str, count: int) -> int:
         """Take so many messages from a consumer; how many came."""
@@ -274,7 +274,7 @@ def publish_each(port: int, size: int, seconds: float) -> Turn:
 
 def _is_acknowledged(answer: bytes) -> bool:
     if b'"error"' in answer or b"-ERR" in answer:
-        raise LoadError(f"NATS refused: {answer[:300]!r}")
+        raise HttpLoadError(f"NATS refused: {answer[:300]!r}")
     at = answer.find(_ACK)
     # Something else may stand behind it: a server asks for a sign of life when it likes.
     return at >= 0 and answer.find(b"}\r\n", at) >= 0

@@ -10,14 +10,14 @@ from itertools import cycle
 from time import perf_counter
 from urllib.parse import urlsplit
 
-from loadtest.bench.http_load import Ask, LoadError
+from loadtest.bench.http_load import Ask, HttpLoadError
 from loadtest.bench.rounds import Turn
 
 _PIECE_BYTES = 256 << 10
 _PATIENCE_S = 30.0
 
 IsWhole = Callable[[bytes], bool]
-"""Whether an answer is complete; raises ``LoadError`` when it is not a good one."""
+"""Whether an answer is complete; raises ``HttpLoadError`` when it is not a good one."""
 
 
 class OneClient:
@@ -42,7 +42,7 @@ class OneClient:
         while not (answer and is_whole(answer)):
             piece = self._socket.recv(_PIECE_BYTES)
             if not piece:
-                raise LoadError(f"the server closed the connection after {answer[:300]!r}")
+                raise HttpLoadError(f"the server closed the connection after {answer[:300]!r}")
             answer += piece
 
 
@@ -56,12 +56,12 @@ def http_is_whole(ask: Ask) -> IsWhole:
         status = head[9:12]
         at = head.lower().find(b"\r\ncontent-length:")
         if status not in {b"200", b"204"} or (status == b"200" and at < 0):
-            raise LoadError(f"it answered {answer[:600]!r}")
+            raise HttpLoadError(f"it answered {answer[:600]!r}")
         length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
         if len(body) < length:
             return False
         if len(body) > length or (ask.proof and body.count(ask.proof) != ask.proof_count):
-            raise LoadError(f"it answered {body[:600]!r}")
+            raise HttpLoadError(f"it answered {body[:600]!r}")
         return True
 
     return is_whole

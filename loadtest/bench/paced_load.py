@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import cast
 from urllib.parse import urlsplit
 
-from loadtest.bench.http_load import LoadError
+from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.subject import BATCH_TYPE, JSON_TYPE
 
 _STAMP_DIGITS = 16
@@ -174,7 +174,7 @@ class PacedLoad:
         self._error = self._error or message
 
     def forget(self) -> None:
-        """What happened so far does not count."""
+        """Leave out of account all that happened so far."""
         self.acknowledged_s, self.delivered_s = [], []
         self._error = ""
 
@@ -193,7 +193,7 @@ class PacedLoad:
             if error is not None:
                 self.on_error(str(error) or type(error).__name__)
         if self._error:
-            raise LoadError(self._error)
+            raise HttpLoadError(self._error)
 
     async def _produce(self) -> None:
         """Connections take turns, evenly spread over time."""

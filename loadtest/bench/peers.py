@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
-from loadtest.bench.http_load import LoadError
+from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.nats_wire import NatsLoad
 from loadtest.local_cluster import free_ports
 from loadtest.node_process import NodeProcess
@@ -81,7 +81,7 @@ async def listening(port: int, what: str) -> None:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
             if perf_counter() > ends_s:
-                raise LoadError(f"{what} does not listen on port {port}") from None
+                raise HttpLoadError(f"{what} does not listen on port {port}") from None
             await asyncio.sleep(_POLL_S)
         else:
             writer.close()
@@ -106,7 +106,7 @@ class NatsCluster:
         while True:
             try:
                 leader = await self._create()
-            except (LoadError, OSError):
+            except (HttpLoadError, OSError):
                 if perf_counter() > ends_s:
                     raise
                 await asyncio.sleep(4 * _POLL_S)
@@ -175,7 +175,7 @@ class EtcdCluster:
                 if await asyncio.to_thread(_leads, url):
                     return url
             await asyncio.sleep(4 * _POLL_S)
-        raise LoadError("etcd has no leader")
+        raise HttpLoadError("etcd has no leader")
 
 
 def _leads(url: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a run does: its options, and its stages in order."""
+"""A run: its options, and its stages in order."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -10,7 +10,7 @@ from loadtest.bench.samples import Rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BenchPlan:
     """The options of a run. ``directory`` is empty, and on the disk that is to be measured."""
 
     directory: Path
@@ -27,8 +27,8 @@ class Plan:
     say: Callable[[str], None] = print
 
 
-Stage = Callable[[Plan], Awaitable[Rounds]]
-Start = Callable[[Plan, AsyncExitStack, Rounds], Awaitable[list[Contender]]]
+Stage = Callable[[BenchPlan], Awaitable[Rounds]]
+Start = Callable[[BenchPlan, AsyncExitStack, Rounds], Awaitable[list[Contender]]]
 """It starts contenders, which the stack kills, and notes what is missing."""
 
 
@@ -39,7 +39,7 @@ class InTurns:
     start: Start
     resident_bytes: int = 0
 
-    async def __call__(self, plan: Plan) -> Rounds:
+    async def __call__(self, plan: BenchPlan) -> Rounds:
         """Start all, let them take turns, kill them."""
         rounds = Rounds()
         async with AsyncExitStack() as stack:

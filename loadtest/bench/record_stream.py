@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import cast
 from urllib.parse import urlsplit
 
-from loadtest.bench.http_load import LoadError
+from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.nats_wire import IN_FLIGHT_MAX, Counter
 
 RECORDS_PER_CHUNK = 256
@@ -37,7 +37,7 @@ class RecordStream(asyncio.Protocol):
         self._receipt_count = 0
         self._wanted = 0
         self._reached: asyncio.Future[None] | None = None
-        self._error: LoadError | None = None
+        self._error: HttpLoadError | None = None
 
     @classmethod
     async def connect(cls, url: str, path: str) -> "RecordStream":
@@ -117,5 +117,5 @@ class RecordStream(asyncio.Protocol):
             self._reached.set_result(None)
 
     def _fail(self, message: str) -> None:
-        self._error = self._error or LoadError(message)
+        self._error = self._error or HttpLoadError(message)
         self._wake()

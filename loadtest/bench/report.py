@@ -1,10 +1,10 @@
-"""What a run found, for people and for programs (pure)."""
+"""Findings of a run, for people and for programs (pure)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from loadtest.bench.samples import Quantity, Rounds, Sample, Spread
-from loadtest.bench.targets import Outcome, Target, Verdict
+from loadtest.bench.targets import Target, TargetOutcome, TargetVerdict
 from milena.commands import output
 
 Figure = str | int | float | bool | None
@@ -23,7 +23,7 @@ class Machine:
     is_disk_real: bool
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def table(outcomes: Sequence[TargetOutcome]) -> str:
     """A line a row, beside its floor and ambition; what stands in the way of a row is below the table."""
     lines = [
         (
@@ -43,7 +43,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join([output.table(head, lines), *([""] if notes else []), *dict.fromkeys(notes)])
 
 
-def _both(outcome: Outcome) -> str:
+def _both(outcome: TargetOutcome) -> str:
     if outcome.ours is None:
         return ""
     unit = outcome.target.quantity.value
@@ -70,7 +70,7 @@ def number(value: float | None) -> str:
 
 
 def contender_table(stages: Mapping[str, Rounds]) -> str:
-    """What each contender did, and what it cost: where the client takes most of a core, it is what is measured."""
+    """Work of each contender, and its cost: where the client takes most of a core, it is what is measured."""
     lines = []
     for stage, rounds in stages.items():
         for name in rounds.samples:
@@ -105,15 +105,15 @@ def _per_cpu_s(samples: Sequence[Sample]) -> float | None:
     return Spread.of(values).median if values else None
 
 
-def exit_code(outcomes: Sequence[Outcome]) -> int:
+def exit_code(outcomes: Sequence[TargetOutcome]) -> int:
     """0: no row is below its floor; 1: one is; 2: nothing was measured at all."""
-    if any(outcome.verdict is Verdict.BELOW for outcome in outcomes):
+    if any(outcome.verdict is TargetVerdict.BELOW for outcome in outcomes):
         return 1
-    return 2 if all(outcome.verdict is Verdict.ABSENT for outcome in outcomes) else 0
+    return 2 if all(outcome.verdict is TargetVerdict.ABSENT for outcome in outcomes) else 0
 
 
 def figures(
-    outcomes: Sequence[Outcome], stages: Mapping[str, Rounds], machine: Machine
+    outcomes: Sequence[TargetOutcome], stages: Mapping[str, Rounds], machine: Machine
 ) -> dict[str, Tree]:
     """Everything, for JSON."""
     return {

@@ -29,7 +29,7 @@ def make_resident(byte_count: int = RESIDENT_BYTES) -> int:
 
 
 def available_bytes(*, memory: Path = _MEMORY, limit: Path = _LIMIT, used: Path = _USED) -> int:
-    """What may be taken without anything being swapped or killed; 0 where nobody can tell."""
+    """Bytes that may be taken without anything being swapped or killed; 0 where nobody can tell."""
     if not memory.exists():
         return 0
     (line,) = (line for line in memory.read_text().splitlines() if line.startswith("MemAvailable:"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, process_time
 
-from loadtest.bench.http_load import LoadError
+from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.process_cpu import tree_cpu_s
 from loadtest.bench.resident import make_resident
 from loadtest.bench.samples import Rounds, Sample, sample_of
@@ -22,7 +22,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What one turn did: how long each call took, and what all carried."""
+    """One turn: how long each call took, and what all carried."""
 
     latencies_s: Sequence[float]
     units: float
@@ -39,7 +39,7 @@ class Contender:
 
 
 class Watch:
-    """What this process, some servers and all others spend while it is open."""
+    """Measures the CPU of this process, of some servers and of all others while it is open."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = tuple(pids)
@@ -63,7 +63,7 @@ class Watch:
 
     @property
     def foreign_cpu(self) -> float:
-        """What others took, in cores; servers of contenders whose turn it is not are others, too."""
+        """CPU of other processes, in cores; servers of contenders whose turn it is not are others, too."""
         seconds = perf_counter() - self._began_s
         spent = machine_cpu_s() - self._all_s - self.client_cpu_s - self.servers_cpu_s
         return max(0.0, spent / seconds)
@@ -114,7 +114,7 @@ async def _take(
     watch = Watch(contender.pids)
     try:
         turn = await contender.turn(seconds)
-    except (LoadError, ClientError, OSError) as error:
+    except (HttpLoadError, ClientError, OSError) as error:
         rounds.failures[contender.name] = f"{contender.name}: {error}"
         return None, 0.0
     sample = sample_of(

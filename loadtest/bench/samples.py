@@ -1,4 +1,4 @@
-"""What one round measured, and what many rounds say together (pure).
+"""Figures of one round, and of many together (pure).
 
 Where other programs share the machine, a figure of one moment says little, and so do the medians of two figures that
 were taken at different times. What says something is the ratio of two figures taken one right after the other. So
@@ -14,7 +14,7 @@ from statistics import median
 
 @unique
 class Quantity(StrEnum):
-    """What a figure counts."""
+    """Quantities that a figure may count."""
 
     RATE = "units/s"
     """Records, requests or megabytes, as the contender says."""

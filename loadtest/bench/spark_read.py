@@ -47,7 +47,7 @@ TARGETS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class TimedRun:
     """One run of one way of one operation."""
 
     operation: str
@@ -57,7 +57,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class SparkComparison:
     """Milena against another way: medians of the ratios of the rounds, above 1 when Milena is faster."""
 
     operation: str
@@ -174,7 +174,7 @@ def _ways(spark: SparkSession, url: str, folder: Path) -> dict[str, Way]:
 
 def _measure(
     spark: SparkSession, ways: dict[str, Way], folder: Path, records: int, rounds: int
-) -> list[Measured]:
+) -> list[TimedRun]:
     archive = str(folder / "archive")
     operations: dict[str, Callable[[DataFrame], int | None]] = {
         COUNT: lambda frame: frame.count(),
@@ -195,7 +195,7 @@ def _measure(
                     raise click.ClickException(f"{operation} of {way} found {found} records")
                 if number:
                     measured.append(
-                        Measured(operation=operation, way=way, wall_s=wall_s, cpu_s=cpu_s)
+                        TimedRun(operation=operation, way=way, wall_s=wall_s, cpu_s=cpu_s)
                     )
     return measured
 
@@ -210,8 +210,8 @@ def _aggregate(frame: DataFrame) -> int:
     return sum(row.records for row in grouped.collect())
 
 
-def _compare(measured: list[Measured]) -> list[Comparison]:
-    by_key: dict[tuple[str, str], list[Measured]] = {}
+def _compare(measured: list[TimedRun]) -> list[SparkComparison]:
+    by_key: dict[tuple[str, str], list[TimedRun]] = {}
     for run in measured:
         by_key.setdefault((run.operation, run.way), []).append(run)
     comparisons = []
@@ -221,7 +221,7 @@ def _compare(measured: list[Measured]) -> list[Comparison]:
         ours = by_key[operation, MILENA]
         pairs = list(zip(ours, theirs, strict=True))
         comparisons.append(
-            Comparison(
+            SparkComparison(
                 operation=operation,
                 other=way,
                 wall=statistics.median(b.wall_s / a.wall_s for a, b in pairs),
@@ -232,7 +232,7 @@ def _compare(measured: list[Measured]) -> list[Comparison]:
     return comparisons
 
 
-def _show(measured: list[Measured], comparisons: list[Comparison], records: int) -> None:
+def _show(measured: list[TimedRun], comparisons: list[SparkComparison], records: int) -> None:
     click.echo(f"{'':10}{'':15}{'wall s':>8}{'CPU s':>8}{'k rec/s':>9}{'k rec/CPU s':>13}")
     for operation, way in dict.fromkeys((run.operation, run.way) for run in measured):
         runs = [run for run in measured if (run.operation, run.way) == (operation, way)]

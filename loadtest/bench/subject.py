@@ -81,7 +81,7 @@ class Subject:
         return self.cluster.node(leader).url
 
     async def cluster_id(self) -> str:
-        """What v3's paths begin with."""
+        """Id with which v3's paths begin."""
         async with AdminClient(self.nodes[0].url) as admin:
             return await admin.cluster_id()
 

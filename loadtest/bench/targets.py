@@ -1,4 +1,4 @@
-"""What the figures are held against: every row of the table with its floor and its ambition, and the verdicts (pure).
+"""Targets of the figures: every row of the table with its floor and its ambition, and the verdicts (pure).
 
 A row names two contenders of one stage, or one whose figure counts by itself. Where the peer does not sync, Milena's
 topic does not either (``flush.messages`` at its largest): like is compared with like. The same with syncs, which is how
@@ -41,7 +41,7 @@ class Target:
 
 
 @unique
-class Verdict(StrEnum):
+class TargetVerdict(StrEnum):
     """How a row came out."""
 
     AMBITION = "ambition met"
@@ -53,18 +53,18 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TargetOutcome:
     """A row with what was measured. ``spread`` is None when nothing was."""
 
     target: Target
-    verdict: Verdict
+    verdict: TargetVerdict
     spread: Spread | None = None
     ours: Spread | None = None
     theirs: Spread | None = None
     note: str = ""
 
 
-def judge(target: Target, rounds: Rounds, *, is_disk_real: bool) -> Outcome:
+def judge(target: Target, rounds: Rounds, *, is_disk_real: bool) -> TargetOutcome:
     """Hold what was measured against a row.
 
     ``is_disk_real``: whether syncs reach a disk. Where they cost nothing, durable rows are shown and not judged, and
@@ -77,14 +77,16 @@ def judge(target: Target, rounds: Rounds, *, is_disk_real: bool) -> Outcome:
         values = rounds.ratios(target.subject, target.reference, target.quantity)
         theirs = rounds.figures(target.reference, target.quantity)
     if not values:
-        return Outcome(target=target, verdict=Verdict.ABSENT, note=_why_absent(target, rounds))
+        return TargetOutcome(
+            target=target, verdict=TargetVerdict.ABSENT, note=_why_absent(target, rounds)
+        )
     spread = Spread.of(values)
     verdict, note = _verdict(target, spread.median), rounds.reduced.get(target.subject, "")
     if target.durability is Durability.DURABLE and not is_disk_real and target.floor is not None:
         note = note or "syncs cost nothing in this directory's file system"
     if note:
-        verdict = Verdict.SHOWN
-    return Outcome(
+        verdict = TargetVerdict.SHOWN
+    return TargetOutcome(
         target=target,
         verdict=verdict,
         spread=spread,
@@ -99,13 +101,13 @@ def _why_absent(target: Target, rounds: Rounds) -> str:
     return "; ".join(rounds.failures[name] for name in names if name in rounds.failures)
 
 
-def _verdict(target: Target, value: float) -> Verdict:
+def _verdict(target: Target, value: float) -> TargetVerdict:
     if target.floor is None:
-        return Verdict.SHOWN
+        return TargetVerdict.SHOWN
     sign = -1 if target.is_less_better else 1
     if target.ambition is not None and sign * value >= sign * target.ambition:
-        return Verdict.AMBITION
-    return Verdict.FLOOR if sign * value >= sign * target.floor else Verdict.BELOW
+        return TargetVerdict.AMBITION
+    return TargetVerdict.FLOOR if sign * value >= sign * target.floor else TargetVerdict.BELOW
 
 
 BARE = "bare aiohttp, 64 clients"

@@ -1,4 +1,4 @@
-"""What ``milena.sync`` opens: producers and readers that block, each a shell around its asynchronous twin."""
+"""Clients that ``milena.sync`` opens: producers and readers that block, each a shell around its asynchronous twin."""
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self, TypeVar
 
-from milena.blocking.loop_thread import LoopThread
+from milena.blocking.loop_thread import ClientLoopThread
 from milena.clock import SystemClock
 from milena.errors import ClientError
 from milena.producing.delivery import DeliveryCallback, RecordBatch
@@ -29,7 +29,7 @@ class Resource:
     def __init__(
         self,
         inner: AbstractAsyncContextManager[object, None],
-        thread: LoopThread,
+        thread: ClientLoopThread,
         *,
         on_exit: OnExit | None = None,
     ) -> None:
@@ -108,7 +108,7 @@ class Producer(Resource):
     """``milena.Producer``, blocking; any number of threads may send. Leaving it delivers or reports all."""
 
     def __init__(
-        self, producer: AsyncProducer, thread: LoopThread, *, on_exit: OnExit | None = None
+        self, producer: AsyncProducer, thread: ClientLoopThread, *, on_exit: OnExit | None = None
     ) -> None:
         super().__init__(producer, thread, on_exit=on_exit)
         self._producer = producer
@@ -183,7 +183,11 @@ class PartitionReader(Resource):
     """``milena.PartitionReader``, blocking: iterate it for records, or over ``batches()`` or ``chunks()``."""
 
     def __init__(
-        self, reader: AsyncPartitionReader, thread: LoopThread, *, on_exit: OnExit | None = None
+        self,
+        reader: AsyncPartitionReader,
+        thread: ClientLoopThread,
+        *,
+        on_exit: OnExit | None = None,
     ) -> None:
         super().__init__(reader, thread, on_exit=on_exit)
         self._reader = reader
@@ -199,7 +203,7 @@ class PartitionReader(Resource):
 
     @property
     def next_offset(self) -> int | None:
-        """What a reader that goes on from here starts with; None before the first record, unless it is known."""
+        """Offset at which a reader that goes on from here starts; None before the first record, unless it is known."""
         return self._next_offset
 
     @property

@@ -10,7 +10,7 @@ from inspect import iscoroutinefunction
 from typing import Self
 
 from milena.blocking.clients import OnExit, Resource
-from milena.blocking.loop_thread import LoopThread
+from milena.blocking.loop_thread import ClientLoopThread
 from milena.consuming.consumer import Consumer as AsyncConsumer
 from milena.consuming.options import RebalanceListener, Subscription
 from milena.records import ConsumedRecord, Position, TopicPartition
@@ -20,7 +20,7 @@ class Consumer(Resource):
     """Iterate it for records, or ``poll``. For one thread; a listener may call it from its own while ``poll`` waits."""
 
     def __init__(
-        self, consumer: AsyncConsumer, thread: LoopThread, *, on_exit: OnExit | None = None
+        self, consumer: AsyncConsumer, thread: ClientLoopThread, *, on_exit: OnExit | None = None
     ) -> None:
         super().__init__(consumer, thread, on_exit=on_exit)
         self._consumer = consumer
@@ -63,7 +63,7 @@ class Consumer(Resource):
 
     @property
     def subscription(self) -> Subscription | None:
-        """What it is subscribed to; None when partitions were assigned by hand."""
+        """Topics or the pattern it is subscribed to; None when partitions were assigned by hand."""
         return self._consumer.subscription
 
     @property
@@ -103,7 +103,7 @@ class Consumer(Resource):
         return self._thread.run(self._consumer.lag(topic, partition))
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """What the group has committed in a partition; None for nothing."""
+        """Offset that the group has committed in a partition; None without one."""
         return self._thread.run(self._consumer.committed(topic, partition))
 
     def commit(

@@ -18,7 +18,7 @@ STOP_TIMEOUT_S = 10.0
 """How long to wait for the loop's last tasks to see their cancellation."""
 
 
-class LoopThread:
+class ClientLoopThread:
     """One loop, one thread, one process. ``run`` may be called from any other thread."""
 
     def __init__(self) -> None:

@@ -14,11 +14,11 @@ from urllib.parse import quote
 from milena.cluster import group_admin
 from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupSummary, GroupView
-from milena.cluster.http import Call, HttpSession, json_of
-from milena.cluster.moves import Move, PlannedMove, planned_moves, running_moves
+from milena.cluster.http import HttpCall, HttpSession, json_of
+from milena.cluster.moves import Move, RequestedMove, planned_moves, running_moves
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
 from milena.errors import UnexpectedAnswerError
-from milena.fields import Fields, Json
+from milena.fields import AnswerFields, Json
 from milena.records import Position, TopicPartition
 
 TIMEOUT_S = 15.0
@@ -81,7 +81,7 @@ class AdminClient:
         dry_run: bool = False,
         throttle: int | None = None,
         max_concurrent: int | None = None,
-    ) -> list[PlannedMove]:
+    ) -> list[RequestedMove]:
         """Make the cluster even, or one node (``drain``) empty; the moves go on in the background.
 
         ``throttle``: most bytes a second that a node sends to new replicas. ``max_concurrent``: partitions at a time.
@@ -104,7 +104,7 @@ class AdminClient:
 
     async def cancel_reassignments(
         self, topic: str | None = None, partition: int | None = None
-    ) -> list[PlannedMove]:
+    ) -> list[RequestedMove]:
         """Take partitions back to where they were: all, a topic's, or one.
 
         Raises:
@@ -119,7 +119,7 @@ class AdminClient:
     async def cluster_id(self) -> str:
         """The cluster's id; asked once."""
         if self._cluster_id is None:
-            answer = Fields(await self._http.get("/v3/clusters"), "clusters")
+            answer = AnswerFields(await self._http.get("/v3/clusters"), "clusters")
             clusters = list(answer.objects("data"))
             if not clusters:
                 raise UnexpectedAnswerError("the node knows of no cluster")
@@ -212,14 +212,14 @@ class AdminClient:
         """
         body: dict[str, Json] = {"before_offset": "latest" if before is None else before}
         path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/records:delete"
-        answer = Fields(await self._http.post(path, body), "records:delete")
+        answer = AnswerFields(await self._http.post(path, body), "records:delete")
         return answer.integer("log_start_offset")
 
     async def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
         """The offset of the first record that is not older; the high watermark when all are."""
         path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/records"
         answer = await self._http.send(
-            Call(
+            HttpCall(
                 method="GET",
                 path=f"{path}?timestamp={time_ms}&count=1&max_bytes=1",
                 accept=_BATCH_TYPE,
@@ -300,11 +300,11 @@ class AdminClient:
         It stays draining until its process ends. The client's own time limit must be the longer one.
         """
         answer = await self._http.post("/drain", {"timeout_ms": timeout_ms}, only=self._http.url)
-        return Fields(answer, "drain").boolean("is_drained")
+        return AnswerFields(answer, "drain").boolean("is_drained")
 
     async def _offset_range(self, topic: str, partition: int) -> OffsetRange:
         path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/offsets"
-        answer = Fields(await self._http.get(path), "offsets")
+        answer = AnswerFields(await self._http.get(path), "offsets")
         return OffsetRange(
             partition=partition,
             log_start_offset=answer.integer("beginning_offset"),
@@ -314,7 +314,7 @@ class AdminClient:
 
 def cluster_view(answer: Json) -> ClusterView:
     """The body of ``GET /metadata`` as values."""
-    fields = Fields(answer, "metadata")
+    fields = AnswerFields(answer, "metadata")
     return ClusterView(
         cluster_id=fields.text("cluster_id"),
         version=fields.integer("version"),
@@ -324,7 +324,7 @@ def cluster_view(answer: Json) -> ClusterView:
     )
 
 
-def _node_view(fields: Fields) -> NodeView:
+def _node_view(fields: AnswerFields) -> NodeView:
     return NodeView(
         node_id=fields.integer("broker_id"),
         url=fields.text("url"),
@@ -334,7 +334,7 @@ def _node_view(fields: Fields) -> NodeView:
     )
 
 
-def _metadata_topic(fields: Fields) -> TopicView:
+def _metadata_topic(fields: AnswerFields) -> TopicView:
     partitions = (
         PartitionView(
             partition=p.integer("partition"),
@@ -355,7 +355,7 @@ def _metadata_topic(fields: Fields) -> TopicView:
 
 def topic_view(answer: Json) -> TopicView:
     """The body of ``GET /topics/{name}`` as values. It has no leader epochs: they read as -1."""
-    fields = Fields(answer, "topic")
+    fields = AnswerFields(answer, "topic")
     return TopicView(
         name=fields.text("name"),
         configs=fields.texts("configs"),
@@ -363,7 +363,7 @@ def topic_view(answer: Json) -> TopicView:
     )
 
 
-def _topic_partition(fields: Fields) -> PartitionView:
+def _topic_partition(fields: AnswerFields) -> PartitionView:
     replicas = list(fields.objects("replicas"))
     leader = fields.integer("leader", default=-1)
     return PartitionView(

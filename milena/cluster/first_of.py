@@ -10,7 +10,7 @@ T = TypeVar("T")
 async def first_of(
     work: Coroutine[object, object, T], limit: Coroutine[object, object, object]
 ) -> T | None:
-    """What ``work`` gives or raises, or None when ``limit`` is done before; the other one is cancelled."""
+    """Result or error of ``work``, or None when ``limit`` is done before; the other one is cancelled."""
     task, bound = asyncio.ensure_future(work), asyncio.ensure_future(limit)
     try:
         await asyncio.wait({task, bound}, return_when=asyncio.FIRST_COMPLETED)

@@ -15,7 +15,7 @@ from milena.cluster.group_views import (
 )
 from milena.cluster.http import HttpSession
 from milena.errors import TargetNotFoundError
-from milena.fields import Fields, Json
+from milena.fields import AnswerFields, Json
 from milena.records import LastN, Position, StartAt, TimestampMs, TopicPartition
 
 QUESTIONS_MAX = 64
@@ -42,7 +42,7 @@ class PartitionLag:
 
 async def groups(http: HttpSession) -> list[GroupSummary]:
     """All groups, in order of their ids."""
-    answer = Fields(await http.get("/groups"), "groups")
+    answer = AnswerFields(await http.get("/groups"), "groups")
     found = [
         group_summary(entry, entry.integer("member_count")) for entry in answer.objects("groups")
     ]
@@ -51,7 +51,7 @@ async def groups(http: HttpSession) -> list[GroupSummary]:
 
 async def group(http: HttpSession, group_id: str) -> GroupView:
     """One group."""
-    return group_view(Fields(await http.get(_path(group_id)), "group"))
+    return group_view(AnswerFields(await http.get(_path(group_id)), "group"))
 
 
 async def lags(http: HttpSession, found: GroupView) -> list[PartitionLag]:
@@ -90,7 +90,7 @@ async def reset(
     body: dict[str, Json] = {"topic": topic, "to": _reset_target(position)}
     if partitions is not None:
         body["partitions"] = list(partitions)
-    answer = Fields(await http.post(f"{_path(group_id)}/offsets:reset", body), "reset")
+    answer = AnswerFields(await http.post(f"{_path(group_id)}/offsets:reset", body), "reset")
     return {where: offset.offset for where, offset in group_offsets(answer).items()}
 
 
@@ -116,7 +116,7 @@ def _reset_target(position: Position) -> str | int:
 async def _end(http: HttpSession, where: TopicPartition) -> int | None:
     path = f"/topics/{quote(where.topic, safe='')}/partitions/{where.partition}/offsets"
     try:
-        return Fields(await http.get(path), "offsets").integer("end_offset")
+        return AnswerFields(await http.get(path), "offsets").integer("end_offset")
     except TargetNotFoundError:
         # Deleted since the group was described.
         return None

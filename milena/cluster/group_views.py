@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from milena.errors import UnexpectedAnswerError
-from milena.fields import Fields
+from milena.fields import AnswerFields
 from milena.records import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """What a group has committed in a partition: ``offset`` is that of the next record to read."""
+    """Commit of a group in a partition: ``offset`` is that of the next record to read."""
 
     offset: int
     leader_epoch: int = -1
@@ -56,13 +56,9 @@ class GroupView:
     members: tuple[GroupMember, ...]
     offsets: dict[TopicPartition, GroupOffset]
 
-    def owner_of(self, where: TopicPartition) -> GroupMember | None:
-        """The member that works on a partition, or has not given it back yet."""
-        return next((m for m in self.members if where in m.assignment or where in m.revoking), None)
 
-
-def group_summary(fields: Fields, member_count: int) -> GroupSummary:
-    """What a list and a description have in common."""
+def group_summary(fields: AnswerFields, member_count: int) -> GroupSummary:
+    """Summary of a group, as a list and a description have it."""
     return GroupSummary(
         group_id=fields.text("group_id"),
         state=fields.text("state"),
@@ -73,7 +69,7 @@ def group_summary(fields: Fields, member_count: int) -> GroupSummary:
     )
 
 
-def group_view(fields: Fields) -> GroupView:
+def group_view(fields: AnswerFields) -> GroupView:
     """A group's description."""
     members = sorted(map(_member, fields.objects("members")), key=lambda m: m.member_id)
     return GroupView(
@@ -83,7 +79,7 @@ def group_view(fields: Fields) -> GroupView:
     )
 
 
-def _member(fields: Fields) -> GroupMember:
+def _member(fields: AnswerFields) -> GroupMember:
     return GroupMember(
         member_id=fields.text("member_id"),
         instance_id=fields.optional_text("instance_id"),
@@ -99,7 +95,7 @@ def _member(fields: Fields) -> GroupMember:
     )
 
 
-def partitions_of(fields: Fields, name: str) -> frozenset[TopicPartition]:
+def partitions_of(fields: AnswerFields, name: str) -> frozenset[TopicPartition]:
     """``[{"topic", "partitions": [..]}]`` as a set; absent means empty."""
     if not fields.has(name):
         return frozenset()
@@ -110,7 +106,7 @@ def partitions_of(fields: Fields, name: str) -> frozenset[TopicPartition]:
     )
 
 
-def group_offsets(fields: Fields) -> dict[TopicPartition, GroupOffset]:
+def group_offsets(fields: AnswerFields) -> dict[TopicPartition, GroupOffset]:
     """``"offsets": {topic: {partition: {"offset", ..}}}``."""
     found = {}
     for topic, partitions in fields.members("offsets"):

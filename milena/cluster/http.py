@@ -39,7 +39,7 @@ from milena.errors import (
 )
 from milena.fields import Json
 
-__all__ = ["Call", "HttpSession", "RawAnswer", "json_of", "normalise_url", "read_answer"]
+__all__ = ["HttpCall", "HttpSession", "RawAnswer", "json_of", "normalise_url", "read_answer"]
 
 CONNECT_TIMEOUT_S = 3.0
 """A node on any sane network accepts within this; the rest of the time limit is for its answer."""
@@ -60,7 +60,7 @@ _PLAIN_BODY_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class HttpCall:
     """One request, wherever it is sent. ``path`` is percent-encoded and holds the query."""
 
     method: str
@@ -77,7 +77,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawAnswer:
-    """What a node said; ``url`` is the node's."""
+    """Answer of a node; ``url`` is the node's."""
 
     status: int
     headers: Mapping[str, str]
@@ -125,7 +125,9 @@ class HttpSession:
             UnreachableError: no answer.
             AnswerError: the node refused.
         """
-        return await self._json(Call(method="GET", path=path + _query(params), is_repeatable=True))
+        return await self._json(
+            HttpCall(method="GET", path=path + _query(params), is_repeatable=True)
+        )
 
     async def post(self, path: str, body: Json, *, only: str | None = None) -> Json:
         """Change something; ``only`` names the one node that may be asked for it.
@@ -135,7 +137,7 @@ class HttpSession:
             UnknownResultError: it may or may not have happened.
             AnswerError: the node refused.
         """
-        call = Call(method="POST", path=path, body=json.dumps(body).encode())
+        call = HttpCall(method="POST", path=path, body=json.dumps(body).encode())
         if only is None:
             return await self._json(call)
         return json_of(await self._send_to(only, call, self._timeout_s), f"POST {path}")
@@ -147,14 +149,16 @@ class HttpSession:
             UnreachableError: no answer.
             AnswerError: the node refused.
         """
-        call = Call(method="PATCH", path=path, body=json.dumps(body).encode(), is_repeatable=True)
+        call = HttpCall(
+            method="PATCH", path=path, body=json.dumps(body).encode(), is_repeatable=True
+        )
         return await self._json(call)
 
     async def delete(self, path: str, params: Mapping[str, str] | None = None) -> Json:
         """Remove something; raises as ``post`` does."""
-        return await self._json(Call(method="DELETE", path=path + _query(params)))
+        return await self._json(HttpCall(method="DELETE", path=path + _query(params)))
 
-    async def send(self, call: Call, *, preferred: str | None = None) -> RawAnswer:
+    async def send(self, call: HttpCall, *, preferred: str | None = None) -> RawAnswer:
         """The answer of the preferred node, or of the first other one that can be reached.
 
         Raises:
@@ -184,10 +188,10 @@ class HttpSession:
         assert failure is not None, "there is always a node to ask"
         raise failure
 
-    async def _json(self, call: Call) -> Json:
+    async def _json(self, call: HttpCall) -> Json:
         return json_of(await self.send(call), f"{call.method} {call.path}")
 
-    async def _send_to(self, url: str, call: Call, timeout_s: float) -> RawAnswer:
+    async def _send_to(self, url: str, call: HttpCall, timeout_s: float) -> RawAnswer:
         assert self._session is not None, "use the client as a context manager"
         target = _target(url, call.path)
         headers = {"Accept": call.accept}
@@ -234,7 +238,7 @@ def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
     return io.BytesIO(body)
 
 
-async def _read_bounded(response: aiohttp.ClientResponse, call: Call) -> bytes:
+async def _read_bounded(response: aiohttp.ClientResponse, call: HttpCall) -> bytes:
     """The whole body; a body that is too large closes the connection unread."""
     chunks: list[bytes] = []
     size = 0

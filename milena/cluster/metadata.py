@@ -1,4 +1,4 @@
-"""What the client knows of the cluster, and when it asks again.
+"""Metadata of the cluster that the client keeps, and when it asks again.
 
 A view of the whole is asked of any node and kept for ``max_age_ms``. It is asked anew before that when somebody was
 wrong by it: an unknown topic, a leader that was none. Whoever needs an answer while one is under way shares it. A view
@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from milena.clock import Clock
 from milena.cluster.admin import cluster_view, topic_view
-from milena.cluster.http import Call, HttpSession, json_of
+from milena.cluster.http import HttpCall, HttpSession, json_of
 from milena.cluster.view import ClusterView, TopicView
 from milena.errors import ClientError, UnexpectedAnswerError
 
@@ -87,7 +87,9 @@ class MetadataCache:
             await self.refresh()
         if name not in self._topics:
             # The node that was asked may not have heard of it; before it says 404 here it asks the quorum.
-            call = Call(method="GET", path=f"/topics/{quote(name, safe='')}", is_repeatable=True)
+            call = HttpCall(
+                method="GET", path=f"/topics/{quote(name, safe='')}", is_repeatable=True
+            )
             found = topic_view(json_of(await self._http.send(call), f"topic {name}"))
             self._topics.setdefault(name, found)
             self._is_stale = True
@@ -154,7 +156,9 @@ class MetadataCache:
     async def _refresh(self) -> None:
         was_wrong, self._is_stale = self._is_stale, False
         self._asked_ms = self._clock.now_ms()
-        call = Call(method="GET", path="/metadata", timeout_s=REFRESH_TIMEOUT_S, is_repeatable=True)
+        call = HttpCall(
+            method="GET", path="/metadata", timeout_s=REFRESH_TIMEOUT_S, is_repeatable=True
+        )
         try:
             answer = await self._http.send(
                 call, preferred=self._other_node() if was_wrong else None

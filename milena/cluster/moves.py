@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from milena.fields import Fields, Json
+from milena.fields import AnswerFields, Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedMove:
+class RequestedMove:
     """One partition's part of a request. ``error`` None: it was taken."""
 
     topic: str
@@ -24,7 +24,7 @@ class PlannedMove:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddedReplica:
+class JoiningReplica:
     """A replica that is being added. None: its leader did not say."""
 
     node_id: int
@@ -43,20 +43,20 @@ class Move:
     before: tuple[int, ...]
     after: tuple[int, ...]
     isr: tuple[int, ...]
-    added: tuple[AddedReplica, ...]
+    added: tuple[JoiningReplica, ...]
 
     @property
     def bytes_left(self) -> int | None:
-        """What its new replicas have yet to copy; None while it is not known."""
+        """Bytes that its new replicas have yet to copy; None while it is not known."""
         sizes = [replica.bytes_left for replica in self.added]
         known = [size for size in sizes if size is not None]
         return sum(known) if len(known) == len(sizes) and self.state != "waiting" else None
 
 
-def planned_moves(answer: Json) -> list[PlannedMove]:
-    """What a node answers to a request for moves, or to their cancellation."""
+def planned_moves(answer: Json) -> list[RequestedMove]:
+    """Moves in the answer to a request for them, or for their cancellation."""
     return [
-        PlannedMove(
+        RequestedMove(
             topic=row.text("topic"),
             partition=row.integer("partition"),
             before=row.integers("replicas_before"),
@@ -64,12 +64,12 @@ def planned_moves(answer: Json) -> list[PlannedMove]:
             is_cancelled=row.boolean("is_cancelled"),
             error=row.optional_text("error"),
         )
-        for row in Fields(answer, "reassignments").objects("partitions")
+        for row in AnswerFields(answer, "reassignments").objects("partitions")
     ]
 
 
 def running_moves(answer: Json) -> list[Move]:
-    """What a node tells of the moves under way."""
+    """Moves under way, of a node's answer."""
     return [
         Move(
             topic=row.text("topic"),
@@ -80,13 +80,13 @@ def running_moves(answer: Json) -> list[Move]:
             isr=row.integers("isr"),
             added=tuple(_added(row.objects("added"))),
         )
-        for row in Fields(answer, "reassignments").objects("reassignments")
+        for row in AnswerFields(answer, "reassignments").objects("reassignments")
     ]
 
 
-def _added(rows: Iterable[Fields]) -> Iterable[AddedReplica]:
+def _added(rows: Iterable[AnswerFields]) -> Iterable[JoiningReplica]:
     for row in rows:
-        yield AddedReplica(
+        yield JoiningReplica(
             node_id=row.integer("broker_id"),
             is_in_sync=row.boolean("is_in_sync"),
             offsets_left=row.optional_integer("offsets_left"),

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from milena.cluster.first_of import first_of
-from milena.cluster.http import Call, HttpSession, RawAnswer, json_of, read_answer
+from milena.cluster.http import HttpCall, HttpSession, RawAnswer, json_of, read_answer
 from milena.cluster.metadata import MetadataCache
 from milena.errors import TargetNotFoundError, UnexpectedAnswerError, UnreachableError
-from milena.fields import Fields, Json
+from milena.fields import AnswerFields, Json
 from milena.records import Acks, LastN, Position, ProducerIdentity, StartAt, TimestampMs
 
 BATCH_TYPE = "application/vnd.milena.batch"
@@ -55,7 +55,7 @@ class AppendAnswer:
     is_duplicate: bool
 
 
-class Transport:
+class ClusterTransport:
     """Calls to the nodes of one cluster; raises the errors of ``milena.errors``."""
 
     def __init__(self, http: HttpSession, metadata: MetadataCache) -> None:
@@ -86,7 +86,7 @@ class Transport:
         if is_verified:
             query += "&verify=true"
         path = f"{_partition_path(topic, partition)}/records?{query}"
-        call = Call(
+        call = HttpCall(
             method="GET",
             path=path,
             accept=BATCH_TYPE,
@@ -126,7 +126,7 @@ class Transport:
             AnswerError: nothing was written, and nothing will be.
         """
         query = f"acks={acks}&timeout_ms={timeout_ms}"
-        call = Call(
+        call = HttpCall(
             method="POST",
             path=f"{_partition_path(topic, partition)}/records?{query}",
             body=batch,
@@ -136,7 +136,7 @@ class Transport:
         )
         what = f"append to {topic}-{partition}"
         leader = await self._metadata.leader_url(topic, partition)
-        fields = Fields(json_of(await self._http.send(call, preferred=leader), what), what)
+        fields = AnswerFields(json_of(await self._http.send(call, preferred=leader), what), what)
         self._notice_epoch(topic, partition, fields.integer("leader_epoch", default=-1))
         return AppendAnswer(
             base_offset=fields.optional_integer("base_offset"),
@@ -144,7 +144,7 @@ class Transport:
             is_duplicate=fields.boolean("is_duplicate", default=False),
         )
 
-    async def _ask_leader(self, topic: str, partition: int, call: Call) -> RawAnswer:
+    async def _ask_leader(self, topic: str, partition: int, call: HttpCall) -> RawAnswer:
         """The answer, unless the partition gets another leader meanwhile: a node that stands still may still be asked.
 
         Raises:
@@ -181,7 +181,7 @@ class Transport:
             UnknownResultError: an id may have been taken; asking again takes another.
         """
         body: dict[str, Json] = {} if name is None else {"name": name}
-        fields = Fields(await self._http.post("/producers", body), "producers")
+        fields = AnswerFields(await self._http.post("/producers", body), "producers")
         return ProducerIdentity(fields.integer("producer_id"), fields.integer("producer_epoch"))
 
     async def can_make_topic(self, topic: str) -> bool:
@@ -189,7 +189,7 @@ class Transport:
 
         The question is a write of an empty batch, which every node refuses, but not before it looked for the topic.
         """
-        call = Call(
+        call = HttpCall(
             method="POST",
             path=f"{_partition_path(topic, 0)}/records",
             body=b"",

@@ -1,4 +1,4 @@
-"""What a client knows of a cluster: values, and the judgement of its health (pure)."""
+"""View of a cluster: values, and the judgement of its health (pure)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ class ClusterView:
                 yield topic, partition
 
     def health(self) -> "Health":
-        """What is wrong, if anything."""
+        """Faults, if there are any."""
         every = list(self.partitions())
         return Health(
             down=tuple(node.node_id for node in self.nodes if not node.is_live),
@@ -80,7 +80,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What is wrong with a cluster. A node that is down counts even when it holds no replica."""
+    """Faults of a cluster. A node that is down counts even when it holds no replica."""
 
     down: tuple[int, ...]
     leaderless: tuple[tuple[str, int], ...]

@@ -13,7 +13,7 @@ from milena.commands.consume_options import ConsumeOptions
 from milena.commands.formats import Format, Layout
 from milena.commands.options import moment, separator
 from milena.commands.standard_streams import DaemonThread, write_all
-from milena.commands.target import NoSuchPartitionError, Target
+from milena.commands.target import ClusterTarget, NoSuchPartitionError
 from milena.reading.cursor import OnOutOfRange
 from milena.reading.reader import FETCH_BYTES, PREFETCH_CHUNKS, PartitionReader
 from milena.reading.topic_order import as_they_come, by_time, one_after_the_other
@@ -56,7 +56,7 @@ FEW_READERS = 16
               help="What to do when records were deleted before they were read.")  # fmt: skip
 @click.pass_obj
 def consume(
-    target: Target,
+    target: ClusterTarget,
     topic: str,
     group: str | None,
     from_beginning: bool,

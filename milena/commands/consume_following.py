@@ -27,7 +27,7 @@ class InterruptedByUserError(click.exceptions.Exit):
 
 
 def check_member(*, is_by_time: bool, has_offset: bool, has_partitions: bool) -> None:
-    """What a member of a group cannot be told.
+    """Refuse options that a member of a group cannot have.
 
     Raises:
         click.UsageError: it was told so.

@@ -1,4 +1,4 @@
-"""What ``milena consume`` was asked for (pure values)."""
+"""Options of ``milena consume`` (pure values)."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from milena.records import Position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOptions:
-    """What to read and how to print it.
+    """Options that say what to read, and how to print it.
 
     ``group`` None: alone; ``partitions`` empty: all; ``records_max`` None: all.
     """

@@ -12,7 +12,7 @@ from milena.records import ConsumedRecord
 
 @unique
 class Format(Enum):
-    """What is printed of a record."""
+    """Forms in which a record is printed."""
 
     VALUE = "value"
     KEY_VALUE = "key-value"

@@ -1,4 +1,4 @@
-"""What the command line prints of consumer groups (pure)."""
+"""Output of the command line about consumer groups (pure)."""
 
 from collections.abc import Iterable, Sequence
 

@@ -9,7 +9,7 @@ from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupView
 from milena.commands import group_output, output
 from milena.commands.options import confirm, moment
-from milena.commands.target import Target
+from milena.commands.target import ClusterTarget
 from milena.records import Position, StartAt, TimestampMs
 
 
@@ -21,7 +21,7 @@ def groups() -> None:
 @groups.command("list")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def list_groups(target: Target, is_json: bool) -> None:
+def list_groups(target: ClusterTarget, is_json: bool) -> None:
     """List all consumer groups."""
     found = target.run(lambda client: client.groups())
     if is_json:
@@ -36,7 +36,7 @@ def list_groups(target: Target, is_json: bool) -> None:
 @click.argument("group")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def describe_group(target: Target, group: str, is_json: bool) -> None:
+def describe_group(target: ClusterTarget, group: str, is_json: bool) -> None:
     """Show the group GROUP: its members, and for each partition its offset, the end, the lag and who has it."""
 
     async def work(client: AdminClient) -> tuple[GroupView, list[PartitionLag]]:
@@ -77,7 +77,7 @@ def _parse_end_or_offset(
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def reset_group(
-    target: Target,
+    target: ClusterTarget,
     group: str,
     topic: str,
     partitions: Sequence[int],
@@ -113,7 +113,7 @@ def reset_group(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def delete_group(target: Target, group: str, yes: bool, is_json: bool) -> None:
+def delete_group(target: ClusterTarget, group: str, yes: bool, is_json: bool) -> None:
     """Forget the group GROUP and its offsets. It must have no members."""
     confirm(f"Delete group {group} and its offsets?", f"the offsets of {group} are forgotten", yes)
     target.run(lambda client: client.delete_group(group))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from milena.commands.lines import LINE_BYTES_MAX, BadLineError, LineRule, LineSplitter
-from milena.commands.produce_tally import BadLine, Tally
+from milena.commands.produce_tally import BadLine, ProduceTally
 from milena.commands.standard_streams import DaemonThread
 from milena.errors import ClientError
 from milena.records import Receipt
@@ -23,7 +23,7 @@ class SourcePort(Protocol):
 
 
 class SendPort(Protocol):
-    """What is needed of a producer."""
+    """A producer, as far as lines need it."""
 
     async def send(
         self,
@@ -61,7 +61,7 @@ class LineProducer:
     """
 
     def __init__(self, options: LineOptions, producer: SendPort) -> None:
-        self.tally = Tally()
+        self.tally = ProduceTally()
         self._options = options
         self._producer = producer
         self._stop = asyncio.Event()
@@ -71,7 +71,7 @@ class LineProducer:
         self.tally.is_interrupted = True
         self._stop.set()
 
-    async def run(self, source: SourcePort, on_progress: Callable[[int], None]) -> Tally:
+    async def run(self, source: SourcePort, on_progress: Callable[[int], None]) -> ProduceTally:
         """Everything, to the last acknowledgement.
 
         Raises:
@@ -99,7 +99,7 @@ class LineProducer:
                 return
 
     async def _unless_stopped(self, work: Coroutine[None, None, T]) -> T | None:
-        """What the work gives; None when it is time to stop first."""
+        """Result of the work; None when it is time to stop first."""
         reading = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stop.wait())
         try:

@@ -25,7 +25,7 @@ class BadSourceError(Exception):
 
 class _Stream(Protocol):
     def read(self, size: int, /) -> bytes | None:
-        """What is there, up to ``size`` bytes, waiting for one; none at the end."""
+        """Bytes that are there, up to ``size``, waiting for one; none at the end."""
 
 
 class _Unpacker:

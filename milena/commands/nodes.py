@@ -3,7 +3,7 @@
 import click
 
 from milena.commands import output
-from milena.commands.target import Target
+from milena.commands.target import ClusterTarget
 
 
 @click.group()
@@ -14,7 +14,7 @@ def nodes() -> None:
 @nodes.command("list")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def list_nodes(target: Target, is_json: bool) -> None:
+def list_nodes(target: ClusterTarget, is_json: bool) -> None:
     """List every node that is registered, alive or not."""
     view = target.run(lambda client: client.cluster())
     click.echo(output.as_json(output.nodes_json(view)) if is_json else output.nodes_text(view))
@@ -24,7 +24,7 @@ def list_nodes(target: Target, is_json: bool) -> None:
 @click.argument("node_id", type=click.IntRange(min=1))
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def remove_node(target: Target, node_id: int, is_json: bool) -> None:
+def remove_node(target: ClusterTarget, node_id: int, is_json: bool) -> None:
     """Forget the node NODE_ID, which was scaled away or will not come back.
 
     Refused while it is alive, holds replicas, or is a voter of the metadata quorum. Started again, it joins anew.

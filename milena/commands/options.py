@@ -1,4 +1,4 @@
-"""What command-line options of several commands share: callbacks for ``click.option``, and asking before a loss."""
+"""Parts of options that several commands share: callbacks for ``click.option``, and asking before a loss."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""What the command line prints: plain aligned columns for people, JSON for programs (pure)."""
+"""Output of the command line: plain aligned columns for people, JSON for programs (pure)."""
 
 import json
 from collections.abc import Iterable, Sequence

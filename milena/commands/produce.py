@@ -18,12 +18,12 @@ from milena.commands.line_producer import LineOptions, LineProducer
 from milena.commands.line_source import STANDARD_INPUT, BadSourceError, LineSource
 from milena.commands.lines import LineRule
 from milena.commands.options import separator
-from milena.commands.produce_tally import Tally, counted
+from milena.commands.produce_tally import ProduceTally, counted
 from milena.commands.target import (
     EXIT_INTERRUPTED,
     EXIT_REFUSED,
+    ClusterTarget,
     NoSuchPartitionError,
-    Target,
     exit_code,
 )
 from milena.errors import TargetNotFoundError
@@ -81,7 +81,7 @@ def _headers(
               help="A summary for programs on standard output.")  # fmt: skip
 @click.pass_obj
 def produce(
-    target: Target,
+    target: ClusterTarget,
     topic: str,
     file: str,
     is_packed: bool,
@@ -148,7 +148,7 @@ class ProduceRun:
     """One run, and what is known of it whether it comes to its end or not."""
 
     def __init__(self, options: LineOptions, keywords: ProducerKeywords) -> None:
-        self.tally = Tally()
+        self.tally = ProduceTally()
         self._options = options
         self._keywords = keywords
         self._clock = SystemClock()
@@ -188,7 +188,7 @@ async def check_place(client: Client, topic: str, partition: int | None) -> None
         )
 
 
-def report_trouble(tally: Tally) -> int:
+def report_trouble(tally: ProduceTally) -> int:
     """Say what went wrong, if anything; the exit code."""
     if tally.first_failure is not None:
         line, error = tally.first_failure

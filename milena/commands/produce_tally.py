@@ -1,4 +1,4 @@
-"""What became of the lines that were sent, counted (pure)."""
+"""Counts of what became of the lines that were sent (pure)."""
 
 from dataclasses import dataclass, field
 
@@ -30,7 +30,7 @@ class BadLine:
 
 
 @dataclass(slots=True)
-class Tally:
+class ProduceTally:
     """Counts of one run.
 
     Invariants:
@@ -53,7 +53,7 @@ class Tally:
     partitions: dict[int, PartitionTally] = field(default_factory=dict)
 
     def on_delivery(self, line: int, receipt: Receipt | None, error: ClientError | None) -> None:
-        """What became of the record on this line: a receipt, or an error."""
+        """Count the record on this line by its fate: a receipt, or an error."""
         if receipt is None:
             assert error is not None, f"line {line} was neither written nor refused"
             self.on_failure(line, error)

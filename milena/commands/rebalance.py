@@ -8,10 +8,10 @@ from tqdm import tqdm
 
 from milena.clock import SystemClock
 from milena.cluster.admin import AdminClient
-from milena.cluster.moves import Move, PlannedMove
+from milena.cluster.moves import Move, RequestedMove
 from milena.commands import output
 from milena.commands.options import byte_rate
-from milena.commands.target import EXIT_REFUSED, Target
+from milena.commands.target import EXIT_REFUSED, ClusterTarget
 from milena.errors import AnswerError, UnreachableError
 from milena.fields import Json
 
@@ -32,7 +32,7 @@ PATIENCE_MS = 60_000
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def rebalance(
-    target: Target,
+    target: ClusterTarget,
     node_id: int | None,
     dry_run: bool,
     throttle: int | None,
@@ -45,7 +45,7 @@ def rebalance(
     Nodes that were added get their share; nothing is unavailable meanwhile. The moves go on in the background.
     """
 
-    async def work(client: AdminClient) -> tuple[list[PlannedMove], float]:
+    async def work(client: AdminClient) -> tuple[list[RequestedMove], float]:
         moves = await client.rebalance(
             drain=node_id, dry_run=dry_run, throttle=throttle, max_concurrent=max_concurrent
         )
@@ -65,7 +65,7 @@ def rebalance(
     _exit_if_refused(moves)
 
 
-async def _arrived(client: AdminClient, moves: Sequence[PlannedMove]) -> None:
+async def _arrived(client: AdminClient, moves: Sequence[RequestedMove]) -> None:
     """Wait until none of them is under way; on a terminal, show how many bytes are left."""
     wanted = {(move.topic, move.partition) for move in moves}
     clock = SystemClock()
@@ -109,7 +109,7 @@ def reassignments() -> None:
 @reassignments.command("list")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def list_reassignments(target: Target, is_json: bool) -> None:
+def list_reassignments(target: ClusterTarget, is_json: bool) -> None:
     """List what is on the move, and how much is left of it."""
     moves = target.run(lambda client: client.reassignments())
     if is_json:
@@ -127,7 +127,7 @@ def list_reassignments(target: Target, is_json: bool) -> None:
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def cancel_reassignments(
-    target: Target, topic: str | None, partition: int | None, is_json: bool
+    target: ClusterTarget, topic: str | None, partition: int | None, is_json: bool
 ) -> None:
     """Take what is on the move back to where it was."""
     if partition is not None and topic is None:
@@ -140,12 +140,12 @@ def cancel_reassignments(
     _exit_if_refused(moves)
 
 
-def _exit_if_refused(moves: Iterable[PlannedMove]) -> None:
+def _exit_if_refused(moves: Iterable[RequestedMove]) -> None:
     if any(move.error is not None for move in moves):
         raise click.exceptions.Exit(EXIT_REFUSED)
 
 
-def _planned_text(moves: Sequence[PlannedMove], *, dry_run: bool) -> str:
+def _planned_text(moves: Sequence[RequestedMove], *, dry_run: bool) -> str:
     if not moves:
         return "nothing to move"
     verb = "cancelled" if moves[0].is_cancelled else "would move" if dry_run else "moving"
@@ -158,7 +158,7 @@ def _planned_text(moves: Sequence[PlannedMove], *, dry_run: bool) -> str:
     return "\n".join([table, *refused, summary])
 
 
-def _planned_json(moves: Iterable[PlannedMove], *, dry_run: bool) -> Json:
+def _planned_json(moves: Iterable[RequestedMove], *, dry_run: bool) -> Json:
     rows: list[Json] = [
         {
             "topic": move.topic,

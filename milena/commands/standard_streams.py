@@ -35,7 +35,7 @@ class DaemonThread:
         self._jobs.put(None)
 
     async def call(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns or raises."""
+        """Result or error of ``work``."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""What every command shares: which cluster it speaks to, and what its exit code says."""
+"""Target of every command: the cluster it speaks to, and how its errors become exit codes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -44,7 +44,7 @@ class NoSuchPartitionError(click.ClickException):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ClusterTarget:
     """Which node to ask, and how long."""
 
     url: str

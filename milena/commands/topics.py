@@ -9,7 +9,7 @@ from milena.cluster.admin import AdminClient, OffsetRange
 from milena.cluster.view import TopicView
 from milena.commands import output
 from milena.commands.options import confirm, moment
-from milena.commands.target import NoSuchPartitionError, Target
+from milena.commands.target import ClusterTarget, NoSuchPartitionError
 from milena.errors import TargetExistsError
 
 LATEST = "latest"
@@ -42,7 +42,7 @@ def _parse_configs(
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def create_topic(
-    target: Target,
+    target: ClusterTarget,
     name: str,
     partitions: int | None,
     replication_factor: int | None,
@@ -79,7 +79,7 @@ def create_topic(
 @topics.command("list")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def list_topics(target: Target, is_json: bool) -> None:
+def list_topics(target: ClusterTarget, is_json: bool) -> None:
     """List all topics."""
     view = target.run(lambda client: client.cluster())
     if is_json:
@@ -94,7 +94,7 @@ def list_topics(target: Target, is_json: bool) -> None:
 @click.argument("name")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def describe_topic(target: Target, name: str, is_json: bool) -> None:
+def describe_topic(target: ClusterTarget, name: str, is_json: bool) -> None:
     """Show the topic NAME: settings, leaders, replicas, offsets."""
 
     async def work(client: AdminClient) -> tuple[TopicView, list[OffsetRange]]:
@@ -115,7 +115,7 @@ def describe_topic(target: Target, name: str, is_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def delete_topic(target: Target, name: str, yes: bool, is_json: bool) -> None:
+def delete_topic(target: ClusterTarget, name: str, yes: bool, is_json: bool) -> None:
     """Delete the topic NAME and all of its records."""
     confirm(
         f"Delete topic {name} and all of its records?", f"deleting {name} loses its records", yes
@@ -135,7 +135,7 @@ def delete_topic(target: Target, name: str, yes: bool, is_json: bool) -> None:
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def alter_topic(
-    target: Target,
+    target: ClusterTarget,
     name: str,
     partitions: int | None,
     configs: dict[str, str],
@@ -171,7 +171,7 @@ def alter_topic(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class DeletionEnd:
     """Up to where to delete: below an offset, below the first record of a time, or (both None) everything."""
 
     offset: int | None
@@ -208,7 +208,7 @@ def _parse_offset(
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def delete_records(
-    target: Target,
+    target: ClusterTarget,
     name: str,
     before_offset: int | str | None,
     time_ms: int | None,
@@ -222,7 +222,9 @@ def delete_records(
     """
     if (before_offset is None) == (time_ms is None):
         raise click.UsageError("say either --before-offset or --before-time")
-    cut = Cut(offset=before_offset if isinstance(before_offset, int) else None, time_ms=time_ms)
+    cut = DeletionEnd(
+        offset=before_offset if isinstance(before_offset, int) else None, time_ms=time_ms
+    )
     confirm(f"Delete records of topic {name}?", f"deleting records of {name} is for good", yes)
 
     async def work(client: AdminClient) -> list[tuple[int, int]]:

@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
+from milena.consuming.active_subscription import ActiveSubscription, ConsumerPorts
+from milena.consuming.assignment import StandaloneAssignment
+from milena.consuming.background import BackgroundWork
 from milena.consuming.feed import Feed
 from milena.consuming.feeds import Run
-from milena.consuming.hand import Hand
-from milena.consuming.membership import Membership
+from milena.consuming.membership import GroupMembership
 from milena.consuming.options import ConsumerOptions, Subscription
-from milena.consuming.part import Part, Ports
-from milena.consuming.share import OwnShare
-from milena.consuming.tending import Tending
+from milena.consuming.polled import PolledRecords
 from milena.errors import ClientClosedError
 from milena.records import ConsumedRecord, Position, StartAt, TopicPartition
 
@@ -53,7 +53,7 @@ class Consumer:
         options: ConsumerOptions,
         subscription: Subscription | None,
         *,
-        ports: Ports,
+        ports: ConsumerPorts,
         new_id: Callable[[], str],
     ) -> None:
         if subscription is not None and subscription.pattern and options.group is None:
@@ -63,7 +63,7 @@ class Consumer:
         self._ports = ports
         self._clock = ports.clock
         self._new_id = new_id
-        self.hand = Hand()
+        self.polled = PolledRecords()
         self._rest: Iterator[ConsumedRecord] = iter(())
         self._news = asyncio.Event()
         self.wants_attention = True
@@ -72,15 +72,15 @@ class Consumer:
         self.is_polling = False
         self.polls = 0
         self._adopting: asyncio.Task[None] | None = None
-        self._tending: asyncio.Task[None] | None = None
-        self.part = self._part_of(subscription)
+        self._background: asyncio.Task[None] | None = None
+        self.active = self._active_for(subscription)
 
     async def __aenter__(self) -> Self:
         """Join the group. The partitions come with the first ``poll``."""
-        await self.part.begin()
+        await self.active.begin()
         self._is_open = True
-        tending = Tending(self, self.options, self._clock, on_change=self._call_attention)
-        self._tending = asyncio.create_task(tending.run())
+        background = BackgroundWork(self, self.options, self._clock, on_change=self._call_attention)
+        self._background = asyncio.create_task(background.run())
         return self
 
     async def __aexit__(
@@ -104,30 +104,30 @@ class Consumer:
 
     @property
     def subscription(self) -> Subscription | None:
-        """What it is subscribed to; None when partitions were assigned by hand."""
+        """Topics or the pattern it is subscribed to; None when partitions were assigned by hand."""
         return self._subscription
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that it reads now."""
-        return self.part.share.owned
+        return self.active.assignment.owned
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
         """Those of them that are not given out now."""
-        return frozenset(feed.where for feed in self.part.feeds if feed.is_paused)
+        return frozenset(feed.where for feed in self.active.feeds if feed.is_paused)
 
     @property
     def member_id(self) -> str | None:
         """Under which the group knows it; None without a group."""
-        share = self.part.share
-        return share.member_id if isinstance(share, Membership) else None
+        assignment = self.active.assignment
+        return assignment.member_id if isinstance(assignment, GroupMembership) else None
 
     @property
     def generation(self) -> int | None:
         """The group's generation as last heard; None without a group."""
-        share = self.part.share
-        return share.generation if isinstance(share, Membership) else None
+        assignment = self.active.assignment
+        return assignment.generation if isinstance(assignment, GroupMembership) else None
 
     async def subscribe(self, *topics: str, pattern: str | None = None) -> None:
         """Read these topics instead of what was read before.
@@ -136,13 +136,13 @@ class Consumer:
             TargetNotFoundError: without a group, a topic that is not there.
         """
         subscription = Subscription(topics=topics, pattern=pattern)
-        share, link = self.part.share, self.part.link
+        assignment, link = self.active.assignment, self.active.link
         self._subscription = subscription
-        if link is not None and isinstance(share, Membership):
-            share.subscribe(subscription)
+        if link is not None and isinstance(assignment, GroupMembership):
+            assignment.subscribe(subscription)
             link.hurry()
         else:
-            await self._replace(self._part_of(subscription))
+            await self._replace(self._active_for(subscription))
 
     async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these, without sharing them with a group's members; none: read nothing.
@@ -150,13 +150,13 @@ class Consumer:
         With a group, its offsets are used and committed all the same; it must have no members then.
         """
         wanted = frozenset(TopicPartition(*where) for where in partitions)
-        share = self.part.share
+        assignment = self.active.assignment
         self._subscription = None
-        if isinstance(share, OwnShare) and not self.part.is_growing:
-            share.wanted = wanted
+        if isinstance(assignment, StandaloneAssignment) and not self.active.is_growing:
+            assignment.wanted = wanted
             self._call_attention()
         else:
-            await self._replace(self._part_of(None, wanted))
+            await self._replace(self._active_for(None, wanted))
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Consumer:
         while True:
             if not self.wants_attention:
                 for record in self._rest:
-                    self.hand.current = record
+                    self.polled.current = record
                     return record
             self._rest = iter(await self.next_run())
 
@@ -199,11 +199,11 @@ class Consumer:
 
     def mark(self, record: ConsumedRecord) -> None:
         """The application was given this one of the run, and came back for it."""
-        self.hand.current = record
+        self.polled.current = record
 
     def take_back(self) -> None:
-        """What was given last has not come to anybody: give it again."""
-        self.hand.settle(is_done=False)
+        """Give again what was given last: it has not come to anybody."""
+        self.polled.settle(is_done=False)
         self._call_attention()
 
     async def _next(self, most: int, timeout_s: float | None, *, is_iterated: bool) -> list[Run]:
@@ -213,7 +213,7 @@ class Consumer:
         deadline_ms = None if timeout_s is None else self._clock.now_ms() + timeout_s * 1000
         self.is_polling = True
         try:
-            self.hand.settle(is_done=True)
+            self.polled.settle(is_done=True)
             return await self._take(most, deadline_ms, is_iterated=is_iterated)
         finally:
             self.is_polling = False
@@ -225,13 +225,13 @@ class Consumer:
             self.wants_attention = False
             self._check_open()
             self._raise_failure()
-            if self._adopting is not None or self.part.share.is_due:
+            if self._adopting is not None or self.active.assignment.is_due:
                 if not await self._adopt(deadline_ms):
                     return []
                 continue
-            runs = self.part.feeds.take(most, is_one_run=is_iterated)
+            runs = self.active.feeds.take(most, is_one_run=is_iterated)
             if runs:
-                self.hand.runs, self.hand.is_iterated = runs, is_iterated
+                self.polled.runs, self.polled.is_iterated = runs, is_iterated
                 return runs
             if not await self._wait_for_news(deadline_ms):
                 return []
@@ -246,7 +246,7 @@ class Consumer:
     async def _adopt(self, deadline_ms: float | None) -> bool:
         """Take part in a rebalance; False when time is up. It goes on even when this wait is cancelled."""
         if self._adopting is None:
-            self._adopting = asyncio.create_task(self.part.rebalancer.adopt())
+            self._adopting = asyncio.create_task(self.active.rebalancer.adopt())
         done, _ = await asyncio.wait({self._adopting}, timeout=self._left_s(deadline_ms))
         if not done:
             return False
@@ -260,7 +260,7 @@ class Consumer:
         """The offset of the next record to be given."""
         feed = self._feed(topic, partition)
         found = await feed.located()
-        reached = self.hand.reached(feed)
+        reached = self.polled.reached(feed)
         return found if reached is None else reached
 
     async def lag(self, topic: str, partition: int) -> int:
@@ -275,7 +275,7 @@ class Consumer:
         return max(0, end - position)
 
     async def committed(self, topic: str, partition: int) -> int | None:
-        """What the group has committed in a partition, as the cluster says; None for nothing."""
+        """Offset that the group has committed in a partition, as the cluster says; None without one."""
         found = await self._ports.calls.committed(self._group(), [topic])
         offset = found.get(TopicPartition(topic, partition))
         return None if offset is None else offset.offset
@@ -291,16 +291,16 @@ class Consumer:
         """
         self._group()
         reached: dict[TopicPartition, int | None] = (
-            {feed.where: self.hand.reached(feed) for feed in self.part.feeds}
+            {feed.where: self.polled.reached(feed) for feed in self.active.feeds}
             if offsets is None
             else {TopicPartition(*where): offset for where, offset in offsets.items()}
         )
-        await self.part.rebalancer.commit(reached, self.options.patience_ms)
+        await self.active.rebalancer.commit(reached, self.options.patience_ms)
 
     def seek(self, topic: str, partition: int, position: Position) -> None:
         """Go on there: an offset, an end of the partition, a time, or the last so many records."""
         feed = self._feed(topic, partition)
-        self.hand.drop(feed)
+        self.polled.drop(feed)
         feed.seek(position)
         self._call_attention()
 
@@ -313,17 +313,17 @@ class Consumer:
     def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """Give their records out again."""
         for where in partitions:
-            self.part.feeds.resume(self._feed(*where))
+            self.active.feeds.resume(self._feed(*where))
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _part_of(
+    def _active_for(
         self,
         subscription: Subscription | None,
         assigned: frozenset[TopicPartition] = frozenset(),
-    ) -> Part:
+    ) -> ActiveSubscription:
         if subscription is not None and self.options.group is not None:
-            return Part.of_group(
+            return ActiveSubscription.of_group(
                 self.options,
                 subscription,
                 self._ports,
@@ -331,43 +331,43 @@ class Consumer:
                 on_change=self._call_attention,
                 on_news=self._news.set,
             )
-        return Part(
+        return ActiveSubscription(
             self.options,
             self._ports,
-            share=OwnShare(assigned),
+            assignment=StandaloneAssignment(assigned),
             topics=None if subscription is None else subscription.topics,
             on_change=self._call_attention,
             on_news=self._news.set,
         )
 
-    async def _replace(self, part: Part) -> None:
-        former, self.part = self.part, part
-        self.hand.settle(is_done=True)
+    async def _replace(self, active: ActiveSubscription) -> None:
+        former, self.active = self.active, active
+        self.polled.settle(is_done=True)
         self._call_attention()
         if self._is_open:
             await former.end(patience_ms=self.options.patience_ms)
-            await part.begin()
+            await active.begin()
 
     async def _close(self, *, is_done: bool) -> None:
         if not self._is_open:
             return
         self._is_open = False
         self._call_attention()
-        self.hand.settle(is_done=is_done)
-        for task in (self._tending, self._adopting):
+        self.polled.settle(is_done=is_done)
+        for task in (self._background, self._adopting):
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})
                 if not task.cancelled():
                     task.exception()
-        await self.part.end(patience_ms=CLOSE_PATIENCE_MS)
+        await self.active.end(patience_ms=CLOSE_PATIENCE_MS)
 
     def _call_attention(self) -> None:
         self.wants_attention = True
         self._news.set()
 
     def _raise_failure(self) -> None:
-        failure = None if self.part.link is None else self.part.link.take_failure()
+        failure = None if self.active.link is None else self.active.link.take_failure()
         if failure is not None:
             raise failure
 
@@ -381,7 +381,7 @@ class Consumer:
         return self.options.group
 
     def _feed(self, topic: str, partition: int) -> Feed:
-        feed = self.part.feeds.find(TopicPartition(topic, partition))
+        feed = self.active.feeds.find(TopicPartition(topic, partition))
         if feed is None:
             raise ValueError(f"{topic}-{partition} is not assigned to this consumer")
         return feed

@@ -9,7 +9,7 @@ from milena.consuming.feed import Feed
 from milena.consuming.options import ConsumerOptions
 from milena.errors import TargetNotFoundError
 from milena.reading.cursor import ReadPlan
-from milena.reading.reader import FetchPort, MetadataPort, PartitionReader
+from milena.reading.reader import FetchPort, PartitionReader, ReaderMetadataPort
 from milena.records import ConsumedRecord, Position, TopicPartition
 
 FETCH_BYTES_MIN = 64 << 10
@@ -31,7 +31,7 @@ class Feeds:
         options: ConsumerOptions,
         *,
         transport: FetchPort,
-        metadata: MetadataPort,
+        metadata: ReaderMetadataPort,
         clock: Clock,
         on_news: Callable[[], None],
     ) -> None:

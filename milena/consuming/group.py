@@ -15,7 +15,7 @@ from typing import Protocol
 from milena.clock import Clock
 from milena.cluster.first_of import first_of
 from milena.cluster.group_views import GroupOffset
-from milena.consuming.membership import Beat, BeatAnswer, Membership
+from milena.consuming.membership import Beat, BeatAnswer, GroupMembership
 from milena.consuming.options import ConsumerOptions
 from milena.errors import (
     ClientError,
@@ -48,7 +48,7 @@ LEAVE_MS = 3_000
 
 
 class GroupPort(Protocol):
-    """What a consumer needs of ``milena.consuming.group_calls``."""
+    """Calls about a group that a consumer needs of ``milena.consuming.group_calls``."""
 
     async def heartbeat(self, group: str, beat: Beat, *, session_ms: int) -> BeatAnswer:
         """Join, stay or leave."""
@@ -66,7 +66,7 @@ class GroupPort(Protocol):
     async def committed(
         self, group: str, topics: Sequence[str] | None = None
     ) -> dict[TopicPartition, GroupOffset]:
-        """What is committed."""
+        """Committed offsets."""
 
 
 class GroupLink:
@@ -75,7 +75,7 @@ class GroupLink:
     def __init__(
         self,
         group: str,
-        membership: Membership,
+        membership: GroupMembership,
         *,
         options: ConsumerOptions,
         calls: GroupPort,
@@ -131,7 +131,7 @@ class GroupLink:
         self._hurried.set()
 
     def take_failure(self) -> ClientError | None:
-        """What ``poll`` is to raise; a passing one only once."""
+        """Error that ``poll`` is to raise; a passing one only once."""
         failure = self._failure
         if not self._is_over:
             self._failure = None
@@ -263,7 +263,7 @@ class GroupLink:
         return not self.membership.is_lost and self.membership.member_epoch != member_epoch
 
 
-class Commits:
+class OffsetCommits:
     """Commits offsets for a group, one commit after the other, so that none overtakes a later one."""
 
     def __init__(
@@ -323,7 +323,7 @@ class Commits:
         await self._clock.sleep(wait_ms)
 
 
-def _not_owned(member: Membership, offsets: Mapping[TopicPartition, int]) -> str:
+def _not_owned(member: GroupMembership, offsets: Mapping[TopicPartition, int]) -> str:
     if member.is_lost:
         return "the group gave this member up"
     names = ", ".join(str(where) for where in sorted(offsets.keys() - member.owned))

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from milena.cluster.group_views import GroupOffset, group_offsets, partitions_of
-from milena.cluster.http import Call, HttpSession, json_of
+from milena.cluster.http import HttpCall, HttpSession, json_of
 from milena.consuming.membership import Beat, BeatAnswer
 from milena.errors import TargetNotFoundError
-from milena.fields import Fields, Json
+from milena.fields import AnswerFields, Json
 from milena.records import TopicPartition
 
 BEAT_MARGIN_MS = 5_000
@@ -38,7 +38,7 @@ class GroupCalls:
             UnreachableError, NotNowError, UnknownResultError, ServerFailedError: not known, ask again.
         """
         margin_ms = max(BEAT_MARGIN_MS_MIN, min(BEAT_MARGIN_MS, session_ms // 3))
-        call = Call(
+        call = HttpCall(
             method="POST",
             path=f"{_path(group)}/heartbeat?timeout_ms={beat.wait_ms}",
             body=json.dumps(_beat_json(beat)).encode(),
@@ -48,7 +48,7 @@ class GroupCalls:
         answer = json_of(await self._http.send(call), f"heartbeat of {group}")
         if answer is None and beat.member_epoch < 0:
             return _left(beat)
-        fields = Fields(answer, "heartbeat")
+        fields = AnswerFields(answer, "heartbeat")
         return BeatAnswer(
             member_id=fields.text("member_id"),
             member_epoch=fields.integer("member_epoch"),
@@ -80,7 +80,7 @@ class GroupCalls:
         if member_id is not None:
             body["member_id"] = member_id
             body["member_epoch"] = member_epoch
-        call = Call(
+        call = HttpCall(
             method="POST",
             path=f"{_path(group)}/offsets",
             body=json.dumps(body).encode(),
@@ -92,7 +92,7 @@ class GroupCalls:
     async def committed(
         self, group: str, topics: Sequence[str] | None = None
     ) -> dict[TopicPartition, GroupOffset]:
-        """What is committed, of these topics or of all; empty for a group that is not there."""
+        """Committed offsets, of these topics or of all; empty for a group that is not there."""
         found: dict[TopicPartition, GroupOffset] = {}
         for topic in topics if topics is not None else (None,):
             params = None if topic is None else {"topic": topic}
@@ -100,7 +100,7 @@ class GroupCalls:
                 answer = await self._http.get(f"{_path(group)}/offsets", params)
             except TargetNotFoundError:
                 continue
-            found |= group_offsets(Fields(answer, "offsets"))
+            found |= group_offsets(AnswerFields(answer, "offsets"))
         return found
 
 

@@ -1,4 +1,4 @@
-"""What one member of a consumer group knows, says and has to do (pure).
+"""Membership in a consumer group, as one member sees it: what it knows, says and has to do (pure).
 
 The member reconciles, as in KIP-848. The group's coordinator tells it what it may work on (``assignment``); what it
 works on is ``owned``. Whatever is owned beyond the assignment is to be given back: the shell lets the application
@@ -27,7 +27,7 @@ FIRST_INTERVAL_MS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """What a heartbeat says. ``member_epoch`` 0 joins, -1 leaves, else it is the epoch last heard."""
+    """A heartbeat. ``member_epoch`` 0 joins, -1 leaves, else it is the epoch last heard."""
 
     member_id: str
     member_epoch: int
@@ -44,7 +44,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeatAnswer:
-    """What the coordinator says to it."""
+    """Answer of the coordinator to a heartbeat."""
 
     member_id: str
     member_epoch: int
@@ -53,7 +53,7 @@ class BeatAnswer:
     assignment: frozenset[TopicPartition]
 
 
-class Membership:
+class GroupMembership:
     """One member's state. Owned by its consumer's loop.
 
     Invariants:
@@ -88,17 +88,17 @@ class Membership:
 
     @property
     def revoked(self) -> frozenset[TopicPartition]:
-        """What is to be given back."""
+        """Partitions to be given back."""
         return NOTHING if self.is_lost or not self.is_member else self.owned - self.assignment
 
     @property
     def added(self) -> frozenset[TopicPartition]:
-        """What may be taken."""
+        """Partitions that may be taken."""
         return NOTHING if self.is_lost or not self.is_member else self.assignment - self.owned
 
     @property
     def _spoken_for(self) -> frozenset[TopicPartition]:
-        """What this member works on or may begin to work on at any moment.
+        """Partitions that this member works on or may begin to work on at any moment.
 
         A heartbeat that left out what is about to be taken would be understood as giving it back.
         """

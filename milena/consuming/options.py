@@ -126,7 +126,7 @@ class ConsumerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a consumer wants to read: topics by name, or all whose whole names match a pattern."""
+    """A consumer's subscription: topics by name, or all whose whole names match a pattern."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None

@@ -1,4 +1,4 @@
-"""What happens when partitions come and go, in its order (asyncio shell).
+"""Rebalancing: the steps by which partitions come and go, in their order (asyncio shell).
 
 Give back: tell the listener, commit what the application is done with, stop fetching, and only then let the group know.
 Take: ask what is committed, tell the listener (who may seek), and only then fetch. Lose: stop fetching, tell the
@@ -11,10 +11,10 @@ from inspect import isawaitable
 
 from milena.clock import Clock
 from milena.cluster.group_views import GroupOffset
+from milena.consuming.assignment import Assignment
 from milena.consuming.feeds import Feeds
-from milena.consuming.group import PASSING, Commits, GroupLink, GroupPort
+from milena.consuming.group import PASSING, GroupLink, GroupPort, OffsetCommits
 from milena.consuming.options import ConsumerOptions, RebalanceListener
-from milena.consuming.share import Share
 from milena.errors import ClientError
 from milena.reading.patience import Patience
 from milena.records import Position, StartAt, TopicPartition
@@ -29,16 +29,16 @@ class Rebalancer:
         self,
         options: ConsumerOptions,
         *,
-        share: Share,
+        assignment: Assignment,
         feeds: Feeds,
         calls: GroupPort,
         clock: Clock,
-        commits: Commits | None,
+        commits: OffsetCommits | None,
         link: GroupLink | None,
         is_growing: bool = False,
     ) -> None:
         """``is_growing``: what comes after the first partitions was added to the topics since."""
-        self.share = share
+        self.assignment = assignment
         self._is_growing = is_growing
         self._options = options
         self._feeds = feeds
@@ -56,13 +56,13 @@ class Rebalancer:
             ClientError: what is committed cannot be learnt.
             Exception: what the listener raised, after everything that belongs to it was done.
         """
-        while self.share.is_due:
-            if self.share.is_lost:
+        while self.assignment.is_due:
+            if self.assignment.is_lost:
                 await self._lose()
-            elif self.share.revoked:
-                await self.give_back(self.share.revoked, patience_ms=self._options.patience_ms)
+            elif self.assignment.revoked:
+                await self.give_back(self.assignment.revoked, patience_ms=self._options.patience_ms)
             else:
-                await self._take_on(self.share.added)
+                await self._take_on(self.assignment.added)
 
     async def give_back(self, partitions: Set[TopicPartition], *, patience_ms: float) -> None:
         """Part with these. What the listener raises keeps them from being committed: it was not done with them."""
@@ -73,16 +73,16 @@ class Rebalancer:
                 await self.commit_quietly({f.where: f.position for f in feeds}, patience_ms)
         finally:
             await self._feeds.drop(partitions)
-            self.share.give_back(partitions)
+            self.assignment.give_back(partitions)
             if self._link is not None:
                 self._link.hurry()
 
     async def part_for_good(self, *, patience_ms: float) -> None:
         """The consumer ends: what it has it gives back, what it lost it is told of."""
-        if self.share.is_lost:
+        if self.assignment.is_lost:
             await self._lose()
-        elif self.share.owned:
-            await self.give_back(self.share.owned, patience_ms=patience_ms)
+        elif self.assignment.owned:
+            await self.give_back(self.assignment.owned, patience_ms=patience_ms)
 
     async def commit_quietly(
         self, positions: Mapping[TopicPartition, int | None], patience_ms: float
@@ -115,19 +115,19 @@ class Rebalancer:
         return None if feed is None else feed.committed
 
     async def _lose(self) -> None:
-        lost = self.share.owned
+        lost = self.assignment.owned
         try:
             await self._feeds.drop(lost)
             await self._tell(self._listener.on_lost, lost)
         finally:
-            self.share.forget()
+            self.assignment.forget()
             if self._link is not None:
                 self._link.hurry()
 
     async def _take_on(self, partitions: Set[TopicPartition]) -> None:
         committed = await self._committed_offsets(partitions)
         # What was to be taken may have been taken back while the question was under way.
-        added = partitions & self.share.added
+        added = partitions & self.assignment.added
         if not added:
             return
         default: Position = self._options.start
@@ -137,7 +137,7 @@ class Rebalancer:
         offsets = {where: found.offset for where, found in committed.items()}
         starts: dict[TopicPartition, Position] = {w: offsets.get(w, default) for w in added}
         self._has_begun = True
-        self.share.take(added)
+        self.assignment.take(added)
         if self._link is not None:
             # A heartbeat that knows nothing of them would be answered at once, and not held until there is news.
             self._link.hurry()
@@ -153,7 +153,7 @@ class Rebalancer:
     async def _committed_offsets(
         self, partitions: Set[TopicPartition]
     ) -> dict[TopicPartition, GroupOffset]:
-        """What the group committed last. To guess would be to skip records, so that it is asked until it is known."""
+        """Offsets committed last. To guess would be to skip records, so that it is asked until it is known."""
         if self._options.group is None:
             return {}
         patience = Patience(self._options.patience_ms)

@@ -16,7 +16,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Taker(Protocol[T_contra]):
-    """Who is given a result or an error, once; a future is one."""
+    """Receiver of a result or an error, once; a future is one."""
 
     def done(self) -> bool:
         """It has one, or does not want one any more."""

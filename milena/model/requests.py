@@ -1,4 +1,4 @@
-"""What is asked of a log and what comes of it: produce and fetch requests, receipts, results.
+"""Requests to a log and their results: produce and fetch requests, receipts, results.
 
 The API makes them, the node's services and replicas work on them; columns rather than records, so that a thousand
 records cost no thousand objects.
@@ -23,7 +23,7 @@ class Acks(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotencyKey:
-    """What an ``Idempotency-Key`` header becomes. Both hashes are of the request, made by the API."""
+    """An ``Idempotency-Key`` header, as hashes. Both hashes are of the request, made by the API."""
 
     key_hash: bytes
     """16 bytes: BLAKE2b of topic and key."""
@@ -57,7 +57,7 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What became of one record, in request order. ``offset`` None with ``error`` None: acks=0.
+    """Result of one record, in request order. ``offset`` None with ``error`` None: acks=0.
 
     ``partition`` -1: the record named one that is not there.
     """
@@ -117,7 +117,7 @@ class Receipts(Sequence[Receipt]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReceipt:
-    """What became of one encoded batch. Offsets None: acks=0."""
+    """Result of one encoded batch. Offsets None: acks=0."""
 
     partition: int
     base_offset: int | None
@@ -173,7 +173,7 @@ class Doubt:
 
     @property
     def error(self) -> ReplicaDamagedError:
-        """What is told to a reader for whom there is nothing before the damage."""
+        """Error for a reader for whom there is nothing before the damage."""
         whose = "its leader" if self.broker_id is None else f"broker {self.broker_id}"
         return ReplicaDamagedError(
             f"{self.topic}-{self.partition}: the records at offset {self.offset} are damaged in the copy of {whose}, "

@@ -43,7 +43,7 @@ def one_turn() -> Generator[None, None, None]:
 
 
 class Turns:
-    """Who may work on something large now. Belongs to one event loop."""
+    """Turns of those who work on something large. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

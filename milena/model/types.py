@@ -27,7 +27,7 @@ class Codec(IntEnum):
 
 @unique
 class TimestampType(IntEnum):
-    """Who chose the records' timestamps; bit 3 of the attributes."""
+    """Origin of the records' timestamps; bit 3 of the attributes."""
 
     CREATE = 0
     APPEND = 1
@@ -35,7 +35,7 @@ class TimestampType(IntEnum):
 
 @unique
 class ReplicaHealth(StrEnum):
-    """What recovery found out about a replica.
+    """Health of a replica, as recovery found it.
 
     ``SOUND``: every acknowledged record is there. ``SUSPECT``: recovery cut something, or the log ends
     below its checkpointed high watermark. ``DAMAGED``: a bad batch below the recovery point, or the files

@@ -76,7 +76,7 @@ class Shipment:
 
 
 class MonotonicClock(Protocol):
-    """What tells when a batch was opened."""
+    """Clock that tells when a batch was opened."""
 
     def now_ms(self) -> float:
         """Milliseconds that never run backwards."""
@@ -194,7 +194,7 @@ class Accumulator:
         return bool(lane.waiting) or (due_ms is not None and due_ms <= now_ms)
 
     def take(self, lane: Lane, now_ms: float) -> Shipment | None:
-        """What to send next on this lane, None if that can wait."""
+        """Shipment to send next on this lane, None if that can wait."""
         if not self.is_ready(lane, now_ms):
             return None
         if not lane.waiting:

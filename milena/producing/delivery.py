@@ -20,8 +20,8 @@ DeliveryCallback = Callable[[Receipt | None, ClientError | None], None]
 """Called with the receipt or the error, on the loop's thread; must not block."""
 
 
-class Outcome(NamedTuple):
-    """What became of the records from ``first`` on: written from ``base_offset`` on (None: not told), or an error."""
+class DeliveryOutcome(NamedTuple):
+    """Result of the records from ``first`` on: written from ``base_offset`` on (None: not told), or an error."""
 
     first: int
     base_offset: int | None
@@ -64,7 +64,7 @@ class RecordBatch:
         self._keys: list[bytes | None] | None = None
         self._headers: list[Headers | None] | None = None
         self._timestamps: list[int] = []
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[DeliveryOutcome] = []
         self._unsettled = 0
 
     def add(
@@ -121,7 +121,7 @@ class RecordBatch:
         self, start: int, stop: int, *, base_offset: int | None, error: ClientError | None
     ) -> Sequence[tuple[int, DeliveryCallback]]:
         """The outcome of the records in [start, stop); returns their callbacks, which come before ``settle``."""
-        self._outcomes.append(Outcome(start, base_offset, error))
+        self._outcomes.append(DeliveryOutcome(start, base_offset, error))
         self._outcomes.sort(key=lambda outcome: outcome.first)
         return [c for c in self.callbacks or () if start <= c[0] < stop]
 
@@ -138,7 +138,7 @@ class RecordBatch:
                 wake()
 
     def outcome(self, number: int) -> Receipt | ClientError:
-        """What became of a record of a settled batch."""
+        """Result of a record of a settled batch."""
         found = self._outcomes[0]
         for outcome in self._outcomes:
             if outcome.first > number:

@@ -21,7 +21,7 @@ KEYS_REMEMBERED = 1 << 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What a partitioner may decide by: the topic's partitions with leaders and replicas, and the cluster's nodes."""
+    """A partitioner decides by this: the topic's partitions with leaders and replicas, and the cluster's nodes."""
 
     topic: TopicView
     nodes: tuple[NodeView, ...]
@@ -42,7 +42,7 @@ key_partition = lru_cache(maxsize=KEYS_REMEMBERED)(partition_for_key)
 def choose(
     partitioner: Partitioner, key: bytes | None, value: bytes | None, topology: Topology
 ) -> int:
-    """What the caller's rule says, checked.
+    """Partition by the caller's rule, checked.
 
     Raises:
         BadRecordError: it failed, or named no partition of the topic.

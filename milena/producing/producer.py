@@ -33,7 +33,7 @@ from milena.producing.placement import TopicPlacement
 from milena.producing.record_checks import check_timestamp, checked_headers, too_large
 from milena.producing.sender import AppendPort, LeaderPort, Sender
 from milena.producing.serializers import plain_bytes, serialize
-from milena.producing.topic_book import TopicBook, TopicMakerPort, TopicPort
+from milena.producing.topic_placements import TopicMakerPort, TopicPlacements, TopicPort
 from milena.records import Headers
 
 logger = logging.getLogger(__name__)
@@ -50,12 +50,12 @@ class Needs(Enum):
     ROOM = "the buffer is full"
 
 
-class MetadataPort(LeaderPort, TopicPort, Protocol):
-    """What the producer needs of ``milena.cluster.metadata``."""
+class ProducerMetadataPort(LeaderPort, TopicPort, Protocol):
+    """Metadata that the producer needs of ``milena.cluster.metadata``."""
 
 
 class ProducePort(AppendPort, TopicMakerPort, Protocol):
-    """What the producer needs of ``milena.cluster.transport``."""
+    """Calls that the producer needs of ``milena.cluster.transport``."""
 
 
 class Producer:
@@ -79,7 +79,7 @@ class Producer:
         options: ProducerOptions,
         *,
         transport: ProducePort,
-        metadata: MetadataPort,
+        metadata: ProducerMetadataPort,
         clock: Clock,
         chance: Random,
     ) -> None:
@@ -100,7 +100,7 @@ class Producer:
             chance=chance,
         )
         self._lock = threading.Lock()
-        self._topics = TopicBook(
+        self._topics = TopicPlacements(
             options,
             metadata=metadata,
             maker=transport,
@@ -500,7 +500,7 @@ class _Turn:
 
 
 def buffer_full(options: ProducerOptions) -> BufferFullError:
-    """What a record that waited for room too long is refused with."""
+    """Error for a record that waited for room too long."""
     return BufferFullError(
         f"the buffer of {options.buffer_bytes} bytes was full for {options.max_block_ms:g} ms: "
         "records come faster than the cluster takes them"

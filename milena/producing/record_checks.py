@@ -1,4 +1,4 @@
-"""What is wrong with a record, found out while its sender can still be told (pure)."""
+"""Checks of a record: faults are found out while its sender can still be told (pure)."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a failed attempt to append a batch means, and how long to wait before the next (pure).
+"""Retries: the meaning of a failed attempt to append a batch, and how long to wait before the next (pure).
 
 The one question is what is known of the batch. While every attempt is known to have written nothing, it may be sent
 again by anybody. Once an attempt's result is not known, only an idempotent producer may send it again, the very same
@@ -23,7 +23,7 @@ from milena.errors import (
 
 @unique
 class Step(Enum):
-    """What to do after a failed attempt."""
+    """Steps after a failed attempt."""
 
     RETRY = "send the same bytes again"
     SPLIT = "send the records in two batches"
@@ -52,7 +52,7 @@ _UNKNOWN = (UnknownResultError, ServerFailedError, UnexpectedAnswerError)
 def judge(
     error: ClientError, *, is_idempotent: bool, may_be_written: bool, record_count: int
 ) -> Judgement:
-    """What an attempt that ended in ``error`` means.
+    """Meaning of an attempt that ended in ``error``.
 
     Args:
         error: what the transport raised.

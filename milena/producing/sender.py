@@ -57,7 +57,7 @@ ANSWER_MARGIN_MS = 250
 
 
 class AppendPort(Protocol):
-    """What the sender needs of ``milena.cluster.transport``."""
+    """Calls that the sender needs of ``milena.cluster.transport``."""
 
     async def append(
         self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
@@ -69,7 +69,7 @@ class AppendPort(Protocol):
 
 
 class LeaderPort(Protocol):
-    """What the sender needs of ``milena.cluster.metadata``."""
+    """Metadata that the sender needs of ``milena.cluster.metadata``."""
 
     def leader_epoch(self, topic: str, partition: int) -> int | None:
         """The epoch of the leader as last seen."""

@@ -21,7 +21,7 @@ from milena.records import FetchedChunk, LastN, Position, StartAt
 
 @unique
 class OnOutOfRange(Enum):
-    """What to do when the offset to read is not there: deleted by retention, or above the end.
+    """Policy where the offset to read is not there: deleted by retention, or above the end.
 
     ``FAIL`` raises; the others go on at that end of the partition and count what was skipped.
     """
@@ -31,8 +31,8 @@ class OnOutOfRange(Enum):
     LATEST = "latest"
 
 
-class Answer(Protocol):
-    """What the cursor needs of a fetch's answer."""
+class FetchedData(Protocol):
+    """Answer of a fetch, as the cursor needs it."""
 
     @property
     def data(self) -> bytes:
@@ -40,7 +40,7 @@ class Answer(Protocol):
 
     @property
     def start_offset(self) -> int:
-        """What the position that was asked for came to."""
+        """Offset of the position that was asked for."""
 
     @property
     def next_offset(self) -> int:
@@ -57,7 +57,7 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """What to read: [start, end), and without ``is_following`` nothing above the high watermark seen at the start."""
+    """Range to read: [start, end), and without ``is_following`` nothing above the high watermark seen at the start."""
 
     topic: str
     partition: int
@@ -117,7 +117,7 @@ class ReadCursor:
         """
         return self.plan.is_following or isinstance(self.position, int)
 
-    def pin(self, answer: Answer) -> None:
+    def pin(self, answer: FetchedData) -> None:
         """Take the end of the partition as of now from an answer to ``StartAt.LATEST``.
 
         Raises:
@@ -137,7 +137,7 @@ class ReadCursor:
         elif isinstance(start, int) and start > end and not self.plan.is_following:
             self.go_into_range(answer.log_start_offset, end)
 
-    def locate(self, answer: Answer) -> None:
+    def locate(self, answer: FetchedData) -> None:
         """The position is where the answer begins, whatever is in it.
 
         Raises:
@@ -146,7 +146,7 @@ class ReadCursor:
         self._check_bounds(answer)
         self.position = answer.start_offset
 
-    def take(self, answer: Answer) -> FetchedChunk | None:
+    def take(self, answer: FetchedData) -> FetchedChunk | None:
         """The readable part of the answer to ``position``, or None when there is nothing yet.
 
         Raises:
@@ -208,7 +208,7 @@ class ReadCursor:
         self.skipped += max(0, target - self.position)
         self.position = target
 
-    def _check_bounds(self, answer: Answer) -> None:
+    def _check_bounds(self, answer: FetchedData) -> None:
         if not 0 <= answer.log_start_offset <= answer.high_watermark:
             raise UnexpectedAnswerError(
                 f"{self.name}: log start {answer.log_start_offset} and high watermark "
@@ -219,7 +219,7 @@ class ReadCursor:
         self.log_start_offset = answer.log_start_offset
         self.high_watermark = max(self.high_watermark, answer.high_watermark)
 
-    def _start_of(self, answer: Answer) -> int:
+    def _start_of(self, answer: FetchedData) -> int:
         """The offset that was asked for: from now on the reader knows it."""
         if isinstance(self.position, int) and answer.start_offset != self.position:
             raise UnexpectedAnswerError(
@@ -249,7 +249,7 @@ class ReadCursor:
             )
         return span
 
-    def _past_hole(self, answer: Answer, start: int, limit: int) -> int:
+    def _past_hole(self, answer: FetchedData, start: int, limit: int) -> int:
         """Where to go on after an answer without batches: compaction may have left none up to some offset."""
         if answer.next_offset < start:
             raise UnexpectedAnswerError(

@@ -26,7 +26,7 @@ from milena.errors import (
 )
 from milena.model.errors import CorruptBatchError
 from milena.reading.chunk_records import records_of
-from milena.reading.cursor import Answer, ReadCursor, ReadPlan
+from milena.reading.cursor import FetchedData, ReadCursor, ReadPlan
 from milena.reading.patience import Patience
 from milena.records import ConsumedRecord, FetchedChunk, Position, StartAt
 
@@ -48,7 +48,7 @@ _PASSING = (UnreachableError, NotNowError, ServerFailedError, UnknownResultError
 
 
 class FetchPort(Protocol):
-    """What a reader needs of the transport: one attempt at a fetch, at the leader if it can be reached."""
+    """Transport of a reader: one attempt at a fetch, at the leader if it can be reached."""
 
     async def fetch(
         self,
@@ -59,15 +59,15 @@ class FetchPort(Protocol):
         max_bytes: int,
         wait_ms: int,
         is_verified: bool = False,
-    ) -> Answer:
+    ) -> FetchedData:
         """Stored batches from ``offset`` on; ``is_verified``: the node checks them before it sends them."""
 
 
-class MetadataPort(Protocol):
-    """What a reader needs of ``milena.cluster.metadata``."""
+class ReaderMetadataPort(Protocol):
+    """Metadata that a reader needs of ``milena.cluster.metadata``."""
 
     def mark_stale(self, topic: str | None = None) -> None:
-        """What is known led to a failure: ask again before it is used."""
+        """Take what is known for stale, since it led to a failure: ask again before it is used."""
 
 
 class PartitionReader:
@@ -88,7 +88,7 @@ class PartitionReader:
         plan: ReadPlan,
         *,
         transport: FetchPort,
-        metadata: MetadataPort,
+        metadata: ReaderMetadataPort,
         clock: Clock,
         max_bytes: int = FETCH_BYTES,
         wait_ms: int = WAIT_MS,
@@ -140,7 +140,7 @@ class PartitionReader:
 
     @property
     def next_offset(self) -> int | None:
-        """What a reader that goes on from here starts with; None before the first record, unless it is known."""
+        """Offset at which a reader that goes on from here starts; None before the first record, unless it is known."""
         match self._last:
             case ConsumedRecord():
                 return self._last.offset + 1
@@ -326,8 +326,8 @@ class PartitionReader:
             )
             self._skipped_told = self._cursor.skipped
 
-    async def _ask(self, position: Position) -> Answer:
-        """What a position comes to."""
+    async def _ask(self, position: Position) -> FetchedData:
+        """Answer of the cluster at a position."""
         return await self._transport.fetch(
             self.plan.topic, self.plan.partition, offset=position, max_bytes=1, wait_ms=0
         )

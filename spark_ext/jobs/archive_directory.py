@@ -41,7 +41,7 @@ from spark_ext.jobs.archive_manifest import (
     encode_manifest,
     file_path,
 )
-from spark_ext.jobs.archive_plan import Plan, ReadRange, WrittenFile, make_addition
+from spark_ext.jobs.archive_plan import ArchivePlan, ReadRange, WrittenFile, make_addition
 from spark_ext.jobs.job_errors import ArchiveBusyError, JobInputError
 from spark_ext.jobs.parquet_check import checksum, offset_runs
 
@@ -105,7 +105,7 @@ class ArchiveWriter:
         """The folder that a run's files are written to; it does not exist yet."""
         return self._path(self._staging)
 
-    def commit(self, cluster_id: str, plan: Plan) -> Manifest:
+    def commit(self, cluster_id: str, plan: ArchivePlan) -> Manifest:
         """Make the staged files part of the archive; returns the new manifest.
 
         Raises:

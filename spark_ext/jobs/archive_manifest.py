@@ -23,7 +23,7 @@ from itertools import pairwise
 from crc32c import crc32c
 
 from milena.errors import UnexpectedAnswerError
-from milena.fields import Fields, Json
+from milena.fields import AnswerFields, Json
 from spark_ext.jobs.job_errors import DamagedArchiveError, JobInputError
 
 FORMAT = 1
@@ -55,7 +55,7 @@ class PartitionKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class ArchiveGap:
     """Offsets that are in no file: [start, end)."""
 
     start: int
@@ -77,7 +77,7 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionArchive:
-    """What is archived of a partition.
+    """Archive of a partition.
 
     Invariants: files and gaps are sorted and account for every offset of [start_offset, next_offset) exactly once
     (gaps may lie inside a file's range).
@@ -87,7 +87,7 @@ class PartitionArchive:
     start_offset: int
     next_offset: int
     files: tuple[ArchivedFile, ...] = ()
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[ArchiveGap, ...] = ()
 
     @property
     def records(self) -> int:
@@ -102,13 +102,13 @@ class PartitionArchive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addition:
-    """What one run adds to a partition: [start_offset, next_offset), which begins where the last run ended."""
+    """Addition of one run to a partition: [start_offset, next_offset), which begins where the last run ended."""
 
     key: PartitionKey
     start_offset: int
     next_offset: int
     files: tuple[ArchivedFile, ...]
-    gaps: tuple[Gap, ...]
+    gaps: tuple[ArchiveGap, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class Manifest:
     partitions: tuple[PartitionArchive, ...] = ()
 
     def partition(self, key: PartitionKey) -> PartitionArchive | None:
-        """What is archived of this partition."""
+        """Archive of this partition."""
         return next((p for p in self.partitions if p.key == key), None)
 
     def topic_ids(self, topic: str) -> tuple[str, ...]:
@@ -174,9 +174,9 @@ def _extended(archived: PartitionArchive | None, addition: Addition) -> Partitio
     return extended
 
 
-def joined_gaps(gaps: tuple[Gap, ...]) -> tuple[Gap, ...]:
+def joined_gaps(gaps: tuple[ArchiveGap, ...]) -> tuple[ArchiveGap, ...]:
     """Neighbours of one reason become one gap, so that a compacted topic's list does not grow with every run."""
-    joined: list[Gap] = []
+    joined: list[ArchiveGap] = []
     for gap in gaps:
         last = joined[-1] if joined else None
         if last is not None and (last.end, last.reason) == (gap.start, gap.reason):
@@ -227,7 +227,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(raw: bytes) -> Manifest:
-    """What ``encode_manifest`` wrote.
+    """Manifest that ``encode_manifest`` wrote.
 
     Raises:
         DamagedArchiveError: not a manifest, or not as it was written.
@@ -237,7 +237,7 @@ def decode_manifest(raw: bytes) -> Manifest:
         content = json.loads(raw)
         if not isinstance(content, dict):
             raise DamagedArchiveError("the manifest is not a JSON object")
-        fields = Fields(content, "manifest")
+        fields = AnswerFields(content, "manifest")
         if fields.integer("format") != FORMAT:
             raise JobInputError(
                 f"the manifest has format {fields.integer('format')}; this version reads {FORMAT}"
@@ -310,7 +310,7 @@ def _partition_json(partition: PartitionArchive) -> Json:
     }
 
 
-def _partition(topic: str, topic_id: str, fields: Fields) -> PartitionArchive:
+def _partition(topic: str, topic_id: str, fields: AnswerFields) -> PartitionArchive:
     return PartitionArchive(
         key=PartitionKey(topic=topic, topic_id=topic_id, partition=fields.integer("partition")),
         start_offset=fields.integer("start_offset"),
@@ -327,7 +327,7 @@ def _partition(topic: str, topic_id: str, fields: Fields) -> PartitionArchive:
             for file in fields.objects("files")
         ),
         gaps=tuple(
-            Gap(
+            ArchiveGap(
                 start=gap.integer("start"),
                 end=gap.integer("end"),
                 reason=GapReason(gap.text("reason")),

@@ -1,4 +1,4 @@
-"""What a run of the archive job reads: ranges of offsets, and what it has to say about offsets that are gone (pure).
+"""Plan of a run of the archive job: ranges of offsets, and what it has to say about offsets that are gone (pure).
 
 Inputs are what the manifest says and what the cluster says at the start of the run; from then on the ranges are fixed,
 so a run is one reading of the log however many records arrive meanwhile.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from spark_ext.jobs.archive_manifest import (
     Addition,
     ArchivedFile,
-    Gap,
+    ArchiveGap,
     GapReason,
     Manifest,
     PartitionKey,
@@ -50,7 +50,7 @@ class ReadRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ArchivePlan:
     """All ranges of a run, sorted by key. Partitions with nothing new have an empty one."""
 
     ranges: tuple[ReadRange, ...]
@@ -73,7 +73,7 @@ def make_plan(
     *,
     records_max: int | None = None,
     is_loss_accepted: bool = False,
-) -> Plan:
+) -> ArchivePlan:
     """Fix what the run reads.
 
     Raises:
@@ -86,7 +86,7 @@ def make_plan(
     whole = [_whole_range(manifest, state) for state in sorted(states, key=lambda s: s.key)]
     shares = fair_shares([r.end - r.start for r in whole], records_max)
     ranges = tuple(_cut(r, share) for r, share in zip(whole, shares, strict=True))
-    return Plan(ranges=ranges, losses=losses)
+    return ArchivePlan(ranges=ranges, losses=losses)
 
 
 def _losses(manifest: Manifest, states: Sequence[PartitionState]) -> Iterable[str]:
@@ -167,16 +167,18 @@ class WrittenFile:
 
 
 def make_addition(planned: ReadRange, written: Sequence[WrittenFile]) -> Addition:
-    """What the run adds to a partition, once every offset of its range is accounted for.
+    """Addition of the run to a partition, once every offset of its range is accounted for.
 
     Raises:
         LostRecordsError: an offset is there twice, does not belong, or is missing without a reason.
     """
     files = tuple(sorted((w.entry for w in written), key=lambda f: f.first_offset))
     runs = sorted(run for file in written for run in file.runs)
-    gaps: list[Gap] = []
+    gaps: list[ArchiveGap] = []
     if planned.lost:
-        gaps.append(Gap(start=planned.next_offset, end=planned.start, reason=GapReason.RETENTION))
+        gaps.append(
+            ArchiveGap(start=planned.next_offset, end=planned.start, reason=GapReason.RETENTION)
+        )
     at = planned.start
     for start, end in [*runs, (planned.end, planned.end)]:
         if start < at or end > planned.end:
@@ -195,12 +197,12 @@ def make_addition(planned: ReadRange, written: Sequence[WrittenFile]) -> Additio
     )
 
 
-def _explained(planned: ReadRange, start: int, end: int) -> Gap:
+def _explained(planned: ReadRange, start: int, end: int) -> ArchiveGap:
     if not planned.is_compacted:
         raise LostRecordsError(
             f"{_name(planned)}: the source left out offsets {start} to {end - 1}; nothing was archived"
         )
-    return Gap(start=start, end=end, reason=GapReason.COMPACTION)
+    return ArchiveGap(start=start, end=end, reason=GapReason.COMPACTION)
 
 
 def _name(planned: ReadRange) -> str:

@@ -13,12 +13,12 @@ from milena.disk.files import Files
 from milena.fields import Json
 from spark_ext.jobs.archive_directory import ArchiveWriter
 from spark_ext.jobs.archive_manifest import Manifest, PartitionKey
-from spark_ext.jobs.archive_plan import PartitionState, Plan, ReadRange, make_plan
+from spark_ext.jobs.archive_plan import ArchivePlan, PartitionState, ReadRange, make_plan
 from spark_ext.jobs.job_errors import JobInputError, LostRecordsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogState:
+class ClusterPartitions:
     """The partitions that were asked for, as the cluster has them at one moment."""
 
     cluster_id: str
@@ -28,7 +28,7 @@ class LogState:
 class LogSource(Protocol):
     """Where records come from."""
 
-    def state(self) -> LogState:
+    def state(self) -> ClusterPartitions:
         """Ask the cluster for topics, ids and readable offsets."""
 
     def write(self, ranges: Sequence[ReadRange], folder: str) -> None:
@@ -41,7 +41,7 @@ class LogSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSummary:
-    """What a run did to a partition; ``behind`` offsets are left for the next one."""
+    """Summary of a run, for a partition; ``behind`` offsets are left for the next one."""
 
     key: PartitionKey
     start_offset: int
@@ -54,7 +54,7 @@ class PartitionSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What a run did. ``leftovers`` of an interrupted run were removed; ``losses`` were accepted."""
+    """Summary of a run. ``leftovers`` of an interrupted run were removed; ``losses`` were accepted."""
 
     commit: int
     partitions: tuple[PartitionSummary, ...]
@@ -106,8 +106,8 @@ def run_archive(
     return _summary(plan, before, after, writer.leftovers)
 
 
-def _require_same_topics(plan: Plan, state: LogState) -> None:
-    """What was read by name came from the topics that were planned."""
+def _require_same_topics(plan: ArchivePlan, state: ClusterPartitions) -> None:
+    """Check that what was read by name came from the topics that were planned."""
     present = {p.key for p in state.partitions}
     for planned in plan.to_read:
         if planned.key not in present:
@@ -117,7 +117,7 @@ def _require_same_topics(plan: Plan, state: LogState) -> None:
 
 
 def _summary(
-    plan: Plan, before: Manifest, after: Manifest, leftovers: tuple[str, ...]
+    plan: ArchivePlan, before: Manifest, after: Manifest, leftovers: tuple[str, ...]
 ) -> RunSummary:
     known = before.paths()
     partitions = []

@@ -22,8 +22,8 @@ Runs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What ``verify_archive`` found; ``problems`` are sentences, ``unlisted`` files are no fault."""
+class ArchiveVerdict:
+    """Findings of ``verify_archive``; ``problems`` are sentences, ``unlisted`` files are no fault."""
 
     manifest: Manifest
     problems: tuple[str, ...]
@@ -37,7 +37,7 @@ class Verdict:
 
 def verify_archive(
     files: Files, root: str, *, on_file: Callable[[ArchivedFile], None] = lambda _: None
-) -> Verdict:
+) -> ArchiveVerdict:
     """Read every file of the archive; ``on_file`` is called after each.
 
     Raises:
@@ -55,7 +55,7 @@ def verify_archive(
             on_file(entry)
         problems += _filled_gaps(partition, tuple(found))
     unlisted = unlisted_files(files, root, manifest)
-    return Verdict(manifest=manifest, problems=tuple(problems), unlisted=unlisted)
+    return ArchiveVerdict(manifest=manifest, problems=tuple(problems), unlisted=unlisted)
 
 
 def _filled_gaps(partition: PartitionArchive, runs: Runs) -> list[str]:
@@ -97,7 +97,7 @@ def _content_problem(entry: ArchivedFile, runs: Runs) -> str | None:
     return None
 
 
-def verdict_text(verdict: Verdict) -> str:
+def verdict_text(verdict: ArchiveVerdict) -> str:
     """A line a partition, the problems, and a sentence."""
     rows = [
         (p.key.topic, p.key.partition, p.start_offset, p.next_offset, p.records, len(p.files), p.missing)
@@ -115,7 +115,7 @@ def verdict_text(verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-def verdict_json(verdict: Verdict) -> Json:
+def verdict_json(verdict: ArchiveVerdict) -> Json:
     """The same for programs."""
     return {
         "is_sound": verdict.is_good,

@@ -39,7 +39,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
 
 
 def spark_message(error: PySparkException | Py4JError) -> str:
-    """What Spark says, in one line without the Java stack: its own sentence, and the cause that ends a traceback."""
+    """Message of Spark, in one line without the Java stack: its own sentence, and the cause that ends a traceback."""
     text = re.split(r"JVM stacktrace:|\n\s+at ", str(error))[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:

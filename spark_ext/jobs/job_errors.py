@@ -39,7 +39,7 @@ class DamagedArchiveError(JobError):
 
 
 class JobInputError(JobError):
-    """What was asked for cannot be done; the message says what to change."""
+    """The job cannot do what was asked for; the message says what to change."""
 
     code = "job_input"
     exit_code = EXIT_BAD_INPUT

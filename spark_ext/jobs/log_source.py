@@ -16,10 +16,10 @@ from spark_ext.cluster import pin
 from spark_ext.jobs.archive_directory import STAGED_PARTITION, STAGED_TOPIC
 from spark_ext.jobs.archive_manifest import PartitionKey
 from spark_ext.jobs.archive_plan import PartitionState, ReadRange
-from spark_ext.jobs.archive_run import LogState
+from spark_ext.jobs.archive_run import ClusterPartitions
 from spark_ext.jobs.job_errors import JobInputError
 from spark_ext.options import parse_read_options
-from spark_ext.planner import OffsetRange
+from spark_ext.planner import PlannedRange
 
 WRITERS_MAX = 64
 """Files that a task has open at once: Spark sorts what a task reads by partition when it has more of them."""
@@ -62,7 +62,7 @@ class SparkLogSource:
     compression: str
     records_per_file: int
 
-    def state(self) -> LogState:
+    def state(self) -> ClusterPartitions:
         """Ask the cluster for topics, ids and readable offsets."""
         return log_state(self.urls, self.topics)
 
@@ -111,13 +111,13 @@ async def _facts(urls: Sequence[str], choice: TopicChoice) -> tuple[str, tuple[T
     return cluster_id, tuple(topics)
 
 
-def log_state(urls: Sequence[str], choice: TopicChoice) -> LogState:
+def log_state(urls: Sequence[str], choice: TopicChoice) -> ClusterPartitions:
     """The chosen topics' partitions and their readable offsets."""
     cluster_id, topics = asyncio.run(_facts(urls, choice))
     policies = {topic.name: topic.configs.get("cleanup.policy", "") for topic in topics}
     names = ",".join(policies)
     options = parse_read_options({"url": ",".join(urls), "subscribe": names})
-    return LogState(
+    return ClusterPartitions(
         cluster_id=cluster_id,
         partitions=tuple(
             PartitionState(
@@ -131,7 +131,7 @@ def log_state(urls: Sequence[str], choice: TopicChoice) -> LogState:
     )
 
 
-def partition_key(found: OffsetRange) -> PartitionKey:
+def partition_key(found: PlannedRange) -> PartitionKey:
     """Which partition of which incarnation of its topic."""
     topic, partition = found.partition
     if found.topic_id is None:

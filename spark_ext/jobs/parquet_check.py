@@ -1,4 +1,4 @@
-"""What a Parquet file of the archive really holds: its offsets, its checksum; read through ``milena.disk.files``.
+"""Contents of a Parquet file of the archive: its offsets, its checksum; read through ``milena.disk.files``.
 
 The archive believes no writer: before a file enters the manifest, and whenever ``--verify`` asks, its offsets are read
 from the file itself. Only the offset column is decoded, a row group at a time.

@@ -48,7 +48,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteReport:
-    """What a run found; ``malformed`` is lines by reason, which are in none of the counts."""
+    """Findings of a run; ``malformed`` is lines by reason, which are in none of the counts."""
 
     overall: Counts
     hours: tuple[Counts, ...]

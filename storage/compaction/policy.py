@@ -137,7 +137,6 @@ class SieveCounts:
     """What was dropped, and until when the latest of the tombstones that were kept must stay."""
 
     records: int = 0
-    tombstones: int = 0
     horizon_ms: int | None = None
 
 
@@ -233,7 +232,6 @@ class BatchSieve:
         for place in places:
             if columns.values[place] is None and columns.keys[place] is not None:
                 if self._may_forget(header, offsets[place]):
-                    self._counts.tombstones += 1
                     continue
                 has_tombstone = True
             kept.append(place)
@@ -364,13 +362,12 @@ class LogSurvey:
 class CompactionNeed:
     """What a run would do.
 
-    ``clean_bytes`` and ``dirty_bytes`` lie below ``end_offset``, where it would stop; ``dirty_ratio`` is the part of
-    them that is new.
+    ``dirty_bytes`` lie below ``end_offset``, where it would stop; ``dirty_ratio`` is the part that they are of all
+    bytes below it.
     """
 
     is_due: bool
     end_offset: int
-    clean_bytes: int
     dirty_bytes: int
     dirty_ratio: float
 
@@ -396,7 +393,6 @@ def assess(survey: LogSurvey, config: LogConfig, now_ms: int) -> CompactionNeed:
     return CompactionNeed(
         is_due=config.is_compacted and (has_work or has_dead),
         end_offset=end_offset,
-        clean_bytes=clean,
         dirty_bytes=dirty,
         dirty_ratio=ratio,
     )

@@ -44,7 +44,7 @@ from storage.log.start import LogStart
 from storage.log.state import LogState
 from storage.log.succession import check_succession, fit_filler, is_straddling
 from storage.log.tickets import CheckpointTicket, SyncTicket
-from storage.replica.folder import ReplicaFiles, open_replica, write_snapshot
+from storage.replica.folder import ReplicaFiles, open_replica
 from storage.replica.meta import META_NAME, ReplicaMeta
 from storage.replica.recovery import RecoveredLog, RecoveryReport, recover
 from storage.segments.append_plan import AppendPlan, AppendRun
@@ -56,10 +56,8 @@ from storage.segments.tail import NO_TAIL, TAIL_BYTES_MAX, Tail, tail_of
 from storage.segments.uncommitted import UncommittedMemory
 from storage.state.idempotency import IdempotencyEntry
 from storage.state.producer_state import (
-    QueuedProducers,
     Verdict,
     WriterState,
-    decode_snapshot,
     encode_snapshot,
 )
 
@@ -601,13 +599,6 @@ class PartitionLog:
         self._forget_foreign_state()
         return self._state.writers.producers.check(header, now_ms)
 
-    def producer_queue(self, now_ms: int) -> QueuedProducers:
-        """Like ``producer_check`` for batches that will be appended together, each after those before it."""
-        self._forget_foreign_state()
-        return QueuedProducers(
-            self._state.writers.producers, next_offset=self._state.end_offset, now_ms=now_ms
-        )
-
     def last_sequence(self, producer_id: int) -> int | None:
         """The last sequence that a producer has written here; None: nothing that is remembered."""
         entry = self._state.writers.producers.get(producer_id)
@@ -628,22 +619,6 @@ class PartitionLog:
         writers.install(self._state.writers.freeze(self._state.end_offset))
         writers.forget_from(high_watermark)
         return encode_snapshot(writers.freeze(high_watermark))
-
-    def install_producer_snapshot(self, content: bytes) -> None:
-        """Take over the leader's writers' state; batches that it covers may still follow.
-
-        Raises:
-            CorruptLogError: damaged.
-            DiskFullError: no space; nothing has changed.
-        """
-        snapshot = decode_snapshot(content)
-        if self.recovery_point < self._state.end_offset:
-            self._checkpointing.run(self.high_watermark_checkpoint)
-        writers = WriterState()
-        writers.install(snapshot)
-        with self._lock:
-            write_snapshot(self._replica, writers, self._state.end_offset)
-        self._state.writers = writers
 
     # Cutting the end.
 

@@ -186,12 +186,8 @@ class DataDirectory:
         """Whether the manifest lists this replica: without files it is damaged then, not new."""
         return (topic_id, partition) in self._replicas
 
-    def add_replica(self, topic_id: str, partition: int) -> None:
-        """List a replica whose files were just made; it acknowledges nothing before this returns."""
-        self.add_replicas([(topic_id, partition)])
-
     def add_replicas(self, replicas: Collection[ReplicaKey]) -> None:
-        """List many in one write.
+        """List replicas whose files were just made, in one write; they acknowledge nothing before this returns.
 
         Raises:
             DiskFullError: none is listed.
@@ -203,12 +199,11 @@ class DataDirectory:
             self._files.write_atomically(self._manifest_path, _encode_manifest(wanted))
             self._replicas = wanted
 
-    def remove_replica(self, topic_id: str, partition: int) -> None:
-        """Forget a replica; its files may be removed once this returned."""
-        self.remove_replicas([(topic_id, partition)])
-
     def remove_replicas(self, replicas: Collection[ReplicaKey]) -> None:
-        """Forget many in one write; on a full disk out of the reserve, since it makes room."""
+        """Forget replicas in one write; on a full disk out of the reserve, since it makes room.
+
+        Their files may be removed once this returned.
+        """
         wanted = self._replicas.difference(replicas)
         if wanted != self._replicas:
             content = _encode_manifest(wanted)

@@ -59,7 +59,7 @@ class Frame(NamedTuple):
     next_offset: int
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Where batches are read from; a ``File`` is one."""
 
     def pread(self, length: int, position: int) -> bytes:
@@ -90,7 +90,9 @@ def scan_batches(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
         position += header.batch_bytes
 
 
-def read_batches(file: Source, position: int, end: int) -> Iterator[tuple[bytes, BatchHeader, int]]:
+def read_batches(
+    file: BatchSource, position: int, end: int
+) -> Iterator[tuple[bytes, BatchHeader, int]]:
     """The same with what is in the batches: a chunk of the file, a header, and where in the chunk its batch begins.
 
     Raises:
@@ -110,7 +112,7 @@ def _holds_batch(chunk: bytes, at: int) -> bool:
     return int.from_bytes(chunk[at : at + 4], "big") <= len(chunk) - at
 
 
-def _read_batch(file: Source, position: int, end: int) -> bytes:
+def _read_batch(file: BatchSource, position: int, end: int) -> bytes:
     """At least the batch at ``position``, if its header is sound and ``end`` leaves room for it."""
     chunk = file.pread(min(SCAN_CHUNK_BYTES, end - position), position)
     if len(chunk) >= HEADER_BYTES and not _holds_batch(chunk, 0):

@@ -205,44 +205,6 @@ def next_entry(
     return ProducerEntry(entry.producer_epoch, max(entry.append_time_ms, append_time_ms), batches)
 
 
-class QueuedProducers:
-    """Verdicts on batches that will be appended together, each after those before it.
-
-    Built on the state of the log as it is; ``add`` each accepted batch in the order of the append. Void once the log
-    has changed.
-    """
-
-    __slots__ = ("_entries", "_next_offset", "_now_ms", "_states")
-
-    def __init__(self, states: ProducerStates, *, next_offset: int, now_ms: int) -> None:
-        self._states = states
-        self._next_offset = next_offset
-        self._now_ms = now_ms
-        self._entries: dict[int, ProducerEntry] = {}
-
-    def check(self, header: BatchHeader) -> Verdict:
-        """Like ``ProducerStates.check``, seeing the batches that were added.
-
-        Raises:
-            StaleProducerEpochError: a later epoch of the producer has written.
-            InvalidProducerError: its sequence leaves a gap, or repeats one that is forgotten.
-        """
-        if header.producer_id == NO_PRODUCER:
-            return ACCEPT
-        entry = self._entries.get(header.producer_id) or self._states.get(header.producer_id)
-        return check_sequence(entry, header, self._now_ms)
-
-    def add(self, header: BatchHeader) -> int:
-        """Count an accepted batch in; returns the base offset that it will get."""
-        base_offset = self._next_offset
-        self._next_offset += header.last_offset_delta + 1
-        producer_id = header.producer_id
-        if producer_id != NO_PRODUCER:
-            entry = self._entries.get(producer_id) or self._states.get(producer_id)
-            self._entries[producer_id] = next_entry(entry, header, base_offset, self._now_ms)
-        return base_offset
-
-
 class WriterSnapshot(NamedTuple):
     """Producers and idempotency keys of one partition after all batches below ``offset``.
 

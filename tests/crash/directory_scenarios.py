@@ -113,7 +113,7 @@ class DirectoryPromise:
             assert log.log_end_offset == 0, "a replica that nobody counts on has records"
             log.delete()
         log = open_replica(files, directory, 9)
-        directory.add_replica(TOPIC_ID, 9)
+        directory.add_replicas([(TOPIC_ID, 9)])
         log.append_as_leader([make_batch(2)], leader_epoch=0, now_ms=NOW_MS)
         log.sync()
         kept = read_all(log)
@@ -184,7 +184,7 @@ class Node:
         replica = (TOPIC_ID, partition)
         rest = tuple(item for item in self.promise.listed if item[0] != replica)
         self.say(listed=rest, unsure=(replica,))
-        self.directory.remove_replica(*replica)
+        self.directory.remove_replicas([replica])
         self.say(unsure=())
         self.logs.pop(partition).delete()
 

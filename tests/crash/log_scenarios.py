@@ -427,25 +427,6 @@ def straddling(model: Announcing) -> None:
     model.sync()
 
 
-def writers_snapshot(model: Announcing) -> None:
-    """A follower takes over its leader's producers before it has their batches."""
-    model.write(300, 33)
-    model.sync()
-    content = _leaders_snapshot()
-    model.change(model.expected, lambda: model.log.install_producer_snapshot(content))
-    model.is_state_exact = False
-    model.write(700, as_follower=True)
-    model.sync()
-    model.checkpoint()
-
-
-def _leaders_snapshot() -> bytes:
-    leader = LogModel()
-    for producer_id in (7, 8):
-        leader.append([make_batch(3, producer=ProducerStamp(producer_id, 0, 0))])
-    return leader.log.producer_snapshot(leader.log.log_end_offset)
-
-
 def relaxed(model: Announcing) -> None:
     """A relaxed log acknowledges what is not synced: it may lose that, and then must say so."""
     model.write(300, 33)
@@ -534,7 +515,6 @@ LOG_SCENARIOS = (
     _scenario(retention),
     _scenario(restart),
     _scenario(straddling),
-    _scenario(writers_snapshot),
     _scenario(relaxed, model=Relaxed, config=RELAXED),
     _scenario(made_sound),
 )

@@ -63,7 +63,7 @@ class Member:
 
     async def die(self):
         """As by kill -9: no word to the group, no commit."""
-        for task in (self.task, self.consumer.part.link._task, self.consumer._tending):
+        for task in (self.task, self.consumer.active.link._task, self.consumer._background):
             task.cancel()
             await asyncio.wait({task})
 

@@ -6,7 +6,7 @@ import pytest
 
 from milena.model.errors import DiskFailedError, DiskFullError
 from spark_ext.jobs.archive_directory import ArchiveWriter, read_manifest, unlisted_files
-from spark_ext.jobs.archive_manifest import Gap, GapReason, Manifest, file_path
+from spark_ext.jobs.archive_manifest import ArchiveGap, GapReason, Manifest, file_path
 from spark_ext.jobs.archive_run import summary_json, summary_text
 from spark_ext.jobs.archive_verify import verdict_json, verdict_text, verify_archive
 from spark_ext.jobs.job_errors import (
@@ -303,7 +303,7 @@ def test_an_accepted_loss_is_written_down(files):
     assert summary.records == 3
     assert "accepted: orders partition 0: offsets 10 to 11" in summary_text(summary)
     [partition] = read_manifest(files, ROOT).partitions
-    assert partition.gaps == (Gap(start=10, end=12, reason=GapReason.RETENTION),)
+    assert partition.gaps == (ArchiveGap(start=10, end=12, reason=GapReason.RETENTION),)
 
 
 def test_a_topic_made_again_has_an_entry_of_its_own(files):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_ext.jobs.archive_manifest import (
     Addition,
     ArchivedFile,
-    Gap,
+    ArchiveGap,
     GapReason,
     Manifest,
     decode_manifest,
@@ -32,7 +32,7 @@ def entry(first: int, last: int, *, of=None, records: int | None = None) -> Arch
     )
 
 
-def addition(start: int, end: int, *, of=None, gaps: tuple[Gap, ...] = ()) -> Addition:
+def addition(start: int, end: int, *, of=None, gaps: tuple[ArchiveGap, ...] = ()) -> Addition:
     of = of or key()
     missing = sum(g.end - g.start for g in gaps)
     first = gaps[0].end if gaps and gaps[0].start == start else start
@@ -40,8 +40,8 @@ def addition(start: int, end: int, *, of=None, gaps: tuple[Gap, ...] = ()) -> Ad
     return Addition(key=of, start_offset=start, next_offset=end, files=files, gaps=gaps)
 
 
-def compaction(start: int, end: int) -> Gap:
-    return Gap(start=start, end=end, reason=GapReason.COMPACTION)
+def compaction(start: int, end: int) -> ArchiveGap:
+    return ArchiveGap(start=start, end=end, reason=GapReason.COMPACTION)
 
 
 def test_runs_follow_one_another():

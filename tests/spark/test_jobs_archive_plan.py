@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from spark_ext.jobs.archive_manifest import (
     Addition,
     ArchivedFile,
-    Gap,
+    ArchiveGap,
     GapReason,
     Manifest,
     PartitionKey,
@@ -29,7 +29,7 @@ def state(start: int, end: int, of: PartitionKey | None = None) -> PartitionStat
 
 
 def archived_to(next_offset: int, of: PartitionKey | None = None) -> Manifest:
-    gap = Gap(start=0, end=next_offset, reason=GapReason.COMPACTION)
+    gap = ArchiveGap(start=0, end=next_offset, reason=GapReason.COMPACTION)
     addition = Addition(
         key=of or key(), start_offset=0, next_offset=next_offset, files=(), gaps=(gap,)
     )
@@ -163,5 +163,5 @@ def test_holes_of_a_compacted_topic_are_explained():
 
 def test_an_accepted_loss_is_a_gap_in_front():
     addition = make_addition(planned(next_offset=4), [written((10, 20))])
-    assert addition.gaps == (Gap(start=4, end=10, reason=GapReason.RETENTION),)
+    assert addition.gaps == (ArchiveGap(start=4, end=10, reason=GapReason.RETENTION),)
     assert addition.start_offset == 4

@@ -2,6 +2,7 @@
 
 import pytest
 
+from milena.records import TopicPartition
 from spark_ext.bounds import (
     Edge,
     GlobalTimestamp,
@@ -11,14 +12,7 @@ from spark_ext.bounds import (
 )
 from spark_ext.errors import OffsetError, OptionError
 from spark_ext.options import parse_read_options, parse_write_options
-from spark_ext.selection import (
-    Assign,
-    Subscribe,
-    SubscribePattern,
-    TopicPartition,
-    partitions_of,
-    topics_of,
-)
+from spark_ext.selection import Assign, Subscribe, SubscribePattern, partitions_of, topics_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from milena.records import TopicPartition
 from spark_ext.errors import DataLossError, OffsetError
 from spark_ext.options import parse_read_options
 from spark_ext.planner import (
     RANGE_COST_RECORDS,
-    OffsetRange,
     PartitionEnds,
+    PlannedRange,
     plan_tasks,
     resolve,
     time_queries,
 )
-from spark_ext.selection import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ENDS = PartitionEnds(log_start_offset=10, high_watermark=50)
@@ -123,7 +123,9 @@ def test_json_must_name_every_partition_that_is_read_and_no_other():
 
 def ranges_of(*counts, start=0):
     return [
-        OffsetRange(partition=TopicPartition("t", n), topic_id=None, start=start, end=start + count)
+        PlannedRange(
+            partition=TopicPartition("t", n), topic_id=None, start=start, end=start + count
+        )
         for n, count in enumerate(counts)
     ]
 

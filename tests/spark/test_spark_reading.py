@@ -5,12 +5,12 @@ import threading
 import pytest
 
 from loadtest.local_cluster import free_ports
+from milena.records import TopicPartition
 from spark_ext.errors import DataLossError, StalledReadError
 from spark_ext.options import Fetching
-from spark_ext.planner import OffsetRange
+from spark_ext.planner import PlannedRange
 from spark_ext.reading import ReadTask, read_task
 from spark_ext.row_schema import project, row_schema
-from spark_ext.selection import TopicPartition
 from tests.support.clusters.live_cluster import create_topic, delete_topic, metadata
 from tests.support.disk.stored_topics import fill
 
@@ -23,7 +23,7 @@ def task_of(node, *ranges, **fetching):
     """``ranges`` are (topic, partition, start, end), with a topic id behind if that matters."""
     return ReadTask(
         ranges=tuple(
-            OffsetRange(
+            PlannedRange(
                 partition=TopicPartition(topic, partition),
                 topic_id=topic_id[0] if topic_id else None,
                 start=start,

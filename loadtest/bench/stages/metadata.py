@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from loadtest.bench import targets
 from loadtest.bench.http_load import Ask, encode_request
 from loadtest.bench.peers import PeerMissingError, etcd_cluster
-from loadtest.bench.plan import Plan
+from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rounds import Contender
 from loadtest.bench.samples import Rounds
 from loadtest.bench.stages.produce import CLIENTS, http_contender, start_milena
@@ -19,7 +19,7 @@ _VALUES = 16
 _FIRST_MS = 86_400_000
 
 
-async def commits(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+async def commits(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """One client that waits for each, and 64 of them."""
     subject = await start_milena(plan, stack)
     await subject.create_topic("altered", is_durable=True)
@@ -51,7 +51,7 @@ async def _config_ask(url: str) -> Ask:
     )
 
 
-async def _etcd(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+async def _etcd(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     if not plan.has_peers:
         return []
     names = {targets.ETCD_ONE: 1, targets.ETCD_MANY: CLIENTS}

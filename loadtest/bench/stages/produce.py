@@ -9,7 +9,7 @@ from loadtest.bench import one_client, targets
 from loadtest.bench.http_load import Ask, encode_request
 from loadtest.bench.nats_wire import publish_each
 from loadtest.bench.peers import NatsCluster, PeerMissingError, bare_server, listening, nats_cluster
-from loadtest.bench.plan import Plan
+from loadtest.bench.plan import BenchPlan
 from loadtest.bench.record_stream import RecordStream
 from loadtest.bench.rounds import Contender, Turn
 from loadtest.bench.samples import Rounds
@@ -37,13 +37,13 @@ def http_contender(
     return Contender(name=name, turn=turn, pids=pids)
 
 
-async def start_milena(plan: Plan, stack: AsyncExitStack) -> Subject:
+async def start_milena(plan: BenchPlan, stack: AsyncExitStack) -> Subject:
     """Three nodes, until the stack is left."""
     subject = Subject(plan.directory / "milena", settings=plan.settings)
     return await stack.enter_async_context(subject)
 
 
-async def requests(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+async def requests(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """One record of 100 B a request, from 64 clients."""
     contenders = await _bare(plan, stack)
     subject = await start_milena(plan, stack)
@@ -60,7 +60,7 @@ async def requests(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Co
     return contenders
 
 
-async def _bare(plan: Plan, stack: AsyncExitStack) -> list[Contender]:
+async def _bare(plan: BenchPlan, stack: AsyncExitStack) -> list[Contender]:
     if not plan.has_peers:
         return []
     url, pids = stack.enter_context(bare_server(plan.directory / "bare"))
@@ -69,7 +69,7 @@ async def _bare(plan: Plan, stack: AsyncExitStack) -> list[Contender]:
     return [http_contender(targets.BARE, url, ask, connections=CLIENTS, pids=pids)]
 
 
-async def batches(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+async def batches(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """Many records a request."""
     subject = await start_milena(plan, stack)
     plain = await subject.create_topic("plain", is_durable=False)
@@ -110,7 +110,7 @@ async def _v3_streams(subject: Subject, url: str, topic: str) -> Contender:
     return Contender(name=targets.STREAM_100, turn=turn, pids=subject.pids)
 
 
-def _nats_async(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+def _nats_async(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     names = {targets.NATS_100: SMALL, targets.NATS_1K: LARGE}
     nats = start_nats(plan, stack, rounds, *names, is_synced=False)
     if nats is None:
@@ -133,7 +133,7 @@ def _nats_async(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Conte
 
 
 def start_nats(
-    plan: Plan, stack: AsyncExitStack, rounds: Rounds, *contenders: str, is_synced: bool
+    plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds, *contenders: str, is_synced: bool
 ) -> NatsCluster | None:
     """A cluster, until the stack is left; None, and the reason noted for those contenders, where there is none."""
     if not plan.has_peers:
@@ -146,7 +146,7 @@ def start_nats(
         return None
 
 
-async def latency(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+async def latency(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """One client that waits for each record, in the page cache of those who must have it."""
     return await _latency(
         plan,
@@ -159,7 +159,9 @@ async def latency(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Con
     )
 
 
-async def latency_durable(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+async def latency_durable(
+    plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds
+) -> list[Contender]:
     """One client that waits for each record, on the disks of those who must have it."""
     return await _latency(
         plan,
@@ -172,7 +174,7 @@ async def latency_durable(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> 
 
 
 async def _latency(
-    plan: Plan,
+    plan: BenchPlan,
     stack: AsyncExitStack,
     rounds: Rounds,
     *,

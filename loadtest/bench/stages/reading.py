@@ -8,7 +8,7 @@ from time import perf_counter
 from loadtest.bench import targets
 from loadtest.bench.http_load import Ask, HttpLoad, encode_request
 from loadtest.bench.peers import NatsCluster, PeerMissingError, listening, nginx
-from loadtest.bench.plan import Plan
+from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rounds import Contender, Turn
 from loadtest.bench.samples import Rounds
 from loadtest.bench.stages.produce import SMALL, http_contender, start_milena, start_nats
@@ -35,7 +35,7 @@ async def _fill(url: str, topic: str, *, records: int) -> int:
     return int(written)
 
 
-async def fetch(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+async def fetch(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """1 MB of stored batches a request, from two clients, beside a file of the same size."""
     subject = await start_milena(plan, stack)
     url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
@@ -56,7 +56,9 @@ async def fetch(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Conte
     return contenders + await _nginx(plan, stack, rounds, size)
 
 
-async def _nginx(plan: Plan, stack: AsyncExitStack, rounds: Rounds, size: int) -> list[Contender]:
+async def _nginx(
+    plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds, size: int
+) -> list[Contender]:
     if not plan.has_peers:
         return []
     try:
@@ -80,7 +82,7 @@ async def _body_bytes(url: str, ask: Ask) -> int:
     return load.answer_bytes
 
 
-async def consumer(plan: Plan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+async def consumer(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """Records of 100 B, read from the first to the last by one consumer."""
     subject = await start_milena(plan, stack)
     url = await subject.create_topic("stored", is_durable=False, is_bounded=False)

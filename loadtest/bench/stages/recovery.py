@@ -7,8 +7,8 @@ each time.
 from time import perf_counter
 
 from loadtest.bench import targets
-from loadtest.bench.http_load import LoadError
-from loadtest.bench.plan import Plan
+from loadtest.bench.http_load import HttpLoadError
+from loadtest.bench.plan import BenchPlan
 from loadtest.bench.samples import Quantity, Rounds, Sample
 from loadtest.bench.stages.produce import BATCH_BYTES, BATCH_CLIENTS, LARGE
 from loadtest.bench.subject import Subject, batch_ask, http_turn
@@ -21,7 +21,7 @@ _MORE_S = 1.0
 """Of writing before each further kill."""
 
 
-async def recover(plan: Plan) -> Rounds:
+async def recover(plan: BenchPlan) -> Rounds:
     """One node and one partition, of so many bytes; killed once a round."""
     rounds = Rounds()
     records = BATCH_BYTES // LARGE
@@ -56,8 +56,10 @@ async def _check(url: str, written: int) -> None:
     async with AdminClient(url) as admin:
         (found,) = await admin.offsets(await admin.topic(_TOPIC))
     if found.high_watermark != written:
-        raise LoadError(f"{written} records were acknowledged, {found.high_watermark} are there")
+        raise HttpLoadError(
+            f"{written} records were acknowledged, {found.high_watermark} are there"
+        )
     async with Client(url) as client, client.reader(_TOPIC, 0, start=written - 1) as reader:
         values = [record.value async for record in reader]
     if [len(value or b"") for value in values] != [LARGE]:
-        raise LoadError("the last record is not what was written")
+        raise HttpLoadError("the last record is not what was written")

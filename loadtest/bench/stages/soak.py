@@ -12,7 +12,7 @@ from statistics import median
 from time import perf_counter
 
 from loadtest.bench import targets
-from loadtest.bench.plan import Plan
+from loadtest.bench.plan import BenchPlan
 from loadtest.bench.samples import Quantity, Rounds, Sample
 from loadtest.bench.stages.produce import SMALL
 from loadtest.bench.subject import Subject, http_turn, json_ask
@@ -26,7 +26,7 @@ _WRITERS = 8
 _PIECE_S = 10.0
 
 
-async def soak(plan: Plan) -> Rounds:
+async def soak(plan: BenchPlan) -> Rounds:
     """Three nodes for as long as the plan says; nothing when it says 0."""
     rounds = Rounds()
     if plan.soak_s <= 0:

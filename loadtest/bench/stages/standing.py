@@ -1,10 +1,10 @@
-"""What nodes cost that have nothing to do, and what many partitions cost."""
+"""Cost of nodes that have nothing to do, and of many partitions."""
 
 import asyncio
 
 from loadtest.bench import targets
 from loadtest.bench.many_partitions import Phases, measure
-from loadtest.bench.plan import Plan
+from loadtest.bench.plan import BenchPlan
 from loadtest.bench.samples import Quantity, Rounds, Sample
 from loadtest.bench.subject import Subject
 from loadtest.local_cluster import LocalCluster
@@ -14,7 +14,7 @@ _PARTITIONS = 3
 _MANY = 1000
 
 
-async def idle(plan: Plan) -> Rounds:
+async def idle(plan: BenchPlan) -> Rounds:
     """Three nodes with one topic that nobody writes to; the busiest and the largest count."""
     rounds = Rounds()
     async with Subject(plan.directory / "milena") as subject:
@@ -33,7 +33,7 @@ async def idle(plan: Plan) -> Rounds:
     return rounds
 
 
-async def partitions(plan: Plan) -> Rounds:
+async def partitions(plan: BenchPlan) -> Rounds:
     """A topic of many partitions: created, idle, and when the node that leads a third of them is killed."""
     rounds = Rounds()
     async with LocalCluster(plan.directory / "milena", node_count=3) as cluster:

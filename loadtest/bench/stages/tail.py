@@ -16,9 +16,9 @@ from time import perf_counter
 
 from loadtest.bench import targets
 from loadtest.bench.cold_readers import FETCH_BYTES, make_cold, segments_in
-from loadtest.bench.http_load import LoadError
+from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.paced_load import PacedLoad
-from loadtest.bench.plan import Plan
+from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rounds import WARM_UP_S, Watch
 from loadtest.bench.samples import Rounds, sample_of
 from loadtest.bench.stages.produce import LARGE, SMALL
@@ -48,7 +48,7 @@ _BEGUN_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What goes on beside the tail. ``turn`` is given seconds, and notes what was measured."""
+    """Load beside the tail. ``turn`` is given seconds, and notes what was measured."""
 
     acknowledged: str
     delivered: str
@@ -58,7 +58,7 @@ class Scene:
 class _Stage:
     """The cluster, who is who in it, and the load at the tail."""
 
-    def __init__(self, plan: Plan, subject: Subject, rounds: Rounds) -> None:
+    def __init__(self, plan: BenchPlan, subject: Subject, rounds: Rounds) -> None:
         self._plan = plan
         self._subject = subject
         self._rounds = rounds
@@ -126,7 +126,7 @@ class _Stage:
             took_s = perf_counter() - began_s
             read = int(output or 0)
             if not read:
-                raise LoadError("the readers of the old log were given nothing")
+                raise HttpLoadError("the readers of the old log were given nothing")
             cold = disk_bytes(self._leader) - before
             self._fact(
                 "cold readers",
@@ -151,7 +151,7 @@ class _Stage:
         )
         assert readers.stdout is not None, "it is a pipe"
         if await readers.stdout.readline() != b"ready\n":
-            raise LoadError("the readers of the old log could not begin")
+            raise HttpLoadError("the readers of the old log could not begin")
         return readers
 
     async def _catch_up(self, seconds: float) -> None:
@@ -184,7 +184,7 @@ class _Stage:
         ends_s = perf_counter() + _PATIENCE_S
         while not is_so():
             if perf_counter() > ends_s:
-                raise LoadError(otherwise)
+                raise HttpLoadError(otherwise)
             await asyncio.sleep(_POLL_S)
 
     @asynccontextmanager
@@ -203,7 +203,7 @@ class _Stage:
             return
         for name, latencies_s in latencies.items():
             if not latencies_s:
-                raise LoadError(f"{name}: none in {seconds:.1f} s")
+                raise HttpLoadError(f"{name}: none in {seconds:.1f} s")
             sample = sample_of(
                 latencies_s,
                 units=len(latencies_s),
@@ -220,7 +220,7 @@ class _Stage:
             self._rounds.facts[name] = "; ".join(filter(None, (known, ", ".join(figures))))
 
 
-async def tail(plan: Plan) -> Rounds:
+async def tail(plan: BenchPlan) -> Rounds:
     """So many rounds of the three."""
     rounds = Rounds()
     async with AsyncExitStack() as stack:
@@ -244,7 +244,7 @@ async def _take(scene: Scene, seconds: float, rounds: Rounds) -> None:
         return
     try:
         await scene.turn(seconds)
-    except (LoadError, ClientError, OSError) as error:
+    except (HttpLoadError, ClientError, OSError) as error:
         for name in (scene.acknowledged, scene.delivered):
             rounds.failures[name] = f"{name}: {error}"
 
@@ -255,7 +255,7 @@ def stored_bytes(folder: Path) -> int:
 
 
 def disk_bytes(node: LocalNode) -> int:
-    """What a node has had read from the disk so far."""
+    """Bytes that a node has had read from the disk so far."""
     text = Path(f"/proc/{node.process.pid}/io").read_text(encoding="ascii")
     fields = dict(line.split(": ") for line in text.splitlines())
     return int(fields["read_bytes"])

@@ -53,7 +53,7 @@ def iterate_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """The same without the checksum over the bodies, for bytes that were checked before.
+    """Position and header of each batch; bodies are not verified, for bytes that were checked before.
 
     Raises:
         CorruptBatchError: at the first header that is damaged or batch that is cut off.

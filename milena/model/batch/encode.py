@@ -142,7 +142,7 @@ def _describe(
     base_timestamp_ms: int,
     producer: ProducerStamp | None,
 ) -> tuple[_Fields, bytes]:
-    """What a header says of these records, and the payload."""
+    """Fields of a header for these records, and the payload."""
     record_count = len(columns.values)
     for column in (columns.offset_deltas, columns.timestamp_deltas, columns.keys, columns.headers):
         assert column is None or len(column) == record_count, (len(column), record_count)
@@ -163,14 +163,6 @@ def _describe(
     )
     codec = CODECS[attributes & CODEC_MASK]
     return fields, plain if codec is Codec.NONE else compress(codec, plain)
-
-
-def with_idempotency(batch: bytes, idempotency: IdempotencyExtension) -> bytes:
-    """The same unstamped batch under an idempotency key; the payload is not touched."""
-    header = decode_header(batch)
-    body = batch[BODY_POSITION:HEADER_BYTES]
-    payload = memoryview(batch)[header.header_bytes :]
-    return _frame(NO_STAMP, body, encode_extensions(idempotency), payload)
 
 
 def with_codec(batch: bytes, codec: Codec) -> bytes:

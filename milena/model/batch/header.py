@@ -86,7 +86,7 @@ CODECS = {int(codec): codec for codec in Codec}
 
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
-    """Who wrote the batch, for deduplication: (id, epoch) fences, ``base_sequence`` of its first record."""
+    """Writer of a batch, for deduplication: (id, epoch) fences, ``base_sequence`` of its first record."""
 
     producer_id: int
     producer_epoch: int

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from milena.model.batch.decode import records_in
-from milena.model.batch.encode import encode_batch, with_idempotency
+from milena.model.batch.encode import encode_batch
 from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
 from milena.model.columns import RecordColumns
 from storage.compaction.run import CompactionRun
@@ -37,8 +37,7 @@ def keyed_batch(
 ) -> bytes:
     """A batch of keys and values, as a client would send it."""
     columns = RecordColumns(None, None, [k for k, _ in pairs], [v for _, v in pairs], None)
-    batch = encode_batch(columns, base_timestamp_ms=timestamp_ms, producer=producer)
-    return batch if key is None else with_idempotency(batch, key)
+    return encode_batch(columns, base_timestamp_ms=timestamp_ms, producer=producer, idempotency=key)
 
 
 def append(log: PartitionLog, *batches: bytes, epoch: int = 0, now_ms: int = NOW_MS) -> list[int]:

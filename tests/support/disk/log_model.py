@@ -11,7 +11,7 @@ from milena.model.batch.decode import (
     offsets_of,
     timestamps_of,
 )
-from milena.model.batch.encode import encode_batch, stamp_batch, with_idempotency
+from milena.model.batch.encode import encode_batch, stamp_batch
 from milena.model.batch.header import (
     STAMP_BYTES,
     IdempotencyExtension,
@@ -49,8 +49,7 @@ def make_batch(
 ) -> bytes:
     """A batch as a client would send it."""
     columns = RecordColumns(None, timestamp_deltas, None, [b"v" * value_bytes] * records, None)
-    batch = encode_batch(columns, base_timestamp_ms=timestamp_ms, producer=producer)
-    return batch if key is None else with_idempotency(batch, key)
+    return encode_batch(columns, base_timestamp_ms=timestamp_ms, producer=producer, idempotency=key)
 
 
 def stamped(batch: bytes, *, base_offset: int, leader_epoch: int, append_time_ms: int) -> bytes:

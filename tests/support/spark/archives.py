@@ -11,7 +11,7 @@ from milena.disk.files import Files
 from spark_ext.jobs import archive_run
 from spark_ext.jobs.archive_manifest import Manifest, PartitionKey
 from spark_ext.jobs.archive_plan import PartitionState, ReadRange
-from spark_ext.jobs.archive_run import LogState, RunSummary
+from spark_ext.jobs.archive_run import ClusterPartitions, RunSummary
 
 SCHEMA = pa.schema(
     {
@@ -75,8 +75,8 @@ class FakeLog:
     runs: int = 0
     doubled: tuple[int, ...] = field(default=())
 
-    def state(self) -> LogState:
-        return LogState(
+    def state(self) -> ClusterPartitions:
+        return ClusterPartitions(
             cluster_id=self.cluster_id,
             partitions=tuple(
                 PartitionState(

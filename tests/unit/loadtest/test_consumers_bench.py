@@ -7,10 +7,12 @@ from click.testing import CliRunner
 
 from loadtest.bench import consumers
 from loadtest.bench.consumers import Counted, table
-from loadtest.bench.many_partitions import Measured
+from loadtest.bench.many_partitions import PhaseFigures
 
 ONE = Counted(
-    measured=Measured(phase="idle", wall_s=10.0, cpu_s={1: 0.2, 2: 0.5}, rss_mb={1: 70.4, 2: 71.6}),
+    measured=PhaseFigures(
+        phase="idle", wall_s=10.0, cpu_s={1: 0.2, 2: 0.5}, rss_mb={1: 70.4, 2: 71.6}
+    ),
     calls=250,
     raft_entries=3,
 )

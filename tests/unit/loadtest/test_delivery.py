@@ -2,13 +2,13 @@
 
 import pytest
 
-from loadtest.delivery import BACKOFF_S_MAX, BACKOFF_S_MIN, Delivery
-from loadtest.receipts import Fate, ProduceAnswer, Receipt, unanswered
+from loadtest.delivery import BACKOFF_S_MAX, BACKOFF_S_MIN, RequestDelivery
+from loadtest.receipts import Fate, ProduceAnswer, RecordReceipt, unanswered
 
 
 def told(*fates, is_final=False):
     receipts = tuple(
-        Receipt(fate, 1, 10 + at) if fate is Fate.ACKNOWLEDGED else Receipt(fate)
+        RecordReceipt(fate, 1, 10 + at) if fate is Fate.ACKNOWLEDGED else RecordReceipt(fate)
         for at, fate in enumerate(fates)
     )
     trouble = "" if set(fates) == {Fate.ACKNOWLEDGED} else "trouble"
@@ -19,7 +19,7 @@ OK, REFUSED, UNKNOWN = Fate.ACKNOWLEDGED, Fate.REFUSED, Fate.UNKNOWN
 
 
 def delivery(count=1, *, is_patient=True):
-    return Delivery(count=count, deadline_s=30.0, is_patient=is_patient)
+    return RequestDelivery(count=count, deadline_s=30.0, is_patient=is_patient)
 
 
 def fates(sent):
@@ -71,8 +71,8 @@ def test_at_the_deadline_what_is_known_stands():
 def test_the_first_place_stands():
     sent = delivery()
     sent.next_attempt_in(told(OK), 1.0)
-    sent.next_attempt_in(ProduceAnswer(receipts=(Receipt(OK, 2, 99),)), 1.1)
-    assert sent.runs()[0].receipts == (Receipt(OK, 1, 10),)
+    sent.next_attempt_in(ProduceAnswer(receipts=(RecordReceipt(OK, 2, 99),)), 1.1)
+    assert sent.runs()[0].receipts == (RecordReceipt(OK, 1, 10),)
 
 
 def test_pauses_grow_to_their_bound():

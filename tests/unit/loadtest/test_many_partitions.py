@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from loadtest.bench import many_partitions
-from loadtest.bench.many_partitions import Measured, table
+from loadtest.bench.many_partitions import PhaseFigures, table
 
-ONE = Measured(phase="idle", wall_s=10.0, cpu_s={1: 0.2, 2: 0.5}, rss_mb={1: 70.4, 2: 71.6})
+ONE = PhaseFigures(phase="idle", wall_s=10.0, cpu_s={1: 0.2, 2: 0.5}, rss_mb={1: 70.4, 2: 71.6})
 
 
 def test_the_busiest_node_counts():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loadtest.receipts import Fate, Receipt, parse_answer, unanswered
+from loadtest.receipts import Fate, RecordReceipt, parse_answer, unanswered
 
 
 def answer(*items):
@@ -16,14 +16,17 @@ GOOD = {"partition": 2, "offset": 7, "error_code": None, "error": None}
 
 def test_receipts_are_in_the_order_of_the_records():
     parsed = parse_answer(200, answer(GOOD, {**GOOD, "offset": 8}), 2)
-    assert parsed.receipts == (Receipt(Fate.ACKNOWLEDGED, 2, 7), Receipt(Fate.ACKNOWLEDGED, 2, 8))
+    assert parsed.receipts == (
+        RecordReceipt(Fate.ACKNOWLEDGED, 2, 7),
+        RecordReceipt(Fate.ACKNOWLEDGED, 2, 8),
+    )
     assert parsed.trouble == ""
     assert not parsed.is_final
 
 
 def test_without_acknowledgement_there_is_no_offset():
     parsed = parse_answer(200, answer({**GOOD, "offset": None}), 1)
-    assert parsed.receipts == (Receipt(Fate.ACKNOWLEDGED, 2, -1),)
+    assert parsed.receipts == (RecordReceipt(Fate.ACKNOWLEDGED, 2, -1),)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +43,7 @@ def test_without_acknowledgement_there_is_no_offset():
 )
 def test_a_status_decides_for_all_records(status, fate, is_final):
     parsed = parse_answer(status, b"why", 3)
-    assert parsed.receipts == (Receipt(fate),) * 3
+    assert parsed.receipts == (RecordReceipt(fate),) * 3
     assert parsed.is_final is is_final
     assert parsed.trouble == f"HTTP {status} why"
 
@@ -66,11 +69,11 @@ def test_records_may_have_fates_of_their_own():
 )  # fmt: skip
 def test_an_answer_that_makes_no_sense_says_nothing(body):
     parsed = parse_answer(200, body, 1)
-    assert parsed.receipts == (Receipt(Fate.UNKNOWN),)
+    assert parsed.receipts == (RecordReceipt(Fate.UNKNOWN),)
     assert parsed.trouble
 
 
 def test_what_was_not_sent_was_not_written():
-    assert unanswered(1, "refused", is_sent=False).receipts == (Receipt(Fate.REFUSED),)
+    assert unanswered(1, "refused", is_sent=False).receipts == (RecordReceipt(Fate.REFUSED),)
     assert unanswered(1, "refused", is_sent=False).is_unsent
-    assert unanswered(1, "broke", is_sent=True).receipts == (Receipt(Fate.UNKNOWN),)
+    assert unanswered(1, "broke", is_sent=True).receipts == (RecordReceipt(Fate.UNKNOWN),)

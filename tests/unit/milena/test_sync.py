@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from milena import sync
-from milena.blocking.loop_thread import LoopThread
+from milena.blocking.loop_thread import ClientLoopThread
 from milena.errors import BufferFullError, ClientClosedError, UnknownResultError, UnreachableError
 from milena.producing.options import ProducerOptions
 from milena.producing.producer import Producer as AsyncProducer
@@ -17,7 +17,7 @@ from tests.support.fakes.scripted_cluster import ScriptedClock, ScriptedCluster
 
 @pytest.fixture
 def thread():
-    found = LoopThread()
+    found = ClientLoopThread()
     yield found
     found.close()
 
@@ -95,7 +95,7 @@ def test_an_interrupt_cancels_the_work(thread, monkeypatch):
     real = asyncio.run_coroutine_threadsafe
     with monkeypatch.context() as patch:
         patch.setattr(
-            "milena.blocking.clients.loop_thread.asyncio.run_coroutine_threadsafe",
+            "milena.blocking.loop_thread.asyncio.run_coroutine_threadsafe",
             lambda work, loop: (
                 Interrupted(real(work, loop)) if work.__name__ == "forever" else real(work, loop)
             ),
@@ -118,7 +118,7 @@ def test_the_loop_must_not_wait_for_itself(thread):
 
 
 def test_closing_cancels_what_runs_and_may_be_done_twice():
-    thread = LoopThread()
+    thread = ClientLoopThread()
     ended = threading.Event()
 
     async def background():

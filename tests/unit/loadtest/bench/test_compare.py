@@ -21,7 +21,7 @@ from loadtest.bench.comparison import (
     interval_of,
     table,
 )
-from loadtest.bench.plan import Plan
+from loadtest.bench.plan import BenchPlan
 from loadtest.bench.report import Machine
 from loadtest.bench.samples import Quantity, Rounds, Sample
 from loadtest.bench.stages import IN_TURNS
@@ -137,7 +137,7 @@ def test_a_commit_that_is_not_there_is_named():
 @pytest.mark.integration
 async def test_both_trees_take_a_turn_in_each_round(tmp_path):
     root = Path(__file__).parents[4]
-    plan = Plan(directory=tmp_path / "a", rounds=2, seconds=0.1, has_peers=False)
+    plan = BenchPlan(directory=tmp_path / "a", rounds=2, seconds=0.1, has_peers=False)
     names = {ONE_ALL, base_name(ONE_ALL)}
     base = {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
     rounds = await measure(IN_TURNS["requests"], names, plan, base)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from loadtest.bench import http_load
-from loadtest.bench.http_load import Ask, HttpLoad, LoadError, encode_request
+from loadtest.bench.http_load import Ask, HttpLoad, HttpLoadError, encode_request
 from loadtest.bench.subject import http_turn
 
 Answers = Callable[[int], list[bytes]]
@@ -111,7 +111,7 @@ async def test_no_content_needs_no_length():
     ],
 )
 async def test_what_is_no_good_answer_ends_the_load(answer, message):
-    with pytest.raises(LoadError, match=message):
+    with pytest.raises(HttpLoadError, match=message):
         await _load(lambda _: [answer], Ask(requests=[b"a"], proof=b"fine"))
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from loadtest.bench.http_load import LoadError
+from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.nats_wire import IN_FLIGHT_MAX, Counter, NatsLoad, payload_of, publish_each
 
 
@@ -108,7 +108,7 @@ async def test_a_new_stream_says_who_leads_it(server):
     load, peers = server
     assert await load.create_stream(replicas=3) == "n2"
     peers.replies["STREAM.CREATE.bench"] = {"error": {"code": 500, "description": "no peers"}}
-    with pytest.raises(LoadError, match="no peers"):
+    with pytest.raises(HttpLoadError, match="no peers"):
         await load.create_stream(replicas=3)
 
 
@@ -136,10 +136,10 @@ async def test_messages_are_pulled_and_counted(server):
 async def test_a_refusal_is_an_error(server):
     load, peers = server
     peers.is_refusing = True
-    with pytest.raises(LoadError, match="refused"):
+    with pytest.raises(HttpLoadError, match="refused"):
         await load.publish_many(100, seconds=None, count=1)
-    with pytest.raises(LoadError, match="refused"):
+    with pytest.raises(HttpLoadError, match="refused"):
         await asyncio.to_thread(publish_each, peers.port, 100, 1)
     peers.replies["CONSUMER.CREATE.bench"] = {"error": {"code": 400}}
-    with pytest.raises(LoadError, match="no consumer"):
+    with pytest.raises(HttpLoadError, match="no consumer"):
         await load.create_consumer()

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from loadtest.bench.http_load import Ask, LoadError
+from loadtest.bench.http_load import Ask, HttpLoadError
 from loadtest.bench.one_client import http_is_whole, http_turn, repeat
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"
@@ -32,7 +32,7 @@ def test_a_whole_answer_is():
     ],
 )
 def test_what_is_no_good_answer_is_refused(answer):
-    with pytest.raises(LoadError, match="it answered"):
+    with pytest.raises(HttpLoadError, match="it answered"):
         http_is_whole(ASK)(answer)
 
 
@@ -72,6 +72,6 @@ def test_a_turn_counts_units(server):
 
 def test_a_server_that_hangs_up_is_an_error(server):
     url, seen = server
-    with pytest.raises(LoadError, match="closed the connection"):
+    with pytest.raises(HttpLoadError, match="closed the connection"):
         http_turn(url, ASK, 60)
     assert seen == [b"first", b"second"]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from loadtest.bench import record_stream
-from loadtest.bench.http_load import LoadError
+from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.nats_wire import IN_FLIGHT_MAX
 from loadtest.bench.record_stream import RecordStream, chunk_of, record_of
 
@@ -68,10 +68,10 @@ async def test_all_that_was_sent_has_a_receipt(monkeypatch):
 
 
 async def test_a_record_that_is_refused_ends_it():
-    with pytest.raises(LoadError, match=r"refused.*50302"):
+    with pytest.raises(HttpLoadError, match=r"refused.*50302"):
         await _run(1, receipt=b'{"error_code":50302,"message":"no"}\r\n')
 
 
 async def test_a_server_that_hangs_up_ends_it():
-    with pytest.raises(LoadError, match="closed the connection"):
+    with pytest.raises(HttpLoadError, match="closed the connection"):
         await _run(1, receipt=b"", has_end=True)

@@ -10,7 +10,7 @@ from loadtest.bench.__main__ import file_system_of, interpreter_of
 from loadtest.bench.chart import draw
 from loadtest.bench.report import Machine, contender_table, exit_code, figures, table
 from loadtest.bench.samples import Quantity, Rounds, Sample, Spread
-from loadtest.bench.targets import Durability, Outcome, Target, Verdict
+from loadtest.bench.targets import Durability, Target, TargetOutcome, TargetVerdict
 
 TARGET = Target(
     name="row",
@@ -22,14 +22,14 @@ TARGET = Target(
     floor=2,
     ambition=4,
 )
-MET = Outcome(
+MET = TargetOutcome(
     target=TARGET,
-    verdict=Verdict.FLOOR,
+    verdict=TargetVerdict.FLOOR,
     spread=Spread(median=2.54321, least=1.5, greatest=1234.5, count=5),
     ours=Spread(median=25432, least=1, greatest=2, count=5),
     theirs=Spread(median=10000, least=1, greatest=2, count=5),
 )
-ABSENT = Outcome(target=TARGET, verdict=Verdict.ABSENT, note="theirs is not installed")
+ABSENT = TargetOutcome(target=TARGET, verdict=TargetVerdict.ABSENT, note="theirs is not installed")
 MACHINE = Machine(cores=2, python="3.11", build="pure", file_system="ext4", is_disk_real=True)
 
 
@@ -77,9 +77,9 @@ def test_the_record_holds_rows_and_every_sample():
 @pytest.mark.parametrize(
     ("verdicts", "code"),
     [
-        ([Verdict.AMBITION, Verdict.ABSENT, Verdict.SHOWN], 0),
-        ([Verdict.AMBITION, Verdict.BELOW], 1),
-        ([Verdict.ABSENT, Verdict.ABSENT], 2),
+        ([TargetVerdict.AMBITION, TargetVerdict.ABSENT, TargetVerdict.SHOWN], 0),
+        ([TargetVerdict.AMBITION, TargetVerdict.BELOW], 1),
+        ([TargetVerdict.ABSENT, TargetVerdict.ABSENT], 2),
     ],
 )
 def test_the_exit_code_says_whether_a_row_is_below_its_floor(verdicts, code):
@@ -92,7 +92,7 @@ def test_the_picture_takes_every_kind_of_row(tmp_path):
     outcomes = [
         MET,
         ABSENT,
-        Outcome(target=alone, verdict=Verdict.AMBITION, spread=nothing),
+        TargetOutcome(target=alone, verdict=TargetVerdict.AMBITION, spread=nothing),
         replace(MET, target=replace(TARGET, floor=None)),
     ]
     draw(outcomes, tmp_path / "bench.png", title="a run")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.bench.http_load import LoadError
+from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.peers import PeerMissingError, executable
 from loadtest.bench.rounds import Contender, Turn, alternate
 from loadtest.bench.samples import Quantity, Rounds
@@ -12,7 +12,7 @@ from loadtest.bench.stages.soak import growth_of
 def _contender(name: str, order: list[str], *, fails_at: int = -1) -> Contender:
     async def turn(seconds: float) -> Turn:
         if order.count(name) == fails_at:
-            raise LoadError("it fell over")
+            raise HttpLoadError("it fell over")
         order.append(name)
         return Turn(latencies_s=[seconds], units=10, seconds=2)
 

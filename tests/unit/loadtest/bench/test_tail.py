@@ -7,7 +7,7 @@ from loadtest.bench.cold_readers import ColdLoad, make_cold
 from loadtest.bench.samples import Quantity, Rounds, Sample
 from loadtest.bench.stages.tail import stored_bytes
 from loadtest.bench.subject import fetch_ask
-from loadtest.bench.targets import TARGETS, Verdict, judge
+from loadtest.bench.targets import TARGETS, TargetVerdict, judge
 
 
 def test_only_segments_count_as_stored(tmp_path):
@@ -40,6 +40,6 @@ def test_a_tail_that_is_held_up_is_below_the_floor():
     for name, p50, p99 in ((targets.TAIL_ACK, 4.0, 10.0), (targets.COLD_ACK, 13.0, 40.0)):
         rounds.note(name, Sample(figures={Quantity.P50: p50, Quantity.P99: p99}))
     rows = {t.name: judge(t, rounds, is_disk_real=True) for t in TARGETS if t.stage == "tail"}
-    assert rows["cold-ack"].verdict is Verdict.BELOW
-    assert rows["cold-ack-p99"].verdict is Verdict.FLOOR
-    assert rows["catch-up-ack"].verdict is Verdict.ABSENT
+    assert rows["cold-ack"].verdict is TargetVerdict.BELOW
+    assert rows["cold-ack-p99"].verdict is TargetVerdict.FLOOR
+    assert rows["catch-up-ack"].verdict is TargetVerdict.ABSENT

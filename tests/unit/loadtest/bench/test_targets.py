@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.bench.samples import Quantity, Rounds, Sample
 from loadtest.bench.stages import STAGES
-from loadtest.bench.targets import TARGETS, Durability, Target, Verdict, judge
+from loadtest.bench.targets import TARGETS, Durability, Target, TargetVerdict, judge
 
 MORE = Target(
     name="more",
@@ -32,16 +32,16 @@ def _rounds(ours: list[float], theirs: float = 1.0) -> Rounds:
 @pytest.mark.parametrize(
     ("target", "value", "verdict"),
     [
-        (MORE, 4, Verdict.AMBITION),
-        (MORE, 3.9, Verdict.FLOOR),
-        (MORE, 2, Verdict.FLOOR),
-        (MORE, 1.9, Verdict.BELOW),
-        (LESS, 0.5, Verdict.AMBITION),
-        (LESS, 0.6, Verdict.FLOOR),
-        (LESS, 2, Verdict.FLOOR),
-        (LESS, 2.1, Verdict.BELOW),
-        (replace(MORE, floor=None), 0, Verdict.SHOWN),
-        (replace(MORE, ambition=None), 9, Verdict.FLOOR),
+        (MORE, 4, TargetVerdict.AMBITION),
+        (MORE, 3.9, TargetVerdict.FLOOR),
+        (MORE, 2, TargetVerdict.FLOOR),
+        (MORE, 1.9, TargetVerdict.BELOW),
+        (LESS, 0.5, TargetVerdict.AMBITION),
+        (LESS, 0.6, TargetVerdict.FLOOR),
+        (LESS, 2, TargetVerdict.FLOOR),
+        (LESS, 2.1, TargetVerdict.BELOW),
+        (replace(MORE, floor=None), 0, TargetVerdict.SHOWN),
+        (replace(MORE, ambition=None), 9, TargetVerdict.FLOOR),
     ],
 )
 def test_a_ratio_is_held_against_floor_and_ambition(target, value, verdict):
@@ -50,38 +50,38 @@ def test_a_ratio_is_held_against_floor_and_ambition(target, value, verdict):
 
 def test_the_median_counts_and_the_spread_is_told():
     outcome = judge(MORE, _rounds([1, 9, 5]), is_disk_real=True)
-    assert outcome.verdict is Verdict.AMBITION
+    assert outcome.verdict is TargetVerdict.AMBITION
     assert outcome.spread is not None
     assert (outcome.spread.least, outcome.spread.median, outcome.spread.greatest) == (1, 5, 9)
 
 
 def test_a_figure_without_a_peer_counts_by_itself():
     alone = replace(LESS, reference=None)
-    assert judge(alone, _rounds([1.5], theirs=99), is_disk_real=True).verdict is Verdict.FLOOR
+    assert judge(alone, _rounds([1.5], theirs=99), is_disk_real=True).verdict is TargetVerdict.FLOOR
 
 
 def test_a_missing_peer_is_named():
     rounds = Rounds(failures={"theirs": "theirs is not installed; to get it: ask"})
     rounds.note("ours", Sample(figures={Quantity.RATE: 1}))
     outcome = judge(MORE, rounds, is_disk_real=True)
-    assert outcome.verdict is Verdict.ABSENT
+    assert outcome.verdict is TargetVerdict.ABSENT
     assert outcome.note == "theirs is not installed; to get it: ask"
 
 
 def test_syncs_that_reach_no_disk_are_not_judged():
     durable = replace(MORE, durability=Durability.DURABLE)
     outcome = judge(durable, _rounds([1]), is_disk_real=False)
-    assert outcome.verdict is Verdict.SHOWN
+    assert outcome.verdict is TargetVerdict.SHOWN
     assert "file system" in outcome.note
-    assert judge(MORE, _rounds([1]), is_disk_real=False).verdict is Verdict.BELOW
-    assert judge(durable, _rounds([1]), is_disk_real=True).verdict is Verdict.BELOW
+    assert judge(MORE, _rounds([1]), is_disk_real=False).verdict is TargetVerdict.BELOW
+    assert judge(durable, _rounds([1]), is_disk_real=True).verdict is TargetVerdict.BELOW
 
 
 def test_less_than_the_row_says_is_not_judged():
     rounds = _rounds([1])
     rounds.reduced["ours"] = "with 3 partitions"
     outcome = judge(MORE, rounds, is_disk_real=True)
-    assert (outcome.verdict, outcome.note) == (Verdict.SHOWN, "with 3 partitions")
+    assert (outcome.verdict, outcome.note) == (TargetVerdict.SHOWN, "with 3 partitions")
 
 
 def test_every_row_has_a_name_of_its_own_and_a_stage():

@@ -6,11 +6,11 @@ import threading
 import pytest
 
 from milena.blocking.consumer import Consumer, on_threads
-from milena.blocking.loop_thread import LoopThread
+from milena.blocking.loop_thread import ClientLoopThread
 from milena.clock import SystemClock
+from milena.consuming.active_subscription import ConsumerPorts
 from milena.consuming.consumer import Consumer as AsyncConsumer
 from milena.consuming.options import ConsumerOptions, RebalanceListener, Subscription
-from milena.consuming.part import Ports
 from milena.errors import ClientClosedError
 from milena.records import StartAt, TopicPartition
 from tests.support.fakes.groups import FakeGroup
@@ -41,7 +41,7 @@ class World:
             return AsyncConsumer(
                 ConsumerOptions(group="g", **options),
                 Subscription(topics=("t",)),
-                ports=Ports(
+                ports=ConsumerPorts(
                     calls=self.group,
                     transport=self.topics,
                     metadata=self.topics,
@@ -55,7 +55,7 @@ class World:
 
 @pytest.fixture
 def world():
-    thread = LoopThread()
+    thread = ClientLoopThread()
     yield World(thread)
     thread.close()
 

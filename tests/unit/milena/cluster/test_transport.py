@@ -8,7 +8,7 @@ from aiohttp import web
 
 from milena.client import Client
 from milena.cluster.metadata import MetadataCache
-from milena.cluster.transport import LOOK_MS, Transport
+from milena.cluster.transport import LOOK_MS, ClusterTransport
 from milena.errors import (
     AnswerError,
     NotNowError,
@@ -453,7 +453,7 @@ class StandingStill(ScriptedHttp):
 async def test_a_fetch_from_a_leader_that_stands_still_ends_with_its_leadership():
     http, clock = StandingStill(), LoopClock()
     metadata = MetadataCache(http, clock)
-    transport = Transport(http, metadata)
+    transport = ClusterTransport(http, metadata)
 
     async def wait_for_records():
         await transport.fetch("t", 0, offset=3, max_bytes=1, wait_ms=60_000)
@@ -479,7 +479,7 @@ async def test_a_fetch_from_a_leader_that_stands_still_ends_with_its_leadership(
 async def test_a_fetch_that_waits_is_not_disturbed_by_nodes_that_do_not_tell_who_leads():
     http, clock = StandingStill(), LoopClock()
     metadata = MetadataCache(http, clock)
-    transport = Transport(http, metadata)
+    transport = ClusterTransport(http, metadata)
     await metadata.refresh()
     waiting = asyncio.create_task(transport.fetch("t", 0, offset=3, max_bytes=1, wait_ms=60_000))
     http.failure = UnreachableError("gone")

@@ -8,7 +8,7 @@ import pytest
 from milena.commands.line_producer import LineOptions, LineProducer
 from milena.commands.line_source import BadSourceError
 from milena.commands.lines import LineRule
-from milena.commands.produce_tally import Tally
+from milena.commands.produce_tally import ProduceTally
 from milena.errors import BadRecordError, NotNowError
 from milena.records import Receipt
 
@@ -137,7 +137,7 @@ async def test_stopping_ends_a_read_that_waits():
 
 
 def test_without_offsets_partitions_are_counted_all_the_same():
-    tally = Tally()
+    tally = ProduceTally()
     tally.on_delivery(1, Receipt(topic="t", partition=0, offset=None, timestamp_ms=0), None)
     assert tally.summary_json(0)["partitions"] == [
         {"partition": 0, "records": 1, "first_offset": None, "last_offset": None}

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from milena.consuming.active_subscription import ConsumerPorts
 from milena.consuming.consumer import Consumer
 from milena.consuming.options import ConsumerOptions, RebalanceListener, Subscription
-from milena.consuming.part import Ports
 from milena.errors import (
     ClientClosedError,
     CommitFailedError,
@@ -51,7 +51,7 @@ class World:
         return Consumer(
             ConsumerOptions(group=group, **options),
             Subscription(topics=topics or ("t",)) if topics != (None,) else None,
-            ports=Ports(
+            ports=ConsumerPorts(
                 calls=self.group, transport=self.topics, metadata=self.topics, clock=LoopClock()
             ),
             new_id=lambda: f"m{next(self.ids)}",
@@ -711,7 +711,7 @@ async def test_without_a_group_a_missing_topic_is_an_error():
         Consumer(
             ConsumerOptions(),
             Subscription(pattern="a.*"),
-            ports=Ports(calls=None, transport=None, metadata=None, clock=None),
+            ports=ConsumerPorts(calls=None, transport=None, metadata=None, clock=None),
             new_id=str,
         )
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from milena.consuming.membership import Beat, BeatAnswer, Membership
+from milena.consuming.membership import Beat, BeatAnswer, GroupMembership
 from milena.consuming.options import ConsumerOptions, Subscription
 from milena.records import TopicPartition
 
@@ -14,7 +14,7 @@ A, B, C = (TopicPartition("t", n) for n in range(3))
 @pytest.fixture
 def member():
     ids = itertools.count(1)
-    return Membership(
+    return GroupMembership(
         ConsumerOptions(group="g"), Subscription(topics=("t",)), lambda: f"m{next(ids)}"
     )
 
@@ -129,7 +129,7 @@ def test_a_new_subscription_is_said_until_it_was_answered(member):
 
 
 def test_only_a_member_says_farewell_and_none_that_is_to_come_back():
-    static = Membership(
+    static = GroupMembership(
         ConsumerOptions(group="g", instance_id="i"), Subscription(topics=("t",)), lambda: "m"
     )
     assert static.farewell() is None

@@ -27,7 +27,6 @@ from milena.model.batch.encode import (
     rewrite_batch,
     stamp_batch,
     with_codec,
-    with_idempotency,
     with_timestamp_type,
 )
 from milena.model.batch.header import (
@@ -211,12 +210,6 @@ class TestLayout:
         header = check_batch(batch)
         assert (header.header_bytes, header.idempotency) == (110, KEY)
         assert decode_columns(batch, header).values == [b"v"]
-
-    def test_the_key_can_be_put_on_a_batch_that_a_client_made(self):
-        batch = encode_batch(columns(b"v"), base_timestamp_ms=1, codec=Codec.LZ4)
-        assert with_idempotency(batch, KEY) == encode_batch(
-            columns(b"v"), base_timestamp_ms=1, codec=Codec.LZ4, idempotency=KEY
-        )
 
     def test_the_timestamp_type_can_be_set_to_the_topics(self):
         made = {

@@ -343,7 +343,7 @@ class TestRemoving:
         host.directory = DataDirectory.open(
             host.files, ROOT, node_id=1, directory_id="x", reserve_bytes=0
         )
-        host.directory.remove_replica(ONE, 0)
+        host.directory.remove_replicas([(ONE, 0)])
         host.directory.close()
         again = Host(host.files, host.control)
         await again.replicas.recover(was_clean=True)

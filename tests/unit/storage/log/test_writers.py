@@ -37,19 +37,6 @@ def test_duplicates_are_seen_before_they_are_synced(log):
         log.producer_check(decode_header(producer_batch(2)), NOW_MS)
 
 
-def test_a_queue_judges_batches_that_will_be_appended_together(log):
-    append(log, producer_batch(0))
-    queue = log.producer_queue(NOW_MS)
-    batches = [producer_batch(2), producer_batch(4)]
-    offsets = []
-    for batch in batches:
-        header = decode_header(batch)
-        assert queue.check(header) is ACCEPT
-        offsets.append(queue.add(header))
-    assert queue.check(decode_header(producer_batch(2))) == Duplicate(2, 3)
-    assert append(log, *batches) == tuple(offsets)
-
-
 def test_the_last_sequence_of_a_producer_is_known(log):
     assert log.last_sequence(7) is None
     append(log, producer_batch(0, records=3))
@@ -177,17 +164,6 @@ def test_a_leader_answers_no_retry_by_what_it_never_got(files):
     assert follower.idempotency_lookup(key(2).key_hash, NOW_MS) is None
 
 
-def test_a_snapshot_may_be_installed_into_a_log_that_has_batches(files, log):
-    leader = open_log(files, is_listed=False, directory="/leader/0")
-    append(leader, producer_batch(0), make_batch(4, value_bytes=150))
-    append(log, make_batch(6))
-    log.sync()
-    log.install_producer_snapshot(leader.producer_snapshot(leader.log_end_offset))
-    files.crash()
-    log = open_log(files)
-    assert log.producer_check(decode_header(producer_batch(0)), NOW_MS) == Duplicate(0, 1)
-
-
 def test_a_snapshot_that_does_not_fit_on_the_disk_changes_nothing(files, log):
     leader = open_log(files, is_listed=False, directory="/leader/0")
     append(leader, producer_batch(0))
@@ -195,20 +171,18 @@ def test_a_snapshot_that_does_not_fit_on_the_disk_changes_nothing(files, log):
     log.sync()
     log.checkpoint(0, is_forced=True)
     files.capacity = files.used_bytes()
-    for install in (log.install_producer_snapshot, lambda content: log.restart_at(50, content)):
-        with pytest.raises(DiskFullError):
-            install(leader.producer_snapshot(leader.log_end_offset))
-        assert log.last_sequence(7) is None
-        assert log.log_end_offset == 6
-        assert len(read_all(log)) == 1
+    with pytest.raises(DiskFullError):
+        log.restart_at(50, leader.producer_snapshot(leader.log_end_offset))
+    assert log.last_sequence(7) is None
+    assert log.log_end_offset == 6
+    assert len(read_all(log)) == 1
 
 
 def test_a_damaged_snapshot_changes_nothing(log):
     append(log, producer_batch(0))
     content = bytearray(log.producer_snapshot(log.log_end_offset))
     content[-1] ^= 1
-    for install in (log.install_producer_snapshot, lambda content: log.restart_at(50, content)):
-        with pytest.raises(CorruptLogError):
-            install(bytes(content))
+    with pytest.raises(CorruptLogError):
+        log.restart_at(50, bytes(content))
     assert log.log_end_offset == 2
     assert log.producer_check(decode_header(producer_batch(0)), NOW_MS) == Duplicate(0, 1)

@@ -44,7 +44,7 @@ def test_what_was_set_is_there_after_a_power_cut(files):
     directory = opened(files)
     directory.set_cluster_id("c")
     directory.set_broker_epoch(7)
-    directory.add_replica("topic", 3)
+    directory.add_replicas([("topic", 3)])
     files.crash()
     directory = opened(files, directory_id="never used")
     assert not directory.is_new
@@ -60,7 +60,7 @@ def test_the_real_file_system_serves_as_well(tmp_path):
     directory = opened(OsFiles(), root=root)
     directory.set_cluster_id("c")
     directory.add_replicas([("t", 0), ("t", 1)])
-    directory.remove_replica("t", 0)
+    directory.remove_replicas([("t", 0)])
     directory.mark_clean_stop()
     directory.close()
     directory = opened(OsFiles(), root=root)
@@ -137,7 +137,7 @@ def test_a_missing_identity_beside_replicas_is_refused(files):
 
 def test_a_damaged_manifest_is_refused(files):
     directory = opened(files)
-    directory.add_replica("t", 0)
+    directory.add_replicas([("t", 0)])
     directory.close()
     for position in range(len(files.read_bytes("/data/replicas"))):
         files.flip_bit("/data/replicas", position)
@@ -206,7 +206,7 @@ def test_partition_directories_lie_under_the_topic_id(files):
         with pytest.raises(AssertionError):
             directory.partition_directory(bad, 0)
     with pytest.raises(AssertionError):
-        directory.add_replica("t", -1)
+        directory.add_replicas([("t", -1)])
 
 
 def test_folders_that_the_manifest_does_not_list_are_found(files):
@@ -216,7 +216,7 @@ def test_folders_that_the_manifest_does_not_list_are_found(files):
     files.make_directory("/data/topics/t/01")
     files.make_directory("/data/topics/t/note")
     files.make_directory("/data/topics/.trash/0")
-    directory.add_replica("t", 1)
+    directory.add_replicas([("t", 1)])
     assert directory.unlisted_replicas() == [("t", 0), ("t", 12)]
 
 
@@ -239,12 +239,12 @@ class TestFullDisk:
     def test_a_new_replica_is_refused_and_not_listed(self, files, directory):
         before = directory.replicas()
         with pytest.raises(DiskFullError):
-            directory.add_replica("t", 99)
+            directory.add_replicas([("t", 99)])
         assert directory.replicas() == before
         assert reopened(files, directory).replicas() == before
 
     def test_a_replica_is_removed_out_of_the_reserve(self, files, directory):
-        directory.remove_replica("t", 0)
+        directory.remove_replicas([("t", 0)])
         assert ("t", 0) not in reopened(files, directory).replicas()
 
     def test_there_is_no_room_until_the_reserve_is_whole_again(self, files, directory):
@@ -300,11 +300,11 @@ def script(files, steps):
     directory.set_cluster_id("c")
     steps.append("cluster")
     directory.set_broker_epoch(len(steps))
-    directory.add_replica("t", 0)
+    directory.add_replicas([("t", 0)])
     steps.append("replica")
     directory.set_broker_epoch(9)
     steps.append("epoch")
-    directory.remove_replica("t", 0)
+    directory.remove_replicas([("t", 0)])
     steps.append("removed")
     directory.mark_clean_stop()
     steps.append("clean")

@@ -10,7 +10,6 @@ from storage.state.producer_state import (
     REMEMBERED_BATCHES,
     Duplicate,
     ProducerStates,
-    QueuedProducers,
     WriterSnapshot,
     WriterState,
     decode_snapshot,
@@ -180,23 +179,6 @@ def test_truncated_batches_are_forgotten():
     log.states.forget_from(1)
     assert log.check(header(1)) is ACCEPT
     assert list(log.states.freeze()) == [7]
-
-
-def test_queued_batches_are_judged_after_each_other():
-    log = Log()
-    log.send(header(0))
-    queue = QueuedProducers(log.states, next_offset=log.end, now_ms=NOW_MS)
-    assert queue.check(header(1, records=2)) is ACCEPT
-    assert queue.add(header(1, records=2)) == 1
-    assert queue.check(header(1, records=2)) == Duplicate(1, 2)
-    assert queue.check(header(0)) == Duplicate(0, 0)
-    with pytest.raises(InvalidProducerError, match="expected sequence 3, got 4"):
-        queue.check(header(4))
-    assert queue.add(header(0, producer_id=None)) == 3
-    assert queue.check(header(0, producer_id=None)) is ACCEPT
-    assert queue.add(header(3)) == 4
-    assert queue.add(header(0, producer_id=8)) == 5
-    assert log.check(header(1)) is ACCEPT, "the log itself has not changed"
 
 
 def key(number):

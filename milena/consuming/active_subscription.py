@@ -1,4 +1,4 @@
-"""What a consumer is made of while it reads one subscription or assignment: built as a whole, ended as a whole."""
+"""Parts of a consumer that read one subscription or assignment: built as a whole, ended as a whole."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -6,21 +6,21 @@ from typing import Protocol
 from milena.clock import Clock
 from milena.cluster.metadata import Listener
 from milena.cluster.view import ClusterView
+from milena.consuming.assignment import Assignment, StandaloneAssignment
 from milena.consuming.feeds import Feeds
-from milena.consuming.group import Commits, GroupLink, GroupPort
-from milena.consuming.membership import Membership
+from milena.consuming.group import GroupLink, GroupPort, OffsetCommits
+from milena.consuming.membership import GroupMembership
 from milena.consuming.options import ConsumerOptions, Subscription
 from milena.consuming.rebalance import Rebalancer
-from milena.consuming.share import OwnShare, Share
 from milena.reading.reader import FetchPort
 from milena.records import TopicPartition
 
 
 class TopicsPort(Protocol):
-    """What a consumer needs of ``milena.cluster.metadata``."""
+    """Metadata that a consumer needs of ``milena.cluster.metadata``."""
 
     def mark_stale(self, topic: str | None = None) -> None:
-        """What is known led to a failure: ask again before it is used."""
+        """Take what is known for stale, since it led to a failure: ask again before it is used."""
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with each view that arrives; returns what ends that."""
@@ -29,7 +29,7 @@ class TopicsPort(Protocol):
         """How many partitions a topic has."""
 
 
-class Ports:
+class ConsumerPorts:
     """Where a consumer's calls go."""
 
     def __init__(
@@ -41,15 +41,15 @@ class Ports:
         self.clock = clock
 
 
-class Part:
+class ActiveSubscription:
     """Partitions, and how they come to this consumer: from its group, by hand, or as all of some topics."""
 
     def __init__(
         self,
         options: ConsumerOptions,
-        ports: Ports,
+        ports: ConsumerPorts,
         *,
-        share: Share,
+        assignment: Assignment,
         link: GroupLink | None = None,
         topics: tuple[str, ...] | None = None,
         on_change: Callable[[], None],
@@ -59,7 +59,7 @@ class Part:
 
         ``on_change``: partitions come or go; ``on_news``: there are records.
         """
-        self.share = share
+        self.assignment = assignment
         self.link = link
         self._topics = topics
         self._metadata = ports.metadata
@@ -76,11 +76,11 @@ class Part:
         self.commits = (
             None
             if options.group is None
-            else Commits(options.group, calls=ports.calls, clock=ports.clock, link=link)
+            else OffsetCommits(options.group, calls=ports.calls, clock=ports.clock, link=link)
         )
         self.rebalancer = Rebalancer(
             options,
-            share=share,
+            assignment=assignment,
             feeds=self.feeds,
             calls=ports.calls,
             clock=ports.clock,
@@ -99,15 +99,15 @@ class Part:
         cls,
         options: ConsumerOptions,
         subscription: Subscription,
-        ports: Ports,
+        ports: ConsumerPorts,
         *,
         new_id: Callable[[], str],
         on_change: Callable[[], None],
         on_news: Callable[[], None],
-    ) -> "Part":
+    ) -> "ActiveSubscription":
         """As a member of the options' group."""
         assert options.group is not None, "a member has a group"
-        membership = Membership(options, subscription, new_id)
+        membership = GroupMembership(options, subscription, new_id)
         link = GroupLink(
             options.group,
             membership,
@@ -117,7 +117,7 @@ class Part:
             on_change=on_change,
         )
         return cls(
-            options, ports, share=membership, link=link, on_change=on_change, on_news=on_news
+            options, ports, assignment=membership, link=link, on_change=on_change, on_news=on_news
         )
 
     async def begin(self) -> None:
@@ -129,9 +129,11 @@ class Part:
         if self.link is not None:
             self.link.start()
         if self._topics is not None:
-            assert isinstance(self.share, OwnShare), "whoever reads all shares with nobody"
+            assert isinstance(self.assignment, StandaloneAssignment), (
+                "whoever reads all shares with nobody"
+            )
             counts = [await self._metadata.partition_count(topic) for topic in self._topics]
-            self.share.wanted = _all_of(dict(zip(self._topics, counts, strict=True)))
+            self.assignment.wanted = _all_of(dict(zip(self._topics, counts, strict=True)))
             self._stop_listening = self._metadata.listen(self._on_view)
 
     async def end(self, *, patience_ms: float) -> None:
@@ -148,12 +150,12 @@ class Part:
 
     def _on_view(self, view: ClusterView) -> None:
         """A topic that is gone keeps its partitions here: that they cannot be read is told by reading them."""
-        assert isinstance(self.share, OwnShare), self.share
+        assert isinstance(self.assignment, StandaloneAssignment), self.assignment
         assert self._topics is not None, "it listens for topics"
         counts = {t.name: len(t.partitions) for t in view.topics if t.name in self._topics}
-        grown = self.share.wanted | _all_of(counts)
-        if grown != self.share.wanted:
-            self.share.wanted = grown
+        grown = self.assignment.wanted | _all_of(counts)
+        if grown != self.assignment.wanted:
+            self.assignment.wanted = grown
             self._on_change()
 
 

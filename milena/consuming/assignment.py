@@ -1,6 +1,6 @@
 """Partitions that a consumer picks itself: by hand, or all of some topics (pure).
 
-What ``milena.consuming.membership.Membership`` is for a member of a group, this is for one that shares with nobody.
+For a consumer that shares with nobody; a member of a group has ``milena.consuming.membership.GroupMembership`` instead.
 """
 
 from collections.abc import Set
@@ -11,12 +11,12 @@ from milena.records import TopicPartition
 NOTHING: frozenset[TopicPartition] = frozenset()
 
 
-class Share(Protocol):
-    """What is a consumer's to read, and what it reads."""
+class Assignment(Protocol):
+    """Partitions that are a consumer's to read, and those it reads."""
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """What it reads."""
+        """Partitions that it reads."""
 
     @property
     def is_due(self) -> bool:
@@ -28,11 +28,11 @@ class Share(Protocol):
 
     @property
     def revoked(self) -> frozenset[TopicPartition]:
-        """What is to be given back."""
+        """Partitions to be given back."""
 
     @property
     def added(self) -> frozenset[TopicPartition]:
-        """What may be taken."""
+        """Partitions that may be taken."""
 
     def take(self, partitions: Set[TopicPartition]) -> None:
         """It reads these as well."""
@@ -44,7 +44,7 @@ class Share(Protocol):
         """It knows of the loss."""
 
 
-class OwnShare:
+class StandaloneAssignment:
     """Everything in ``wanted`` is to be read. Owned by its consumer's loop."""
 
     is_lost = False
@@ -60,12 +60,12 @@ class OwnShare:
 
     @property
     def revoked(self) -> frozenset[TopicPartition]:
-        """What is not wanted any more."""
+        """Partitions that are not wanted any more."""
         return self.owned - self.wanted
 
     @property
     def added(self) -> frozenset[TopicPartition]:
-        """What is wanted as well."""
+        """Partitions that are wanted as well."""
         return self.wanted - self.owned
 
     def take(self, partitions: Set[TopicPartition]) -> None:

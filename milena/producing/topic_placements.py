@@ -19,7 +19,7 @@ from milena.producing.retry import Backoff, is_worth_another_try
 
 
 class TopicPort(Protocol):
-    """What is needed of ``milena.cluster.metadata``."""
+    """Metadata that is needed of ``milena.cluster.metadata``."""
 
     async def view(self) -> ClusterView:
         """The cluster."""
@@ -35,13 +35,13 @@ class TopicPort(Protocol):
 
 
 class TopicMakerPort(Protocol):
-    """What is needed of ``milena.cluster.transport``."""
+    """Calls that are needed of ``milena.cluster.transport``."""
 
     async def can_make_topic(self, topic: str) -> bool:
         """Have a missing topic made, where nodes do that on the first write."""
 
 
-class TopicBook:
+class TopicPlacements:
     """Topic to placement. ``lock`` guards the accumulator's lanes and the turn of keyless records."""
 
     def __init__(

@@ -1,29 +1,29 @@
-"""What goes on beside an application at work: commits, and a look whether it is still at work (asyncio shell)."""
+"""Background work beside the application: commits, and a look whether it still polls (asyncio shell)."""
 
 import logging
 from collections.abc import Callable
 from typing import Protocol
 
 from milena.clock import Clock
-from milena.consuming.hand import Hand
+from milena.consuming.active_subscription import ActiveSubscription
 from milena.consuming.options import ConsumerOptions
-from milena.consuming.part import Part
+from milena.consuming.polled import PolledRecords
 
 logger = logging.getLogger(__name__)
 
 LOOKS_PER_POLL_INTERVAL = 4
 
 
-class Tended(Protocol):
-    """What is looked at of a consumer."""
+class WatchedConsumer(Protocol):
+    """A consumer, as far as it is looked at from here."""
 
     @property
-    def part(self) -> Part:
-        """What it reads now."""
+    def active(self) -> ActiveSubscription:
+        """Its subscription or assignment, with all that reads it."""
 
     @property
-    def hand(self) -> Hand:
-        """What the application was given last."""
+    def polled(self) -> PolledRecords:
+        """Records that the application was given last."""
 
     @property
     def polls(self) -> int:
@@ -38,12 +38,12 @@ class Tended(Protocol):
         """Partitions come or go, and what is given back is committed there."""
 
 
-class Tending:
+class BackgroundWork:
     """Commits what is done with every ``auto_commit_interval_ms``; gives up when no poll comes for too long."""
 
     def __init__(
         self,
-        consumer: Tended,
+        consumer: WatchedConsumer,
         options: ConsumerOptions,
         clock: Clock,
         *,
@@ -57,7 +57,7 @@ class Tending:
         self._seen_ms = clock.now_ms()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Go on until cancelled."""
         interval_ms = min(
             self._options.auto_commit_interval_ms,
             self._options.max_poll_interval_ms / LOOKS_PER_POLL_INTERVAL,
@@ -72,19 +72,19 @@ class Tending:
     def _is_hanging(self) -> bool:
         consumer, now_ms = self._consumer, self._clock.now_ms()
         # An iteration polls seldom; it goes from record to record meanwhile.
-        seen = consumer.polls, consumer.hand.current
+        seen = consumer.polls, consumer.polled.current
         if seen != self._seen or consumer.is_polling:
             self._seen, self._seen_ms = seen, now_ms
         return now_ms - self._seen_ms > self._options.max_poll_interval_ms
 
     async def _give_up(self) -> None:
-        part = self._consumer.part
-        if part.link is not None and part.share.owned and not part.share.is_lost:
-            logger.warning("no poll for too long: leaving the group group=%s", part.link.group)
-            await part.link.leave()
+        active = self._consumer.active
+        if active.link is not None and active.assignment.owned and not active.assignment.is_lost:
+            logger.warning("no poll for too long: leaving the group group=%s", active.link.group)
+            await active.link.leave()
             self._on_change()
 
     async def _commit(self) -> None:
-        part, hand = self._consumer.part, self._consumer.hand
-        done = {feed.where: hand.done(feed) for feed in part.feeds}
-        await part.rebalancer.commit_quietly(done, self._options.auto_commit_interval_ms)
+        active, polled = self._consumer.active, self._consumer.polled
+        done = {feed.where: polled.done(feed) for feed in active.feeds}
+        await active.rebalancer.commit_quietly(done, self._options.auto_commit_interval_ms)

@@ -1,4 +1,4 @@
-"""What the application has in its hands: records that were given out last, and how far it is with them (pure).
+"""Records that the application was given last, and how far it is with them (pure).
 
 It is done with all of them when it comes back for more, and not before. Iterating, it has one record at a time: those
 before it are done, those behind it were not given yet and may be put back.
@@ -11,7 +11,7 @@ from milena.records import ConsumedRecord
 
 
 @dataclass(slots=True)
-class Hand:
+class PolledRecords:
     """Records by feed, in the order in which they were taken.
 
     ``current``: the one that the application is at when it iterates; None: it was given all of them at once.
@@ -43,7 +43,7 @@ class Hand:
         return records[0].offset
 
     def settle(self, *, is_done: bool) -> None:
-        """Empty the hand: what was not given goes back, and so does, unless ``is_done``, what was."""
+        """Let go of all: what was not given goes back, and so does, unless ``is_done``, what was."""
         for feed, records in reversed(self.runs):
             feed.put_back(records[self._given(records, is_done=is_done) :])
         self.clear()
@@ -53,7 +53,7 @@ class Hand:
         self.runs = [run for run in self.runs if run[0] is not feed]
 
     def clear(self) -> None:
-        """Nothing is in the hand."""
+        """Hold nothing any more."""
         self.runs = []
         self.is_iterated = False
         self.current = None
