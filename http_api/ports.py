@@ -20,7 +20,7 @@ from milena.model.requests import (
     FetchResult,
     PartitionOffsets,
     ProduceRequest,
-    Receipt,
+    RecordReceipt,
 )
 from raft_meta.machine.image import Image, Topic
 
@@ -57,7 +57,7 @@ class Readiness:
 class ProducePort(Protocol):
     """Records in."""
 
-    def produce(self, request: ProduceRequest) -> Pending[Sequence[Receipt]]:
+    def produce(self, request: ProduceRequest) -> Pending[Sequence[RecordReceipt]]:
         """Append records; one receipt each, in order. ``Receipts`` is the form that is quick to answer with.
 
         Whoever is in a task awaits them, whoever is not is called back.

@@ -16,7 +16,7 @@ from http_api.ports import ApiLimits, Ports
 from http_api.schemas import parse_query
 from http_api.v2.receipts import encode_receipts
 from milena.model.pending import Pending
-from milena.model.requests import Acks, IdempotencyKey, ProduceRequest, Receipt, Records
+from milena.model.requests import Acks, IdempotencyKey, ProduceRequest, RecordReceipt, Records
 from milena.model.turns import Steps, at_once
 
 ACKS = ChoiceParam(
@@ -102,7 +102,7 @@ class ProduceHead:
 
     def append(
         self, records: Records, idempotency: IdempotencyKey | None = None
-    ) -> Pending[Sequence[Receipt]]:
+    ) -> Pending[Sequence[RecordReceipt]]:
         """Hand records to the node."""
         request = ProduceRequest(
             topic=self.topic,
@@ -116,11 +116,11 @@ class ProduceHead:
             request = _resolve_partitions(request, records.partitions)
         return self._ports.produce.produce(request)
 
-    def start(self, body: bytes) -> Pending[Sequence[Receipt]]:
+    def start(self, body: bytes) -> Pending[Sequence[RecordReceipt]]:
         """Both at once, for a small body."""
         return self.append(at_once(self.decode(body)))
 
-    def encode(self, receipts: Sequence[Receipt]) -> bytes:
+    def encode(self, receipts: Sequence[RecordReceipt]) -> bytes:
         """The body of the answer."""
         return encode_receipts(receipts)
 

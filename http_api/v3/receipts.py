@@ -11,7 +11,7 @@ from http_api.formats.v3_records import V3Record, columns_of, iso_time, parse_re
 from http_api.v2.produce_head import parse_options
 from http_api.v3.resources import cluster_id
 from milena.model.errors import MilenaError
-from milena.model.requests import Acks, ProduceRequest, Receipt, Receipts, Records
+from milena.model.requests import Acks, ProduceRequest, Receipts, RecordReceipt, Records
 
 _TOPIC_MISSING = 40401
 
@@ -94,7 +94,9 @@ async def _produced(call: Call, job: Job, records: Sequence[V3Record]) -> list[b
     return _receipts(job, records, receipts)
 
 
-def _receipts(job: Job, records: Iterable[V3Record], receipts: Sequence[Receipt]) -> list[bytes]:
+def _receipts(
+    job: Job, records: Iterable[V3Record], receipts: Sequence[RecordReceipt]
+) -> list[bytes]:
     head = job.receipt_head()
     return [
         _receipt(head, record, partition, offset) if error is None else failure(error)
@@ -103,7 +105,7 @@ def _receipts(job: Job, records: Iterable[V3Record], receipts: Sequence[Receipt]
 
 
 def _columns(
-    receipts: Sequence[Receipt],
+    receipts: Sequence[RecordReceipt],
 ) -> Iterable[tuple[int, int | None, MilenaError | None]]:
     """Partition, offset and error of each."""
     if isinstance(receipts, Receipts):

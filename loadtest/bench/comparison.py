@@ -36,7 +36,7 @@ ROUNDS_MIN = 5
 
 
 @unique
-class Change(StrEnum):
+class RowVerdict(StrEnum):
     """How a row came out."""
 
     SAME = "same"
@@ -46,11 +46,11 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ComparedRow:
     """A row of both trees; ``interval`` has the ratios' median, and the ends within which the true one lies."""
 
     target: Target
-    change: Change
+    change: RowVerdict
     interval: Spread | None = None
     old: float | None = None
     new: float | None = None
@@ -62,15 +62,15 @@ def base_name(contender: str) -> str:
     return f"{contender}, base"
 
 
-def compare(target: Target, rounds: Rounds) -> Comparison:
+def compare(target: Target, rounds: Rounds) -> ComparedRow:
     """Judge one row."""
     name, quantity = target.subject, target.quantity
     ratios = rounds.ratios(name, base_name(name), quantity)
     if not ratios:
         note = rounds.failures.get(name, "")
-        return Comparison(target=target, change=Change.ABSENT, note=note)
+        return ComparedRow(target=target, change=RowVerdict.ABSENT, note=note)
     interval = interval_of(ratios)
-    return Comparison(
+    return ComparedRow(
         target=target,
         change=change_of(interval, is_less_better=target.is_less_better),
         interval=interval,
@@ -99,24 +99,24 @@ def _miss(count: int, left_out: int) -> float:
     return sum(comb(count, heads) for heads in range(left_out + 1)) / (1 << count - 1)
 
 
-def change_of(interval: Spread, *, is_less_better: bool) -> Change:
+def change_of(interval: Spread, *, is_less_better: bool) -> RowVerdict:
     """The rule above."""
     if interval.median > 1 + TOLERANCE and interval.least > 1:
-        return Change.WORSE if is_less_better else Change.BETTER
+        return RowVerdict.WORSE if is_less_better else RowVerdict.BETTER
     if interval.median < 1 - TOLERANCE and interval.greatest < 1:
-        return Change.BETTER if is_less_better else Change.WORSE
-    return Change.SAME
+        return RowVerdict.BETTER if is_less_better else RowVerdict.WORSE
+    return RowVerdict.SAME
 
 
-def exit_code(comparisons: Sequence[Comparison]) -> int:
+def exit_code(comparisons: Sequence[ComparedRow]) -> int:
     """0: no row is worse; 1: one is; 2: nothing was measured at all."""
     changes = {comparison.change for comparison in comparisons}
-    if Change.WORSE in changes:
+    if RowVerdict.WORSE in changes:
         return 1
-    return 2 if changes <= {Change.ABSENT} else 0
+    return 2 if changes <= {RowVerdict.ABSENT} else 0
 
 
-def table(comparisons: Sequence[Comparison]) -> str:
+def table(comparisons: Sequence[ComparedRow]) -> str:
     """A line a row; which ratios are better ones is in it."""
     lines = []
     for row in comparisons:
@@ -134,7 +134,7 @@ def table(comparisons: Sequence[Comparison]) -> str:
 
 
 def figures(
-    comparisons: Sequence[Comparison], stages: Mapping[str, Rounds], machine: Machine
+    comparisons: Sequence[ComparedRow], stages: Mapping[str, Rounds], machine: Machine
 ) -> dict[str, Tree]:
     """Everything, for JSON."""
     return {

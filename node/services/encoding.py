@@ -17,7 +17,7 @@ Offsets = Sequence[int | None]
 """Of the records of a request or a batch, in order; None: nobody waits for them."""
 
 
-class Piece(NamedTuple):
+class EncodedPiece(NamedTuple):
     """An encoded batch, and how many records it holds."""
 
     batch: bytes
@@ -30,7 +30,7 @@ def encode(
     part: PartitionBatch,
     size: int,
     key: IdempotencyKey | None,
-) -> Steps[list[Piece]]:
+) -> Steps[list[EncodedPiece]]:
     """Batches of records that take about ``size`` bytes: a request may be larger than a batch.
 
     Raises:
@@ -44,7 +44,7 @@ def encode(
     batch = _encode_whole(topic, settings, part, key)
     yield
     if len(batch) <= bytes_max:
-        return [Piece(batch, count)]
+        return [EncodedPiece(batch, count)]
     if count == 1 or key is not None:
         what = "a record" if count == 1 else "the records of one idempotency key"
         raise RequestTooLargeError(
@@ -56,8 +56,8 @@ def encode(
 
 def _encode_halves(
     topic: Topic, settings: TopicSettings, part: PartitionBatch
-) -> Steps[list[Piece]]:
-    pieces: list[Piece] = []
+) -> Steps[list[EncodedPiece]]:
+    pieces: list[EncodedPiece] = []
     for half in halve(part):
         pieces += yield from encode(topic, settings, half, size_of_columns(half.columns), None)
     return pieces

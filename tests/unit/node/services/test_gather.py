@@ -12,10 +12,10 @@ from milena.model.batch.header import decode_header
 from milena.model.columns import RecordColumns
 from milena.model.errors import NotLeaderError
 from milena.model.pending import Pending, in_a_task
-from milena.model.requests import Acks, Receipt, Receipts
+from milena.model.requests import Acks, Receipts, RecordReceipt
 from milena.model.types import WallMs
 from node.metadata.topic_settings import topic_settings
-from node.services.encoding import Offsets, Piece
+from node.services.encoding import Offsets, EncodedPiece
 from node.services.gather import HOLD_MS, MEMBER_BYTES_MAX, WriteGatherer
 from node.services.record_batches import PartitionBatch, size_of_columns
 from raft_meta.machine.image import Topic
@@ -60,7 +60,7 @@ class Appends:
         self.tasks: set[asyncio.Task[object]] = set()
 
     def append(
-        self, topic: Topic, partition: int, pieces: Sequence[Piece], *, acks: Acks, timeout_ms: int
+        self, topic: Topic, partition: int, pieces: Sequence[EncodedPiece], *, acks: Acks, timeout_ms: int
     ) -> Pending[Offsets]:
         (piece,) = pieces
         self.batches.append(decode_columns(piece.batch, decode_header(piece.batch)))
@@ -86,7 +86,7 @@ class Appends:
 
     def submit(
         self, part: PartitionBatch, acks: Acks = Acks.ALL, timeout_ms: int = 1_000
-    ) -> Pending[Sequence[Receipt]]:
+    ) -> Pending[Sequence[RecordReceipt]]:
         return self.gatherer.submit(
             TOPIC,
             SETTINGS,
@@ -97,7 +97,7 @@ class Appends:
         )
 
 
-def offsets(receipts: Sequence[Receipt]) -> Sequence[int | None]:
+def offsets(receipts: Sequence[RecordReceipt]) -> Sequence[int | None]:
     assert isinstance(receipts, Receipts)
     assert not receipts.errors
     return receipts.offsets
