@@ -30,7 +30,7 @@ from node.peers.port import Peers, PeerUnreachableError
 from node.process.clock import Clock
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
-from node.services.encoding import Offsets, EncodedPiece
+from node.services.encoding import EncodedPiece, Offsets
 from node.services.producers import ProducerService
 from raft_meta.machine.image import Image, PartitionKey, Topic
 
@@ -95,7 +95,13 @@ class ToLeader:
     # -- the ways in -----------------------------------------------------------------------------
 
     def append(
-        self, topic: Topic, partition: int, pieces: Sequence[EncodedPiece], *, acks: Acks, timeout_ms: int
+        self,
+        topic: Topic,
+        partition: int,
+        pieces: Sequence[EncodedPiece],
+        *,
+        acks: Acks,
+        timeout_ms: int,
     ) -> Pending[Offsets]:
         """Append batches that no log recognises, and that have waited for others; the offsets of their records.
 
@@ -122,7 +128,13 @@ class ToLeader:
         return runner if runner.may_append(acks) else None
 
     async def bring_all(
-        self, topic: Topic, partition: int, pieces: Sequence[EncodedPiece], *, acks: Acks, timeout_ms: int
+        self,
+        topic: Topic,
+        partition: int,
+        pieces: Sequence[EncodedPiece],
+        *,
+        acks: Acks,
+        timeout_ms: int,
     ) -> Offsets:
         """Append batches one after the other; the offsets of their records."""
         total = sum(count for _, count in pieces)

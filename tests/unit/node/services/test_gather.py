@@ -15,7 +15,7 @@ from milena.model.pending import Pending, in_a_task
 from milena.model.requests import Acks, Receipts, RecordReceipt
 from milena.model.types import WallMs
 from node.metadata.topic_settings import topic_settings
-from node.services.encoding import Offsets, EncodedPiece
+from node.services.encoding import EncodedPiece, Offsets
 from node.services.gather import HOLD_MS, MEMBER_BYTES_MAX, WriteGatherer
 from node.services.record_batches import PartitionBatch, size_of_columns
 from raft_meta.machine.image import Topic
@@ -60,7 +60,13 @@ class Appends:
         self.tasks: set[asyncio.Task[object]] = set()
 
     def append(
-        self, topic: Topic, partition: int, pieces: Sequence[EncodedPiece], *, acks: Acks, timeout_ms: int
+        self,
+        topic: Topic,
+        partition: int,
+        pieces: Sequence[EncodedPiece],
+        *,
+        acks: Acks,
+        timeout_ms: int,
     ) -> Pending[Offsets]:
         (piece,) = pieces
         self.batches.append(decode_columns(piece.batch, decode_header(piece.batch)))
