@@ -360,7 +360,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="image-mark-snapshot",
         guard="a node that came by a snapshot compares nothing until the next mark",
-        module="node.metadata.store.store",
+        module="node.metadata.store",
         old="        self.marks.forget()",
         new="        pass",
         by="tests/unit/node/metadata/test_image_checks.py",
@@ -448,7 +448,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="applied-order",
         guard="the state machine is deterministic: nothing of a node's own enters it",
-        module="node.metadata.store.store",
+        module="node.metadata.store",
         old="applied = apply(self.image, index, envelope)",
         new="applied = apply(self.image, index + (id(self) % 7 == 0), envelope)",
     ),
