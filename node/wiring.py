@@ -27,7 +27,7 @@ from node.catch_up import CatchUpThrottle
 from node.clock import Clock, SystemClock
 from node.compactor import Compactor, CompactorSettings
 from node.config import NodeConfig, secret_of
-from node.consumers.keeper import ConsumerKeeper
+from node.consumers.consumer_assembly import RestConsumers
 from node.controller import Controller, ControllerSettings
 from node.discovery import VOTERS, VoterDirectory, find_voters
 from node.fetch_server import FetchServer
@@ -372,14 +372,14 @@ class Node:
             ),
             on_failure=die,
         )
-        self.consumers = ConsumerKeeper(
+        self.consumers = RestConsumers(
             metadata=self.metadata,
             replicas=self.replicas,
             peer=self.peer,
             clock=self._clock,
             groups=self.groups,
             fetch=self.reads.fetch,
-            doubt=self.reads.doubt,
+            report_damage=self.reads.doubt,
             topic=self.admin.topic,
             current_image=self.admin.current_image,
             broker_epoch=lambda: self.membership.broker_epoch,

@@ -13,7 +13,7 @@ from random import Random
 from http_api.ports import Acks, FetchRequest, FetchResult, ProduceRequest, Receipt, Records
 from node.admin import AdminService, TopicDefaults
 from node.catch_up import CatchUpThrottle
-from node.consumers.keeper import ConsumerKeeper
+from node.consumers.consumer_assembly import RestConsumers
 from node.controller import Controller, ControllerSettings
 from node.fetch_server import FetchServer
 from node.fetch_wire import FETCH, FETCH_WAKE
@@ -248,14 +248,14 @@ class SimNode:
             ),
             on_failure=self.die,
         )
-        self.consumers = ConsumerKeeper(
+        self.consumers = RestConsumers(
             metadata=self.metadata,
             replicas=self.replicas,
             peer=self.peer,  # type: ignore[arg-type]
             clock=self.clock,
             groups=self.groups,
             fetch=self.reads.fetch,
-            doubt=self.reads.doubt,
+            report_damage=self.reads.doubt,
             topic=self.admin.topic,
             current_image=self.admin.current_image,
             broker_epoch=lambda: self.membership.broker_epoch,

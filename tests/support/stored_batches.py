@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from node.consumers.delivery import Cut
+from node.consumers.answer_cutting import CutRecords
 from storage.batch import encode_batch, encode_filler, records_in, stamp_batch
 from storage.columns import RecordColumns
 
@@ -40,6 +40,6 @@ def filler(base: int, count: int) -> bytes:
     )
 
 
-def offsets_in(made: Cut) -> list[int]:
+def offsets_in(made: CutRecords) -> list[int]:
     """Of the records that a cut delivers."""
     return [row[0] for row in records_in(made.batches, made.start_offset, made.end_offset)]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from http_api.group_ports import Seek
-from node.consumers.service import PARTITIONS_MAX
-from node.consumers.session_table import CALLS_PER_CONSUMER_MAX
+from node.consumers.consumer_service import PARTITIONS_MAX
+from node.consumers.consumer_sessions import CALLS_PER_CONSUMER_MAX
 from storage.errors import (
     FateUnknownError,
     InvalidConsumerError,
