@@ -17,7 +17,7 @@ from milena.disk.files import Files
 from milena.model.errors import StartupError
 from node.config.kinds import Address
 from node.config.options import NodeConfig
-from node.consumers.keeper import ConsumerKeeper
+from node.consumers.consumer_assembly import RestConsumers
 from node.control.broker_heartbeats import HEARTBEAT
 from node.control.controller import Controller, ControllerSettings
 from node.control.membership import Identity, Membership
@@ -310,14 +310,14 @@ class Assembly:
             ),
             on_failure=ports.on_fatal,
         )
-        self.consumers = ConsumerKeeper(
+        self.consumers = RestConsumers(
             metadata=self.metadata,
             replicas=self.replicas,
             peer=ports.peers,
             clock=ports.clock,
             groups=self.groups,
             fetch=self.reads.fetch,
-            doubt=self.reads.doubt,
+            report_damage=self.reads.doubt,
             topic=self.admin.topic,
             current_image=self.admin.current_image,
             standing=self.membership,

@@ -61,7 +61,7 @@ class ConsumerViewRequest(ClientRequest, frozen=True, kw_only=True):
 
 
 class ConsumerViewAnswer(Message, frozen=True, kw_only=True):
-    """What it is subscribed to, and what is assigned to it now."""
+    """The answer: what it is subscribed to, and what is assigned to it now."""
 
     topics: tuple[str, ...]
     pattern: str | None = None
@@ -69,7 +69,7 @@ class ConsumerViewAnswer(Message, frozen=True, kw_only=True):
 
 
 class SeekRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a partition's next delivery begins; see ``http_api.group_ports.Seek``."""
+    """A position: where a partition's next delivery begins, see ``http_api.group_ports.Seek``."""
 
     topic: str
     partition: int
@@ -148,7 +148,7 @@ class CommittedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerCommittedAnswer(Message, frozen=True, kw_only=True):
-    """What is committed; partitions without a commit are left out."""
+    """The answer: what is committed; partitions without a commit are left out."""
 
     offsets: tuple[CommittedRow, ...]
 
@@ -176,7 +176,7 @@ class ReturnedRequest(Message, frozen=True, kw_only=True):
 
 
 class ReturnedAnswer(Message, frozen=True, kw_only=True):
-    """Whether it did."""
+    """The answer: whether it did."""
 
     has_returned: bool = field(name="has")
 
@@ -191,7 +191,7 @@ class TailRequest(Message, frozen=True, kw_only=True):
 
 
 class TailAnswer(Message, frozen=True, kw_only=True):
-    """Where the committed records end now."""
+    """The answer: where the committed records end now."""
 
     high_watermark: int = field(name="hw")
 

@@ -1,4 +1,4 @@
-"""Where a REST consumer stands in each of its partitions. Pure: no clock, no I/O.
+"""Positions of a REST consumer in each of its partitions. Pure: no clock, no I/O.
 
 Three offsets of a partition matter. ``position`` is the next to deliver. ``delivered`` is what a commit says: one above
 the last record that was put into an answer, or where the client asked to go. ``arrived`` is as much of that as the
@@ -9,7 +9,7 @@ answer that got lost is delivered to its successor.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from node.consumers.delivery import Cut
+from node.consumers.answer_cutting import CutRecords
 from raft_meta.machine.image import PartitionKey
 
 AUTO_COMMIT_MS = 5_000
@@ -17,8 +17,8 @@ AUTO_COMMIT_MS = 5_000
 
 
 @dataclass(slots=True)
-class Place:
-    """One partition. ``epoch`` is the leader epoch of the record before ``delivered``, -1: not known."""
+class ReadState:
+    """Offsets of one partition. ``epoch`` is the leader epoch of the record before ``delivered``, -1: not known."""
 
     position: int | None
     """None: to be found by the reset policy."""
@@ -33,7 +33,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class OffsetAndEpoch:
     """An offset to commit."""
 
     offset: int
@@ -41,34 +41,34 @@ class Mark:
 
 
 _Before = tuple[int | None, int | None, int]
-"""Position, delivered and epoch of a place before a call."""
+"""Position, delivered and epoch of a partition before a call."""
 
 
 class Cursor:
-    """The places of one consumer.
+    """The positions of one consumer.
 
     Invariants:
         ``arrived`` <= ``delivered`` <= ``position`` where they are set. Records are delivered in order, each once as
         long as nobody seeks or takes an answer back. A commit is never above what was delivered.
     """
 
-    __slots__ = ("_before", "_commit_ms", "_places", "call_id", "is_auto_commit")
+    __slots__ = ("_before", "_commit_ms", "_states", "call_id", "is_auto_commit")
 
     def __init__(self, *, is_auto_commit: bool, now_ms: int) -> None:
         self.is_auto_commit = is_auto_commit
         self.call_id = ""
         """Of the last records call; a repeated one takes the answer back that the first one made."""
         self._commit_ms = now_ms
-        self._places: dict[PartitionKey, Place] = {}
+        self._states: dict[PartitionKey, ReadState] = {}
         """In fair order: what was delivered last comes last."""
         self._before: dict[PartitionKey, _Before] = {}
         """What the last records call moved."""
 
     def __contains__(self, key: PartitionKey) -> bool:
-        return key in self._places
+        return key in self._states
 
     def __iter__(self) -> Iterator[PartitionKey]:
-        return iter(self._places)
+        return iter(self._states)
 
     # -- what is assigned ------------------------------------------------------------------------
 
@@ -85,52 +85,52 @@ class Cursor:
         that another member had the partition since, and we go on from there.
         """
         wanted = dict.fromkeys(partitions)
-        for key in [key for key in self._places if key not in wanted]:
+        for key in [key for key in self._states if key not in wanted]:
             self._forget(key)
         for key in wanted:
-            place, found = self._places.get(key), committed(key)
-            if place is None:
-                self._places[key] = Place(found, found)
-            elif found is not None and found != place.committed:
-                self._see_commit(key, place, found, is_exclusive=is_exclusive)
-            elif place.position is None:
-                place.position = found
+            state, found = self._states.get(key), committed(key)
+            if state is None:
+                self._states[key] = ReadState(found, found)
+            elif found is not None and found != state.committed:
+                self._see_commit(key, state, found, is_exclusive=is_exclusive)
+            elif state.position is None:
+                state.position = found
 
     def _see_commit(
-        self, key: PartitionKey, place: Place, found: int, *, is_exclusive: bool
+        self, key: PartitionKey, state: ReadState, found: int, *, is_exclusive: bool
     ) -> None:
-        if is_exclusive and found != place.tried:
+        if is_exclusive and found != state.tried:
             self._forget(key)
-            self._places[key] = Place(found, found)
+            self._states[key] = ReadState(found, found)
             return
-        place.committed = found
-        if place.position is None:
-            place.position = found
+        state.committed = found
+        if state.position is None:
+            state.position = found
 
     def _forget(self, key: PartitionKey) -> None:
-        del self._places[key]
+        del self._states[key]
         self._before.pop(key, None)
 
-    def unplaced(self) -> list[PartitionKey]:
+    def without_position(self) -> list[PartitionKey]:
         """Those without a position."""
-        return [key for key, place in self._places.items() if place.position is None]
+        return [key for key, state in self._states.items() if state.position is None]
 
     def put(self, key: PartitionKey, offset: int | None) -> None:
         """Begin here, by the reset policy (None: nowhere, to be found again); there is nothing to commit of it."""
-        place = self._places.get(key)
-        if place is not None:
-            place.position = offset
+        state = self._states.get(key)
+        if state is not None:
+            state.position = offset
 
     def position(self, key: PartitionKey) -> int | None:
         """The next offset to deliver; None: not assigned, or not known yet."""
-        place = self._places.get(key)
-        return None if place is None else place.position
+        state = self._states.get(key)
+        return None if state is None else state.position
 
     def seek(self, key: PartitionKey, offset: int) -> None:
         """Deliver from here next; a commit says so too."""
-        place = self._places[key]
-        place.position = place.delivered = place.arrived = offset
-        place.epoch = place.arrived_epoch = -1
+        state = self._states[key]
+        state.position = state.delivered = state.arrived = offset
+        state.epoch = state.arrived_epoch = -1
         self._before.pop(key, None)
 
     # -- delivering ------------------------------------------------------------------------------
@@ -150,21 +150,21 @@ class Cursor:
     def prove(self) -> None:
         """The last answer has arrived."""
         for key in self._before:
-            place = self._places[key]
-            place.arrived, place.arrived_epoch = place.delivered, place.epoch
+            state = self._states[key]
+            state.arrived, state.arrived_epoch = state.delivered, state.epoch
         self._before.clear()
 
-    def deliver(self, key: PartitionKey, cut: Cut) -> bool:
+    def deliver(self, key: PartitionKey, cut: CutRecords) -> bool:
         """Take a cut into the answer; False when the consumer does not stand at its beginning any more."""
-        place = self._places.get(key)
-        if place is None or place.position != cut.start_offset:
+        state = self._states.get(key)
+        if state is None or state.position != cut.start_offset:
             return False
-        self._before.setdefault(key, (place.position, place.delivered, place.epoch))
-        place.position = cut.next_offset
+        self._before.setdefault(key, (state.position, state.delivered, state.epoch))
+        state.position = cut.next_offset
         if cut.record_count:
-            place.delivered, place.epoch = cut.end_offset, cut.leader_epoch
+            state.delivered, state.epoch = cut.end_offset, cut.leader_epoch
             # Behind all others, for the sake of fairness.
-            self._places[key] = self._places.pop(key)
+            self._states[key] = self._states.pop(key)
         return True
 
     def take_back(self, call_id: str) -> bool:
@@ -172,8 +172,8 @@ class Cursor:
         if call_id != self.call_id:
             return False
         for key, (position, delivered, epoch) in self._before.items():
-            place = self._places[key]
-            place.position, place.delivered, place.epoch = position, delivered, epoch
+            state = self._states[key]
+            state.position, state.delivered, state.epoch = position, delivered, epoch
         self._before.clear()
         return True
 
@@ -186,30 +186,30 @@ class Cursor:
         self._commit_ms = now_ms
         return True
 
-    def delivered(self) -> dict[PartitionKey, Mark]:
-        """What a commit would say, where that is news."""
+    def delivered(self) -> dict[PartitionKey, OffsetAndEpoch]:
+        """Offsets that a commit would say, where that is news."""
         return {
-            key: Mark(place.delivered, place.epoch)
-            for key, place in self._places.items()
-            if place.delivered is not None and place.delivered != place.committed
+            key: OffsetAndEpoch(state.delivered, state.epoch)
+            for key, state in self._states.items()
+            if state.delivered is not None and state.delivered != state.committed
         }
 
-    def arrived(self) -> dict[PartitionKey, Mark]:
-        """The same of what has certainly arrived."""
+    def arrived(self) -> dict[PartitionKey, OffsetAndEpoch]:
+        """Offsets of what has certainly arrived, where that is not committed."""
         return {
-            key: Mark(place.arrived, place.arrived_epoch)
-            for key, place in self._places.items()
-            if place.arrived is not None and place.arrived != place.committed
+            key: OffsetAndEpoch(state.arrived, state.arrived_epoch)
+            for key, state in self._states.items()
+            if state.arrived is not None and state.arrived != state.committed
         }
 
     def on_committing(self, key: PartitionKey, offset: int) -> None:
         """This offset is on its way."""
-        place = self._places.get(key)
-        if place is not None:
-            place.tried = offset
+        state = self._states.get(key)
+        if state is not None:
+            state.tried = offset
 
     def on_committed(self, key: PartitionKey, offset: int) -> None:
         """The group has committed this offset."""
-        place = self._places.get(key)
-        if place is not None:
-            place.committed = place.tried = offset
+        state = self._states.get(key)
+        if state is not None:
+            state.committed = state.tried = offset

@@ -1,11 +1,13 @@
-"""One records call: gathers records of all assigned partitions in fair order, and waits where there are none."""
+"""One records call: gathers records of all assigned partitions in fair order, and waits where there are none.
+
+Before the next one, ``ArrivalCheck`` finds out whether its answer has reached the client.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from http_api.group_ports import Delivered, Delivery
 from milena.model.errors import (
     FateUnknownError,
     MilenaError,
@@ -14,10 +16,19 @@ from milena.model.errors import (
     SubscriptionConflictError,
 )
 from milena.model.requests import Doubt, FetchResult
-from node.consumers.delivery import Cut, Room, cut
-from node.consumers.places import PARALLEL
-from node.consumers.session import ConsumerSession
-from node.consumers.tails import Tails, Waiter
+from node.consumers.answer_cutting import AnswerRoom, CutRecords, cut
+from node.consumers.consumer_messages import (
+    RETURNED,
+    ConsumerRecordsAnswer,
+    DeliveryRow,
+    ReturnedRequest,
+    node_of,
+)
+from node.consumers.consumer_sessions import ConsumerSession
+from node.consumers.partition_ends import EndWaiter, EndWatcher
+from node.consumers.start_positions import PARALLEL
+from node.peers.messages import Blob, ask
+from node.peers.port import Peers
 from node.process.clock import Clock
 from raft_meta.machine.image import PartitionKey
 
@@ -33,8 +44,10 @@ SHARE_BYTES_MIN = 16 << 10
 SHARE_BYTES_MAX = 1 << 20
 """And at most: more is looked at in further reads, between which others have their turn."""
 GATHER_MS = 500
-"""How long records that are there wait for more, where ``fetch.min.bytes`` wants more: Kafka's fetch.max.wait.ms."""
+"""Records that are there wait this long for more, where ``fetch.min.bytes`` wants more: Kafka's fetch.max.wait.ms."""
 FOR_EVER_MS = 1 << 62
+RETURNED_MS = 1_000
+"""A node has this long to say whether it has returned an answer. One that cannot be heard has not."""
 GIVEN_UP = "this call was given up by its caller"
 RETRY_MS = 250
 RETRY_MS_MAX = 2_000
@@ -42,16 +55,16 @@ RETRY_MS_MAX = 2_000
 
 
 @dataclass(slots=True)
-class _Answer:
-    """What has been gathered."""
+class _Gathering:
+    """The answer while it is gathered."""
 
-    room: Room
+    room: AnswerRoom
     bytes_min: int
     payload_bytes: int = 0
     is_full: bool = False
     gathering_ms: int | None = None
     """Since when there is something."""
-    deliveries: list[Delivery] = field(default_factory=list)
+    deliveries: list[DeliveryRow] = field(default_factory=list)
 
     @property
     def is_enough(self) -> bool:
@@ -61,7 +74,7 @@ class _Answer:
         return bool(self.deliveries) and 0 <= self.bytes_min <= self.payload_bytes
 
     def gather_until(self, now_ms: int) -> int:
-        """How long it may wait for more, once there is something; -1 asks to wait for as long as the call may."""
+        """The time until which it waits for more, once there is something; ``bytes_min`` -1: as the call may."""
         if not self.deliveries or self.bytes_min < 0:
             return FOR_EVER_MS
         if self.gathering_ms is None:
@@ -71,13 +84,13 @@ class _Answer:
 
 @dataclass(slots=True)
 class _Round:
-    """What became of one look at the partitions."""
+    """The result of one look at the partitions."""
 
     has_moved: bool = False
     failed: set[PartitionKey] = field(default_factory=set)
     damaged: ReplicaDamagedError | None = None
     """Why one of them failed: its next records are not whole."""
-    doubts: list[Doubt] = field(default_factory=list)
+    damages: list[Doubt] = field(default_factory=list)
     """To be told once everything that was read is taken: nothing may change in between."""
 
 
@@ -95,8 +108,8 @@ class RecordsCall:
         call_id: str,
         timeout_ms: int,
         max_bytes: int | None,
-        tails: Tails,
-        doubt: Callable[[Doubt], Awaitable[None]],
+        ends: EndWatcher,
+        report_damage: Callable[[Doubt], Awaitable[None]],
         clock: Clock,
     ) -> None:
         self._session = session
@@ -104,13 +117,13 @@ class RecordsCall:
         self._timeout_ms = timeout_ms
         self._seeks = session.seeks
         self._retry_ms = RETRY_MS
-        self._tails = tails
-        self._doubt = doubt
+        self._ends = ends
+        self._report_damage = report_damage
         self._clock = clock
         consumer = session.view.consumer
         wanted = ANSWER_BYTES_DEFAULT if max_bytes is None else max_bytes
-        self._answer = _Answer(
-            Room(
+        self._answer = _Gathering(
+            AnswerRoom(
                 payload_bytes=min(max(wanted, 0), ANSWER_BYTES_MAX),
                 records=ANSWER_RECORDS_MAX,
                 needs_one=True,
@@ -118,7 +131,7 @@ class RecordsCall:
             consumer.fetch_min_bytes,
         )
 
-    async def run(self) -> Delivered:
+    async def run(self) -> ConsumerRecordsAnswer:
         """Gather an answer.
 
         Raises:
@@ -148,16 +161,18 @@ class RecordsCall:
                 session.queued.discard(self._call_id)
                 session.under_way, session.waiter = "", None
 
-    async def _run(self, deadline_ms: int) -> Delivered:
+    async def _run(self, deadline_ms: int) -> ConsumerRecordsAnswer:
         session = self._session
         is_first = True
         while True:
-            session.waiter = waiter = Waiter()
+            session.waiter = waiter = EndWaiter()
             try:
                 async with session.turn:
                     self._check()
                     if session.seeks != self._seeks:
-                        return Delivered(format=session.view.consumer.format, deliveries=())
+                        return ConsumerRecordsAnswer(
+                            format=session.view.consumer.format, deliveries=()
+                        )
                     if is_first:
                         await self._begin()
                     looked = await self._look()
@@ -198,9 +213,9 @@ class RecordsCall:
     async def _look(self) -> _Round:
         session, looked = self._session, _Round()
         session.take_assignment()
-        if session.cursor.unplaced():
-            await session.places.find()
-            looked.failed.update(session.cursor.unplaced())
+        if session.cursor.without_position():
+            await session.positions.find()
+            looked.failed.update(session.cursor.without_position())
         keys = [key for key in session.cursor if self._is_worth_asking(key)]
         for start in range(0, len(keys), PARALLEL):
             if self._answer.room.is_over:
@@ -212,7 +227,7 @@ class RecordsCall:
         position = self._session.cursor.position(key)
         if position is None:
             return False
-        return not (self._timeout_ms and self._tails.is_quiet(key, position))
+        return not (self._timeout_ms and self._ends.is_quiet(key, position))
 
     async def _read(self, keys: Sequence[PartitionKey], looked: _Round) -> None:
         session, room = self._session, self._answer.room
@@ -234,14 +249,14 @@ class RecordsCall:
                 looked.failed.add(key)
                 if isinstance(result, ReplicaDamagedError):
                     looked.damaged = result
-        doubts, looked.doubts = looked.doubts, []
-        await asyncio.gather(*(self._doubt(doubt) for doubt in doubts))
+        damages, looked.damages = looked.damages, []
+        await asyncio.gather(*(self._report_damage(report) for report in damages))
 
     async def _fetch(self, key: PartitionKey, max_bytes: int) -> FetchResult | MilenaError:
         position = self._session.cursor.position(key)
         assert position is not None
         try:
-            return await self._session.places.fetch(key, position, max_bytes=max_bytes)
+            return await self._session.positions.fetch(key, position, max_bytes=max_bytes)
         except MilenaError as error:
             return error
 
@@ -249,7 +264,7 @@ class RecordsCall:
         if key not in self._session.cursor:
             return
         try:
-            await self._session.places.reset(key, error)
+            await self._session.positions.reset(key, error)
             looked.has_moved = True
         except OffsetOutOfRangeError:
             if not self._answer.deliveries:
@@ -267,19 +282,19 @@ class RecordsCall:
         answer.is_full |= made.is_full
         topic = self._session.view.image.topics.get(key[0])
         if made.damaged_at is not None and topic is not None:
-            doubt = Doubt(
+            report = Doubt(
                 topic=topic.name,
                 partition=key[1],
                 offset=made.damaged_at,
                 broker_id=result.broker_id,
             )
-            looked.doubts.append(doubt)
+            looked.damages.append(report)
             if not made.record_count:
                 looked.failed.add(key)
-                looked.damaged = doubt.error
+                looked.damaged = report.error
         self._deliver(key, made, looked)
 
-    def _deliver(self, key: PartitionKey, made: Cut, looked: _Round) -> None:
+    def _deliver(self, key: PartitionKey, made: CutRecords, looked: _Round) -> None:
         answer = self._answer
         if made.next_offset == made.start_offset or not self._session.cursor.deliver(key, made):
             return
@@ -287,24 +302,24 @@ class RecordsCall:
         answer.room = answer.room.less(made)
         answer.payload_bytes += made.payload_bytes
         if made.record_count:
-            delivery = Delivery(
+            delivery = DeliveryRow(
                 topic=self._session.view.image.topics[key[0]].name,
                 partition=key[1],
                 start_offset=made.start_offset,
                 end_offset=made.end_offset,
-                batches=made.batches,
+                batches=Blob(made.batches),
             )
             answer.deliveries.append(delivery)
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    async def _wait(self, waiter: Waiter, looked: _Round, left_ms: int) -> None:
+    async def _wait(self, waiter: EndWaiter, looked: _Round, left_ms: int) -> None:
         """Until there is news: a record, another assignment, another call of this consumer."""
         cursor = self._session.cursor
         for key in cursor:
             position = cursor.position(key)
             if position is not None and key not in looked.failed:
-                self._tails.watch(waiter, key, position)
+                self._ends.watch(waiter, key, position)
         if looked.failed:
             left_ms = min(left_ms, self._retry_ms)
             self._retry_ms = min(2 * self._retry_ms, RETRY_MS_MAX)
@@ -312,7 +327,46 @@ class RecordsCall:
             self._retry_ms = RETRY_MS
         await waiter.wait(left_ms)
 
-    def _delivered(self) -> Delivered:
-        return Delivered(
-            format=self._session.view.consumer.format, deliveries=self._answer.deliveries
+    def _delivered(self) -> ConsumerRecordsAnswer:
+        return ConsumerRecordsAnswer(
+            format=self._session.view.consumer.format, deliveries=tuple(self._answer.deliveries)
         )
+
+
+class ArrivalCheck:
+    """Whether the last answer to a consumer has reached its client: the node that carried it is asked."""
+
+    def __init__(self, node_id: int, peer: Peers) -> None:
+        self._node_id = node_id
+        self._peer = peer
+
+    async def prove(self, session: ConsumerSession, asker: int | None) -> None:
+        """Find out whether the last answer has arrived, now that its client is back on the node ``asker``.
+
+        It has if the client asks on the same node: that is alive, and says so when a client hangs up. Another node may
+        have ended with the answer in its hands; then the client is given those records again.
+        """
+        call_id = session.cursor.unproven
+        if not call_id or session.under_way == call_id:
+            return
+        node_id = node_of(call_id)
+        has_returned = node_id in (self._node_id, asker)
+        if node_id is not None and not has_returned:
+            try:
+                answer = await ask(
+                    self._peer,
+                    node_id,
+                    RETURNED,
+                    ReturnedRequest(
+                        group_id=session.key[0], instance=session.key[1], call_id=call_id
+                    ),
+                    timeout_ms=RETURNED_MS,
+                )
+                has_returned = answer.has_returned
+            except MilenaError as error:
+                logger.debug("node_id=%d does not say what it returned: %s", node_id, error)
+        if session.cursor.unproven == call_id and session.under_way != call_id:
+            if has_returned:
+                session.cursor.prove()
+            else:
+                session.cursor.take_back(call_id)

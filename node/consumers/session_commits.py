@@ -1,40 +1,59 @@
-"""What a REST consumer commits, as the member that it is at that moment, and before it lets partitions go."""
+"""Commits of a REST consumer, as the member that it is at that moment, and before it lets partitions go."""
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 
 from milena.model.errors import MilenaError, StaleMemberEpochError
-from node.consumers.cursor import Cursor, Mark
-from node.consumers.session_tools import SessionTools
-from node.consumers.view import ConsumerView
+from milena.model.requests import FetchRequest, FetchResult
+from node.consumers.consumer_views import ConsumerView
+from node.consumers.cursor import Cursor, OffsetAndEpoch
+from node.groups.coordinator import GroupCoordinator
+from node.groups.group_offsets import CommitQueue
+from node.process.clock import Clock
 from raft_meta.machine import partition_sets
 from raft_meta.machine.commands import GroupCommit, OffsetCommit
-from raft_meta.machine.image import PartitionKey, PartitionSet
+from raft_meta.machine.image import Image, PartitionKey, PartitionSet
 
 logger = logging.getLogger(__name__)
 
 QUIET_COMMIT_MS = 2_000
-"""How long a commit that no client asked for may hold up a call."""
+"""A commit that no client asked for may hold up a call for this long."""
 EPOCH_TRIES = 3
 """A member's epoch may change while its commit is on its way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionContext:
+    """The things that all consumers on a coordinator use. Owned by ``ConsumerCoordinator``."""
+
+    image: Callable[[], Image]
+    fetch: Callable[[FetchRequest], Awaitable[FetchResult]]
+    commits: CommitQueue
+    coordinates: Callable[[str], bool]
+    """Whether this node may decide for the group now."""
+    memberships: GroupCoordinator
+    spawn: Callable[[Coroutine[object, object, None]], None]
+    """Goes on in the background; raises nothing."""
+    clock: Clock
 
 
 class SessionCommits:
     """Owned by the consumer's session."""
 
-    __slots__ = ("_cursor", "_given_up", "_releasing", "_tools", "_view")
+    __slots__ = ("_context", "_cursor", "_given_up", "_releasing", "_view")
 
-    def __init__(self, view: ConsumerView, cursor: Cursor, tools: SessionTools) -> None:
+    def __init__(self, view: ConsumerView, cursor: Cursor, context: SessionContext) -> None:
         self._view = view
         self._cursor = cursor
-        self._tools = tools
+        self._context = context
         self._releasing: set[PartitionKey] = set()
         """Asked for, and being committed first."""
         self._given_up: set[PartitionKey] = set()
         """Asked for, and the commit failed."""
 
-    async def commit(self, marks: Mapping[PartitionKey, Mark]) -> None:
+    async def commit(self, offsets: Mapping[PartitionKey, OffsetAndEpoch]) -> None:
         """Commit these offsets.
 
         Raises:
@@ -45,16 +64,16 @@ class SessionCommits:
                 OffsetCommit(
                     topic_id=topic_id,
                     partition=number,
-                    offset=mark.offset,
-                    leader_epoch=mark.leader_epoch,
+                    offset=offset.offset,
+                    leader_epoch=offset.leader_epoch,
                     metadata="",
                 )
-                for (topic_id, number), mark in sorted(marks.items())
+                for (topic_id, number), offset in sorted(offsets.items())
             ]
         )
 
     async def commit_offsets(self, offsets: Sequence[OffsetCommit]) -> None:
-        """The same, with whatever goes with them."""
+        """Commit offsets with their metadata, as a client gave them."""
         for row in offsets:
             self._cursor.on_committing((row.topic_id, row.partition), row.offset)
         for tries_left in range(EPOCH_TRIES - 1, -1, -1):
@@ -66,7 +85,7 @@ class SessionCommits:
                 offsets=tuple(offsets),
             )
             try:
-                await self._tools.commits.commit(commit)
+                await self._context.commits.commit(commit)
                 break
             except StaleMemberEpochError:
                 if member is None or not tries_left or member is self._view.member():
@@ -74,19 +93,19 @@ class SessionCommits:
         for row in offsets:
             self._cursor.on_committed((row.topic_id, row.partition), row.offset)
 
-    async def commit_quietly(self, marks: Mapping[PartitionKey, Mark]) -> None:
+    async def commit_quietly(self, offsets: Mapping[PartitionKey, OffsetAndEpoch]) -> None:
         """Commit what no client waits for: if that fails, records may be delivered again, as after any failure."""
         try:
             async with asyncio.timeout(QUIET_COMMIT_MS / 1000):
-                await self._commit_what_is_held(marks)
+                await self._commit_what_is_held(offsets)
         except (MilenaError, TimeoutError) as error:
             logger.warning("consumer=%s/%s could not commit: %s", *self._view.key, error)
 
-    async def _commit_what_is_held(self, marks: Mapping[PartitionKey, Mark]) -> None:
+    async def _commit_what_is_held(self, offsets: Mapping[PartitionKey, OffsetAndEpoch]) -> None:
         """A rebalance may have taken some of these away, which is no reason to lose the others."""
         for tries_left in range(EPOCH_TRIES - 1, -1, -1):
             held = self._view.held()
-            mine = marks if held is None else {k: m for k, m in marks.items() if k in held}
+            mine = offsets if held is None else {k: o for k, o in offsets.items() if k in held}
             try:
                 if mine:
                     await self.commit(mine)
@@ -101,22 +120,22 @@ class SessionCommits:
         keys = set(partition_sets.keys_of(partitions))
         if keys & self._releasing:
             return False
-        marks = self._cursor.arrived() if self._cursor.is_auto_commit else {}
-        mine = {k: mark for k, mark in marks.items() if k in keys and k not in self._given_up}
+        offsets = self._cursor.arrived() if self._cursor.is_auto_commit else {}
+        mine = {k: offset for k, offset in offsets.items() if k in keys and k not in self._given_up}
         if not mine:
             self._given_up -= keys
             return True
         self._releasing |= keys
-        self._tools.spawn(self._commit_and_look(mine, keys))
+        self._context.spawn(self._commit_and_look(mine, keys))
         return False
 
     async def _commit_and_look(
-        self, marks: Mapping[PartitionKey, Mark], keys: set[PartitionKey]
+        self, offsets: Mapping[PartitionKey, OffsetAndEpoch], keys: set[PartitionKey]
     ) -> None:
         """Once is enough: a rebalance does not wait for a quorum that is not there."""
         try:
-            await self.commit_quietly(marks)
+            await self.commit_quietly(offsets)
         finally:
             self._releasing -= keys
-            self._given_up |= marks.keys() & self._cursor.arrived().keys()
-        self._tools.memberships.look(self._view.key[0])
+            self._given_up |= offsets.keys() & self._cursor.arrived().keys()
+        self._context.memberships.look(self._view.key[0])

@@ -47,7 +47,7 @@ class SubscribedTopic:
 Assignment = dict[str, PartitionSet]
 """By member id; every member is in it."""
 
-Assignor = Callable[[Sequence[Subscriber], Sequence[SubscribedTopic]], Assignment]
+_Assignor = Callable[[Sequence[Subscriber], Sequence[SubscribedTopic]], Assignment]
 
 
 def assign(
@@ -316,7 +316,7 @@ def _sets(taken: Mapping[str, Sequence[PartitionKey]]) -> Assignment:
     return {member_id: partition_sets.of(keys) for member_id, keys in taken.items()}
 
 
-ASSIGNORS: Mapping[str, Assignor] = {
+ASSIGNORS: Mapping[str, _Assignor] = {
     STICKY: _sticky,
     RANGE: _range,
     ROUND_ROBIN: _round_robin,

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from node.consumers.answer_cutting import AnswerRoom, cut
 from node.consumers.cursor import Cursor
-from node.consumers.delivery import Room, cut
 from raft_meta.machine.image import PartitionKey
 from tests.support.disk.stored_batches import filler, offsets_in, stored
 
@@ -75,7 +75,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def assign(self, wanted: set[PartitionKey]) -> None:
         self.assigned = sorted(wanted)
         self.cursor.assign(self.assigned, self.commits.get, is_exclusive=True)
-        for key in self.cursor.unplaced():
+        for key in self.cursor.without_position():
             self.cursor.put(key, 0)
         for key in set(self.lives) - wanted:
             del self.lives[key]
@@ -105,7 +105,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 life.given += life.last
                 life.last = []
         self.cursor.begin(call_id)
-        room = first = Room(payload_bytes=payload, records=records, needs_one=True)
+        room = first = AnswerRoom(payload_bytes=payload, records=records, needs_one=True)
         taken = size = 0
         has_any = False
         for key in list(self.cursor):

@@ -496,7 +496,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="foreign-commit",
         guard="a REST consumer that had a partition before goes on where the group is now",
         module="node.consumers.cursor",
-        old="if is_exclusive and found != place.tried:",
+        old="if is_exclusive and found != state.tried:",
         new="if False:",
         by="tests/unit/node/consumers/test_cursor.py",
     ),

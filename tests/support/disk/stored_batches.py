@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from milena.model.batch.decode import records_in
 from milena.model.batch.encode import encode_batch, encode_filler, stamp_batch
 from milena.model.columns import RecordColumns
-from node.consumers.delivery import Cut
+from node.consumers.answer_cutting import CutRecords
 
 
 def stored(
@@ -41,6 +41,6 @@ def filler(base: int, count: int) -> bytes:
     )
 
 
-def offsets_in(made: Cut) -> list[int]:
+def offsets_in(made: CutRecords) -> list[int]:
     """Of the records that a cut delivers."""
     return [row[0] for row in records_in(made.batches, made.start_offset, made.end_offset)]

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from node.consumers.cursor import AUTO_COMMIT_MS, Cursor, Mark
-from node.consumers.delivery import Room, cut
+from node.consumers.answer_cutting import AnswerRoom, cut
+from node.consumers.cursor import AUTO_COMMIT_MS, Cursor, OffsetAndEpoch
 from raft_meta.machine.image import PartitionKey
 from tests.support.disk.stored_batches import filler, stored
 
 A: PartitionKey = ("a" * 32, 0)
 B: PartitionKey = ("b" * 32, 1)
-AMPLE = Room(payload_bytes=1 << 20, records=1_000, needs_one=True)
+AMPLE = AnswerRoom(payload_bytes=1 << 20, records=1_000, needs_one=True)
 
 
 def cursor_at(places: Mapping[PartitionKey, int | None], *, is_auto_commit: bool = True) -> Cursor:
@@ -38,9 +38,9 @@ class TestWhereItBegins:
 
     def test_nowhere_without_one_until_it_is_put_somewhere(self) -> None:
         cursor = cursor_at({A: None, B: 1})
-        assert cursor.unplaced() == [A]
+        assert cursor.without_position() == [A]
         cursor.put(A, 9)
-        assert (cursor.position(A), cursor.unplaced()) == (9, [])
+        assert (cursor.position(A), cursor.without_position()) == (9, [])
         assert cursor.delivered() == {}
 
     def test_at_its_own_commit_when_it_stood_nowhere(self) -> None:
@@ -79,7 +79,7 @@ class TestWhereItBegins:
         deliver(cursor, A, 1)
         assign(cursor, {A: 8})
         assert cursor.position(A) == 9
-        assert cursor.delivered() == {A: Mark(9, 7)}
+        assert cursor.delivered() == {A: OffsetAndEpoch(9, 7)}
 
     def test_by_hand_others_commits_are_none_of_its_business(self) -> None:
         cursor = cursor_at({A: 5})
@@ -117,7 +117,7 @@ class TestDelivering:
         deliver(cursor, A, 2)
         assert cursor.take_back("2")
         assert cursor.position(A) == 2
-        assert cursor.delivered() == {A: Mark(2, 7)}
+        assert cursor.delivered() == {A: OffsetAndEpoch(2, 7)}
 
     def test_a_repeated_call_gets_the_same_records(self) -> None:
         cursor = cursor_at({A: 0})
@@ -148,7 +148,7 @@ class TestCommitting:
     def test_a_commit_is_the_last_delivered(self) -> None:
         cursor = cursor_at({A: 0})
         deliver(cursor, A, 3)
-        assert cursor.delivered() == {A: Mark(3, 7)}
+        assert cursor.delivered() == {A: OffsetAndEpoch(3, 7)}
 
     def test_what_is_committed_is_no_news(self) -> None:
         cursor = cursor_at({A: 0})
@@ -163,13 +163,13 @@ class TestCommitting:
         assert cursor.arrived() == {}
         cursor.begin("2")
         deliver(cursor, A, 3)
-        assert cursor.arrived() == {A: Mark(3, 7)}
-        assert cursor.delivered() == {A: Mark(6, 7)}
+        assert cursor.arrived() == {A: OffsetAndEpoch(3, 7)}
+        assert cursor.delivered() == {A: OffsetAndEpoch(6, 7)}
 
     def test_a_seek_is_committed_too(self) -> None:
         cursor = cursor_at({A: 5})
         cursor.seek(A, 2)
-        assert cursor.delivered() == cursor.arrived() == {A: Mark(2, -1)}
+        assert cursor.delivered() == cursor.arrived() == {A: OffsetAndEpoch(2, -1)}
 
     def test_every_interval_if_at_all(self) -> None:
         cursor = cursor_at({A: 0})

@@ -14,8 +14,8 @@ from milena.model.errors import (
     ReplicaDamagedError,
     TooManyRequestsError,
 )
-from node.consumers.service import PARTITIONS_MAX
-from node.consumers.session_table import CALLS_PER_CONSUMER_MAX
+from node.consumers.consumer_service import PARTITIONS_MAX
+from node.consumers.consumer_sessions import CALLS_PER_CONSUMER_MAX
 from storage.segments.segment import LOG_SUFFIX
 from tests.support.clusters.compacted_cluster import CONFIGS, compact, update
 from tests.support.clusters.nodes import Cluster, cluster_of

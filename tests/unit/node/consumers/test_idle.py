@@ -1,6 +1,6 @@
 """Rules of idle clocks: who was not heard of for too long, and who has a call under way is not."""
 
-from node.consumers.idle import IdleClocks
+from node.consumers.consumer_sessions import IdleClocks
 
 A, B, C = ("g", "a"), ("g", "b"), ("h", "c")
 
@@ -42,7 +42,7 @@ def test_who_comes_has_full_time_and_who_stays_keeps_what_is_left() -> None:
 def test_who_is_forgotten_while_called_does_not_come_back() -> None:
     idle = clocks()
     idle.begin(A, 0)
-    idle.forget(A)
+    idle.keep([B, C], 0)
     idle.end(A, 10)
     assert A not in idle
     assert list(idle) == [B, C]

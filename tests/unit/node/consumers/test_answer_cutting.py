@@ -1,13 +1,13 @@
 """Rules of cutting an answer: at records, within bounds, one at least, nothing at or above the high watermark."""
 
-from node.consumers.delivery import Room, cut
+from node.consumers.answer_cutting import AnswerRoom, cut
 from tests.support.disk.stored_batches import filler, offsets_in, stored
 
-AMPLE = Room(payload_bytes=1 << 20, records=1_000, needs_one=True)
+AMPLE = AnswerRoom(payload_bytes=1 << 20, records=1_000, needs_one=True)
 
 
-def room(payload_bytes: int, *, records: int = 100, needs_one: bool = True) -> Room:
-    return Room(payload_bytes=payload_bytes, records=records, needs_one=needs_one)
+def room(payload_bytes: int, *, records: int = 100, needs_one: bool = True) -> AnswerRoom:
+    return AnswerRoom(payload_bytes=payload_bytes, records=records, needs_one=needs_one)
 
 
 class TestBounds:
@@ -38,7 +38,7 @@ class TestBounds:
 
     def test_what_a_cut_takes_leaves_less_room(self) -> None:
         left = room(10, records=5).less(cut(stored(0, [b"aaa"]), 0, 1, room(10, records=5)))
-        assert left == Room(payload_bytes=7, records=4, needs_one=False)
+        assert left == AnswerRoom(payload_bytes=7, records=4, needs_one=False)
         assert not left.is_over
         assert room(0, needs_one=False).is_over
         assert not room(0).is_over

@@ -1,4 +1,4 @@
-"""Where a REST consumer reads: where it begins, by policy, name or time, as the leaders of its partitions know it."""
+"""Positions where a REST consumer begins, by policy, name or time, as the leaders of its partitions know them."""
 
 import asyncio
 import logging
@@ -9,9 +9,9 @@ from http_api.group_ports import Reset
 from milena.model.errors import MilenaError, OffsetOutOfRangeError, PartitionNotFoundError
 from milena.model.requests import FetchRequest, FetchResult
 from node.consumers.consumer_messages import SeekRow
-from node.consumers.cursor import Cursor, Mark
+from node.consumers.consumer_views import ConsumerView
+from node.consumers.cursor import Cursor, OffsetAndEpoch
 from node.consumers.session_commits import SessionCommits
-from node.consumers.view import ConsumerView
 from raft_meta.machine.image import PartitionKey
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PARALLEL = 8
 NO_RESET = "none"
 
 
-class Places:
+class StartPositions:
     """Owned by the consumer's session, used in its turn."""
 
     __slots__ = ("_born", "_commits", "_cursor", "_fetch", "_view")
@@ -55,14 +55,14 @@ class Places:
             OffsetOutOfRangeError: there is no commit, and the policy is ``none``.
         """
         policy = self._view.consumer.auto_offset_reset
-        wanted = self._cursor.unplaced()
+        wanted = self._cursor.without_position()
         if wanted and policy == NO_RESET:
             raise OffsetOutOfRangeError(
                 f"{self._view.name(wanted[0])} has no committed offset, and auto.offset.reset is none;"
                 " seek, or commit one"
             )
         is_complete = True
-        pins: dict[PartitionKey, Mark] = {}
+        pins: dict[PartitionKey, OffsetAndEpoch] = {}
         for start in range(0, len(wanted), PARALLEL):
             some = wanted[start : start + PARALLEL]
             found = await asyncio.gather(*(self._beginning(key, policy) for key in some))
@@ -72,7 +72,7 @@ class Places:
                     continue
                 self._cursor.put(key, offset)
                 if policy == Reset.LATEST:
-                    pins[key] = Mark(offset, -1)
+                    pins[key] = OffsetAndEpoch(offset, -1)
         if pins:
             await self._commits.commit_quietly(pins)
         return is_complete
@@ -116,7 +116,7 @@ class Places:
 
         Raises:
             PartitionNotFoundError: the topic was deleted, and perhaps made anew, meanwhile.
-            MilenaError: as ``ReadsPort.fetch``.
+            MilenaError: as ``RecordsPort.fetch``.
         """
         topic = self._view.image.topics.get(key[0])
         if topic is None:

@@ -1,4 +1,4 @@
-"""Names and ids: what REST consumers' calls name, found in the image."""
+"""REST consumers and what their calls name, as the image says it now."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -7,12 +7,15 @@ from immutables import Map
 from http_api.group_ports import TopicPartition
 from milena.model.errors import ConsumerNotFoundError
 from node.consumers.consumer_messages import CommittedRow, ConsumerOffsetRow
+from node.groups.members import assignment_of, member_of
 from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
+from raft_meta.machine import partition_sets
 from raft_meta.machine.commands import OffsetCommit
 from raft_meta.machine.image import (
     CommittedOffset,
     ConsumerKey,
+    GroupMember,
     Image,
     PartitionKey,
     RestConsumer,
@@ -22,7 +25,62 @@ from raft_meta.machine.image import (
 _NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
 
 
-async def consumer(
+class ConsumerView:
+    """One consumer: what it asks for, what it may read, and what only it may commit.
+
+    ``created_index`` tells it from an earlier consumer of the same name.
+    """
+
+    __slots__ = ("_image", "created_index", "key")
+
+    def __init__(self, consumer: RestConsumer, image: Callable[[], Image]) -> None:
+        self.key: ConsumerKey = (consumer.group_id, consumer.instance)
+        self.created_index = consumer.created_index
+        self._image = image
+
+    @property
+    def image(self) -> Image:
+        """The image, now."""
+        return self._image()
+
+    @property
+    def consumer(self) -> RestConsumer:
+        """The consumer, now.
+
+        Raises:
+            ConsumerNotFoundError: it was deleted.
+        """
+        found = self.image.consumers.get(self.key)
+        if found is None or found.created_index != self.created_index:
+            raise ConsumerNotFoundError(
+                f"group {self.key[0]!r} has no consumer {self.key[1]!r} any more"
+            )
+        return found
+
+    def assigned(self) -> Sequence[PartitionKey]:
+        """Partitions that it reads now, by hand or as a member."""
+        image, consumer = self.image, self.consumer
+        if consumer.assigned:
+            topics = image.topics
+            return [k for k in partition_sets.keys_of(consumer.assigned) if k[0] in topics]
+        return list(partition_sets.keys_of(assignment_of(image, *self.key)))
+
+    def member(self) -> GroupMember | None:
+        """It as a member of its group, now; None: it is none."""
+        return member_of(self.image, *self.key)
+
+    def held(self) -> frozenset[PartitionKey] | None:
+        """Partitions that only it may commit, as a member; None: it is none."""
+        member = self.member()
+        return None if member is None else frozenset(partition_sets.keys_of(member.held))
+
+    def name(self, key: PartitionKey) -> str:
+        """A partition, for people."""
+        topic = self.image.topics.get(key[0])
+        return f"{key[0] if topic is None else topic.name}-{key[1]}"
+
+
+async def find_consumer(
     metadata: MetadataStore, key: ConsumerKey, current_image: Callable[[], Awaitable[Image]]
 ) -> RestConsumer:
     """The consumer; what another node has answered with, this one finds too.
@@ -59,7 +117,7 @@ async def partition_keys(
 async def offset_commits(
     offsets: Sequence[ConsumerOffsetRow], topic: Callable[[str], Awaitable[Topic]]
 ) -> list[OffsetCommit]:
-    """The same offsets by ids.
+    """Offsets to commit, by ids.
 
     Raises:
         TopicNotFoundError, PartitionNotFoundError: one of the partitions does not exist.
@@ -80,7 +138,7 @@ async def offset_commits(
 def committed(
     image: Image, group_id: str, names: Sequence[TopicPartition]
 ) -> tuple[CommittedRow, ...]:
-    """What the group has committed of these; the others are left out."""
+    """Offsets that the group has committed of these; the others are left out."""
     offsets = image.offsets.get(group_id, _NO_OFFSETS)
     found: list[CommittedRow] = []
     for name, number in names:

@@ -1,4 +1,4 @@
-"""Ends REST consumers that nobody calls any more.
+"""The end of REST consumers that nobody calls any more.
 
 The clocks are in the coordinator's memory: one that takes over gives every consumer its full time again. A look costs
 nothing while no consumer or broker comes or goes.
@@ -9,8 +9,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from milena.model.errors import MilenaError
-from node.consumers.coordinator import ConsumerCoordinator
-from node.consumers.idle import IdleClocks
+from node.consumers.consumer_coordinator import ConsumerCoordinator
+from node.consumers.consumer_sessions import IdleClocks
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.metadata.store import MetadataStore
 from node.process.clock import Clock
@@ -61,7 +61,7 @@ class ConsumerExpiry:
             await self._expire()
 
     async def _take_stock(self, image: Image) -> None:
-        """Whose clocks run here: in slices, since there may be tens of thousands."""
+        """Learn which clocks run here: in slices, since there may be tens of thousands."""
         if image.brokers is not self._brokers:
             self._mine.clear()
         coordinators = Coordinators(image)

@@ -21,14 +21,14 @@ from raft_meta.machine.image import Image, Partition, PartitionKey
 logger = logging.getLogger(__name__)
 
 POLL_MS = 30_000
-"""How long a leader holds its answer back. A poll that nobody waits for any more lasts until then."""
+"""A leader holds its answer back for this long. A poll that nobody waits for any more lasts until then."""
 POLL_MARGIN_MS = 2_000
 NOT_ASKING = -1
 RETRY_MS = 500
 """After a leader that could not be asked, unless the image changes before."""
 
 
-class Waiter:
+class EndWaiter:
     """Something that waits on several partitions; ``wake`` ends that."""
 
     __slots__ = ("_future", "_watches")
@@ -66,7 +66,7 @@ class Waiter:
 class _Watch:
     """The end of one partition, and who waits for it to move on."""
 
-    def __init__(self, tails: "Tails", key: PartitionKey, state: Partition | None) -> None:
+    def __init__(self, ends: "EndWatcher", key: PartitionKey, state: Partition | None) -> None:
         self.key = key
         self.state = state
         """In the image when the watch was set up; another one means that another replica may have the news."""
@@ -74,8 +74,8 @@ class _Watch:
         self.poll: asyncio.Task[None] | None = None
         self.poll_offset = 0
         """What the poll under way waits for."""
-        self._tails = tails
-        self._waiting: dict[Waiter, int] = {}
+        self._ends = ends
+        self._waiting: dict[EndWaiter, int] = {}
         self._least = 0
 
     @property
@@ -87,14 +87,14 @@ class _Watch:
         """The lowest offset that somebody waits for."""
         return self._least
 
-    def add(self, waiter: Waiter, offset: int) -> None:
+    def add(self, waiter: EndWaiter, offset: int) -> None:
         self._least = min(self._least, offset) if self._waiting else offset
         self._waiting[waiter] = offset
         waiter.add(self)
 
-    def forget(self, waiter: Waiter) -> None:
+    def forget(self, waiter: EndWaiter) -> None:
         if self._waiting.pop(waiter, None) is not None and not self._waiting:
-            self._tails.on_empty(self)
+            self._ends.on_empty(self)
 
     def on_news(self, runner: PartitionRunner) -> None:
         """The local replica's log or high watermark moved, or its role changed."""
@@ -119,7 +119,7 @@ class _Watch:
             waiter.wake()
 
 
-class Tails:
+class EndWatcher:
     """The ends that somebody on this node waits for. Owned by the data loop."""
 
     def __init__(
@@ -141,7 +141,7 @@ class Tails:
     def __len__(self) -> int:
         return len(self._watches)
 
-    def watch(self, waiter: Waiter, key: PartitionKey, offset: int) -> None:
+    def watch(self, waiter: EndWaiter, key: PartitionKey, offset: int) -> None:
         """Wake the waiter once the partition has a committed record at or above ``offset``."""
         watch = self._watches.get(key)
         if watch is None:

@@ -1,14 +1,14 @@
-"""REST consumers on one node, put together: what ``node.assembly`` starts, tells of images, and stops."""
+"""REST consumers of one node, put together: one object that is started, told of images, and stopped."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
 from milena.model.requests import Doubt, FetchRequest, FetchResult
+from node.consumers.consumer_coordinator import ConsumerCoordinator
+from node.consumers.consumer_expiry import ConsumerExpiry
 from node.consumers.consumer_messages import RETURNED, TAIL
-from node.consumers.coordinator import ConsumerCoordinator
-from node.consumers.expiry import ConsumerExpiry
-from node.consumers.idle import IdleClocks
-from node.consumers.service import ConsumersService
-from node.consumers.tails import Tails
+from node.consumers.consumer_service import ConsumersService
+from node.consumers.consumer_sessions import IdleClocks
+from node.consumers.partition_ends import EndWatcher
 from node.control.standing import Standing
 from node.groups.group_assembly import Groups
 from node.metadata.store import MetadataStore
@@ -16,14 +16,11 @@ from node.peers.messages import peer_handler
 from node.peers.port import Handler, Peers
 from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
-from raft_meta.machine.image import Image, PartitionSet, Topic
+from raft_meta.machine.image import Image, Topic
 
 
-class ConsumerKeeper:
-    """``service`` is what the API calls, ``coordinator`` and ``expiry`` are the coordinator's part, ``tails`` waits.
-
-    Implements ``node.groups.rest_members.RestMembers``.
-    """
+class RestConsumers:
+    """``service`` is what the API calls, ``coordinator`` and ``expiry`` are the coordinator's part, ``ends`` waits."""
 
     def __init__(
         self,
@@ -34,7 +31,7 @@ class ConsumerKeeper:
         clock: Clock,
         groups: Groups,
         fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
-        doubt: Callable[[Doubt], Awaitable[None]],
+        report_damage: Callable[[Doubt], Awaitable[None]],
         topic: Callable[[str], Awaitable[Topic]],
         current_image: Callable[[], Awaitable[Image]],
         standing: Standing,
@@ -42,18 +39,18 @@ class ConsumerKeeper:
         idle_ms: int,
     ) -> None:
         idle = IdleClocks(idle_ms)
-        self.tails = Tails(metadata=metadata, replicas=replicas, peer=peer, clock=clock)
+        self.ends = EndWatcher(metadata=metadata, replicas=replicas, peer=peer, clock=clock)
         self.coordinator = ConsumerCoordinator(
             metadata=metadata,
             current_image=current_image,
             topic=topic,
             fetch=fetch,
-            doubt=doubt,
+            report_damage=report_damage,
             calls=groups.calls,
             memberships=groups.coordinator,
             commits=groups.commits,
             peer=peer,
-            tails=self.tails,
+            ends=self.ends,
             idle=idle,
             clock=clock,
             standing=standing,
@@ -72,23 +69,19 @@ class ConsumerKeeper:
             new_name=new_name,
             clock=clock,
         )
-        groups.coordinator.use_rest_members(self)
-
-    def may_release(self, group_id: str, instance: str, partitions: PartitionSet) -> bool:
-        """Whether the consumer has let go of these."""
-        return self.coordinator.may_release(group_id, instance, partitions)
+        groups.coordinator.use_rest_members(self.coordinator)
 
     @property
     def peer_handlers(self) -> Mapping[str, Handler]:
-        """What the peer port serves of it, beside what the group's coordinator is asked."""
+        """The handlers, as the peer port calls them, beside those of the group's coordinator."""
         return {
             RETURNED.name: peer_handler(RETURNED, self.service.on_returned),
-            TAIL.name: peer_handler(TAIL, self.tails.on_tail),
+            TAIL.name: peer_handler(TAIL, self.ends.on_tail),
         }
 
     def on_image(self, image: Image) -> None:
         """After the replicas: they watch those that are there then."""
-        self.tails.on_image(image)
+        self.ends.on_image(image)
         self.coordinator.on_image(image)
 
     async def run(self) -> None:
@@ -99,4 +92,4 @@ class ConsumerKeeper:
         """Nothing goes on in the background any more."""
         await self.service.close()
         await self.coordinator.close()
-        await self.tails.close()
+        await self.ends.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from node.consumers.tails import POLL_MS, Waiter
+from node.consumers.partition_ends import POLL_MS, EndWaiter
 from raft_meta.machine.image import PartitionKey
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import LoopClock, after, virtual
@@ -20,8 +20,8 @@ def polls(cluster: Cluster) -> int:
 
 def wait_at(cluster: Cluster, node_id: int, offset: int, *, ms: int = 60_000) -> asyncio.Task[int]:
     """Returns after how many ms it was woken."""
-    waiter = Waiter()
-    cluster.nodes[node_id].consumers.tails.watch(waiter, key_of(cluster), offset)
+    waiter = EndWaiter()
+    cluster.nodes[node_id].consumers.ends.watch(waiter, key_of(cluster), offset)
 
     async def wait() -> int:
         started = LoopClock().now_ms()
@@ -52,7 +52,7 @@ async def test_a_poll_that_is_over_is_followed_by_another_as_long_as_somebody_wa
         assert polls(cluster) == 3
         await after(2 * POLL_MS)
         assert polls(cluster) == 3
-        assert len(cluster.nodes[1].consumers.tails) == 0
+        assert len(cluster.nodes[1].consumers.ends) == 0
 
 
 @virtual
@@ -77,7 +77,7 @@ async def test_a_local_replica_wakes_without_any_question() -> None:
         await cluster.nodes[2].write("t", "a")
         assert await waiting < 1_100
         assert polls(cluster) == 0
-        assert len(cluster.nodes[1].consumers.tails) == 0
+        assert len(cluster.nodes[1].consumers.ends) == 0
         assert not any(
             type(watcher).__name__ == "_Watch" for watcher in cluster.runner(1, "t").watchers
         )

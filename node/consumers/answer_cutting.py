@@ -13,8 +13,8 @@ from milena.model.errors import CorruptBatchError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What an answer may still take. ``needs_one``: it has no record yet."""
+class AnswerRoom:
+    """Room that an answer still has. ``needs_one``: it has no record yet."""
 
     payload_bytes: int
     records: int
@@ -25,9 +25,9 @@ class Room:
         """Whether nothing more goes in."""
         return not self.needs_one and (self.payload_bytes <= 0 or self.records <= 0)
 
-    def less(self, cut: "Cut") -> "Room":
+    def less(self, cut: "CutRecords") -> "AnswerRoom":
         """The room that is left once ``cut`` is in."""
-        return Room(
+        return AnswerRoom(
             payload_bytes=self.payload_bytes - cut.payload_bytes,
             records=self.records - cut.record_count,
             needs_one=self.needs_one and not cut.record_count,
@@ -35,7 +35,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class CutRecords:
     """Records of one partition: those of ``batches`` in [start_offset, end_offset)."""
 
     start_offset: int
@@ -54,7 +54,7 @@ class Cut:
     """What was stored from here on came damaged; nothing of it is in here."""
 
 
-def cut(batches: bytes, start_offset: int, end_offset: int, room: Room) -> Cut:
+def cut(batches: bytes, start_offset: int, end_offset: int, room: AnswerRoom) -> CutRecords:
     """As many records from ``start_offset`` on as there is room for, all below ``end_offset``.
 
     Args:
@@ -83,7 +83,7 @@ def cut(batches: bytes, start_offset: int, end_offset: int, room: Room) -> Cut:
                     count, used = count + taken.count, used + taken.payload_bytes
                     last_end, epoch = taken.end_offset, header.leader_epoch
                     last = position + header.batch_bytes
-                    room = Room(
+                    room = AnswerRoom(
                         payload_bytes=room.payload_bytes - taken.payload_bytes,
                         records=room.records - taken.count,
                         needs_one=False,
@@ -95,7 +95,7 @@ def cut(batches: bytes, start_offset: int, end_offset: int, room: Room) -> Cut:
             next_offset = min(header.next_offset, end_offset)
     except CorruptBatchError:
         damaged_at = next_offset
-    return Cut(
+    return CutRecords(
         start_offset=start_offset,
         end_offset=last_end,
         next_offset=max(next_offset, last_end),
@@ -119,7 +119,7 @@ class _Taken:
 
 
 def _take(
-    columns: RecordColumns, offsets: Sequence[int], start: int, end: int, room: Room
+    columns: RecordColumns, offsets: Sequence[int], start: int, end: int, room: AnswerRoom
 ) -> _Taken:
     sizes = _sizes(columns)
     count = used = 0

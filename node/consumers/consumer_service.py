@@ -23,7 +23,6 @@ from milena.model.errors import (
     NotCoordinatorError,
     SubscriptionConflictError,
 )
-from node.consumers import lookup
 from node.consumers.consumer_messages import (
     ASSIGN,
     COMMIT,
@@ -52,6 +51,7 @@ from node.consumers.consumer_messages import (
     SeekRow,
     call_id_of,
 )
+from node.consumers.consumer_views import find_consumer
 from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, CoordinatorCalls, Repeat
 from node.groups.group_messages import by_topic, each_partition
 from node.metadata.store import MetadataStore
@@ -129,7 +129,7 @@ class ConsumersService:
 
     async def format_of(self, group: str, instance: str) -> str:
         """The format that it was created with."""
-        found = await lookup.consumer(self._metadata, (group, instance), self._current_image)
+        found = await find_consumer(self._metadata, (group, instance), self._current_image)
         return found.format
 
     # -- what it reads ---------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class ConsumersService:
         await self._calls.call(SUBSCRIBE, request, repeat=Repeat.ALWAYS)
 
     async def subscription(self, group: str, instance: str) -> ConsumerSubscription:
-        """What it is subscribed to."""
+        """Topics that it is subscribed to, and partitions that it reads."""
         request = ConsumerViewRequest(
             group_id=group, instance=instance, asked_node_id=self._node_id
         )
@@ -185,7 +185,7 @@ class ConsumersService:
         await self._calls.call(ASSIGN, request, repeat=Repeat.ALWAYS)
 
     async def assignments(self, group: str, instance: str) -> Sequence[TopicPartition]:
-        """What it reads from now."""
+        """Partitions that it reads from now."""
         return (await self.subscription(group, instance)).partitions
 
     async def seek(self, group: str, instance: str, seeks: Sequence[Seek]) -> None:
@@ -224,7 +224,7 @@ class ConsumersService:
         A call whose answer got lost, because the coordinator ended or the connection to it broke, is repeated; it has
         an id of its own, so that its repetition gets the records that the first one took.
         """
-        consumer = await lookup.consumer(self._metadata, (group, instance), self._current_image)
+        consumer = await find_consumer(self._metadata, (group, instance), self._current_image)
         wait_ms = consumer.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._clock.now_ms() + min(max(wait_ms, 0), WAIT_MS_MAX)
         call_id = call_id_of(self._node_id, self._metadata.incarnation, next(self._call_ids))
@@ -314,7 +314,7 @@ class ConsumersService:
     async def committed(
         self, group: str, instance: str, partitions: Sequence[TopicPartition]
     ) -> Sequence[GroupOffset]:
-        """What the group has committed; partitions without a commit are left out."""
+        """Offsets that the group has committed; partitions without a commit are left out."""
         _check_count(partitions)
         request = ConsumerCommittedRequest(
             group_id=group,

@@ -1,0 +1,358 @@
+"""The coordinator's part of REST consumers: it makes, changes, reads for and forgets those of its groups.
+
+What must outlive this node goes through the quorum, before it is answered: the consumer, its subscription, commits.
+The rest is in ``ConsumerSession``, made when a consumer is first heard of, and dropped when another node coordinates
+its group. Handlers run under ``CoordinatorCalls``, which see to it that this node may decide.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from milena.model.errors import (
+    ConsumerExistsError,
+    ConsumerNotFoundError,
+    InvalidRequestError,
+    LimitReachedError,
+    SubscriptionConflictError,
+)
+from milena.model.requests import Doubt, FetchRequest, FetchResult
+from node.consumers.consumer_messages import (
+    ASSIGN,
+    COMMIT,
+    COMMITTED,
+    CREATE,
+    DELETE,
+    RECORDS,
+    SEEK,
+    SUBSCRIBE,
+    TAKE_BACK,
+    VIEW,
+    ConsumerAssignRequest,
+    ConsumerCommitRequest,
+    ConsumerCommittedAnswer,
+    ConsumerCommittedRequest,
+    ConsumerCreateRequest,
+    ConsumerDeleteRequest,
+    ConsumerRecordsAnswer,
+    ConsumerRecordsRequest,
+    ConsumerSeekRequest,
+    ConsumerSubscribeRequest,
+    ConsumerTakeBackRequest,
+    ConsumerViewAnswer,
+    ConsumerViewRequest,
+    node_of,
+)
+from node.consumers.consumer_sessions import ConsumerSession, IdleClocks, SessionTable
+from node.consumers.consumer_views import committed, offset_commits, partition_keys
+from node.consumers.partition_ends import EndWatcher
+from node.consumers.records_call import ArrivalCheck, RecordsCall
+from node.control.standing import Standing
+from node.groups.coordinator import GroupCoordinator
+from node.groups.coordinator_calls import CoordinatorCalls
+from node.groups.group_messages import by_topic, each_partition
+from node.groups.group_offsets import CommitQueue
+from node.groups.members import member_of
+from node.metadata.store import MetadataStore
+from node.peers.messages import Done
+from node.peers.port import Peers
+from node.process.clock import Clock
+from raft_meta.machine import group_rules, partition_sets
+from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
+from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsumer, Topic
+
+SHARING_MS = 500
+"""A subscription waits this long until what it reads is its own."""
+PROPOSE_MS = 5_000
+
+
+class ConsumerStore:
+    """REST consumers in the replicated state: made, changed and forgotten by proposals to the quorum."""
+
+    def __init__(self, metadata: MetadataStore, standing: Standing) -> None:
+        self._metadata = metadata
+        self._standing = standing
+
+    async def put(self, consumer: RestConsumer, *, is_new: bool = False) -> None:
+        """Make the consumer, or have it read something else.
+
+        Raises:
+            ConsumerExistsError: ``is_new``, and there is one of this name.
+            MilenaError: it is refused, or what became of it is not known.
+        """
+        group_rules.check_consumer(consumer)
+        await self._metadata.propose(
+            PutConsumer(
+                broker_id=self._metadata.node_id,
+                broker_epoch=self._standing.broker_epoch,
+                is_new=is_new,
+                consumer=consumer,
+            ),
+            timeout_ms=PROPOSE_MS,
+        )
+
+    async def delete(self, consumers: Sequence[RestConsumer]) -> int:
+        """Forget these, and their membership with them; returns how many there were."""
+        found = await self._metadata.propose(
+            DeleteConsumers(
+                broker_id=self._metadata.node_id,
+                broker_epoch=self._standing.broker_epoch,
+                consumers=tuple(
+                    ConsumerName(
+                        group_id=consumer.group_id,
+                        instance=consumer.instance,
+                        created_index=consumer.created_index,
+                    )
+                    for consumer in consumers
+                ),
+            ),
+            timeout_ms=PROPOSE_MS,
+        )
+        assert isinstance(found, list | tuple)
+        return sum(found)
+
+
+class ConsumerCoordinator:
+    """See the module. Owned by the data loop."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        current_image: Callable[[], Awaitable[Image]],
+        topic: Callable[[str], Awaitable[Topic]],
+        fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
+        report_damage: Callable[[Doubt], Awaitable[None]],
+        calls: CoordinatorCalls,
+        memberships: GroupCoordinator,
+        commits: CommitQueue,
+        peer: Peers,
+        ends: EndWatcher,
+        idle: IdleClocks,
+        clock: Clock,
+        standing: Standing,
+    ) -> None:
+        self._metadata = metadata
+        self._topic = topic
+        self._memberships = memberships
+        self._ends = ends
+        self._report_damage = report_damage
+        self._clock = clock
+        self._idle = idle
+        self._store = ConsumerStore(metadata, standing)
+        self._arrival = ArrivalCheck(metadata.node_id, peer)
+        self._sessions = SessionTable(
+            metadata=metadata,
+            current_image=current_image,
+            fetch=fetch,
+            coordinates=calls.coordinates,
+            memberships=memberships,
+            commits=commits,
+            idle=idle,
+            clock=clock,
+        )
+        calls.serve(CREATE, self._on_create)
+        calls.serve(DELETE, self._on_delete)
+        calls.serve(SUBSCRIBE, self._on_subscribe)
+        calls.serve(ASSIGN, self._on_assign)
+        calls.serve(VIEW, self._on_view)
+        calls.serve(SEEK, self._on_seek)
+        calls.serve(RECORDS, self._on_records)
+        calls.serve(TAKE_BACK, self._on_take_back)
+        calls.serve(COMMIT, self._on_commit)
+        calls.serve(COMMITTED, self._on_committed)
+
+    def on_image(self, image: Image) -> None:
+        """Wake those whose assignment may be another, and forget those that are another node's."""
+        self._sessions.on_image(image)
+
+    def may_release(self, group_id: str, instance: str, partitions: PartitionSet) -> bool:
+        """Whether the consumer has let go of these; see ``node.groups.rest_members.RestMembers``."""
+        return self._sessions.may_release(group_id, instance, partitions)
+
+    async def close(self) -> None:
+        """Nothing goes on in the background any more."""
+        await self._sessions.close()
+
+    # -- making and forgetting -------------------------------------------------------------------
+
+    async def _on_create(self, request: ConsumerCreateRequest) -> Done:
+        consumer = RestConsumer(
+            group_id=request.group_id,
+            instance=request.instance,
+            created_index=0,
+            format=request.format,
+            auto_offset_reset=request.auto_offset_reset,
+            is_auto_commit=request.is_auto_commit,
+            fetch_min_bytes=request.fetch_min_bytes,
+            request_timeout_ms=request.request_timeout_ms,
+        )
+        try:
+            await self._store.put(consumer, is_new=True)
+        except ConsumerExistsError:
+            # A name that the asking node drew is nobody else's: this is the same request again.
+            if not request.is_drawn:
+                raise
+        self._idle.hear(request.key, self._clock.now_ms())
+        return Done()
+
+    async def _on_delete(self, request: ConsumerDeleteRequest) -> Done:
+        async with self._sessions.call(request.key) as session:
+            # A records call that waits does not keep its consumer alive.
+            session.wake()
+            async with session.turn:
+                await self._arrival.prove(session, request.asked_node_id)
+                await session.commit_delivered()
+                if not await self.delete([session.view.consumer]):
+                    raise ConsumerNotFoundError(f"consumer {session.key[1]!r} is gone already")
+        return Done()
+
+    async def delete(self, consumers: Sequence[RestConsumer]) -> int:
+        """Forget these, and their membership with them; returns how many there were."""
+        count = await self._store.delete(consumers)
+        for consumer in consumers:
+            session = self._sessions.get((consumer.group_id, consumer.instance))
+            if session is not None and session.view.created_index == consumer.created_index:
+                self._sessions.drop(session)
+        return count
+
+    async def commit_arrived(self, key: ConsumerKey) -> None:
+        """Commit what a consumer certainly has before it expires, if it commits by itself."""
+        session = self._sessions.get(key)
+        if session is not None:
+            await session.commit_arrived()
+
+    # -- what it reads ---------------------------------------------------------------------------
+
+    async def _on_subscribe(self, request: ConsumerSubscribeRequest) -> Done:
+        """Subscribe; without topics and pattern, give up subscription or assignment."""
+        topics, pattern = tuple(sorted(set(request.topics))), request.pattern
+        async with self._sessions.call(request.key) as session, session.turn:
+            consumer = session.view.consumer
+            if consumer.assigned and (topics or pattern is not None):
+                raise SubscriptionConflictError(
+                    f"consumer {session.key[1]!r} has a manual assignment; delete its subscription first"
+                )
+            wanted = replace(consumer, topics=topics, pattern=pattern, assigned=())
+            if wanted != consumer:
+                if not (topics or pattern is not None):
+                    await self._arrival.prove(session, request.asked_node_id)
+                    await session.commit_delivered()
+                await self._store.put(wanted)
+                session.positions.begin_anew()
+            await self._join(session, consumer)
+            await session.settle_positions()
+        return Done()
+
+    async def _join(self, session: ConsumerSession, before: RestConsumer) -> None:
+        """Let membership follow the subscription; one that cannot be is taken back.
+
+        Raises:
+            MilenaError: it is subscribed as before, or, when nobody can tell, will be a member by and by.
+        """
+        try:
+            await self._memberships.settle(*session.key)
+        except (InvalidRequestError, LimitReachedError):
+            if session.view.consumer != before:
+                await self._store.put(before)
+            raise
+
+        def is_settled(image: Image) -> bool:
+            member = member_of(image, *session.key)
+            return member is None or member.held == member.target
+
+        # What others have to give back first may come later; consumers behind the API do so at once.
+        await self._metadata.wait_until(is_settled, timeout_ms=SHARING_MS)
+
+    async def _on_assign(self, request: ConsumerAssignRequest) -> Done:
+        """Read these partitions, as no member of the group."""
+        names = each_partition(request.partitions)
+        keys = await partition_keys(names, self._topic)
+        async with self._sessions.call(request.key) as session, session.turn:
+            consumer = session.view.consumer
+            if consumer.topics or consumer.pattern is not None:
+                raise SubscriptionConflictError(
+                    f"consumer {session.key[1]!r} is subscribed to topics; delete its subscription first"
+                )
+            wanted = replace(consumer, assigned=partition_sets.of(keys))
+            if wanted != consumer:
+                await self._arrival.prove(session, request.asked_node_id)
+                await session.commit_delivered()
+                await self._store.put(wanted)
+            await session.settle_positions()
+        return Done()
+
+    async def _on_view(self, request: ConsumerViewRequest) -> ConsumerViewAnswer:
+        """Say what it is subscribed to, and what it reads."""
+        async with self._sessions.call(request.key) as session:
+            consumer = session.view.consumer
+            topics = session.view.image.topics
+            return ConsumerViewAnswer(
+                topics=consumer.topics,
+                pattern=consumer.pattern,
+                partitions=by_topic(
+                    (topics[topic_id].name, number) for topic_id, number in session.view.assigned()
+                ),
+            )
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    async def _on_records(self, request: ConsumerRecordsRequest) -> ConsumerRecordsAnswer:
+        async with self._sessions.call(request.key) as session:
+            consumer = session.view.consumer
+            is_subscribed = bool(consumer.topics) or consumer.pattern is not None
+            if is_subscribed and session.view.member() is None:
+                await self._memberships.settle(*session.key)
+            async with session.turn:
+                if session.cursor.call_id != request.call_id:
+                    await self._arrival.prove(session, node_of(request.call_id))
+            call = RecordsCall(
+                session,
+                call_id=request.call_id,
+                timeout_ms=request.wait_ms,
+                max_bytes=request.max_bytes,
+                ends=self._ends,
+                report_damage=self._report_damage,
+                clock=self._clock,
+            )
+            return await call.run()
+
+    async def _on_take_back(self, request: ConsumerTakeBackRequest) -> Done:
+        session = self._sessions.get(request.key)
+        if session is not None:
+            session.take_back(request.call_id)
+        return Done()
+
+    async def _on_seek(self, request: ConsumerSeekRequest) -> Done:
+        keys = await partition_keys(
+            [(seek.topic, seek.partition) for seek in request.seeks], self._topic
+        )
+        async with self._sessions.call(request.key) as session, session.turn:
+            session.check_assigned(keys)
+            offsets = [
+                await session.positions.of_seek(key, seek)
+                for key, seek in zip(keys, request.seeks, strict=True)
+            ]
+            session.seek(dict(zip(keys, offsets, strict=True)))
+        return Done()
+
+    async def _on_commit(self, request: ConsumerCommitRequest) -> Done:
+        wanted = None
+        if request.offsets is not None:
+            wanted = await offset_commits(request.offsets, self._topic)
+        async with self._sessions.call(request.key) as session, session.turn:
+            session.take_assignment()
+            if wanted is None:
+                await self._arrival.prove(session, request.asked_node_id)
+                delivered = session.to_commit()
+                if delivered:
+                    await session.commits.commit(delivered)
+            elif wanted:
+                await session.commits.commit_offsets(wanted)
+        return Done()
+
+    async def _on_committed(self, request: ConsumerCommittedRequest) -> ConsumerCommittedAnswer:
+        async with self._sessions.call(request.key) as session:
+            names = each_partition(request.partitions)
+            return ConsumerCommittedAnswer(
+                offsets=committed(session.view.image, request.group_id, names)
+            )

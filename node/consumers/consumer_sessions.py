@@ -1,0 +1,381 @@
+"""REST consumers as their coordinator holds them: where each stands, what its calls do, and who waits.
+
+Everything here is in memory, and gone with the coordinator: its successor begins at what is committed. A session is
+made when its consumer is first heard of, and dropped when the consumer is gone or another node's. The calls of a
+consumer touch it in ``turn``, one after the other; a records call gives its turn away while it waits for records, so
+that a commit, a seek or a deletion need not wait with it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from typing import TYPE_CHECKING
+
+from immutables import Map
+
+from milena.model.errors import (
+    MilenaError,
+    NotCoordinatorError,
+    SubscriptionConflictError,
+    TooManyRequestsError,
+)
+from milena.model.requests import FetchRequest, FetchResult
+from node.consumers.consumer_views import ConsumerView, find_consumer
+from node.consumers.cursor import Cursor, OffsetAndEpoch
+from node.consumers.session_commits import SessionCommits, SessionContext
+from node.consumers.start_positions import StartPositions
+from node.groups.coordinator import GroupCoordinator
+from node.groups.group_offsets import CommitQueue
+from node.metadata.store import MetadataStore
+from node.process.clock import Clock
+from raft_meta.machine.image import (
+    Broker,
+    CommittedOffset,
+    ConsumerKey,
+    Group,
+    Image,
+    PartitionKey,
+    PartitionSet,
+    RestConsumer,
+)
+
+if TYPE_CHECKING:
+    from node.consumers.partition_ends import EndWaiter
+
+logger = logging.getLogger(__name__)
+
+POSITIONS_MS = 2_000
+"""A subscription waits this long for leaders to tell where their partitions end; what is left is asked for later."""
+
+CALLS_PER_CONSUMER_MAX = 16
+"""Under way or waiting for their turn."""
+
+_NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
+
+
+class ConsumerSession:
+    """One consumer: ``view`` is what the image says of it, ``positions`` where it begins, ``commits`` its commits."""
+
+    __slots__ = (
+        "_coordinates",
+        "calls",
+        "commits",
+        "cursor",
+        "key",
+        "one_at_a_time",
+        "positions",
+        "queued",
+        "seeks",
+        "turn",
+        "under_way",
+        "view",
+        "waiter",
+    )
+
+    def __init__(self, consumer: RestConsumer, context: SessionContext) -> None:
+        self.view = ConsumerView(consumer, context.image)
+        self.key = self.view.key
+        self.cursor = Cursor(is_auto_commit=consumer.is_auto_commit, now_ms=context.clock.now_ms())
+        self.commits = SessionCommits(self.view, self.cursor, context)
+        self.positions = StartPositions(self.view, self.cursor, self.commits, context.fetch)
+        self.turn = asyncio.Lock()
+        self.one_at_a_time = asyncio.Lock()
+        """Records calls, whole."""
+        self.calls = 0
+        """Under way or waiting for their turn."""
+        self.queued: set[str] = set()
+        """Ids of records calls that have begun or wait for their turn, and whose answer is wanted."""
+        self.under_way = ""
+        """The id of the records call that has begun; empty: none, or its answer is not wanted any more."""
+        self.waiter: EndWaiter | None = None
+        self.seeks = 0
+        """How often its client went elsewhere. Records calls from before that are none that it waits for."""
+        self._coordinates = context.coordinates
+
+    # -- its calls -------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse to go on where another node may have begun.
+
+        Raises:
+            NotCoordinatorError, ConsumerNotFoundError: nothing is delivered.
+        """
+        if not self._coordinates(self.key[0]):
+            raise NotCoordinatorError(f"this node coordinates group {self.key[0]!r} no longer")
+        self.view.consumer  # noqa: B018  raises when it is gone
+
+    def wake(self) -> None:
+        """A waiting records call looks again."""
+        if self.waiter is not None:
+            self.waiter.wake()
+
+    def take_back(self, call_id: str) -> None:
+        """Nobody waits for this call's answer any more, or ever got it."""
+        self.queued.discard(call_id)
+        if self.under_way == call_id:
+            self.under_way = ""
+            self.wake()
+        else:
+            self.cursor.take_back(call_id)
+
+    # -- positions -------------------------------------------------------------------------------
+
+    def take_assignment(self) -> None:
+        """Stand in what is assigned now, and nowhere else."""
+        consumer = self.view.consumer
+        offsets = self.view.image.offsets.get(self.key[0], _NO_OFFSETS)
+
+        def committed(key: PartitionKey) -> int | None:
+            found = offsets.get(key)
+            return None if found is None else found.offset
+
+        self.cursor.assign(self.view.assigned(), committed, is_exclusive=not consumer.assigned)
+
+    def has_new(self) -> bool:
+        """Whether it was given something that it does not stand in yet."""
+        return any(key not in self.cursor for key in self.view.assigned())
+
+    async def settle_positions(self) -> None:
+        """See to it that what is written from now on is read, also where the policy is to begin at the end."""
+        self.take_assignment()
+        self.wake()
+        try:
+            async with asyncio.timeout(POSITIONS_MS / 1000):
+                await self.positions.find()
+        except (MilenaError, TimeoutError) as error:
+            logger.debug("consumer=%s/%s has no beginning yet: %s", *self.key, error)
+
+    def to_commit(self) -> dict[PartitionKey, OffsetAndEpoch]:
+        """Offsets up to which the client was given records; of a call that is still gathering nothing counts."""
+        self.take_assignment()
+        return self.cursor.arrived() if self.under_way else self.cursor.delivered()
+
+    async def commit_delivered(self) -> None:
+        """Commit what it was given, if it commits by itself: the client closes, or reads something else from now on."""
+        if self.cursor.is_auto_commit:
+            await self.commits.commit_quietly(self.to_commit())
+
+    async def commit_arrived(self) -> None:
+        """Commit what its client certainly has, before it expires, if it commits by itself."""
+        if self.cursor.is_auto_commit:
+            self.take_assignment()
+            await self.commits.commit_quietly(self.cursor.arrived())
+
+    def seek(self, offsets: Mapping[PartitionKey, int]) -> None:
+        """Deliver from there next.
+
+        Raises:
+            SubscriptionConflictError: one of them is not assigned; nothing was changed.
+        """
+        self.check_assigned(offsets)
+        self.cursor.take_back(self.under_way)
+        for key, offset in offsets.items():
+            self.cursor.seek(key, offset)
+        self.seeks += 1
+        self.wake()
+
+    def check_assigned(self, keys: Iterable[PartitionKey]) -> None:
+        """Refuse what has no position.
+
+        Raises:
+            SubscriptionConflictError: one of them is not assigned.
+        """
+        self.take_assignment()
+        for key in keys:
+            if key not in self.cursor:
+                raise SubscriptionConflictError(
+                    f"{self.view.name(key)} is not assigned to consumer {self.key[1]!r}; only what is assigned has a"
+                    " position"
+                )
+
+
+class IdleClocks:
+    """Consumers in the order in which they were last heard of, so that a look costs nothing. Pure.
+
+    Invariants:
+        Times ascend. A consumer with a call under way is never idle.
+    """
+
+    __slots__ = ("_busy", "_heard_ms", "_idle_ms")
+
+    def __init__(self, idle_ms: int) -> None:
+        self._idle_ms = idle_ms
+        self._heard_ms: OrderedDict[ConsumerKey, int] = OrderedDict()
+        self._busy: dict[ConsumerKey, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._heard_ms)
+
+    def __iter__(self) -> Iterator[ConsumerKey]:
+        return iter(self._heard_ms)
+
+    def __contains__(self, key: ConsumerKey) -> bool:
+        return key in self._heard_ms
+
+    def keep(self, keys: Collection[ConsumerKey], now_ms: int) -> None:
+        """Watch exactly these; a new one's time is full."""
+        for key in [key for key in self._heard_ms if key not in keys]:
+            del self._heard_ms[key]
+        for key in keys:
+            if key not in self._heard_ms:
+                self._heard_ms[key] = now_ms
+
+    def begin(self, key: ConsumerKey, now_ms: int) -> None:
+        """A call."""
+        self._busy[key] = self._busy.get(key, 0) + 1
+        self.hear(key, now_ms)
+
+    def end(self, key: ConsumerKey, now_ms: int) -> None:
+        """The call is over: its time counts from now."""
+        left = self._busy.pop(key) - 1
+        if left:
+            self._busy[key] = left
+        if key in self._heard_ms:
+            self.hear(key, now_ms)
+
+    def hear(self, key: ConsumerKey, now_ms: int) -> None:
+        """Its time is full again."""
+        self._heard_ms[key] = now_ms
+        self._heard_ms.move_to_end(key)
+
+    def expired(self, now_ms: int, limit: int) -> list[ConsumerKey]:
+        """Those not heard of for too long, at most ``limit`` of them, longest first."""
+        found: list[ConsumerKey] = []
+        for key, heard_ms in self._heard_ms.items():
+            if now_ms - heard_ms < self._idle_ms or len(found) == limit:
+                break
+            if key not in self._busy:
+                found.append(key)
+        return found
+
+
+class SessionTable:
+    """The sessions of the consumers whose groups this node coordinates, and their background. On the data loop."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        current_image: Callable[[], Awaitable[Image]],
+        fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
+        coordinates: Callable[[str], bool],
+        memberships: GroupCoordinator,
+        commits: CommitQueue,
+        idle: IdleClocks,
+        clock: Clock,
+    ) -> None:
+        self._metadata = metadata
+        self._current_image = current_image
+        self._idle = idle
+        self._clock = clock
+        self._sessions: dict[ConsumerKey, ConsumerSession] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._brokers: Map[int, Broker] | None = None
+        self._groups: Map[str, Group] | None = None
+        self._context = SessionContext(
+            image=lambda: metadata.image,
+            fetch=fetch,
+            commits=commits,
+            coordinates=coordinates,
+            memberships=memberships,
+            spawn=self._spawn,
+            clock=clock,
+        )
+
+    def get(self, key: ConsumerKey) -> ConsumerSession | None:
+        """The consumer's session, if it was heard of here."""
+        return self._sessions.get(key)
+
+    @contextlib.asynccontextmanager
+    async def call(self, key: ConsumerKey) -> AsyncIterator[ConsumerSession]:
+        """The consumer's session, for one call.
+
+        Raises:
+            ConsumerNotFoundError: a majority knows no such consumer.
+            TooManyRequestsError: others of its calls wait already.
+        """
+        consumer = await find_consumer(self._metadata, key, self._current_image)
+        session = self._sessions.get(key)
+        if session is None or session.view.created_index != consumer.created_index:
+            session = self._sessions[key] = ConsumerSession(consumer, self._context)
+        if session.calls >= CALLS_PER_CONSUMER_MAX:
+            raise TooManyRequestsError(
+                f"{CALLS_PER_CONSUMER_MAX} calls of consumer {key[1]!r} wait for their turn already"
+            )
+        session.calls += 1
+        self._idle.begin(key, self._clock.now_ms())
+        try:
+            yield session
+        finally:
+            session.calls -= 1
+            self._idle.end(key, self._clock.now_ms())
+
+    def on_image(self, image: Image) -> None:
+        """Wake those whose assignment may be another, and forget those that are another node's."""
+        if image.brokers is not self._brokers:
+            self._brokers = image.brokers
+            for key, session in list(self._sessions.items()):
+                if not self._context.coordinates(key[0]):
+                    self.drop(session)
+        if image.groups is not self._groups:
+            before, self._groups = self._groups, image.groups
+            for session in list(self._sessions.values()):
+                group_id = session.key[0]
+                if before is None or before.get(group_id) is not image.groups.get(group_id):
+                    self._on_group(session)
+
+    def _on_group(self, session: ConsumerSession) -> None:
+        if session.waiter is not None:
+            session.wake()
+        elif session.key in self._metadata.image.consumers and session.has_new():
+            self._spawn(self._find_positions(session))
+
+    def drop(self, session: ConsumerSession) -> None:
+        """The consumer is gone, or another node's."""
+        if self._sessions.get(session.key) is session:
+            del self._sessions[session.key]
+        session.wake()
+
+    def may_release(self, group_id: str, instance: str, partitions: PartitionSet) -> bool:
+        """Implements ``RestMembers``. What a records call delivers, the image decides at that moment."""
+        session = self._sessions.get((group_id, instance))
+        return session is None or session.commits.may_release(partitions)
+
+    # -- the background --------------------------------------------------------------------------
+
+    async def _find_positions(self, session: ConsumerSession) -> None:
+        """A rebalance brought partitions between two calls."""
+        async with session.turn:
+            is_known = self._sessions.get(session.key) is session
+            if is_known and self._context.coordinates(session.key[0]):
+                await session.settle_positions()
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(_logged(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Nothing goes on in the background any more."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _logged(work: Coroutine[object, object, None]) -> None:
+    try:
+        await work
+    except MilenaError as error:
+        logger.debug("in the background: %s", error)
