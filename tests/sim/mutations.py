@@ -482,7 +482,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         module="node.groups.group_service",
         old="        image, _ = await self._current(group)\n        return offsets_of(",
         new="        image = self._metadata.image\n        return offsets_of(",
-        by="tests/unit/node/groups/test_coordinator.py",
+        by="tests/unit/node/groups/test_group_offsets.py",
     ),
     Mutation(
         name="seek-ends-calls",
@@ -623,7 +623,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         module="node.groups.coordinated_group",
         old="        if done is None:\n            return\n        await asyncio.wait([done])",
         new="        if done is None or done:\n            return\n        await asyncio.wait([done])",
-        by="tests/unit/node/groups/test_coordinator.py",
+        by="tests/unit/node/groups/test_coordinated_group.py",
     ),
     Mutation(
         name="cut-forgets-large",
