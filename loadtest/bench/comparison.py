@@ -36,7 +36,7 @@ ROUNDS_MIN = 5
 
 
 @unique
-class Change(StrEnum):
+class FigureChange(StrEnum):
     """How a row came out."""
 
     SAME = "same"
@@ -46,11 +46,11 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class CommitComparison:
     """A row of both trees; ``interval`` has the ratios' median, and the ends within which the true one lies."""
 
     target: Target
-    change: Change
+    change: FigureChange
     interval: Spread | None = None
     old: float | None = None
     new: float | None = None
@@ -62,15 +62,15 @@ def base_name(contender: str) -> str:
     return f"{contender}, base"
 
 
-def compare(target: Target, rounds: Rounds) -> Comparison:
+def compare(target: Target, rounds: Rounds) -> CommitComparison:
     """Judge one row."""
     name, quantity = target.subject, target.quantity
     ratios = rounds.ratios(name, base_name(name), quantity)
     if not ratios:
         note = rounds.failures.get(name, "")
-        return Comparison(target=target, change=Change.ABSENT, note=note)
+        return CommitComparison(target=target, change=FigureChange.ABSENT, note=note)
     interval = interval_of(ratios)
-    return Comparison(
+    return CommitComparison(
         target=target,
         change=change_of(interval, is_less_better=target.is_less_better),
         interval=interval,
@@ -99,24 +99,24 @@ def _miss(count: int, left_out: int) -> float:
     return sum(comb(count, heads) for heads in range(left_out + 1)) / (1 << count - 1)
 
 
-def change_of(interval: Spread, *, is_less_better: bool) -> Change:
+def change_of(interval: Spread, *, is_less_better: bool) -> FigureChange:
     """The rule above."""
     if interval.median > 1 + TOLERANCE and interval.least > 1:
-        return Change.WORSE if is_less_better else Change.BETTER
+        return FigureChange.WORSE if is_less_better else FigureChange.BETTER
     if interval.median < 1 - TOLERANCE and interval.greatest < 1:
-        return Change.BETTER if is_less_better else Change.WORSE
-    return Change.SAME
+        return FigureChange.BETTER if is_less_better else FigureChange.WORSE
+    return FigureChange.SAME
 
 
-def exit_code(comparisons: Sequence[Comparison]) -> int:
+def exit_code(comparisons: Sequence[CommitComparison]) -> int:
     """0: no row is worse; 1: one is; 2: nothing was measured at all."""
     changes = {comparison.change for comparison in comparisons}
-    if Change.WORSE in changes:
+    if FigureChange.WORSE in changes:
         return 1
-    return 2 if changes <= {Change.ABSENT} else 0
+    return 2 if changes <= {FigureChange.ABSENT} else 0
 
 
-def table(comparisons: Sequence[Comparison]) -> str:
+def table(comparisons: Sequence[CommitComparison]) -> str:
     """A line a row; which ratios are better ones is in it."""
     lines = []
     for row in comparisons:
@@ -134,7 +134,7 @@ def table(comparisons: Sequence[Comparison]) -> str:
 
 
 def figures(
-    comparisons: Sequence[Comparison], stages: Mapping[str, Rounds], machine: Machine
+    comparisons: Sequence[CommitComparison], stages: Mapping[str, Rounds], machine: Machine
 ) -> dict[str, Tree]:
     """Everything, for JSON."""
     return {

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from loadtest.bench.base_tree import BaseTreeError, check_out, environment_of
 from loadtest.bench.compare import main, measure, rows_of
 from loadtest.bench.comparison import (
-    Change,
+    FigureChange,
     base_name,
     compare,
     exit_code,
@@ -45,16 +45,16 @@ def _rounds(ratios: list[float]) -> Rounds:
 @pytest.mark.parametrize(
     ("ratios", "change", "of_less"),
     [
-        (NOISE, Change.SAME, Change.SAME),
-        (WIDE, Change.SAME, Change.SAME),
-        (SLOWER, Change.WORSE, Change.BETTER),
-        (SLOWER[:5], Change.WORSE, Change.BETTER),
-        ([1 / ratio for ratio in SLOWER], Change.BETTER, Change.WORSE),
+        (NOISE, FigureChange.SAME, FigureChange.SAME),
+        (WIDE, FigureChange.SAME, FigureChange.SAME),
+        (SLOWER, FigureChange.WORSE, FigureChange.BETTER),
+        (SLOWER[:5], FigureChange.WORSE, FigureChange.BETTER),
+        ([1 / ratio for ratio in SLOWER], FigureChange.BETTER, FigureChange.WORSE),
         # For certain, and too little to matter.
-        ([0.97] * 8, Change.SAME, Change.SAME),
+        ([0.97] * 8, FigureChange.SAME, FigureChange.SAME),
         # One of eight on the other side may be chance.
-        ([*SLOWER[:7], 1.01], Change.SAME, Change.SAME),
-        ([*SLOWER, *SLOWER, 1.5], Change.WORSE, Change.BETTER),
+        ([*SLOWER[:7], 1.01], FigureChange.SAME, FigureChange.SAME),
+        ([*SLOWER, *SLOWER, 1.5], FigureChange.WORSE, FigureChange.BETTER),
     ],
 )
 def test_a_row_is_worse_only_where_its_rounds_agree_on_more_than_the_tolerance(

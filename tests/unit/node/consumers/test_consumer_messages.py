@@ -1,7 +1,6 @@
 """REST consumers' calls travel as release 0.1.0 packed them: nodes of both understand each other during an upgrade."""
 
 import pytest
-from tests.support.clusters.peer_samples import calls_of, check_samples, samples_of
 
 from http_api.group_ports import Reset
 from node.consumers import consumer_messages
@@ -41,6 +40,7 @@ from node.consumers.consumer_messages import (
     TailRequest,
 )
 from node.peers.messages import Blob, CallType, Done, Message
+from tests.support.clusters.peer_samples import calls_of, check_samples, samples_of
 
 TOPIC_ID = "5ba91faf7a024204f7c1bd874da5e709"
 NAMES = {"group_id": "g", "instance": "c"}

@@ -1,7 +1,6 @@
 """Calls about groups travel as release 0.1.0 packed them: nodes of both understand each other during an upgrade."""
 
 import pytest
-from tests.support.clusters.peer_samples import calls_of, check_samples
 
 from node.groups import group_messages
 from node.groups.group_messages import (
@@ -17,6 +16,7 @@ from node.groups.group_messages import (
     each_partition,
 )
 from node.peers.messages import CallType, Done, Message
+from tests.support.clusters.peer_samples import calls_of, check_samples
 
 TOPIC_ID = "0a5d2f346baa9455e3e70682c2094cac"
 BOTH = (("t", (0, 1)), ("u", (0,)))
