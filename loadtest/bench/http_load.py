@@ -84,7 +84,7 @@ class HttpLoad:
         """Send and receive for so long; how long it took until the last answer was there.
 
         Raises:
-            LoadError: an answer is not what it should be, or does not come.
+            HttpLoadError: an answer is not what it should be, or does not come.
         """
         began_s = perf_counter()
         self._ends_s = began_s + seconds

@@ -154,7 +154,7 @@ class NatsLoad(asyncio.Protocol):
         """One of JetStream's own calls.
 
         Raises:
-            LoadError: it was refused, or not answered.
+            HttpLoadError: it was refused, or not answered.
         """
         self._count = None
         self._answer = b""
@@ -180,7 +180,7 @@ class NatsLoad(asyncio.Protocol):
         """An empty stream, on disk; one that was there is deleted. The name of the server that leads it.
 
         Raises:
-            LoadError: it cannot be made, as long as the cluster has no leader.
+            HttpLoadError: it cannot be made, as long as the cluster has no leader.
         """
         await self.call(f"STREAM.DELETE.{STREAM}", {})
         answer = await self.call(
@@ -225,7 +225,7 @@ class NatsLoad(asyncio.Protocol):
         """A consumer that begins at the start of the stream and acknowledges nothing; its name.
 
         Raises:
-            LoadError: it cannot be made.
+            HttpLoadError: it cannot be made.
         """
         config = {"ack_policy": "none", "deliver_policy": "all", "replay_policy": "instant"}
         answer = await self.call(

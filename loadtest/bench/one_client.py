@@ -35,7 +35,7 @@ class OneClient:
         """Send, and receive the answer.
 
         Raises:
-            LoadError: it is no good one, or the server hung up.
+            HttpLoadError: it is no good one, or the server hung up.
         """
         self._socket.sendall(request)
         answer = b""

@@ -182,7 +182,7 @@ class PacedLoad:
         """Make sure that all goes as it should.
 
         Raises:
-            LoadError: it does not; the message says what was answered.
+            HttpLoadError: it does not; the message says what was answered.
         """
         now_s = perf_counter()
         late_s = max(producer.pace.oldest_s(now_s) for producer in self._producers)

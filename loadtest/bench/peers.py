@@ -73,7 +73,7 @@ async def listening(port: int, what: str) -> None:
     """Wait until somebody listens.
 
     Raises:
-        LoadError: nobody does.
+        HttpLoadError: nobody does.
     """
     ends_s = perf_counter() + READY_S
     while True:
@@ -166,7 +166,7 @@ class EtcdCluster:
         """Where the leader is; puts need no hop there.
 
         Raises:
-            LoadError: there is none in time.
+            HttpLoadError: there is none in time.
         """
         ends_s = perf_counter() + READY_S
         while perf_counter() < ends_s:

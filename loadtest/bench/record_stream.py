@@ -83,7 +83,7 @@ class RecordStream(asyncio.Protocol):
         """Send records of so many bytes for so long; how many got a receipt, which is all.
 
         Raises:
-            LoadError: one did not, or none came for half a minute.
+            HttpLoadError: one did not, or none came for half a minute.
         """
         chunk = chunk_of(record_of(size) * RECORDS_PER_CHUNK)
         ends_s = perf_counter() + seconds

@@ -159,7 +159,7 @@ async def http_turn(url: str, ask: Ask, *, connections: int, seconds: float) -> 
     """Load a server for so long.
 
     Raises:
-        LoadError: it did not do what was asked.
+        HttpLoadError: it did not do what was asked.
     """
     load = HttpLoad(url, ask, connections=connections)
     await load.open()

@@ -54,7 +54,7 @@ class ProducerMetadataPort(LeaderPort, TopicPort, Protocol):
     """Metadata that the producer needs of ``milena.cluster.metadata``."""
 
 
-class ProducePort(AppendPort, TopicMakerPort, Protocol):
+class ProducerCallsPort(AppendPort, TopicMakerPort, Protocol):
     """Calls that the producer needs of ``milena.cluster.transport``."""
 
 
@@ -78,7 +78,7 @@ class Producer:
         self,
         options: ProducerOptions,
         *,
-        transport: ProducePort,
+        transport: ProducerCallsPort,
         metadata: ProducerMetadataPort,
         clock: Clock,
         chance: Random,
