@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from milena.model.errors import DiskFullError
-from raft_meta.consensus.guards import Guard
 from raft_meta.consensus.library import Library
 from raft_meta.consensus.quorum import StateMachine
 from raft_meta.consensus.snapshot import SnapshotMeta, SnapshotStore, write_snapshot
@@ -44,7 +43,6 @@ class Compactor:
         background: Background,
         clock: Callable[[], float],
         log_bytes_max: int,
-        guards: frozenset[Guard],
     ) -> None:
         self._library = library
         self._wal = wal
@@ -53,7 +51,6 @@ class Compactor:
         self._background = background
         self._clock = clock
         self._log_bytes_max = log_bytes_max
-        self._guards = guards
         self._is_running = False
         self._not_before = 0.0
         self._is_forced = False
@@ -72,10 +69,9 @@ class Compactor:
             return
         pack = self._machine.snapshot()
         store = self._snapshots
-        is_synced = Guard.SNAPSYNC in self._guards
 
         def job() -> None:
-            write_snapshot(store.files, store.local_path, meta, pack(), is_synced=is_synced)
+            write_snapshot(store.files, store.local_path, meta, pack())
 
         self._is_running = True
         self._background(job, lambda error: self._on_done(meta, error))
@@ -85,8 +81,7 @@ class Compactor:
         size = self._wal.size_bytes
         if not self._is_forced and (size <= bound or self._clock() < self._not_before):
             return False
-        waits = is_sending_snapshot and Guard.TAIL in self._guards
-        return not waits or size > _PATIENCE * bound
+        return not is_sending_snapshot or size > _PATIENCE * bound
 
     def _meta(self) -> SnapshotMeta | None:
         log = self._wal.entries
@@ -106,8 +101,7 @@ class Compactor:
         if error is not None:
             raise error
         current = self._snapshots.meta
-        is_stale = current is not None and current.index >= meta.index
-        if is_stale and Guard.SERRACE in self._guards:
+        if current is not None and current.index >= meta.index:
             self._snapshots.files.remove(self._snapshots.local_path)
             return
         self._snapshots.adopt(self._snapshots.local_path)

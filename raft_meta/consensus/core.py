@@ -24,7 +24,7 @@ from typing import Final, cast
 
 from milena.model.errors import CorruptLogError
 from raft_meta.consensus.compactor import Background, Compactor
-from raft_meta.consensus.guards import ALL_GUARDS, Guard, PreVote, VoteBook, matching_count
+from raft_meta.consensus.guards import PreVote, VoteBook, matching_count
 from raft_meta.consensus.installer import Installer
 from raft_meta.consensus.library import COMMAND, NO_OP, Callback, Failure, Library
 from raft_meta.consensus.messages import Entry, Message
@@ -92,10 +92,8 @@ class RaftCore:
         rng: random.Random,
         is_learner: bool = False,
         on_member: Callable[[], None] = lambda: None,
-        without: frozenset[Guard] = frozenset(),
     ) -> None:
         self._config = config
-        self._guards = ALL_GUARDS - without
         self._wal = wal
         self._machine = machine
         self._clock = clock
@@ -113,12 +111,12 @@ class RaftCore:
         self._has_forwarded = False
         self._awaited_index = 0
         """Somebody on another node waits until it knows that all up to here is committed."""
-        self._is_learner = is_learner and self._is_voter and Guard.LEARNER in self._guards
+        self._is_learner = is_learner and self._is_voter
         # A candidacy that our former self voted for must be over before this one may vote.
         self._proof_due = clock() + config.election_timeout_s[1]
         self._proof: bytes | None = None
         self._proofs = 0
-        self._outbox = Outbox(link, wal, syncs_first=Guard.SYNC in self._guards)
+        self._outbox = Outbox(link, wal)
         self._check_log(snapshots)
         self._library = Library(
             self,
@@ -129,9 +127,8 @@ class RaftCore:
             heartbeat=config.heartbeat_s,
             leader_fallback=config.leader_fallback_s,
         )
-        if Guard.REQID in self._guards:
-            incarnation = config.incarnation % (1 << _INCARNATION_BITS)
-            self._library.start_requests_at(incarnation << _REQUEST_BITS)
+        incarnation = config.incarnation % (1 << _INCARNATION_BITS)
+        self._library.start_requests_at(incarnation << _REQUEST_BITS)
         self._replicator = Replicator(
             library=self._library,
             wal=wal,
@@ -142,7 +139,6 @@ class RaftCore:
             incarnation=config.incarnation,
             batch_bytes=config.batch_bytes,
             window_pieces=config.window_pieces,
-            guards=self._guards,
         )
         self._installer = Installer(
             library=self._library,
@@ -151,7 +147,6 @@ class RaftCore:
             machine=machine,
             acknowledge=self.on_acknowledge,
             on_installed=self._answer_orphans,
-            guards=self._guards,
         )
         self._compactor = Compactor(
             library=self._library,
@@ -161,7 +156,6 @@ class RaftCore:
             background=background,
             clock=clock,
             log_bytes_max=config.log_bytes_max,
-            guards=self._guards,
         )
         self._handlers: dict[str, Callable[[int, Message], None]] = {
             "pre_vote": self._on_pre_vote,
@@ -174,7 +168,7 @@ class RaftCore:
             "apply_command_response": self._on_command_response,
         }
         if snapshots.meta is not None:
-            self._installer.load(is_installed=False)
+            self._installer.load()
             self._library.commit_index = snapshots.meta.index
 
     def _check_log(self, snapshots: SnapshotStore) -> None:
@@ -247,20 +241,17 @@ class RaftCore:
         self._outbox.forget(node_id)
         self._observers.discard(node_id)
         self._library.disconnected(node_id)
-        if Guard.CANCEL in self._guards:
-            self._replicator.cancel(node_id)
+        self._replicator.cancel(node_id)
         if node_id == self._library.leader_id:
             self._on_leader_unreachable()
 
     def _on_leader_unreachable(self) -> None:
-        if Guard.LOST in self._guards:
-            self._library.fail_forwarded()
-            self._library.forget_leader()
-        if Guard.PREVOTE in self._guards:
-            # Most likely its process died: ask the others soon. They refuse if they still hear it.
-            soon = self._clock() + self._config.heartbeat_s * (0.5 + self._rng.random())
-            self._pre_vote.deadline = min(self._pre_vote.deadline, soon)
-            self._heard_at = -_NEVER
+        self._library.fail_forwarded()
+        self._library.forget_leader()
+        # Most likely its process died: ask the others soon. They refuse if they still hear it.
+        soon = self._clock() + self._config.heartbeat_s * (0.5 + self._rng.random())
+        self._pre_vote.deadline = min(self._pre_vote.deadline, soon)
+        self._heard_at = -_NEVER
 
     def receive(self, node_id: int, message: Message) -> None:
         """Take a checked message from the live connection to ``node_id``."""
@@ -353,19 +344,17 @@ class RaftCore:
 
     def sync(self) -> None:
         """Sync what was recorded and promised to nobody: a leader's own entries, while the others sync theirs."""
-        if self._guards >= {Guard.SYNC, Guard.OWNSYNC}:
-            self._wal.sync()
+        self._wal.sync()
 
     def _sync_before_counting(self) -> None:
         """This node counts its own copy of every entry."""
-        if self._library.is_leader and Guard.OWNSYNC in self._guards:
+        if self._library.is_leader:
             self._wal.sync()
 
     def _on_new_term(self) -> None:
         self._term_seen = self._library.term
         self._answer_orphans()
-        if Guard.CANCEL in self._guards:
-            self._replicator.cancel_all()
+        self._replicator.cancel_all()
 
     def close(self) -> None:
         """Sync and close the log. Nothing may be called afterwards."""
@@ -401,7 +390,7 @@ class RaftCore:
         """See ``Hooks``."""
         end = self._wal.entries[-1][1]
         previous = self._previous_index
-        if reset and Guard.HINT in self._guards and (previous is None or previous <= end):
+        if reset and (previous is None or previous <= end):
             next_index = self._library.commit_index + 1
         self._outbox.put(
             node_id,
@@ -419,8 +408,6 @@ class RaftCore:
         """See ``Hooks``: the library sees the deadline only once it may campaign."""
         if self._is_learner:
             return _NEVER
-        if Guard.PREVOTE not in self._guards:
-            return self._pre_vote.deadline
         may_campaign = self._pre_vote.is_approved or self._library.is_transfer_pending
         return 0.0 if may_campaign else _NEVER
 
@@ -442,7 +429,7 @@ class RaftCore:
     def _maybe_ask(self) -> None:
         """Ask the others whether they would vote for us, when no leader was heard for long."""
         now = self._clock()
-        if Guard.PREVOTE not in self._guards or not self._is_voter or self._is_learner:
+        if not self._is_voter or self._is_learner:
             return
         if self._library.is_leader or self._pre_vote.is_approved or now < self._pre_vote.deadline:
             return
@@ -485,8 +472,7 @@ class RaftCore:
             self._library.receive(node_id, message)
 
     def _on_vote(self, node_id: int, message: Message) -> None:
-        is_new = self._votes.is_new(_int(message, "term"), node_id)
-        if is_new or Guard.VOTES not in self._guards:
+        if self._votes.is_new(_int(message, "term"), node_id):
             self._library.receive(node_id, message)
 
     def _adopt(self, term: int) -> None:
@@ -498,8 +484,7 @@ class RaftCore:
     def _on_append(self, node_id: int, message: Message) -> None:
         term = self._library.term
         if _int(message, "term") < term:
-            if Guard.STEPDOWN in self._guards:
-                self.on_acknowledge(node_id, reset=False, next_index=1, success=False)
+            self.on_acknowledge(node_id, reset=False, next_index=1, success=False)
             return
         self._heard_at = self._clock()
         if "serialized" in message:
@@ -514,19 +499,17 @@ class RaftCore:
         """The part of the message that is new here, and no commit beyond what it verifies."""
         entries = cast("list[Entry]", message["entries"])
         trimmed = dict(message)
-        if Guard.TRIM in self._guards:
-            known = matching_count(entries, self._wal.entries)
-            if known and entries[known - 1][1] >= self._wal.entries[0][1]:
-                _, trimmed["prevLogIdx"], trimmed["prevLogTerm"] = entries[known - 1]
-                trimmed["entries"] = entries[known:]
+        known = matching_count(entries, self._wal.entries)
+        if known and entries[known - 1][1] >= self._wal.entries[0][1]:
+            _, trimmed["prevLogIdx"], trimmed["prevLogTerm"] = entries[known - 1]
+            trimmed["entries"] = entries[known:]
         self._drop_without_room(trimmed)
         rest = cast("list[Entry]", trimmed["entries"])
-        self._library.keep_tail(keep=Guard.TRIM in self._guards and not rest)
-        if Guard.CAP in self._guards:
-            matched = cast("int | None", trimmed["prevLogIdx"])
-            end = 0 if matched is None else matched + len(rest)
-            trimmed["commit_index"] = min(_int(message, "commit_index"), end)
-        self._previous_index = cast("int | None", trimmed["prevLogIdx"])
+        self._library.keep_tail(keep=not rest)
+        matched = cast("int | None", trimmed["prevLogIdx"])
+        end = 0 if matched is None else matched + len(rest)
+        trimmed["commit_index"] = min(_int(message, "commit_index"), end)
+        self._previous_index = matched
         return trimmed
 
     def _drop_without_room(self, message: Message) -> None:
@@ -538,23 +521,23 @@ class RaftCore:
 
     def _on_acknowledgement(self, node_id: int, message: Message) -> None:
         library, term = self._library, _int(message, "term")
-        if term > library.term and Guard.STEPDOWN in self._guards:
+        if term > library.term:
             self._adopt(term)
             return
-        if (term != library.term and Guard.ACKTERM in self._guards) or not library.is_leader:
+        if term != library.term or not library.is_leader:
             return
         answer = dict(message)
         answered_before = library.response_time(node_id)
         next_before = library.next_index(node_id)
         if answer["learner"]:
             answer["success"], answer["reset"] = False, answer["success"] or answer["reset"]
-        elif answer["reset"] and Guard.NEXTBACK in self._guards:
+        elif answer["reset"]:
             matched = library.match_index(node_id) + 1
             answer["next_node_idx"] = max(_int(answer, "next_node_idx"), matched)
         library.receive(node_id, answer)
         if answer["learner"]:
             library.set_response_time(node_id, answered_before)
-        if answer["success"] and Guard.NEXTBACK in self._guards:
+        if answer["success"]:
             library.set_next_index(node_id, max(next_before, library.next_index(node_id)))
         is_progress = not answer["success"] and not answer["reset"]
         self._replicator.on_answer(node_id, _int(answer, "next_node_idx") - 1 if is_progress else 0)
@@ -573,7 +556,7 @@ class RaftCore:
 
     def _answer_orphans(self) -> None:
         library = self._library
-        if Guard.ORPHANS not in self._guards or not library.is_anything_waiting:
+        if not library.is_anything_waiting:
             return
         log = self._wal.entries
         first, last = log[0][1], log[-1][1]

@@ -1,106 +1,94 @@
-"""One guard per fault of the library, by name, and the pure part of those that have one.
+"""The faults of the library with the guard against each, and the pure part of those guards that have one.
 
-The library's election and replication core is used, but not as it comes: simulation and reading found the faults
-below. Each guard can be switched off by name (``RaftCore``'s ``without``), so that its test shows what it is for.
+The library's election and replication core is used, but not as it comes: simulation and reading found these faults.
+Each guard has its name, the module of this folder where it stands, what it does, and what goes wrong without it. The
+row ``raft-NAME`` of ``tests/sim/mutations.py`` takes it out of the source, and says what fails then.
+
+The disk:
+
+    sync (outbox)
+        The log is synced before a vote, a campaign or an acknowledgement leaves. Else: two leaders in a term.
+    ownsync (core)
+        A leader counts its own copy only once synced; its appends leave before, so that both disks work at once.
+        Else: an entry counts as committed that a power cut takes away.
+    snapsync (installer, snapshot)
+        A snapshot is synced before it replaces the old one, and before it is acknowledged. Else: a power cut leaves
+        neither the snapshot nor the log that it stands for.
+    align (installer)
+        At boot the log's head is aligned with the snapshot. Else: a mismatch clears the log, tail included.
+
+Messages:
+
+    oneconn (transport)
+        One live connection a pair: what an older one still delivers is ignored. Else: messages are reordered.
+    ackterm (core)
+        Acknowledgements carry the term. Else: one of an earlier term counts for entries of this one.
+    trim (core)
+        Entries that are there already are skipped: a follower truncates on conflict only. Else: a late append cuts
+        off what was acknowledged.
+    cap (core)
+        A follower commits no further than what the message at hand has verified. Else: it commits a tail that the
+        leader may not have.
+    chunkcommit (installer)
+        Snapshot pieces commit nothing: they verify nothing. Else: as without cap.
+    hint (core)
+        A follower that does not match says where to go on. Else: one entry a round trip, or never.
+    nextback (core)
+        A late acknowledgement does not move the leader's pipeline back. Else: entries that are on their way are sent
+        again.
+
+Elections:
+
+    prevote (core, PreVote)
+        A node campaigns only after a majority said that it would vote. Else: a half-cut node drives the term up.
+    stepdown (core)
+        A stale leader is told the newer term. Else: with pre-votes, a node of a higher term stays out for good.
+    votes (core, VoteBook)
+        Votes are counted by node, not by message. Else: one node's repeated vote makes a leader.
+    learner (core)
+        A voter that lost its directory neither votes nor counts until it holds a fresh entry of its own. Else: it may
+        vote twice in a term, and counts for what it has lost.
+
+Commands:
+
+    lost (core)
+        When the leader's connection drops, what was forwarded to it has an unknown fate. Else: it hangs.
+    orphans (core)
+        Commands whose entry was truncated or skipped by a snapshot are answered "unknown". Else: they hang.
+    reqid (core)
+        Ids of forwarded commands start at the incarnation. Else: an answer to a former life's request counts.
+
+Snapshots:
+
+    snapback (installer)
+        A snapshot older than what is committed here is ignored. Else: the node goes backwards.
+    suffix (installer)
+        Installing a snapshot keeps a log suffix that continues it: it may have been acknowledged. Else: it is lost.
+    suffixcap (installer)
+        After an installation the commit index is the snapshot's; the suffix is not verified by it. Else: as without
+        cap.
+    chunks (installer)
+        Pieces carry a transfer id and an offset. Else: two transfers are spliced.
+    chunkack (installer)
+        Pieces are answered. Else: a leader that sends a long snapshot believes that it lost its majority.
+    crc (installer)
+        A received snapshot is verified as a whole. Else: a bad one is swallowed and acknowledged.
+    cancel (core)
+        A transfer ends with its connection and its term. Else: it goes on behind pieces that were lost.
+    serrace (compactor)
+        A local snapshot that finishes after a newer one was installed is thrown away. Else: it replaces the newer
+        one.
+    busy (replicator)
+        The leader sends a bounded number of unanswered pieces, and does not spin for more. Else: a whole snapshot is
+        in memory at once.
+    tail (compactor)
+        No compaction while a snapshot is being sent. Else: a slow follower chases snapshots for ever.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum, unique
 
 from raft_meta.consensus.messages import Entry
-
-
-@unique
-class Guard(StrEnum):
-    """What each guard does, and what goes wrong without it."""
-
-    SYNC = "sync"
-    """The log is synced before a vote, a campaign or an acknowledgement leaves. Else: two leaders in a term."""
-
-    OWNSYNC = "ownsync"
-    """A leader counts its own copy only once synced; its appends leave before, so that both disks work at once."""
-
-    SNAPSYNC = "snapsync"
-    """A snapshot is synced before it replaces the old one, and before it is acknowledged."""
-
-    ALIGN = "align"
-    """At boot the log's head is aligned with the snapshot. Else a mismatch clears the log, tail included."""
-
-    ONECONN = "oneconn"
-    """One live connection a pair: what an older one still delivers is ignored. Else messages are reordered."""
-
-    ACKTERM = "ackterm"
-    """Acknowledgements carry the term. Else one of an earlier term counts for entries of this one."""
-
-    TRIM = "trim"
-    """Entries that are there already are skipped: a follower truncates on conflict only."""
-
-    CAP = "cap"
-    """A follower commits no further than what the message at hand has verified."""
-
-    CHUNKCOMMIT = "chunkcommit"
-    """Snapshot pieces commit nothing: they verify nothing."""
-
-    PREVOTE = "prevote"
-    """A node campaigns only after a majority said that it would vote. Else a half-cut node drives the term up."""
-
-    STEPDOWN = "stepdown"
-    """A stale leader is told the newer term. Else, with pre-votes, a node of a higher term stays out for good."""
-
-    VOTES = "votes"
-    """Votes are counted by node, not by message."""
-
-    LOST = "lost"
-    """When the leader's connection drops, what was forwarded to it has an unknown fate. Else it hangs."""
-
-    ORPHANS = "orphans"
-    """Commands whose entry was truncated or skipped by a snapshot are answered "unknown". Else they hang."""
-
-    SNAPBACK = "snapback"
-    """A snapshot older than what is committed here is ignored. Else the node goes backwards."""
-
-    SUFFIX = "suffix"
-    """Installing a snapshot keeps a log suffix that continues it: it may have been acknowledged."""
-
-    SUFFIXCAP = "suffixcap"
-    """After an installation the commit index is the snapshot's; the suffix is not verified by it."""
-
-    CHUNKS = "chunks"
-    """Pieces carry a transfer id and an offset. Else two transfers are spliced."""
-
-    CRC = "crc"
-    """A received snapshot is verified as a whole. Else a bad one is swallowed and acknowledged."""
-
-    CANCEL = "cancel"
-    """A transfer ends with its connection and its term."""
-
-    SERRACE = "serrace"
-    """A local snapshot that finishes after a newer one was installed is thrown away."""
-
-    REQID = "reqid"
-    """Ids of forwarded commands start at the incarnation. Else an answer to a former life's request counts."""
-
-    HINT = "hint"
-    """A follower that does not match says where to go on. Else one entry a round trip, or never."""
-
-    NEXTBACK = "nextback"
-    """A late acknowledgement does not move the leader's pipeline back."""
-
-    CHUNKACK = "chunkack"
-    """Pieces are answered. Else a leader that sends a long snapshot believes that it lost its majority."""
-
-    BUSY = "busy"
-    """The leader sends a bounded number of unanswered pieces, and does not spin for more."""
-
-    TAIL = "tail"
-    """No compaction while a snapshot is being sent. Else a slow follower chases snapshots for ever."""
-
-    LEARNER = "learner"
-    """A voter that lost its directory neither votes nor counts until it holds a fresh entry of its own."""
-
-
-ALL_GUARDS = frozenset(Guard)
 
 
 @dataclass(slots=True)

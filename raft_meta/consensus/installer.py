@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from milena.model.errors import CorruptLogError, DiskFullError
-from raft_meta.consensus.guards import Guard
 from raft_meta.consensus.library import Library
 from raft_meta.consensus.messages import Chunk, Entry, Message
 from raft_meta.consensus.quorum import StateMachine
@@ -37,7 +36,6 @@ class Installer:
         machine: StateMachine,
         acknowledge: Acknowledge,
         on_installed: Callable[[], None],
-        guards: frozenset[Guard],
     ) -> None:
         self._library = library
         self._wal = wal
@@ -45,22 +43,18 @@ class Installer:
         self._machine = machine
         self._acknowledge = acknowledge
         self._on_installed = on_installed
-        self._guards = guards
         self._incoming: IncomingTransfer | None = None
 
     def on_piece(self, node_id: int, message: Message) -> None:
         """Take an append that carries a piece, or None while the leader has none to send."""
-        commit_index = 0 if Guard.CHUNKCOMMIT in self._guards else message["commit_index"]
-        self._library.receive(
-            node_id, {**message, "serialized": None, "commit_index": commit_index}
-        )
+        self._library.receive(node_id, {**message, "serialized": None, "commit_index": 0})
         piece = message["serialized"]
         if piece is None:
             self._answer_progress(node_id)
         elif self._take(node_id, piece):  # type: ignore[arg-type]  # the codec checked its shape
-            self._finish(node_id, message)
+            self._finish(node_id)
 
-    def load(self, *, is_installed: bool) -> None:
+    def load(self) -> None:
         """Restore the state from the current snapshot and align the log with it.
 
         Raises:
@@ -68,15 +62,11 @@ class Installer:
         """
         meta, chunks = self._snapshots.read()
         self._machine.restore(chunks)
-        keeps = Guard.SUFFIX in self._guards if is_installed else Guard.ALIGN in self._guards
-        position = self._wal.position_of(meta.last) if keeps else None
-        log = self._wal.entries
-        if not is_installed and not keeps and len(log) > 1 and log[1] == meta.last:
-            position = 1
+        position = self._wal.position_of(meta.last)
         if position is None:
             self._wal.restart_with([meta.previous, meta.last])
         elif position != 1:
-            self._drop_head(position, [meta.previous, *log[position:]])
+            self._drop_head(position, [meta.previous, *self._wal.entries[position:]])
         self._library.applied_index = meta.index
 
     def _drop_head(self, position: int, kept: list[Entry]) -> None:
@@ -95,7 +85,7 @@ class Installer:
         if incoming is None:
             return False
         position = (incoming.node_id, incoming.transfer_id, incoming.received_bytes)
-        if Guard.CHUNKS in self._guards and position != (node_id, transfer_id, offset):
+        if position != (node_id, transfer_id, offset):
             self._drop_incoming()
             return False
         try:
@@ -108,48 +98,32 @@ class Installer:
         return is_last
 
     def _answer_progress(self, node_id: int) -> None:
-        if Guard.CHUNKACK in self._guards:
-            received = self._incoming.received_bytes if self._incoming is not None else 0
-            self._acknowledge(node_id, reset=False, next_index=received + _FIRST, success=False)
+        received = self._incoming.received_bytes if self._incoming is not None else 0
+        self._acknowledge(node_id, reset=False, next_index=received + _FIRST, success=False)
 
     def _drop_incoming(self) -> None:
         if self._incoming is not None:
             self._incoming.close()
             self._incoming = None
 
-    def _finish(self, node_id: int, message: Message) -> None:
+    def _finish(self, node_id: int) -> None:
         incoming = self._incoming
         assert incoming is not None, "a finished transfer exists"
         try:
             meta = self._snapshots.verify_incoming()
         except CorruptLogError:
             self._drop_incoming()
-            if Guard.CRC not in self._guards:
-                self._acknowledge(node_id, reset=False, next_index=None, success=True)
             return
-        if Guard.SNAPBACK in self._guards and meta.index <= self._library.commit_index:
+        if meta.index <= self._library.commit_index:
             # Never backwards; what is committed here is in every later leader's log.
             self._drop_incoming()
             next_index = self._library.commit_index + 1
             self._acknowledge(node_id, reset=False, next_index=next_index, success=True)
             return
-        if Guard.SNAPSYNC in self._guards:
-            incoming.sync()
+        incoming.sync()
         self._drop_incoming()
         self._snapshots.adopt(self._snapshots.incoming_path)
-        self.load(is_installed=True)
-        self._set_commit(meta.index, message)
-        verified = meta.index + 1 if Guard.SUFFIX in self._guards else None
-        self._acknowledge(node_id, reset=False, next_index=verified, success=True)
+        self.load()
+        self._library.commit_index = meta.index
+        self._acknowledge(node_id, reset=False, next_index=meta.index + 1, success=True)
         self._on_installed()
-
-    def _set_commit(self, index: int, message: Message) -> None:
-        last = self._wal.entries[-1][1]
-        if Guard.SUFFIXCAP not in self._guards:
-            told = message["commit_index"]
-            assert isinstance(told, int), "the codec checked it"
-            self._library.commit_index = max(index, min(told, last))
-        elif Guard.SNAPBACK in self._guards:
-            self._library.commit_index = index
-        else:
-            self._library.commit_index = min(self._library.commit_index, last)

@@ -27,10 +27,9 @@ class Link(Protocol):
 class Outbox:
     """Holds messages until ``flush``, in order."""
 
-    def __init__(self, link: Link, wal: Wal, *, syncs_first: bool) -> None:
+    def __init__(self, link: Link, wal: Wal) -> None:
         self._link = link
         self._wal = wal
-        self._syncs_first = syncs_first
         self._messages: list[tuple[int, Message]] = []
 
     def put(self, node_id: int, message: Message) -> None:
@@ -46,7 +45,7 @@ class Outbox:
         if not self._messages:
             return
         messages, self._messages = self._messages, []
-        if self._syncs_first and any(message["type"] in _PROMISES for _, message in messages):
+        if any(message["type"] in _PROMISES for _, message in messages):
             self._wal.sync()
         for node_id, message in messages:
             self._link.send(node_id, message)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from raft_meta.consensus.guards import Guard
 from raft_meta.consensus.library import Library
 from raft_meta.consensus.messages import Entry
 from raft_meta.consensus.outbox import Link, Outbox
@@ -50,7 +49,6 @@ class Replicator:
         incarnation: int,
         batch_bytes: int,
         window_pieces: int,
-        guards: frozenset[Guard],
     ) -> None:
         self._library = library
         self._wal = wal
@@ -61,7 +59,6 @@ class Replicator:
         self._incarnation = incarnation
         self._batch_bytes = batch_bytes
         self._window_pieces = window_pieces
-        self._guards = guards
         self._sending: dict[int, _Sending] = {}
         self._serial = 0
 
@@ -154,8 +151,6 @@ class Replicator:
             self._put_piece(node_id, None)
 
     def _may_send(self, node_id: int, sending: _Sending, sent: int) -> bool:
-        if Guard.BUSY not in self._guards:
-            return True
         window_open = max(sending.unanswered, sent) < self._window_pieces
         return window_open and not self._link.is_congested(node_id)
 

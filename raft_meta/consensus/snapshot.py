@@ -77,9 +77,7 @@ def _chained(kind: bytes, payload: bytes, previous: int) -> int:
     return crc
 
 
-def write_snapshot(
-    files: Files, path: str, meta: SnapshotMeta, chunks: Iterable[bytes], *, is_synced: bool = True
-) -> None:
+def write_snapshot(files: Files, path: str, meta: SnapshotMeta, chunks: Iterable[bytes]) -> None:
     """Write a snapshot file and sync it. May run on any thread.
 
     Raises:
@@ -96,8 +94,7 @@ def write_snapshot(
             writer.write(_CHUNK, chunk)
             count += 1
         writer.write(_END, msgpack.packb([count]))
-        if is_synced:
-            file.sync()
+        file.sync()
     except DiskFullError:
         files.remove(path)
         raise

@@ -4,9 +4,10 @@
     python -m tests.sim.mutations --only lease,crc   some of them; writes their rows, and keeps the others
     python -m tests.sim.mutations --one lease        this process runs without the guard: for a look at a failure
 
-A mutation is a piece of source text of one module and what stands there instead. It is made while the module is
+A mutation is a piece of source text of a module and what stands there instead. It is made while the module is
 imported, in a process of its own; no file is touched. A text that is not there exactly once is an error, so that the
-table cannot outlive the code.
+table cannot outlive the code. Tests of guards against the Raft library do the same within their process
+(``imported_anew``).
 
 A guard that random faults cannot miss, since another one stands behind it, has a directed test instead: the same
 mutation, and the test must fail.
@@ -20,7 +21,8 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +36,13 @@ FOUND = 1
 """Exit code of a simulation that found something, and of pytest when a test failed."""
 
 
+Cut = tuple[str, str, str]
+"""(module, old, new)"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """One guard. ``old`` → ``new`` in the source of ``module``.
+    """One guard. ``old`` → ``new`` in the source of ``module``; ``more``: likewise, where it stands in several places.
 
     ``by``: one of ``SIMULATIONS``, which must notice, or the test that must fail. ``options``: of the simulation, say
     kinds of faults that make the guard matter, so that fewer seeds do.
@@ -49,28 +55,38 @@ class Mutation:
     new: str
     by: str = "cluster"
     options: tuple[str, ...] = ()
+    more: tuple[Cut, ...] = ()
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """All of it."""
+        return ((self.module, self.old, self.new), *self.more)
 
 
-def _without(guard: str) -> tuple[str, str]:
-    return (
-        "ALL_GUARDS = frozenset(Guard)",
-        f"ALL_GUARDS = frozenset(Guard) - {{Guard.{guard}}}",
-    )
+def _raft(
+    name: str, guard: str, *cuts: Cut, by: str = "", options: tuple[str, ...] = ()
+) -> Mutation:
+    """A guard against a fault of the library: ``raft_meta.consensus.guards`` lists them.
 
-
-def _raft(guard: str, sentence: str, *options: str, by: str = "raft") -> Mutation:
-    old, new = _without(guard)
+    Where nothing else is named, it is judged by its scenario in ``tests.support.clusters.guard_scenarios``.
+    """
+    first, *more = ((f"raft_meta.consensus.{module}", old, new) for module, old, new in cuts)
     return Mutation(
-        name=f"raft-{guard.lower()}",
-        guard=sentence,
-        module="raft_meta.consensus.guards",
-        old=old,
-        new=new,
-        by=by,
+        name=f"raft-{name}",
+        guard=guard,
+        module=first[0],
+        old=first[1],
+        new=first[2],
+        more=tuple(more),
+        by=by or f"{CONSENSUS_TESTS}/test_guards.py::test_scenario_goes_well[raft-{name}]",
         options=options,
     )
 
 
+CONSENSUS_TESTS = "tests/unit/raft_meta/consensus"
+_ACKNOWLEDGED = (
+    "            self._acknowledge(node_id, reset=False, next_index=None, success=True)\n"
+)
 LEADER = "node.replica.leader"
 PARTITIONS = "raft_meta.machine.partitions"
 RUNNER = "node.replica.runner"
@@ -500,24 +516,222 @@ MUTATIONS: tuple[Mutation, ...] = (
         new="if False:",
         by="tests/unit/node/consumers/test_cursor.py",
     ),
-    _raft("SYNC", "the Raft log is synced before a vote or an acknowledgement leaves"),
-    _raft("TRIM", "a voter truncates on conflict only"),
-    _raft("CAP", "a voter commits no further than a message has verified"),
-    _raft("CHUNKCOMMIT", "pieces of a snapshot commit nothing"),
-    _raft("SNAPSYNC", "a snapshot is synced before it is acknowledged"),
-    _raft("SNAPBACK", "an older snapshot does not take a voter back"),
-    _raft("SUFFIXCAP", "what follows an installed snapshot is not committed by it"),
-    _raft("ORPHANS", "commands that were truncated or skipped are answered"),
-    _raft("LEARNER", "a voter without its directory does not vote before it caught up", "--wipe"),
     _raft(
-        "PREVOTE",
-        "a node campaigns only after a majority said that it would vote",
-        by="tests/unit/raft_meta/consensus/test_guards.py",
+        "sync",
+        "the Raft log is synced before a vote or an acknowledgement leaves",
+        ("outbox", 'if any(message["type"] in _PROMISES for _, message in messages):', "if False:"),
+        ("core", "        self._wal.sync()\n\n    def _sync_before", "\n    def _sync_before"),
+        by="raft",
     ),
     _raft(
-        "ACKTERM",
+        "ownsync",
+        "a leader counts its own copy once it is synced",
+        ("core", "        if self._library.is_leader:\n            self._wal.sync()\n", ""),
+        ("core", "        self._wal.sync()\n\n    def _sync_before", "\n    def _sync_before"),
+        by="raft",
+    ),
+    _raft(
+        "snapsync",
+        "a snapshot is synced before it is acknowledged",
+        ("installer", "        incoming.sync()\n", ""),
+        by="raft",
+    ),
+    _raft(
+        "snapsync-local",
+        "a snapshot is synced before it replaces the old one",
+        ("snapshot", "        file.sync()\n    except", "    except"),
+    ),
+    _raft(
+        "align",
+        "the log's head is aligned with the snapshot at boot",
+        ("installer", "position = self._wal.position_of(meta.last)", "position = None"),
+    ),
+    _raft(
+        "oneconn",
+        "what an older connection delivers is ignored",
+        ("transport", "            older.abort()\n", ""),
+        ("transport", "if self._live.get(node_id) is not connection:", "if False:"),
+        (
+            "transport",
+            "                if self._live.get(node_id) is connection:",
+            "                if True:",
+        ),
+        by=f"{CONSENSUS_TESTS}/test_transport.py",
+    ),
+    _raft(
+        "ackterm",
         "acknowledgements carry the term",
-        by="tests/unit/raft_meta/consensus/test_guards.py",
+        ("core", "if term != library.term or not library.is_leader:", "if not library.is_leader:"),
+    ),
+    _raft(
+        "trim",
+        "a voter truncates on conflict only",
+        ("core", "known = matching_count(entries, self._wal.entries)", "known = 0"),
+        by="raft",
+    ),
+    _raft(
+        "trim-heartbeat",
+        "what brings no entries truncates nothing",
+        ("core", "keep=not rest", "keep=False"),
+    ),
+    _raft(
+        "cap",
+        "a voter commits no further than a message has verified",
+        ("core", 'trimmed["commit_index"] = min(_int(message, "commit_index"), end)', "pass"),
+        by="raft",
+    ),
+    _raft(
+        "chunkcommit",
+        "pieces of a snapshot commit nothing",
+        ("installer", ', "commit_index": 0}', "}"),
+        by="raft",
+    ),
+    _raft(
+        "hint",
+        "a follower that does not match says where to go on",
+        ("core", "if reset and (previous is None or previous <= end):", "if False:"),
+    ),
+    _raft(
+        "nextback",
+        "a late acknowledgement does not move the leader's pipeline back",
+        (
+            "core",
+            '        if answer["success"]:\n            library.set_next',
+            "        if False:\n            library.set_next",
+        ),
+    ),
+    _raft(
+        "nextback-reset",
+        "a late refusal does not move it below what is known to match",
+        ("core", 'answer["next_node_idx"] = max(_int(answer, "next_node_idx"), matched)', "pass"),
+    ),
+    _raft(
+        "prevote",
+        "a node campaigns only after a majority said that it would vote",
+        ("guards", "self.is_approved = majority <= 1", "self.is_approved = True"),
+    ),
+    _raft(
+        "stepdown",
+        "a stale leader is told the newer term",
+        (
+            "core",
+            "            self.on_acknowledge(node_id, reset=False, next_index=1, success=False)\n",
+            "",
+        ),
+    ),
+    _raft(
+        "stepdown-adopt",
+        "a leader that is told a newer term steps down",
+        ("core", "            self._adopt(term)\n            return\n", "            return\n"),
+    ),
+    _raft(
+        "votes",
+        "votes are counted by node, not by message",
+        ("core", 'if self._votes.is_new(_int(message, "term"), node_id):', "if True:"),
+    ),
+    _raft(
+        "learner",
+        "a voter without its directory does not vote before it caught up",
+        ("core", "self._is_learner = is_learner and self._is_voter", "self._is_learner = False"),
+        by="raft",
+        options=("--wipe",),
+    ),
+    _raft(
+        "lost",
+        "what was forwarded to a leader whose connection drops is answered",
+        (
+            "core",
+            "        self._library.fail_forwarded()\n        self._library.forget_leader()\n",
+            "",
+        ),
+    ),
+    _raft(
+        "orphans",
+        "commands that were truncated or skipped are answered",
+        ("core", "if not library.is_anything_waiting:", "if True:"),
+        by="raft",
+    ),
+    _raft(
+        "reqid",
+        "ids of forwarded commands are of one life",
+        ("core", "self._library.start_requests_at(incarnation << _REQUEST_BITS)", "pass"),
+    ),
+    _raft(
+        "snapback",
+        "an older snapshot does not take a voter back",
+        ("installer", "if meta.index <= self._library.commit_index:", "if False:"),
+        by="raft",
+    ),
+    _raft(
+        "suffix",
+        "a suffix that continues an installed snapshot is kept",
+        ("installer", "position = self._wal.position_of(meta.last)", "position = None"),
+    ),
+    _raft(
+        "suffixcap",
+        "what follows an installed snapshot is not committed by it",
+        (
+            "installer",
+            "self._library.commit_index = meta.index",
+            "self._library.commit_index = self._wal.entries[-1][1]",
+        ),
+        by="raft",
+    ),
+    _raft(
+        "chunks",
+        "pieces of two transfers are not joined",
+        ("installer", "if position != (node_id, transfer_id, offset):", "if False:"),
+    ),
+    _raft(
+        "chunkack",
+        "a piece of a snapshot is answered",
+        (
+            "installer",
+            "self._acknowledge(node_id, reset=False, next_index=received + _FIRST, success=False)",
+            "pass",
+        ),
+    ),
+    _raft(
+        "crc",
+        "a damaged snapshot is not acknowledged",
+        ("installer", "except CorruptLogError:\n", "except CorruptLogError:\n" + _ACKNOWLEDGED),
+    ),
+    _raft(
+        "cancel",
+        "a transfer ends with its connection",
+        ("core", "        self._replicator.cancel(node_id)\n", ""),
+    ),
+    _raft(
+        "cancel-term",
+        "a transfer ends with its term",
+        (
+            "core",
+            "        self._answer_orphans()\n        self._replicator.cancel_all()\n",
+            "        self._answer_orphans()\n",
+        ),
+    ),
+    _raft(
+        "serrace",
+        "a local snapshot that is late does not replace a newer one",
+        (
+            "compactor",
+            "        if current is not None and current.index >= meta.index:",
+            "        if False:",
+        ),
+    ),
+    _raft(
+        "busy",
+        "a node is sent a bounded number of unanswered pieces",
+        (
+            "replicator",
+            "return window_open and not self._link.is_congested(node_id)",
+            "return True",
+        ),
+    ),
+    _raft(
+        "tail",
+        "the log is not shortened while a snapshot is sent",
+        ("compactor", "return not is_sending_snapshot or size > _PATIENCE * bound", "return True"),
     ),
     Mutation(
         name="log-without-gap",
@@ -716,33 +930,73 @@ class _MutatingLoader(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
         source = Path(path).read_text(encoding="utf-8")
-        return compile(mutated(source, self.mutation), path, "exec", dont_inherit=True)
+        return compile(mutated(source, self.mutation, fullname), path, "exec", dont_inherit=True)
 
 
 class _MutatingFinder(importlib.abc.MetaPathFinder):
-    def __init__(self, mutation: Mutation) -> None:
+    """Finds the mutated module, and those ``anew``, by their source: a compiled one may lie beside it."""
+
+    def __init__(self, mutation: Mutation, anew: Sequence[str] = ()) -> None:
         self._mutation = mutation
+        self._anew = anew
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._mutation.module:
+        is_mutated = fullname in {module for module, _, _ in self._mutation.cuts}
+        if not is_mutated and not _is_among(fullname, self._anew):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         assert spec is not None
         assert spec.origin is not None
-        loader = _MutatingLoader(fullname, spec.origin)
-        loader.mutation = self._mutation
-        spec.loader = loader
+        if not spec.origin.endswith(".py"):
+            spec.origin = str(Path(spec.origin).with_name(f"{fullname.rpartition('.')[2]}.py"))
+        spec.loader = importlib.machinery.SourceFileLoader(fullname, spec.origin)
+        if is_mutated:
+            spec.loader = _MutatingLoader(fullname, spec.origin)
+            spec.loader.mutation = self._mutation
         return spec
 
 
-def mutated(source: str, mutation: Mutation) -> str:
-    """The source without the guard."""
-    count = source.count(mutation.old)
-    if count != 1:
-        raise LookupError(f"{mutation.name}: found {count} times in {mutation.module}")
-    return source.replace(mutation.old, mutation.new)
+def _is_among(name: str, packages: Sequence[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+@contextmanager
+def imported_anew(mutation: Mutation, *packages: str) -> Iterator[None]:
+    """Within, an import of these packages, or modules, makes other ones, one of them without the guard.
+
+    They are made of the sources, also where there are compiled ones. Afterwards all is as it was.
+    """
+
+    def found() -> dict[str, types.ModuleType]:
+        return {name: sys.modules[name] for name in sys.modules if _is_among(name, packages)}
+
+    kept = found()
+    finder = _MutatingFinder(mutation, packages)
+    sys.meta_path.insert(0, finder)
+    try:
+        for name in kept:
+            del sys.modules[name]
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in found():
+            del sys.modules[name]
+        sys.modules.update(kept)
+        for name, module in kept.items():
+            parent, _, child = name.rpartition(".")
+            setattr(sys.modules[parent], child, module)
+
+
+def mutated(source: str, mutation: Mutation, module: str) -> str:
+    """The module's source without the guard."""
+    for old, new in (cut[1:] for cut in mutation.cuts if cut[0] == module):
+        count = source.count(old)
+        if count != 1:
+            raise LookupError(f"{mutation.name}: found {count} times in {module}")
+        source = source.replace(old, new)
+    return source
 
 
 def run_one(mutation: Mutation, seeds: str) -> int:

@@ -1,6 +1,6 @@
 """Run the simulation of the metadata quorum over a range of seeds.
 
-    python -m tests.sim.raft --seeds 0:1000 [--voters 5] [--observers 1] [--without GUARD] [--wipe]
+    python -m tests.sim.raft --seeds 0:1000 [--voters 5] [--observers 1] [--wipe]
 
 A failure prints what was broken and the command that fails the same way again.
 """
@@ -12,7 +12,6 @@ import time
 import traceback
 from collections import Counter, defaultdict
 
-from raft_meta.consensus.guards import ALL_GUARDS, Guard
 from tests.sim.raft.world import World
 
 
@@ -22,7 +21,6 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:200", help="first:end")
     parser.add_argument("--voters", type=int, default=3)
     parser.add_argument("--observers", type=int, default=0)
-    parser.add_argument("--without", default="", help="guards to switch off, comma separated")
     parser.add_argument("--wipe", action="store_true", help="voters lose their directories")
     parser.add_argument("--hard", action="store_true", help="slow, crowded, faults all the time")
     parser.add_argument("--trace", action="store_true", help="print every event of a failing run")
@@ -30,7 +28,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.0, help="stop after so long; 0: never")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    without = frozenset(Guard(name) for name in options.without.split(",") if name)
     first, end = map(int, options.seeds.split(":"))
     failures: defaultdict[str, list[int]] = defaultdict(list)
     totals: Counter[str] = Counter()
@@ -41,7 +38,6 @@ def main() -> int:
             break
         world = World(
             seed,
-            guards=ALL_GUARDS - without,
             voters=options.voters,
             observers=options.observers,
             has_wipes=options.wipe,
@@ -74,8 +70,6 @@ def _replay(options: argparse.Namespace, seed: int) -> str:
     words = [f"python -m tests.sim.raft --seeds {seed}:{seed + 1} --voters {options.voters}"]
     if options.observers:
         words.append(f"--observers {options.observers}")
-    if options.without:
-        words.append(f"--without {options.without}")
     if options.wipe:
         words.append("--wipe")
     if options.hard:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raft_meta.consensus.guards import Guard
 from raft_meta.consensus.messages import Message, decode_message, encode_message
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Network:
         world = self.world
         if world.rng.random() < self.drop and message["type"] not in _FORWARDED:
             return
-        if not connection.is_up and Guard.ONECONN in world.guards:
+        if not connection.is_up:
             return
         arrives = max(
             world.now + self.delay(),
@@ -86,9 +85,7 @@ class Network:
             )
             return
         is_live = connection.is_up and peer.connections.get(source) is connection
-        if not is_live and Guard.ONECONN in world.guards:
-            return
-        if peer.incarnation != incarnation or source not in peer.connections:
+        if not is_live or peer.incarnation != incarnation:
             return
         message = decode_message(data)
         world.trace(source, "->", target, message)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from milena.model.errors import DiskFailedError, DiskFullError
 from raft_meta.consensus.bootstrap import BootstrapState, VoterRecord, load_record, store_record
 from raft_meta.consensus.core import CoreConfig, RaftCore
-from raft_meta.consensus.guards import ALL_GUARDS, Guard
 from raft_meta.consensus.library import COMMAND, NO_OP, Failure, use_clock
 from raft_meta.consensus.snapshot import SnapshotStore
 from raft_meta.consensus.wal import Wal
@@ -155,7 +154,6 @@ class Peer:
             rng=world.rng,
             is_learner=self.is_voter and not self.is_member,
             on_member=lambda: self._record(BootstrapState.MEMBER),
-            without=ALL_GUARDS - world.guards,
         )
         core.watch = lambda entry: world.checker.on_apply(self.id, core.library.term, entry)
         self.core = core
@@ -375,7 +373,6 @@ class World:
         self,
         seed: int,
         *,
-        guards: frozenset[Guard] = ALL_GUARDS,
         voters: int = 3,
         observers: int = 0,
         has_wipes: bool = False,
@@ -384,7 +381,6 @@ class World:
         is_traced: bool = False,
     ) -> None:
         self.rng = rng = random.Random(seed)
-        self.guards = guards
         self.now = 0.0
         self.chaos_s = chaos_s
         self.healed_at: float | None = None

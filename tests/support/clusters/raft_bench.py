@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Iterable
 
 from raft_meta.consensus.core import CoreConfig, RaftCore
-from raft_meta.consensus.guards import Guard
 from raft_meta.consensus.messages import Entry, Message
 from raft_meta.consensus.snapshot import SnapshotMeta, SnapshotStore, write_snapshot
 from raft_meta.consensus.wal import Wal
@@ -56,7 +55,6 @@ class Bench:
     def __init__(
         self,
         *,
-        without: frozenset[Guard] = frozenset(),
         voters: int = 3,
         node_id: int = 0,
         is_learner: bool = False,
@@ -64,7 +62,6 @@ class Bench:
         incarnation: int = 5,
     ) -> None:
         self.now = 100.0
-        self.without = without
         self.voters = tuple(range(voters))
         self.node_id = node_id
         self.files = files or MemoryFiles()
@@ -98,7 +95,6 @@ class Bench:
             rng=random.Random(1),
             is_learner=is_learner,
             on_member=self._on_member,
-            without=self.without,
         )
         for other in self.voters:
             if other != self.node_id:
