@@ -1,8 +1,10 @@
 """One run: three nodes, writers and readers, and a nemesis, all drawn from one seed."""
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any, TypeVar
 
 from milena.model.errors import FateUnknownError, MilenaError
 from milena.model.requests import Acks, IdempotencyKey, ProduceRequest, Records
@@ -10,6 +12,8 @@ from tests.sim.nodes.history import History, Write
 from tests.support.clusters.nodes import Cluster, SimNode
 from tests.support.clusters.runners import values_of
 from tests.support.time.virtual_time import LoopClock, run_virtual
+
+T = TypeVar("T")
 
 TOPIC = "t"
 PARTITIONS = 2
@@ -102,17 +106,12 @@ class Campaign:
             partition=write.partition,
             idempotency=key,
         )
-        work = asyncio.ensure_future(node.produce.produce(request))
         error: MilenaError | None
         try:
-            # A client's connection ends with its node.
-            died = asyncio.ensure_future(self.death_of(node))
-            await asyncio.wait({work, died}, return_when=asyncio.FIRST_COMPLETED)
-            died.cancel()
-            if not work.done():
-                work.cancel()
+            receipts = await self.answer_of(node, node.produce.produce(request))
+            if receipts is None:
                 return
-            [receipt] = work.result()
+            [receipt] = receipts
             error = receipt.error
             offset = receipt.offset
         except MilenaError as raised:
@@ -123,8 +122,23 @@ class Campaign:
             write.is_refused = True
             write.why = f"{type(error).__name__}: {error}"
 
+    async def answer_of(self, node: SimNode, work: Coroutine[Any, Any, T]) -> T | None:
+        """What the node answers; None when it dies first, whatever its code still does on its way out."""
+        task = asyncio.ensure_future(work)
+        died = asyncio.ensure_future(self.death_of(node))
+        await asyncio.wait({task, died}, return_when=asyncio.FIRST_COMPLETED)
+        died.cancel()
+        if self.is_alive(node):
+            return task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return None
+
+    def is_alive(self, node: SimNode) -> bool:
+        return self.cluster.nodes.get(node.node_id) is node
+
     async def death_of(self, node: SimNode) -> None:
-        while self.cluster.nodes.get(node.node_id) is node:
+        while self.is_alive(node):
             await self.clock.sleep(20)
 
     async def read(self, partition: int) -> None:
@@ -135,11 +149,12 @@ class Campaign:
                 await self.clock.sleep(50)
                 continue
             try:
-                result = await node.fetch(TOPIC, offset, partition=partition, timeout_ms=100)
+                fetch = node.fetch(TOPIC, offset, partition=partition, timeout_ms=100)
+                result = await self.answer_of(node, fetch)
             except MilenaError:
                 await self.clock.sleep(20)
                 continue
-            for value in values_of(result.batches):
+            for value in values_of(result.batches) if result is not None else ():
                 self.history.on_read(partition, offset, value, f"node {node.node_id}")
                 offset += 1
             await self.clock.sleep(1)

@@ -122,10 +122,11 @@ class MovingCampaign(Campaign):
                 await self.clock.sleep(100)
 
     def has_arrived(self) -> bool:
+        # Nodes that all started while there was no majority know of no topic yet.
+        if not self.cluster.is_led(TOPIC):
+            return False
         states = [self.state(number) for number in range(PARTITIONS)]
-        return self.cluster.is_led(TOPIC) and all(
-            state.moving is None and state.isr == state.replicas for state in states
-        )
+        return all(state.moving is None and state.isr == state.replicas for state in states)
 
     async def copies(self, partition: int) -> list[list[str]]:
         replicas = self.state(partition).replicas
