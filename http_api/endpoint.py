@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from http_api.call import Call
     from http_api.ports import Ports
     from milena.model.pending import Pending
-    from milena.model.requests import RecordReceipt
+    from milena.model.requests import ProduceReceipt
 
 Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
 Content = Mapping[str, Part]
@@ -30,14 +30,14 @@ class QuickHandler(Protocol):
     content_type: str
     """Of the answers."""
 
-    def start(self, body: bytes) -> "Pending[Sequence[RecordReceipt]]":
+    def start(self, body: bytes) -> "Pending[Sequence[ProduceReceipt]]":
         """Hand a body to the node.
 
         Raises:
             MilenaError: it is at fault; nothing was done.
         """
 
-    def encode(self, receipts: "Sequence[RecordReceipt]") -> bytes:
+    def encode(self, receipts: "Sequence[ProduceReceipt]") -> bytes:
         """The body of the answer.
 
         Raises:

@@ -19,8 +19,8 @@ from milena.model.requests import (
     FetchRequest,
     FetchResult,
     PartitionOffsets,
+    ProduceReceipt,
     ProduceRequest,
-    RecordReceipt,
 )
 from raft_meta.machine.image import Image, Topic
 
@@ -57,7 +57,7 @@ class Readiness:
 class ProducePort(Protocol):
     """Records in."""
 
-    def produce(self, request: ProduceRequest) -> Pending[Sequence[RecordReceipt]]:
+    def produce(self, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
         """Append records; one receipt each, in order. ``Receipts`` is the form that is quick to answer with.
 
         Whoever is in a task awaits them, whoever is not is called back.

@@ -27,7 +27,7 @@ from http_api.quick.parsed_head import ParsedHead
 from http_api.quick.plain_answer import encode_answer
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
-from milena.model.requests import RecordReceipt
+from milena.model.requests import ProduceReceipt
 
 HEAD_END = b"\r\n\r\n"
 
@@ -92,7 +92,7 @@ class QuickRequest:
         dispatcher: Dispatcher,
         connection: Resting,
         head: Head,
-        receipts: Pending[Sequence[RecordReceipt]],
+        receipts: Pending[Sequence[ProduceReceipt]],
         started_s: float,
     ) -> None:
         shared = dispatcher.shared
@@ -119,7 +119,7 @@ class QuickRequest:
         self._over = asyncio.get_running_loop().create_future()
         return self._over
 
-    def _on_done(self, done: Pending[Sequence[RecordReceipt]]) -> None:
+    def _on_done(self, done: Pending[Sequence[ProduceReceipt]]) -> None:
         self.is_over = True
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
@@ -149,7 +149,7 @@ class QuickRequest:
             # As a handler's end by cancellation: nothing is known to say.
             self._connection.force_close()
 
-    def _answer(self, done: Pending[Sequence[RecordReceipt]]) -> tuple[int, bytes]:
+    def _answer(self, done: Pending[Sequence[ProduceReceipt]]) -> tuple[int, bytes]:
         handler = self._head.handler
         own = {"X-Request-Id": self._request_id, "Server": SERVER}
         try:

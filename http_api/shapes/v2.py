@@ -74,7 +74,7 @@ OFFSETS = Shape(
 
 _SCHEMA_ID = nothing("there is no schema registry")
 RECEIPT = Shape(
-    "RecordReceipt",
+    "ProduceReceipt",
     fields(
         {
             "partition": nullable(count("null: the record named one that is not there")),

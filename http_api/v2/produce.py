@@ -18,7 +18,7 @@ from http_api.quick.plain_answer import PlainAnswer
 from http_api.shapes.blocks import text
 from http_api.v2.produce_head import ProduceHead, read_head
 from milena.model.errors import MalformedRequestError, UnsupportedMediaTypeError
-from milena.model.requests import IdempotencyKey, RecordReceipt, Records
+from milena.model.requests import IdempotencyKey, ProduceReceipt, Records
 from milena.model.turns import LARGE_BYTES, Steps
 
 _KEY_CHARS_MAX = 255
@@ -71,7 +71,7 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
 
 async def _append(
     call: Call, head: ProduceHead, steps: Steps[Records], size: int, key: IdempotencyKey | None
-) -> Sequence[RecordReceipt]:
+) -> Sequence[ProduceReceipt]:
     return await head.append(await call.shared.turns.run(steps, size), key)
 
 

@@ -16,7 +16,7 @@ from http_api.ports import ApiLimits, Ports
 from http_api.schemas import parse_query
 from http_api.v2.receipts import encode_receipts
 from milena.model.pending import Pending
-from milena.model.requests import Acks, IdempotencyKey, ProduceRequest, RecordReceipt, Records
+from milena.model.requests import Acks, IdempotencyKey, ProduceReceipt, ProduceRequest, Records
 from milena.model.turns import Steps, at_once
 
 ACKS = ChoiceParam(
@@ -102,7 +102,7 @@ class ProduceHead:
 
     def append(
         self, records: Records, idempotency: IdempotencyKey | None = None
-    ) -> Pending[Sequence[RecordReceipt]]:
+    ) -> Pending[Sequence[ProduceReceipt]]:
         """Hand records to the node."""
         request = ProduceRequest(
             topic=self.topic,
@@ -116,11 +116,11 @@ class ProduceHead:
             request = _resolve_partitions(request, records.partitions)
         return self._ports.produce.produce(request)
 
-    def start(self, body: bytes) -> Pending[Sequence[RecordReceipt]]:
+    def start(self, body: bytes) -> Pending[Sequence[ProduceReceipt]]:
         """Both at once, for a small body."""
         return self.append(at_once(self.decode(body)))
 
-    def encode(self, receipts: Sequence[RecordReceipt]) -> bytes:
+    def encode(self, receipts: Sequence[ProduceReceipt]) -> bytes:
         """The body of the answer."""
         return encode_receipts(receipts)
 

@@ -7,14 +7,14 @@ import orjson
 from http_api.answers import printable
 from http_api.errors import row_of
 from milena.model.errors import MilenaError
-from milena.model.requests import Receipts, RecordReceipt
+from milena.model.requests import ProduceReceipt, Receipts
 
 _HEAD = b'{"offsets":['
 _TAIL = b'],"key_schema_id":null,"value_schema_id":null}'
 _ITEM_END = b',"error_code":null,"error":null}'
 
 
-def encode_receipts(receipts: Sequence[RecordReceipt]) -> bytes:
+def encode_receipts(receipts: Sequence[ProduceReceipt]) -> bytes:
     """The body.
 
     Raises:
@@ -48,12 +48,12 @@ def _columns(receipts: Receipts) -> tuple[list[dict[str, object]], list[MilenaEr
     ], []
 
 
-def _rows(receipts: Sequence[RecordReceipt]) -> tuple[list[dict[str, object]], list[MilenaError]]:
+def _rows(receipts: Sequence[ProduceReceipt]) -> tuple[list[dict[str, object]], list[MilenaError]]:
     items = [receipt_json(receipt) for receipt in receipts]
     return items, [receipt.error for receipt in receipts if receipt.error is not None]
 
 
-def receipt_json(receipt: RecordReceipt) -> dict[str, object]:
+def receipt_json(receipt: ProduceReceipt) -> dict[str, object]:
     """One record's item; on failure with the error under both names that clients look for."""
     item: dict[str, object] = {
         "partition": None if receipt.partition < 0 else receipt.partition,

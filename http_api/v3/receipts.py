@@ -11,7 +11,7 @@ from http_api.formats.v3_records import V3Record, columns_of, iso_time, parse_re
 from http_api.v2.produce_head import parse_options
 from http_api.v3.resources import cluster_id
 from milena.model.errors import MilenaError
-from milena.model.requests import Acks, ProduceRequest, Receipts, RecordReceipt, Records
+from milena.model.requests import Acks, ProduceReceipt, ProduceRequest, Receipts, Records
 
 _TOPIC_MISSING = 40401
 
@@ -95,7 +95,7 @@ async def _produced(call: Call, job: Job, records: Sequence[V3Record]) -> list[b
 
 
 def _receipts(
-    job: Job, records: Iterable[V3Record], receipts: Sequence[RecordReceipt]
+    job: Job, records: Iterable[V3Record], receipts: Sequence[ProduceReceipt]
 ) -> list[bytes]:
     head = job.receipt_head()
     return [
@@ -105,7 +105,7 @@ def _receipts(
 
 
 def _columns(
-    receipts: Sequence[RecordReceipt],
+    receipts: Sequence[ProduceReceipt],
 ) -> Iterable[tuple[int, int | None, MilenaError | None]]:
     """Partition, offset and error of each."""
     if isinstance(receipts, Receipts):

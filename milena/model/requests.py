@@ -56,7 +56,7 @@ class ProduceRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordReceipt:
+class ProduceReceipt:
     """Result of one record, in request order. ``offset`` None with ``error`` None: acks=0.
 
     ``partition`` -1: the record named one that is not there.
@@ -71,7 +71,7 @@ _NO_ERRORS: Mapping[int, MilenaError] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipts(Sequence[RecordReceipt]):
+class Receipts(Sequence[ProduceReceipt]):
     """Receipts as columns of equal length: a thousand records cost no thousand objects.
 
     When ``offsets`` is a ``range``, all records went to one partition in one piece, and the answer is written
@@ -99,12 +99,12 @@ class Receipts(Sequence[RecordReceipt]):
         return len(self.partitions)
 
     @overload
-    def __getitem__(self, index: int) -> RecordReceipt: ...
+    def __getitem__(self, index: int) -> ProduceReceipt: ...
 
     @overload
     def __getitem__(self, index: slice) -> "Receipts": ...
 
-    def __getitem__(self, index: int | slice) -> "RecordReceipt | Receipts":
+    def __getitem__(self, index: int | slice) -> "ProduceReceipt | Receipts":
         if isinstance(index, slice):
             return Receipts(
                 partitions=self.partitions[index], offsets=self.offsets[index], errors=self.errors
@@ -112,7 +112,7 @@ class Receipts(Sequence[RecordReceipt]):
         partition = self.partitions[index]
         error = self.errors.get(partition)
         offset = None if error is not None else self.offsets[index]
-        return RecordReceipt(partition=partition, offset=offset, error=error)
+        return ProduceReceipt(partition=partition, offset=offset, error=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

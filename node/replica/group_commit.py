@@ -19,7 +19,7 @@ SHORT_SYNC_BYTES = 64 << 10
 """A sync of so many bytes of a partition, or fewer, is short: a disk takes about as long for it as for one record."""
 
 
-class GroupCommit:
+class GroupSync:
     """When and how one log is synced.
 
     Invariants:

@@ -42,7 +42,7 @@ from node.replica.append_queue import AppendQueue
 from node.replica.deletions import Deletions
 from node.replica.disk_failures import failing_disk_is_fatal
 from node.replica.follower_log import FollowerLog
-from node.replica.group_commit import GroupCommit
+from node.replica.group_commit import GroupSync
 from node.replica.leader import FetchVerdict, IsrProposal, PartitionLeader
 from node.replica.log_upkeep import LogUpkeep
 from raft_meta.machine.configs import TopicSettings
@@ -171,7 +171,7 @@ class PartitionRunner:
             on_checkpoint=self._on_stored,
             on_fatal=context.on_fatal,
         )
-        self._syncs = GroupCommit(
+        self._syncs = GroupSync(
             log,
             clock=context.clock,
             pool=context.sync_pool,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
-from milena.model.requests import Acks, RecordReceipt
+from milena.model.requests import Acks, ProduceReceipt
 from milena.model.turns import at_once
 from node.services.encoding import Offsets, encode
 from node.services.record_batches import PartitionBatch, merge, receipts_of_one
@@ -53,7 +53,7 @@ class _Group:
     def __init__(self, where: _Where) -> None:
         self.where = where
         self.parts: list[PartitionBatch] = []
-        self.waiting: list[Pending[Sequence[RecordReceipt]]] = []
+        self.waiting: list[Pending[Sequence[ProduceReceipt]]] = []
         self.size = 0
         self.timer: asyncio.Handle | None = None
 
@@ -87,7 +87,7 @@ class WriteGatherer:
         size: int,
         acks: Acks,
         timeout_ms: int,
-    ) -> Pending[Sequence[RecordReceipt]]:
+    ) -> Pending[Sequence[ProduceReceipt]]:
         """Queue records; their receipts (``Receipts``) tell their offsets, or the error of the batch that they went in.
 
         They come in a later turn.
@@ -107,7 +107,7 @@ class WriteGatherer:
                 group.timer = loop.call_soon(self._send, key)
             else:
                 group.timer = loop.call_later(HOLD_MS / 1000, self._send, key)
-        pending: Pending[Sequence[RecordReceipt]] = Pending()
+        pending: Pending[Sequence[ProduceReceipt]] = Pending()
         group.parts.append(part)
         group.waiting.append(pending)
         group.size += size

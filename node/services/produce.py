@@ -20,7 +20,7 @@ from milena.model.errors import (
     TooManyRequestsError,
 )
 from milena.model.pending import Pending, in_a_task
-from milena.model.requests import Acks, BatchReceipt, ProduceRequest, Receipts, RecordReceipt
+from milena.model.requests import Acks, BatchReceipt, ProduceReceipt, ProduceRequest, Receipts
 from milena.model.turns import Turns
 from node.control.membership import Membership
 from node.metadata.lookup import check_partition
@@ -98,7 +98,7 @@ class ProduceService:
         if self._unacked:
             await asyncio.wait(self._unacked, timeout=1)
 
-    def produce(self, request: ProduceRequest) -> Pending[Sequence[RecordReceipt]]:
+    def produce(self, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
         """Append the request's records; one receipt each, in order.
 
         Raises:
@@ -109,10 +109,10 @@ class ProduceService:
             return in_a_task(self._produce_to_new(request), self._tasks)
         return self._produce(topic, request)
 
-    async def _produce_to_new(self, request: ProduceRequest) -> Sequence[RecordReceipt]:
+    async def _produce_to_new(self, request: ProduceRequest) -> Sequence[ProduceReceipt]:
         return await self._produce(await self._topic_to_write(request.topic), request)
 
-    def _produce(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[RecordReceipt]]:
+    def _produce(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
         settings = topic_settings(topic)
         self._sticky = (self._sticky + 1) % topic.partition_count
         parts, errors = split_request(
@@ -127,7 +127,7 @@ class ProduceService:
 
     def _gather(
         self, topic: Topic, settings: TopicSettings, part: PartitionBatch, request: ProduceRequest
-    ) -> Pending[Sequence[RecordReceipt]] | None:
+    ) -> Pending[Sequence[ProduceReceipt]] | None:
         """Append records together with others'; None: nothing was done, they must go on their own."""
         if request.idempotency is not None:
             return None
@@ -147,7 +147,7 @@ class ProduceService:
         parts: Sequence[PartitionBatch],
         errors: dict[int, MilenaError],
         request: ProduceRequest,
-    ) -> Sequence[RecordReceipt]:
+    ) -> Sequence[ProduceReceipt]:
         if request.acks is Acks.NONE:
             self._append_unacked(
                 [partial(self._append_part, topic, settings, part, request) for part in parts],
@@ -269,7 +269,7 @@ def _is_allocated(header: BatchHeader, image: Image) -> bool:
     return epoch is not None and header.producer_epoch <= epoch
 
 
-def _offsets_in(receipts: Sequence[RecordReceipt]) -> Offsets:
+def _offsets_in(receipts: Sequence[ProduceReceipt]) -> Offsets:
     """Offsets of records of one partition, or the error of them all, raised."""
     assert isinstance(receipts, Receipts), "they were gathered"
     for error in receipts.errors.values():

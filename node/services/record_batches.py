@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from milena.model.columns import RecordColumns
 from milena.model.errors import InvalidRecordError, MilenaError
 from milena.model.partitioner import partition_for_key
-from milena.model.requests import ProduceRequest, Receipts, RecordReceipt, Records
+from milena.model.requests import ProduceReceipt, ProduceRequest, Receipts, Records
 from node.metadata.lookup import check_partition, no_partition
 from raft_meta.machine.image import Topic
 
@@ -206,7 +206,7 @@ def merge(parts: Sequence[PartitionBatch]) -> PartitionBatch:
 
 def receipts_of_one(
     part: PartitionBatch, outcome: MilenaError | Sequence[int | None]
-) -> Sequence[RecordReceipt]:
+) -> Sequence[ProduceReceipt]:
     """Receipts of a request whose records all went to one partition."""
     count = len(part.places)
     if isinstance(outcome, MilenaError):
@@ -219,18 +219,18 @@ def receipts_of(
     parts: Sequence[PartitionBatch],
     outcomes: Sequence[MilenaError | Sequence[int | None]],
     errors: dict[int, MilenaError],
-) -> list[RecordReceipt]:
+) -> list[ProduceReceipt]:
     """Receipts in request order, from each partition's offsets or error."""
-    receipts: list[RecordReceipt | None] = [None] * count
+    receipts: list[ProduceReceipt | None] = [None] * count
     for place, error in errors.items():
-        receipts[place] = RecordReceipt(partition=-1, offset=None, error=error)
+        receipts[place] = ProduceReceipt(partition=-1, offset=None, error=error)
     for part, outcome in zip(parts, outcomes, strict=True):
         if isinstance(outcome, MilenaError):
             for place in part.places:
-                receipts[place] = RecordReceipt(
+                receipts[place] = ProduceReceipt(
                     partition=part.partition, offset=None, error=outcome
                 )
         else:
             for place, offset in zip(part.places, outcome, strict=True):
-                receipts[place] = RecordReceipt(partition=part.partition, offset=offset)
+                receipts[place] = ProduceReceipt(partition=part.partition, offset=offset)
     return [r for r in receipts if r is not None]

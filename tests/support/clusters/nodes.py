@@ -17,8 +17,8 @@ from milena.model.requests import (
     Acks,
     FetchRequest,
     FetchResult,
+    ProduceReceipt,
     ProduceRequest,
-    RecordReceipt,
     Records,
 )
 from node.assembly import Assembly, Ids, NodePorts
@@ -159,7 +159,7 @@ class SimNode(Assembly):
     async def write(
         self, topic: str, *values: str, partition: int | None = 0, acks: Acks = Acks.ALL,
         timeout_ms: int = 2_000,
-    ) -> list[RecordReceipt]:  # fmt: skip
+    ) -> list[ProduceReceipt]:  # fmt: skip
         request = ProduceRequest(
             topic=topic,
             records=Records(keys=None, values=[value.encode() for value in values]),
@@ -413,7 +413,7 @@ class Cluster:
         return self.image.partitions[found.topic_id, partition].isr
 
 
-async def outcome(work: Awaitable[list[RecordReceipt]]) -> "list[int | None] | MilenaError":
+async def outcome(work: Awaitable[list[ProduceReceipt]]) -> "list[int | None] | MilenaError":
     """Offsets of a write, or its error."""
     try:
         receipts = await work

@@ -45,9 +45,9 @@ from milena.model.requests import (
     FetchResult,
     IdempotencyKey,
     PartitionOffsets,
+    ProduceReceipt,
     ProduceRequest,
     Receipts,
-    RecordReceipt,
     Records,
 )
 from milena.model.types import Codec, WallMs
@@ -71,7 +71,7 @@ class FakeLog:
     batches: list[bytes] = field(default_factory=list)
     log_start_offset: int = 0
     high_watermark: int = 0
-    keys: dict[bytes, tuple[bytes, list[RecordReceipt]]] = field(default_factory=dict)
+    keys: dict[bytes, tuple[bytes, list[ProduceReceipt]]] = field(default_factory=dict)
 
     def append(self, batch: bytes) -> int:
         base_offset = self.high_watermark
@@ -114,7 +114,7 @@ class FakeNode:
         self.quick_requests: list[ProduceRequest] = []
         """Those of ``produce`` that came without a task: past the usual handler."""
         self.holds_quick = False
-        self.held: list[tuple[ProduceRequest, Pending[Sequence[RecordReceipt]]]] = []
+        self.held: list[tuple[ProduceRequest, Pending[Sequence[ProduceReceipt]]]] = []
         self.batch_requests: list[tuple[str, int, bytes, Acks, int]] = []
         self.fetch_requests: list[FetchRequest] = []
         self.doubts: list[Doubt] = []
@@ -237,8 +237,8 @@ class FakeNode:
 
     # -- ProducePort, ReadsPort, DeletionsPort
 
-    def produce(self, request: ProduceRequest) -> Pending[Sequence[RecordReceipt]]:
-        receipts = Pending[Sequence[RecordReceipt]]()
+    def produce(self, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
+        receipts = Pending[Sequence[ProduceReceipt]]()
         is_quick = asyncio.current_task() is None
         try:
             self.fail("produce")
@@ -251,14 +251,14 @@ class FakeNode:
             receipts.set_exception(error)
         return receipts
 
-    def _produce(self, request: ProduceRequest) -> Sequence[RecordReceipt]:
+    def _produce(self, request: ProduceRequest) -> Sequence[ProduceReceipt]:
         if request.partition is not None:
             return self._produce_to(request, request.partition, request.records)
         if request.topic not in self.image.topic_ids:
             raise TopicNotFoundError(f"Topic '{request.topic}' not found.")
         return self._scatter(request)
 
-    def _scatter(self, request: ProduceRequest) -> Sequence[RecordReceipt]:
+    def _scatter(self, request: ProduceRequest) -> Sequence[ProduceReceipt]:
         records = request.records
         count = self.image.topic(request.topic).partition_count
         self._round_robin += 1
@@ -272,7 +272,7 @@ class FakeNode:
             rows.setdefault(partition, []).append(index)
         if len(rows) == 1:
             return self._produce_to(request, partitions[0], records)
-        receipts: list[RecordReceipt | None] = [None] * len(partitions)
+        receipts: list[ProduceReceipt | None] = [None] * len(partitions)
         for partition, indexes in rows.items():
             part = Records(
                 keys=_take(records.keys, indexes),
@@ -288,7 +288,7 @@ class FakeNode:
 
     def _produce_to(
         self, request: ProduceRequest, partition: int, records: Records
-    ) -> Sequence[RecordReceipt]:
+    ) -> Sequence[ProduceReceipt]:
         log = self.log(request.topic, partition)
         count = len(records.values)
         error = self.partition_errors.get(partition)
@@ -312,7 +312,7 @@ class FakeNode:
         )
         base_offset = log.append(batch)
         self._wake()
-        receipts: Sequence[RecordReceipt] = Receipts.run(partition, base_offset, count)
+        receipts: Sequence[ProduceReceipt] = Receipts.run(partition, base_offset, count)
         if request.acks is Acks.NONE:
             receipts = Receipts(partitions=[partition] * count, offsets=[None] * count)
         if request.idempotency is not None:
@@ -323,7 +323,7 @@ class FakeNode:
         return receipts
 
     @staticmethod
-    def _known(log: FakeLog, key: IdempotencyKey | None) -> Sequence[RecordReceipt] | None:
+    def _known(log: FakeLog, key: IdempotencyKey | None) -> Sequence[ProduceReceipt] | None:
         if key is None or key.key_hash not in log.keys:
             return None
         body_hash, receipts = log.keys[key.key_hash]

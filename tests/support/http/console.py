@@ -29,7 +29,7 @@ RUN_S_MAX = 600
 STEP_END = "=== end of step ==="
 PATIENT = f"""
 from milena.cli import main
-from node import dev
+from node.process import dev
 
 plan = dev.plan_nodes
 patience = {{
@@ -161,6 +161,8 @@ def started(command: str, directory: Path) -> Iterator[Place]:
     words[1:3] = ["-c", PATIENT]
     words += ["--base-peer-port", str(first_port + PEER_PORTS_FROM)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MILENA_")}
+    # The document's cluster is that of the sources, as all that tests start.
+    environment["MILENA_PURE"] = "1"
     process = NodeProcess(words, environment=environment, log_path=directory / "dev.log")
     process.start()
 

@@ -18,7 +18,7 @@ from milena.model.errors import (
     PartitionCountChangedError,
     PartitionNotFoundError,
 )
-from milena.model.requests import Acks, Receipts, RecordReceipt
+from milena.model.requests import Acks, ProduceReceipt, Receipts
 from tests.support.fakes.ports import NOW_MS, no_leader
 from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2, V2, serving
 
@@ -34,7 +34,7 @@ def requests(api):
 def test_receipts_are_a_sequence_of_receipts():
     error = no_leader()
     run = Receipts.run(2, 10, 3)
-    assert list(run) == [RecordReceipt(partition=2, offset=o) for o in (10, 11, 12)]
+    assert list(run) == [ProduceReceipt(partition=2, offset=o) for o in (10, 11, 12)]
     assert list(run[1:]) == list(run)[1:]
     failed = Receipts.failed(1, error, 2)
     assert [r.error for r in failed] == [error, error]
@@ -347,7 +347,7 @@ async def test_records_in_one_request_are_bounded():
 
 def test_a_record_for_a_partition_that_is_not_there_has_none():
     """The node says -1; other servers of this dialect say null, and clients test for that."""
-    missing = RecordReceipt(partition=-1, offset=None, error=PartitionNotFoundError("no 9"))
+    missing = ProduceReceipt(partition=-1, offset=None, error=PartitionNotFoundError("no 9"))
     assert receipt_json(missing) == {
         "partition": None,
         "offset": None,

@@ -12,7 +12,7 @@ from milena.model.batch.header import decode_header
 from milena.model.columns import RecordColumns
 from milena.model.errors import NotLeaderError
 from milena.model.pending import Pending, in_a_task
-from milena.model.requests import Acks, Receipts, RecordReceipt
+from milena.model.requests import Acks, ProduceReceipt, Receipts
 from milena.model.types import WallMs
 from node.metadata.topic_settings import topic_settings
 from node.services.encoding import EncodedPiece, Offsets
@@ -92,7 +92,7 @@ class Appends:
 
     def submit(
         self, part: PartitionBatch, acks: Acks = Acks.ALL, timeout_ms: int = 1_000
-    ) -> Pending[Sequence[RecordReceipt]]:
+    ) -> Pending[Sequence[ProduceReceipt]]:
         return self.gatherer.submit(
             TOPIC,
             SETTINGS,
@@ -103,7 +103,7 @@ class Appends:
         )
 
 
-def offsets(receipts: Sequence[RecordReceipt]) -> Sequence[int | None]:
+def offsets(receipts: Sequence[ProduceReceipt]) -> Sequence[int | None]:
     assert isinstance(receipts, Receipts)
     assert not receipts.errors
     return receipts.offsets

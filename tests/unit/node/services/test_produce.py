@@ -18,7 +18,7 @@ from milena.model.errors import (
     StaleProducerEpochError,
     TooManyRequestsError,
 )
-from milena.model.requests import Acks, IdempotencyKey, ProduceRequest, RecordReceipt, Records
+from milena.model.requests import Acks, IdempotencyKey, ProduceReceipt, ProduceRequest, Records
 from node.services import produce as produce_module
 from node.services.to_leader import LEADER_WAIT_MS, PRODUCE
 from raft_meta.machine.commands import AllocateProducer, ElectLeaders, LeaderChange
@@ -48,7 +48,7 @@ def request(
     )
 
 
-async def produce(cluster: Cluster, node_id: int, wish: ProduceRequest) -> list[RecordReceipt]:
+async def produce(cluster: Cluster, node_id: int, wish: ProduceRequest) -> list[ProduceReceipt]:
     return list(await cluster.nodes[node_id].produce.produce(wish))
 
 

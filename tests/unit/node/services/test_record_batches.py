@@ -4,7 +4,7 @@ from immutables import Map
 
 from milena.model.errors import NoLeaderError, PartitionNotFoundError
 from milena.model.partitioner import partition_for_key
-from milena.model.requests import Acks, IdempotencyKey, ProduceRequest, RecordReceipt, Records
+from milena.model.requests import Acks, IdempotencyKey, ProduceReceipt, ProduceRequest, Records
 from node.services.record_batches import (
     PartitionBatch,
     halve,
@@ -130,10 +130,10 @@ def test_receipts_stand_in_the_order_of_the_request() -> None:
         Records(keys=None, values=[b"a", b"b", b"c", b"d"], partitions=[1, 9, 0, 1])
     )
     receipts = receipts_of(4, parts, [range(10, 12), NoLeaderError("none")], dict(errors))
-    assert receipts[0] == RecordReceipt(partition=1, offset=10)
+    assert receipts[0] == ProduceReceipt(partition=1, offset=10)
     assert receipts[1].error is errors[1]
     assert isinstance(receipts[2].error, NoLeaderError)
-    assert receipts[3] == RecordReceipt(partition=1, offset=11)
+    assert receipts[3] == ProduceReceipt(partition=1, offset=11)
 
 
 def test_receipts_of_one_partition() -> None:
