@@ -96,9 +96,8 @@ chaos-selftest: $(STAMP)  ## the chaos suite against a stand-in cluster with kno
 sim: $(STAMP)  ## the Raft core, then whole clusters, on virtual time: SEEDS=n FIRST=m JOBS=processes; a failure says how to replay it
 	$(BIN)/python -m tests.sim.raft --seeds $(FIRST):$$(($(FIRST) + $(SEEDS)))
 	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST):$$(($(FIRST) + $(SEEDS))) --jobs $(JOBS)
+	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST):$$(($(FIRST) + $(SEEDS))) --jobs $(JOBS) --nodes 5 --parts moving
 	$(BIN)/python -m tests.sim.groups --seeds $(FIRST):$$(($(FIRST) + $(SEEDS)))
-	$(BIN)/python -m tests.sim.nodes --first $(FIRST) --count $(SEEDS)
-	$(BIN)/python -m tests.sim.nodes.moving --first $(FIRST) --count $(SEEDS)
 
 mutations: $(STAMP)  ## guards taken out one by one: the simulation must notice; writes tests/sim/mutations.md
 	$(BIN)/python -m tests.sim.mutations

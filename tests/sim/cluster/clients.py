@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 TIMEOUT_MS = 1_000
 PAUSE_MS_MAX = 250
 FINISH_S = 60.0
+WRITABLE_S = 10.0
+"""Virtual seconds until every partition takes a write, once everything is whole."""
 READ_BYTES = 1 << 16
 
 
@@ -92,10 +94,24 @@ class Clients:
         return run
 
     async def finish(self) -> None:
-        """Wait until everybody is done: whoever does not give up succeeds now."""
+        """Wait until everybody is done: whoever does not give up succeeds now, and so does who comes last."""
         await self._world.until(
             lambda: self._running == 0, FINISH_S, "liveness: clients do not come to an end"
         )
+        deadline = self._world.scheduler.now + WRITABLE_S
+        for partition in range(self.partition_count):
+            while not await self._takes_a_write(partition):
+                if self._world.scheduler.now > deadline:
+                    raise ViolationError(f"liveness: {self.topic}/{partition} takes no write")
+                await self._pause()
+
+    async def _takes_a_write(self, partition: int) -> bool:
+        write = self._new_write("plain")
+        write.partition = partition
+        node = self._some_node()
+        if node is not None:
+            await self._produce(node, write, None)
+        return write.offset is not None
 
     # Writing.
 

@@ -2,15 +2,18 @@
 
 Each run draws some kinds of faults out of all, so that rare combinations come up (swarm testing). One machine of a
 run, the victim, may lose what its disk had acknowledged: bits flip, or its directory is emptied. Any number may lose
-power, be killed, paused, cut off, filled up, or fail a sync, at the same time, too.
+power, be killed, paused, cut off, filled up, or fail a sync, at the same time, too; and an observer that nobody counts
+on may come back with an empty directory as often as it likes.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from http_api.ports import ReassignmentRequest, ReplicaTarget
 from milena.model.errors import DiskFailedError, DiskFullError
+from tests.sim.cluster.answers import FATES, LostAnswers
 from tests.sim.cluster.threads import Process
 from tests.support.disk.memory_files import Keep
 
@@ -24,6 +27,15 @@ KINDS = (
     "fill_disk", "fail_sync", "crash_at_disk", "set_clock", "slow_disk", "transfer", "compact",
     "flip_bit", "wipe", "lose_raft_log", "grow", "move", "move", "drain", "cancel_moves",
 )  # fmt: skip
+LATER_KINDS = ("lose_answers", "replace")
+"""Drawn apart from everything else: see ``World.later``."""
+LATER_SHARE = 0.2
+"""Of the faults of a run, at least, for each that it has drawn: among thirty others it would hardly come up."""
+PROPOSALS = 4
+"""Of a node, whose answers may get lost at a time."""
+REPLACE_TRIES = 40
+REPLACE_S = 0.1
+"""Between two looks whether somebody counts on a machine that is to be replaced."""
 KEEPS: tuple[Keep, ...] = ("none", "some", "some", "all")
 DOWN_S = (0.05, 0.5, 2.0, 5.0)
 LASTING_S = (0.1, 0.5, 2.0, 4.0)
@@ -38,11 +50,18 @@ class Faults:
         self._rng = rng = world.rng
         self._kinds = rng.sample(KINDS, rng.randint(4, len(KINDS)))
         if world.options.kinds:
-            self._kinds = [kind for kind in KINDS if kind in world.options.kinds]
+            self._kinds = [kind for kind in KINDS + LATER_KINDS if kind in world.options.kinds]
+        else:
+            later = [kind for kind in LATER_KINDS if kind in world.later]
+            self._kinds += later * (1 + int(LATER_SHARE * len(self._kinds)))
         self._gap_s = rng.choice((0.2, 0.5, 1.0, 2.0))
         self._victim = rng.choice(world.node_ids)
         self._has_lost = False
         self.struck = 0
+        self.fates: Counter[str] = Counter()
+        """Of proposals whose answers got lost."""
+        self.replaced = 0
+        """Observers that came back with nothing."""
 
     @property
     def has_lost_any(self) -> bool:
@@ -95,6 +114,8 @@ class Faults:
             machine.files.capacity = None
             machine.files.forget_failures()
             machine.crash_chance = 0.0
+            if machine.process is not None and machine.process.lost_answers is not None:
+                machine.process.lost_answers.fates.clear()
             if machine.process is None:
                 machine.start()
             elif machine.process.is_paused:
@@ -327,6 +348,59 @@ class Faults:
             machine.files.crash(self._rng, "all")
             self._world.checker.on_raft_loss(machine.node_id)
             self._restart_later(machine)
+
+    # What nobody counts on.
+
+    def _replace(self, machine: "Machine") -> None:
+        """An observer goes down, and comes back with an empty directory once no partition counts on it.
+
+        Nor may any do so later: one that is fenced already when it goes down may be let in again as late as its last
+        heartbeat, and as whoever proposes it, allow.
+        """
+        observers = self._world.node_ids[len(self._world.voter_ids) :]
+        if not observers:
+            return
+        machine = self._world.machines[self._rng.choice(observers)]
+        if machine.process is not None and not self._is_fenced(machine.node_id):
+            self._note(f"power cut of {machine.node_id}, which is to be replaced")
+            machine.cut_power(self._rng.choice(KEEPS))
+            self._later(REPLACE_S, self._maybe_empty, machine, REPLACE_TRIES)
+
+    def _maybe_empty(self, machine: "Machine", tries: int) -> None:
+        if machine.process is not None:
+            # Somebody else has started it meanwhile.
+            return
+        if not self._counts(machine.node_id):
+            self._note(f"directory of {machine.node_id} emptied, which nobody counts on")
+            self.replaced += 1
+            machine.wipe()
+        elif tries:
+            self._later(REPLACE_S, self._maybe_empty, machine, tries - 1)
+            return
+        self._restart_later(machine)
+
+    def _counts(self, node_id: int) -> bool:
+        """Whether it may be elected somewhere, or may yet come in sync: nobody does who is fenced."""
+        partitions = self._world.checker.newest_applied.partitions.values()
+        return not self._is_fenced(node_id) or any(
+            node_id in (*state.isr, *state.eligible) for state in partitions
+        )
+
+    def _is_fenced(self, node_id: int) -> bool:
+        broker = self._world.checker.newest_applied.brokers.get(node_id)
+        return broker is not None and broker.is_fenced
+
+    # The quorum's answers.
+
+    def _lose_answers(self, machine: "Machine") -> None:
+        process = machine.process
+        if process is None or process.node is None:
+            return
+        if process.lost_answers is None:
+            process.lost_answers = LostAnswers(process.node.quorum, self._rng, self.fates)
+        fates = self._rng.choices(FATES, k=PROPOSALS)
+        self._note(f"answers of the quorum to {machine.node_id}: {fates}")
+        process.lost_answers.fates += fates
 
     # What operators do.
 

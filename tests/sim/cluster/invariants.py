@@ -522,6 +522,11 @@ class Checker:
 
     # What the run asks.
 
+    @property
+    def newest_applied(self) -> Image:
+        """The newest image that any node ever had, be it dead."""
+        return self._newest
+
     def newest_image(self) -> Image:
         """The image of the node that has applied most."""
         images = [

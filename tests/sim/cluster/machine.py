@@ -21,6 +21,7 @@ from tests.sim.cluster.wires import MACHINE_PORT, Wires
 from tests.support.disk.memory_files import Keep, MemoryFiles, SimulatedCrashError
 
 if TYPE_CHECKING:
+    from tests.sim.cluster.answers import LostAnswers
     from tests.sim.cluster.world import World
 
 T = TypeVar("T")
@@ -46,6 +47,7 @@ class NodeProcess(Process):
         self.node: Node | None = None
         self.stopping: asyncio.Event | None = None
         self.has_stopped = False
+        self.lost_answers: LostAnswers | None = None
         self.failure: BaseException | None = None
         self.data = self.loop()
         # What its events change says so: see ``platform.WATCHED``.
@@ -92,10 +94,20 @@ class NodeProcess(Process):
         machine.on_end(self)
         machine.world.faults.on_clean_stop(machine)
 
-    def ask(self, make: Callable[[Ports], Awaitable[T]]) -> "asyncio.Future[T]":
-        """Call a port from the running client's thread; its connection ends with the process."""
+    def ask(
+        self,
+        make: Callable[[Ports], Awaitable[T]],
+        *,
+        patience_s: float | None = None,
+    ) -> "asyncio.Future[T]":
+        """Call a port from the running client's thread; its connection ends with the process.
+
+        A client whose patience ends hangs up: it gets a ``TimeoutError``, and the call is cancelled, as the HTTP server
+        cancels it.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
+        tasks: list[asyncio.Task[T]] = []
         self.machine.callers[answer] = self
 
         async def call(ports: Ports) -> T:
@@ -107,6 +119,7 @@ class NodeProcess(Process):
                 return
             task = self.data.create_task(call(self.ports))
             task.add_done_callback(finish)
+            tasks.append(task)
 
         def finish(task: "asyncio.Task[T]") -> None:
             if task.cancelled():
@@ -127,7 +140,14 @@ class NodeProcess(Process):
         def hang_up(why: str) -> None:
             settle(FateUnknownError(why), None)
 
+        def lose_patience() -> None:
+            if not answer.done():
+                answer.set_exception(TimeoutError())
+                self.data.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+
         self.data.call_soon_threadsafe(begin)
+        if patience_s is not None:
+            loop.call_later(patience_s, lose_patience)
         return answer
 
 

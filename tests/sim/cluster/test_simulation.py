@@ -4,6 +4,7 @@ import asyncio
 import gc
 import importlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,15 @@ from raft_meta.machine.commands import CheckImage
 from raft_meta.machine.image import Image, Partition, Topic
 from raft_meta.machine.marks import Comparison, ImageMarks
 from tests.sim.cluster import platform
+from tests.sim.cluster import world as worlds
 from tests.sim.cluster.__main__ import run
+from tests.sim.cluster.faults import LATER_KINDS
 from tests.sim.cluster.invariants import Ledger, ViolationError
 from tests.sim.cluster.machine import NodeProcess
+from tests.sim.cluster.parts import LATER_PARTS
 from tests.sim.cluster.parts.compacted import CompactedTopic
 from tests.sim.cluster.parts.growing import GrowingTopic
+from tests.sim.cluster.parts.moving import MovingTopic
 from tests.sim.cluster.parts.rotting import RottingTopic
 from tests.sim.cluster.threads import Process, Scheduler, SimLoop
 from tests.sim.cluster.world import TOPIC, Options, World, run_world
@@ -295,6 +300,101 @@ def test_what_rots_last_is_found_and_restored_before_the_run_is_judged() -> None
     part.clients._rot = rot_late  # type: ignore[method-assign]
     assert world.run() == [], world.lines
     assert (part.rotted, part.found, part.restored) == (1, 1, 1)
+
+
+def test_replicas_move_about_while_answers_of_the_quorum_get_lost() -> None:
+    kinds = ("kill", "isolate", "lose_answers", "replace")
+    options = Options(observers=2, seconds=12, kinds=kinds, parts=("moving",))
+    arrivals = replaced = 0
+    fates: Counter[str] = Counter()
+    for seed in (1, 3, 4):
+        world = run_world(seed, options)
+        assert world.problems == [], [*world.lines, options.command(seed)]
+        [part] = world.parts
+        assert isinstance(part, MovingTopic)
+        assert part.clients.history.acknowledged > 5
+        arrivals += part.arrivals
+        replaced += world.faults.replaced
+        fates += world.faults.fates
+    assert arrivals > 3
+    assert replaced > 0
+    assert set(fates) == {"refused", "lost", "late", "vanished"}
+
+
+def test_only_a_machine_that_nobody_counts_on_is_emptied() -> None:
+    world = World(1, Options(observers=2, parts=()))
+    counts: list[dict[int, bool]] = []
+
+    async def strike(seconds: float) -> None:
+        del seconds
+        machine = world.machines[4]
+        target = ReplicaTarget(topic=TOPIC, partition=0, replicas=(4, 1, 2))
+        world.faults._reassign(ReassignmentRequest(partitions=(target,)))
+        states = world.checker._newest.partitions
+
+        async def look(condition: Callable[[], bool]) -> None:
+            await world.until(condition, 20, "it does not come to that")
+            counts.append({node_id: world.faults._counts(node_id) for node_id in (4, 5)})
+
+        await look(lambda: 4 in world.checker._newest.partitions[next(iter(states))].isr)
+        machine.cut_power("all")
+        await look(lambda: world.checker._newest.brokers[4].is_fenced)
+
+    world.faults.strike = strike  # type: ignore[method-assign]
+    assert world.run() == [], world.lines
+    # One that lives may come in sync at any time, though it has nothing.
+    assert counts == [{4: True, 5: True}, {4: False, 5: True}]
+
+
+def test_a_partition_that_takes_no_write_in_the_end_is_a_problem() -> None:
+    world = World(1, Options(seconds=2, kinds=("stall",), parts=()))
+
+    async def refuse(partition: int) -> bool:
+        return partition != 1
+
+    world.clients._takes_a_write = refuse  # type: ignore[method-assign]
+    assert "liveness: t/1 takes no write" in world.run()[0]
+
+
+def test_the_call_of_a_client_that_hangs_up_is_cancelled() -> None:
+    world = World(1, Options(parts=()))
+    ended: list[str] = []
+
+    async def wait(_: Ports) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append("in the node")
+            raise
+
+    async def strike(seconds: float) -> None:
+        del seconds
+        process = world.machines[1].process
+        assert process is not None
+        with pytest.raises(TimeoutError):
+            await process.ask(wait, patience_s=1.0)
+        await asyncio.sleep(0.1)
+        ended.append("at the client")
+
+    world.faults.strike = strike  # type: ignore[method-assign]
+    assert world.run() == [], world.lines
+    assert ended == ["in the node", "at the client"]
+
+
+def test_what_came_later_leaves_seeds_alone_that_have_not_drawn_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = Options(seconds=2)
+    seed = next(seed for seed in range(20) if not World(seed, options).later)
+    digest = run_world(seed, options).digest
+    monkeypatch.setattr(worlds, "LATER_CHANCE", 0.0)
+    assert run_world(seed, options).digest == digest
+    monkeypatch.setattr(worlds, "LATER_CHANCE", 1.0)
+    monkeypatch.setattr(worlds, "LATER_PART_CHANCE", 1.0)
+    world = World(seed, options)
+    assert {*LATER_KINDS} <= {*world.faults._kinds}
+    assert world.later == {*LATER_KINDS, *LATER_PARTS}
+    assert any(isinstance(part, MovingTopic) for part in world.parts)
 
 
 @pytest.mark.parametrize("name", platform.PRODUCTION)

@@ -7,22 +7,26 @@ import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from math import log
+from random import Random
 from typing import Any
 
 from http_api.ports import NewTopic
 from milena.model.errors import MilenaError
 from tests.sim.cluster.clients import Clients
-from tests.sim.cluster.faults import Faults
+from tests.sim.cluster.faults import LATER_KINDS, Faults
 from tests.sim.cluster.history import History
 from tests.sim.cluster.invariants import Checker, ViolationError
 from tests.sim.cluster.machine import Machine, NodeProcess
-from tests.sim.cluster.parts import PART_CHANCE, PARTS
+from tests.sim.cluster.parts import LATER_PARTS, PART_CHANCE, PARTS
 from tests.sim.cluster.platform import simulated
 from tests.sim.cluster.threads import Process, Scheduler, SimLoop
 from tests.sim.cluster.wires import Wires
 
 TOPIC = "t"
 FIRST_LEADERS_S = 30.0
+LATER_CHANCE = 0.5
+"""Of a seed to have any of what came later; then, ``LATER_PART_CHANCE`` is that of each."""
+LATER_PART_CHANCE = 0.7
 WHOLE_S = 60.0
 """Virtual seconds after the last fault within which everything must be led, writable and in sync."""
 
@@ -93,12 +97,23 @@ class World:
         self.client_process = Process(self.scheduler, "clients")
         self.client_loop = self.client_process.loop()
         self.clients = Clients(self)
+        self.later = self._draw_later()
+        """Parts and kinds of faults from a chance of their own: other seeds run as they did before these came."""
         chosen = self._draw_parts() if options.parts is None else options.parts
         self.parts = [PARTS[name](self) for name in chosen]
         self.faults = Faults(self)
 
     def _draw_parts(self) -> list[str]:
-        return [name for name in PARTS if self.rng.random() < PART_CHANCE]
+        first = [name for name in PARTS if name not in LATER_PARTS]
+        drawn = [name for name in first if self.rng.random() < PART_CHANCE]
+        return drawn + [name for name in LATER_PARTS if name in self.later]
+
+    def _draw_later(self) -> frozenset[str]:
+        rng = Random(f"{self.seed} later")
+        if rng.random() >= LATER_CHANCE:
+            return frozenset()
+        names = (*LATER_PARTS, *LATER_KINDS)
+        return frozenset(name for name in names if rng.random() < LATER_PART_CHANCE)
 
     @property
     def digest(self) -> str:

@@ -1,10 +1,11 @@
 """Further things that a run does, each with a topic, clients and invariants of its own; a seed draws some of them.
 
-To add one: a module with a subclass of ``Part``, and its name here.
+To add one: a module with a subclass of ``Part``, and its name here, among those that came later, too.
 """
 
 from tests.sim.cluster.parts.compacted import CompactedTopic
 from tests.sim.cluster.parts.growing import GrowingTopic
+from tests.sim.cluster.parts.moving import MovingTopic
 from tests.sim.cluster.parts.part import Part
 from tests.sim.cluster.parts.rotting import RottingTopic
 
@@ -13,4 +14,7 @@ PARTS: dict[str, type[Part]] = {
     "growing": GrowingTopic,
     "compacted": CompactedTopic,
     "rotting": RottingTopic,
+    "moving": MovingTopic,
 }
+LATER_PARTS = ("moving",)
+"""Of these, drawn apart from everything else: see ``World.later``."""
