@@ -118,27 +118,51 @@ class ProduceService:
         parts, errors = split_request(
             topic, request, sticky=self._sticky, now_ms=self._clock.wall_ms()
         )
-        if len(parts) == 1 and not errors:
-            gathered = self._gather(topic, settings, parts[0], request)
-            if gathered is not None:
-                return gathered
-        appending = self._append_parts(topic, settings, parts, errors, request)
-        return in_a_task(appending, self._tasks)
+        if len(parts) != 1 or errors:
+            appending = self._append_parts(topic, settings, parts, errors, request)
+            return in_a_task(appending, self._tasks)
+        (part,) = parts
+        # Looked at once: it is every record's length, and large requests come here, too.
+        size = size_of_columns(part.columns)
+        gathered = self._gather(topic, settings, part, size, request)
+        if gathered is not None:
+            return gathered
+        return in_a_task(self._append_alone(topic, settings, part, size, request), self._tasks)
 
     def _gather(
-        self, topic: Topic, settings: TopicSettings, part: PartitionBatch, request: ProduceRequest
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        size: int,
+        request: ProduceRequest,
     ) -> Pending[Sequence[ProduceReceipt]] | None:
         """Append records together with others'; None: nothing was done, they must go on their own."""
         if request.idempotency is not None:
             return None
         if settings.is_compacted and keyless_record(topic, part) is not None:
             return None
-        size = size_of_columns(part.columns)
         if not self._gatherer.takes(part, size, settings, request.acks):
             return None
         return self._gatherer.submit(
             topic, settings, part, size=size, acks=request.acks, timeout_ms=request.timeout_ms
         )
+
+    async def _append_alone(
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        size: int,
+        request: ProduceRequest,
+    ) -> Sequence[ProduceReceipt]:
+        """All records of a request, for one partition, that do not share a batch with others."""
+        if request.acks is Acks.NONE:
+            append = partial(self._append_encoded, topic, settings, part, size, request)
+            self._append_unacked([append], size_of(request.records))
+            return receipts_of_one(part, [None] * len(part.places))
+        appending = self._append_encoded(topic, settings, part, size, request)
+        return receipts_of_one(part, await _outcome(appending))
 
     async def _append_parts(
         self,
@@ -154,13 +178,9 @@ class ProduceService:
                 size_of(request.records),
             )
             outcomes: list[MilenaError | Offsets] = [[None] * len(part.places) for part in parts]
-        elif len(parts) == 1:
-            outcomes = [await _outcome(self._append_part(topic, settings, parts[0], request))]
         else:
             appends = [self._append_part(topic, settings, part, request) for part in parts]
             outcomes = list(await asyncio.gather(*(_outcome(a) for a in appends)))
-        if len(parts) == 1 and not errors:
-            return receipts_of_one(parts[0], outcomes[0])
         return receipts_of(len(request.records.values), parts, outcomes, errors)
 
     def _append_unacked(
@@ -190,14 +210,25 @@ class ProduceService:
         self, topic: Topic, settings: TopicSettings, part: PartitionBatch, request: ProduceRequest
     ) -> Offsets:
         """One partition's records of a request: together with others', or on their own."""
-        gathered = self._gather(topic, settings, part, request)
+        size = size_of_columns(part.columns)
+        gathered = self._gather(topic, settings, part, size, request)
         if gathered is not None:
             return _offsets_in(await gathered)
+        return await self._append_encoded(topic, settings, part, size, request)
+
+    async def _append_encoded(
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        size: int,
+        request: ProduceRequest,
+    ) -> Offsets:
+        """One partition's records of a request on their own."""
         if settings.is_compacted:
             error = keyless_record(topic, part)
             if error is not None:
                 raise error
-        size = size_of_columns(part.columns)
         # All is encoded, and may be refused as too large, before the first piece is written.
         pieces = await self._turns.run(
             encode(topic, settings, part, size, request.idempotency), size
