@@ -71,7 +71,7 @@ class OffsetToCommit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOffset:
+class PartitionCommit:
     """A committed offset."""
 
     topic: str
@@ -118,7 +118,7 @@ class GroupDescription:
     assignor: str
     coordinator: int | None
     members: Sequence[MemberDescription]
-    offsets: Sequence[GroupOffset]
+    offsets: Sequence[PartitionCommit]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ class GroupsPort(Protocol):
 
     async def committed(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
-    ) -> Sequence[GroupOffset]:
+    ) -> Sequence[PartitionCommit]:
         """Committed offsets, of these partitions or all; partitions without a commit are left out.
 
         Current: what any node acknowledged is seen.
@@ -190,7 +190,7 @@ class GroupsPort(Protocol):
 
     async def reset(
         self, group: str, topic: str, partitions: Sequence[int] | None, target: ResetTarget
-    ) -> Sequence[GroupOffset]:
+    ) -> Sequence[PartitionCommit]:
         """Commit other offsets for a group without members (for all partitions of the topic when None).
 
         A numeric offset is taken into the readable range. Returns what was committed.
@@ -222,7 +222,7 @@ class ConsumerSubscription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class DeliveredRecords:
     """Records of one partition for a consumer: those of ``batches`` in [start_offset, end_offset).
 
     Whole stored batches, so that the first may begin below and the last go on beyond.
@@ -240,7 +240,7 @@ class Delivered:
     """An answer to a consumer, and the format it was made for. ``call_id`` names it; empty: it cannot be taken back."""
 
     format: str
-    deliveries: Sequence[Delivery]
+    deliveries: Sequence[DeliveredRecords]
     call_id: str = ""
 
 
@@ -335,5 +335,5 @@ class ConsumersPort(Protocol):
 
     async def committed(
         self, group: str, instance: str, partitions: Sequence[TopicPartition]
-    ) -> Sequence[GroupOffset]:
+    ) -> Sequence[PartitionCommit]:
         """Offsets that the group has committed; partitions without a commit are left out."""

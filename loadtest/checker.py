@@ -30,7 +30,7 @@ ABSENT = 0
 
 
 @dataclass(slots=True)
-class _Writer:
+class _WriterRecords:
     """One writer's records, by sequence. A place is partition and offset in one number."""
 
     fingerprints: "array[int]" = field(default_factory=lambda: array("Q"))
@@ -66,7 +66,7 @@ class Checker:
     def __init__(self) -> None:
         self.topic = ""
         """What the ledgers say was written to."""
-        self._writers: defaultdict[int, _Writer] = defaultdict(_Writer)
+        self._writers: defaultdict[int, _WriterRecords] = defaultdict(_WriterRecords)
         self._logs: dict[int, _Log] = {}
         self._positions: dict[tuple[int, int], int] = {}
         self._starts: dict[int, int] = {}
@@ -204,7 +204,9 @@ class Checker:
         writer.found[record.sequence] = place
         self._judge_fate(writer, record, partition, offset)
 
-    def _judge_fate(self, writer: _Writer, record: RecordId, partition: int, offset: int) -> None:
+    def _judge_fate(
+        self, writer: _WriterRecords, record: RecordId, partition: int, offset: int
+    ) -> None:
         where = _at(partition, offset)
         match Fate(writer.fates[record.sequence]):
             case Fate.REFUSED:
@@ -220,7 +222,9 @@ class Checker:
                 # It may have been written late, after its writer went on.
                 pass
 
-    def _judge_order(self, writer: _Writer, record: RecordId, partition: int, where: str) -> None:
+    def _judge_order(
+        self, writer: _WriterRecords, record: RecordId, partition: int, where: str
+    ) -> None:
         last = writer.last_in.get(partition, NOWHERE)
         if record.sequence < last:
             anomaly = Anomaly.NONMONOTONIC_SEND if self._is_ordered else Anomaly.REORDERED_UNSAFE
@@ -285,7 +289,7 @@ class Checker:
             unread=(*self._unread, *self._never_read()),
         )
 
-    def _judge_loss(self, record: RecordId, writer: _Writer) -> None:
+    def _judge_loss(self, record: RecordId, writer: _WriterRecords) -> None:
         if writer.found[record.sequence] != NOWHERE:
             return
         told = writer.acknowledged[record.sequence]

@@ -5,7 +5,6 @@ from random import Random
 from types import TracebackType
 from typing import Self, Unpack
 
-from milena.clock import Clock, SystemClock
 from milena.cluster.admin import TIMEOUT_S, AdminClient
 from milena.cluster.http import HttpSession
 from milena.cluster.metadata import MAX_AGE_MS, MetadataCache
@@ -14,6 +13,7 @@ from milena.consuming.active_subscription import ConsumerPorts
 from milena.consuming.consumer import Consumer
 from milena.consuming.group_calls import GroupCalls
 from milena.consuming.options import ConsumerKeywords, ConsumerOptions, Subscription
+from milena.model.clock import Clock, SystemClock
 from milena.producing.options import ProducerKeywords, ProducerOptions
 from milena.producing.producer import Producer
 from milena.reading.cursor import OnOutOfRange, ReadPlan

@@ -14,13 +14,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from milena.disk.files import Files
+from milena.model.clock import Clock
 from milena.model.errors import StartupError
 from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.consumers.consumer_assembly import RestConsumers
-from node.control.broker_heartbeats import HEARTBEAT
 from node.control.controller import Controller, ControllerSettings
 from node.control.membership import Identity, Membership
+from node.control.messages import HEARTBEAT
 from node.groups.group_assembly import Groups
 from node.groups.group_offsets import MINUTE_MS, ExpirySettings
 from node.metadata.discovery import VOTERS, VoterDirectory
@@ -28,7 +29,6 @@ from node.metadata.store import MetadataMachine, MetadataStore
 from node.metrics.counts import NodeCounts
 from node.metrics.exposition import NodeMetrics, ReplicaSample
 from node.peers.port import Handler, Peers
-from node.process.clock import Clock
 from node.replica.compactor import Compactor, CompactorSettings
 from node.replica.runner import PartitionRunner, RunnerContext
 from node.replica.scrubber import CopyGiver, Scrubber, ScrubSettings
@@ -361,7 +361,7 @@ class Assembly:
         """What other nodes may ask of this one, by request type."""
         return {
             VOTERS.name: self.voter_directory.on_voters,
-            HEARTBEAT: self.controller.on_heartbeat,
+            HEARTBEAT.name: self.controller.on_heartbeat,
             FETCH: self.fetch_server.on_fetch,
             FETCH_WAKE: self.fetch_server.on_wake,
             PRODUCE: self.produce.on_produce,

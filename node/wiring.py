@@ -23,6 +23,7 @@ from aiohttp import web
 from http_api.app import build_runner
 from http_api.ports import ApiLimits, Ports
 from milena.disk.os_files import OsFiles
+from milena.model.clock import Clock, SystemClock
 from milena.model.errors import StartupError
 from node.assembly import Assembly, Ids, NodePorts
 from node.config.kinds import Address
@@ -34,7 +35,6 @@ from node.peers.codec import PeerChannel
 from node.peers.port import PeerClient, PeerListener, PeerServer
 from node.process import descriptors, memory
 from node.process.awake import Awake
-from node.process.clock import Clock, SystemClock
 from node.process.tls import api_tls, peer_tls, watches_of
 from raft_meta.consensus.frames import PeerIdentity
 from raft_meta.consensus.quorum import QuorumStatus, Role

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from milena.client import Client
-from milena.clock import SystemClock
 from milena.cluster.view import TopicView
 from milena.errors import ClientError, TargetNotFoundError
+from milena.model.clock import SystemClock
 from milena.reading.patience import Patience
 from milena.records import StartAt, TimestampMs, TopicPartition
 from spark_ext.errors import OptionError
@@ -84,7 +84,7 @@ async def _can_write(client: Client, topic: str) -> bool:
 
 async def _pin(options: ReadOptions) -> Pinned:
     async with Client(options.fetching.urls) as client:
-        cluster = _Cluster(client, options)
+        cluster = _Questions(client, options)
         topics = await cluster.topics()
         partitions = partitions_of(
             options.selection, {name: len(topic.partitions) for name, topic in topics.items()}
@@ -111,7 +111,7 @@ async def _all_urls(client: Client, given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*given, *(node.url for node in nodes if node.is_live))))
 
 
-class _Cluster:
+class _Questions:
     """Questions that are repeated while their failure can pass."""
 
     def __init__(self, client: Client, options: ReadOptions) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 
 from milena.client import Client
-from milena.clock import SystemClock
 from milena.cluster.view import TopicView
 from milena.errors import ClientError, TargetNotFoundError, UnreadableOffsetError
+from milena.model.clock import SystemClock
 from milena.reading.patience import Patience
 from milena.records import FetchedChunk
 from spark_ext.errors import DataLossError, StalledReadError

@@ -98,6 +98,20 @@ ENTRY_POINTS = {
 }
 
 
+TWINS = {
+    # Public names that the blocking client shares with the one for asyncio.
+    "Client",
+    "Consumer",
+    "Delivery",
+    "PartitionReader",
+    "Producer",
+    # What a node keeps or raises, and what the client makes of its answer.
+    "GroupMember",
+    "GroupNotEmptyError",
+}
+"""Class names that stand in two modules, and mean the same in both."""
+
+
 def sources(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
@@ -160,6 +174,15 @@ def test_no_module_is_dead() -> None:
         if path.name != "__init__.py"
     }
     assert not modules - used - ENTRY_POINTS
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, set[str]] = {}
+    for path in sources(*PACKAGES):
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, set()).add(name_of(path))
+    assert {name for name, found in places.items() if len(found) > 1} == TWINS
 
 
 def test_pickle_is_imported_nowhere() -> None:

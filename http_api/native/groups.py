@@ -10,10 +10,10 @@ from http_api.errors import InvalidFieldError
 from http_api.formats.envelope import parse_time
 from http_api.group_ports import (
     GroupDescription,
-    GroupOffset,
     Heartbeat,
     MemberDescription,
     OffsetToCommit,
+    PartitionCommit,
     Reset,
     ResetTarget,
     TopicPartition,
@@ -129,7 +129,7 @@ async def get_offsets(call: Call) -> web.Response:
     return json_answer({"group_id": group, "offsets": _offsets(offsets)})
 
 
-def _offsets(offsets: Iterable[GroupOffset]) -> Mapping[str, Mapping[str, object]]:
+def _offsets(offsets: Iterable[PartitionCommit]) -> Mapping[str, Mapping[str, object]]:
     found: dict[str, dict[str, object]] = {}
     for offset in sorted(offsets, key=lambda item: (item.topic, item.partition)):
         found.setdefault(offset.topic, {})[str(offset.partition)] = {

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 """A JSON value."""
 
-INT64_MAX = (1 << 63) - 1
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:

@@ -12,7 +12,7 @@ from http_api.formats.answers import rows_of
 from http_api.formats.framing import frame
 from http_api.formats.rows import RowWriter, json_list
 from http_api.formats.selection import Selection, select
-from http_api.group_ports import Delivered, Delivery
+from http_api.group_ports import Delivered, DeliveredRecords
 from http_api.media import RecordFormat, StreamFraming, consumer_records_type, stream_type
 from http_api.params import IntegerParam
 from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, Retries, stream_answer
@@ -149,7 +149,7 @@ def _write(delivered: Delivered) -> Rows:
     return Rows(rows, ids)
 
 
-def _selection(delivery: Delivery) -> Selection:
+def _selection(delivery: DeliveredRecords) -> Selection:
     result = FetchResult(
         start_offset=delivery.start_offset,
         high_watermark=delivery.end_offset,
@@ -160,6 +160,6 @@ def _selection(delivery: Delivery) -> Selection:
     return select(result, count=None, bytes_max=_ALL)
 
 
-def _ids(delivery: Delivery, selection: Selection) -> Iterable[bytes]:
+def _ids(delivery: DeliveredRecords, selection: Selection) -> Iterable[bytes]:
     head = f"{delivery.topic}:{delivery.partition}:".encode()
     return [head + b"%d" % offset for piece in selection.slices for offset in piece.offsets]

@@ -8,7 +8,12 @@ from aiohttp import web
 
 from http_api.call import Call
 from http_api.errors import ResourceNotFoundError
-from http_api.group_ports import GroupDescription, GroupOffset, MemberDescription, TopicPartition
+from http_api.group_ports import (
+    GroupDescription,
+    MemberDescription,
+    PartitionCommit,
+    TopicPartition,
+)
 from http_api.native import groups as native
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from milena.model.errors import MemberNotFoundError, PartitionNotFoundError, TopicNotFoundError
@@ -159,7 +164,7 @@ async def get_assignment(call: Call) -> web.Response:
 class _Lag:
     """How far the group is behind in one partition. ``reader``: the member that reads it now."""
 
-    committed: GroupOffset
+    committed: PartitionCommit
     end_offset: int
     reader: MemberDescription | None
 
@@ -173,7 +178,7 @@ async def _lags(call: Call, group: GroupDescription) -> Sequence[_Lag]:
     readers = {where: member for member in group.members for where in member.assignment}
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def lag_of(committed: GroupOffset) -> _Lag | None:
+    async def lag_of(committed: PartitionCommit) -> _Lag | None:
         where = (committed.topic, committed.partition)
         try:
             async with turns:

@@ -63,7 +63,7 @@ class HttpLoad:
         self._ends_s = 0.0
         self._busy = 0
         self._done: asyncio.Future[None] | None = None
-        self._connections: list[_Connection] = []
+        self._connections: list[_ClientConnection] = []
 
     async def open(self) -> None:
         """Connect them all."""
@@ -72,7 +72,9 @@ class HttpLoad:
         assert host is not None, "URLs here name their host"
         assert port is not None, "and port"
         for _ in range(self._count):
-            _, connection = await loop.create_connection(lambda: _Connection(self), host, port)
+            _, connection = await loop.create_connection(
+                lambda: _ClientConnection(self), host, port
+            )
             self._connections.append(connection)
 
     def close(self) -> None:
@@ -105,7 +107,7 @@ class HttpLoad:
         self._next = (self._next + 1) % len(requests)
         return requests[self._next]
 
-    def on_answer(self, connection: "_Connection", seconds: float, body_bytes: int) -> None:
+    def on_answer(self, connection: "_ClientConnection", seconds: float, body_bytes: int) -> None:
         """A good answer is there."""
         self.latencies_s.append(seconds)
         self.answer_bytes += body_bytes
@@ -132,7 +134,7 @@ class HttpLoad:
         return bool(self._ask.proof)
 
 
-class _Connection(asyncio.BufferedProtocol):
+class _ClientConnection(asyncio.BufferedProtocol):
     """One client. A body that need not be looked at is counted and overwritten by the next piece."""
 
     def __init__(self, load: HttpLoad) -> None:

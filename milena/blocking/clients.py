@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from milena.blocking.loop_thread import ClientLoopThread
-from milena.clock import SystemClock
 from milena.errors import ClientError
+from milena.model.clock import SystemClock
 from milena.producing.delivery import DeliveryCallback, RecordBatch
 from milena.producing.producer import Needs, buffer_full
 from milena.producing.producer import Producer as AsyncProducer

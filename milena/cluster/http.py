@@ -18,7 +18,6 @@ from typing import Self
 import aiohttp
 from yarl import URL
 
-from milena.clock import Clock, SystemClock
 from milena.cluster.routing import NodeRoutes, normalise_url
 from milena.errors import (
     AnswerError,
@@ -38,6 +37,7 @@ from milena.errors import (
     UnreachableError,
 )
 from milena.fields import Json
+from milena.model.clock import Clock, SystemClock
 
 __all__ = ["HttpCall", "HttpSession", "RawAnswer", "json_of", "normalise_url", "read_answer"]
 

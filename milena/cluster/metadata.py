@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable
 from urllib.parse import quote
 
-from milena.clock import Clock
 from milena.cluster.admin import cluster_view, topic_view
 from milena.cluster.http import HttpCall, HttpSession, json_of
 from milena.cluster.view import ClusterView, TopicView
 from milena.errors import ClientError, UnexpectedAnswerError
+from milena.model.clock import Clock
 
 logger = logging.getLogger(__name__)
 

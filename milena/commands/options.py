@@ -5,9 +5,9 @@ import sys
 
 import click
 
-from milena.clock import SystemClock
 from milena.commands.lines import parse_separator
 from milena.commands.times import parse_moment
+from milena.model.clock import SystemClock
 
 
 def separator(ctx: click.Context, parameter: click.Parameter, text: str | None) -> bytes | None:

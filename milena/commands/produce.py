@@ -12,7 +12,6 @@ import click
 from tqdm import tqdm
 
 from milena.client import Client
-from milena.clock import SystemClock
 from milena.commands import output
 from milena.commands.line_producer import LineOptions, LineProducer
 from milena.commands.line_source import STANDARD_INPUT, BadSourceError, LineSource
@@ -27,6 +26,7 @@ from milena.commands.target import (
     exit_code,
 )
 from milena.errors import TargetNotFoundError
+from milena.model.clock import SystemClock
 from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
 
 _DEFAULTS = ProducerOptions()

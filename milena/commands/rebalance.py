@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 import click
 from tqdm import tqdm
 
-from milena.clock import SystemClock
 from milena.cluster.admin import AdminClient
 from milena.cluster.moves import Move, RequestedMove
 from milena.commands import output
@@ -14,6 +13,7 @@ from milena.commands.options import byte_rate
 from milena.commands.target import EXIT_REFUSED, ClusterTarget
 from milena.errors import AnswerError, UnreachableError
 from milena.fields import Json
+from milena.model.clock import SystemClock
 
 POLL_MS = 500
 PATIENCE_MS = 60_000

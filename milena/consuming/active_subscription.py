@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from milena.clock import Clock
 from milena.cluster.metadata import Listener
 from milena.cluster.view import ClusterView
 from milena.consuming.assignment import Assignment, StandaloneAssignment
@@ -12,6 +11,7 @@ from milena.consuming.group import GroupLink, GroupPort, OffsetCommits
 from milena.consuming.membership import GroupMembership
 from milena.consuming.options import ConsumerOptions, Subscription
 from milena.consuming.rebalance import Rebalancer
+from milena.model.clock import Clock
 from milena.reading.reader import FetchPort
 from milena.records import TopicPartition
 

@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from milena.clock import Clock
 from milena.consuming.active_subscription import ActiveSubscription
 from milena.consuming.options import ConsumerOptions
 from milena.consuming.polled import PolledRecords
+from milena.model.clock import Clock
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ decoded only when it is taken; what was taken and not used may be put back.
 import asyncio
 from collections.abc import Callable
 
-from milena.clock import Clock
 from milena.errors import ClientClosedError, ClientError
+from milena.model.clock import Clock
 from milena.reading.chunk_records import records_of
 from milena.reading.reader import PartitionReader
 from milena.records import ConsumedRecord, FetchedChunk, Position, TopicPartition

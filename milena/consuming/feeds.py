@@ -4,10 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from milena.clock import Clock
 from milena.consuming.feed import Feed
 from milena.consuming.options import ConsumerOptions
 from milena.errors import TargetNotFoundError
+from milena.model.clock import Clock
 from milena.reading.cursor import ReadPlan
 from milena.reading.reader import FetchPort, PartitionReader, ReaderMetadataPort
 from milena.records import ConsumedRecord, Position, TopicPartition

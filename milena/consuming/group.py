@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Protocol
 
-from milena.clock import Clock
 from milena.cluster.first_of import first_of
 from milena.cluster.group_views import GroupOffset
 from milena.consuming.membership import Beat, BeatAnswer, GroupMembership
@@ -29,6 +28,7 @@ from milena.errors import (
     UnknownResultError,
     UnreachableError,
 )
+from milena.model.clock import Clock
 from milena.reading.patience import Patience
 from milena.records import TopicPartition
 

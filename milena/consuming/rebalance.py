@@ -9,13 +9,13 @@ import logging
 from collections.abc import Callable, Mapping, Set
 from inspect import isawaitable
 
-from milena.clock import Clock
 from milena.cluster.group_views import GroupOffset
 from milena.consuming.assignment import Assignment
 from milena.consuming.feeds import Feeds
 from milena.consuming.group import PASSING, GroupLink, GroupPort, OffsetCommits
 from milena.consuming.options import ConsumerOptions, RebalanceListener
 from milena.errors import ClientError
+from milena.model.clock import Clock
 from milena.reading.patience import Patience
 from milena.records import Position, StartAt, TopicPartition
 

@@ -20,12 +20,12 @@ from random import Random
 from types import TracebackType
 from typing import Protocol, Self
 
-from milena.clock import Clock
 from milena.errors import (
     BufferFullError,
     ClientClosedError,
     ClientError,
 )
+from milena.model.clock import Clock
 from milena.producing.batching import Accumulator, Lane, Shipment, record_size
 from milena.producing.delivery import Delivery, DeliveryCallback, RecordBatch, wait_settled
 from milena.producing.options import ProducerOptions

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
-from milena.clock import Clock
 from milena.cluster.transport import AppendAnswer
 from milena.errors import (
     AnswerError,
@@ -37,6 +36,7 @@ from milena.errors import (
     UnknownResultError,
 )
 from milena.model.batch.encode import encode_batch
+from milena.model.clock import Clock
 from milena.model.errors import InvalidRecordError
 from milena.model.types import Codec
 from milena.producing.batching import Lane, Shipment

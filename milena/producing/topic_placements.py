@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from random import Random
 from typing import Protocol
 
-from milena.clock import Clock
 from milena.cluster.view import ClusterView, TopicView
 from milena.errors import BadRecordError, ClientError, TargetNotFoundError
+from milena.model.clock import Clock
 from milena.producing.batching import Accumulator
 from milena.producing.options import ProducerOptions
 from milena.producing.partitioner import Topology

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Protocol, Self
 
-from milena.clock import Clock
 from milena.errors import (
     ClientClosedError,
     ClientError,
@@ -24,6 +23,7 @@ from milena.errors import (
     UnknownResultError,
     UnreachableError,
 )
+from milena.model.clock import Clock
 from milena.model.errors import CorruptBatchError
 from milena.reading.chunk_records import records_of
 from milena.reading.cursor import FetchedData, ReadCursor, ReadPlan

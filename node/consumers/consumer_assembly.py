@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from milena.model.clock import Clock
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 from node.consumers.consumer_coordinator import ConsumerCoordinator
 from node.consumers.consumer_expiry import ConsumerExpiry
@@ -14,7 +15,6 @@ from node.groups.group_assembly import Groups
 from node.metadata.store import MetadataStore
 from node.peers.messages import peer_handler
 from node.peers.port import Handler, Peers
-from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
 from raft_meta.machine.image import Image, Topic
 

@@ -8,6 +8,7 @@ its group. Handlers run under ``CoordinatorCalls``, which see to it that this no
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from milena.model.clock import Clock
 from milena.model.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,
@@ -55,7 +56,6 @@ from node.groups.members import member_of
 from node.metadata.store import MetadataStore
 from node.peers.messages import Done
 from node.peers.port import Peers
-from node.process.clock import Clock
 from raft_meta.machine import group_rules, partition_sets
 from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
 from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsumer, Topic

@@ -8,12 +8,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from milena.model.clock import Clock
 from milena.model.errors import MilenaError
 from node.consumers.consumer_coordinator import ConsumerCoordinator
 from node.consumers.consumer_sessions import IdleClocks
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.metadata.store import MetadataStore
-from node.process.clock import Clock
 from raft_meta.machine.coordinators import Coordinators
 from raft_meta.machine.image import Broker, ConsumerKey, Image, RestConsumer
 

@@ -92,7 +92,7 @@ class ConsumerRecordsRequest(ConsumerRequest, frozen=True, kw_only=True):
 
 
 class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Records of one partition; see ``http_api.group_ports.Delivery``."""
+    """Records of one partition; see ``http_api.group_ports.DeliveredRecords``."""
 
     topic: str
     partition: int
@@ -137,7 +137,7 @@ class ConsumerCommittedRequest(ClientRequest, frozen=True, kw_only=True):
 
 
 class CommittedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A committed offset; see ``http_api.group_ports.GroupOffset``."""
+    """A committed offset; see ``http_api.group_ports.PartitionCommit``."""
 
     topic: str
     partition: int

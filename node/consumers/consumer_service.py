@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from http_api.group_ports import (
     ConsumerSubscription,
     Delivered,
-    Delivery,
-    GroupOffset,
+    DeliveredRecords,
     NewConsumer,
     OffsetToCommit,
+    PartitionCommit,
     Seek,
     TopicPartition,
 )
+from milena.model.clock import Clock
 from milena.model.errors import (
     FateUnknownError,
     InvalidConsumerError,
@@ -55,7 +56,6 @@ from node.consumers.consumer_views import find_consumer
 from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, CoordinatorCalls, Repeat
 from node.groups.group_messages import by_topic, each_partition
 from node.metadata.store import MetadataStore
-from node.process.clock import Clock
 from raft_meta.machine import group_rules
 from raft_meta.machine.image import ConsumerKey, Image
 
@@ -313,7 +313,7 @@ class ConsumersService:
 
     async def committed(
         self, group: str, instance: str, partitions: Sequence[TopicPartition]
-    ) -> Sequence[GroupOffset]:
+    ) -> Sequence[PartitionCommit]:
         """Offsets that the group has committed; partitions without a commit are left out."""
         _check_count(partitions)
         request = ConsumerCommittedRequest(
@@ -324,7 +324,7 @@ class ConsumersService:
         )
         answer = await self._calls.call(COMMITTED, request, repeat=Repeat.ALWAYS)
         return [
-            GroupOffset(
+            PartitionCommit(
                 topic=row.topic,
                 partition=row.partition,
                 offset=row.offset,
@@ -350,7 +350,7 @@ def _delivered(answer: ConsumerRecordsAnswer, call_id: str) -> Delivered:
     return Delivered(
         format=answer.format,
         deliveries=[
-            Delivery(
+            DeliveredRecords(
                 topic=row.topic,
                 partition=row.partition,
                 start_offset=row.start_offset,

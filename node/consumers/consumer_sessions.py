@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from immutables import Map
 
+from milena.model.clock import Clock
 from milena.model.errors import (
     MilenaError,
     NotCoordinatorError,
@@ -38,7 +39,6 @@ from node.consumers.start_positions import StartPositions
 from node.groups.coordinator import GroupCoordinator
 from node.groups.group_offsets import CommitQueue
 from node.metadata.store import MetadataStore
-from node.process.clock import Clock
 from raft_meta.machine.image import (
     Broker,
     CommittedOffset,

@@ -8,12 +8,12 @@ when there is more.
 import asyncio
 import logging
 
+from milena.model.clock import Clock
 from milena.model.errors import MilenaError, NoLeaderError, NotLeaderError
 from node.consumers.consumer_messages import TAIL, TailAnswer, TailRequest
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask
 from node.peers.port import Peers
-from node.process.clock import Clock
 from node.replica.runner import PartitionRunner, ReplicaRole
 from node.replication.local_replicas import LocalReplicas
 from raft_meta.machine.image import Image, Partition, PartitionKey

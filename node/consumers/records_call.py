@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from milena.model.clock import Clock
 from milena.model.errors import (
     FateUnknownError,
     MilenaError,
@@ -29,7 +30,6 @@ from node.consumers.partition_ends import EndWaiter, EndWatcher
 from node.consumers.start_positions import PARALLEL
 from node.peers.messages import Blob, ask
 from node.peers.port import Peers
-from node.process.clock import Clock
 from raft_meta.machine.image import PartitionKey
 
 logger = logging.getLogger(__name__)

@@ -5,13 +5,13 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 
+from milena.model.clock import Clock
 from milena.model.errors import MilenaError, StaleMemberEpochError
 from milena.model.requests import FetchRequest, FetchResult
 from node.consumers.consumer_views import ConsumerView
 from node.consumers.cursor import Cursor, OffsetAndEpoch
 from node.groups.coordinator import GroupCoordinator
 from node.groups.group_offsets import CommitQueue
-from node.process.clock import Clock
 from raft_meta.machine import partition_sets
 from raft_meta.machine.commands import GroupCommit, OffsetCommit
 from raft_meta.machine.image import Image, PartitionKey, PartitionSet

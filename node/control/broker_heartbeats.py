@@ -10,16 +10,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 
+from milena.model.clock import Clock
 from milena.model.errors import FateUnknownError, MilenaError
 from milena.model.types import MonotonicMs
+from node.control.messages import HEARTBEAT, BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.metadata.store import MetadataStore
 from node.peers.codec import PeerChannel
+from node.peers.messages import ask
 from node.peers.port import Peers
-from node.process.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT = "heartbeat"
 CHANNEL = PeerChannel.CONTROL
 IN_FLIGHT_MAX = 8
 """Reports without an answer; a session has at most as many turns that matter."""
@@ -28,15 +29,13 @@ PAUSE_MS = 10
 CONNECT_MS_MAX = 5_000
 """Longer than a dial and a handshake may take: each has a limit of its own."""
 
-Report = dict[str, object]
-LocalHeartbeat = Callable[[int, Report], Report]
+LocalHeartbeat = Callable[[int, BrokerHeartbeatRequest], BrokerHeartbeatAnswer]
 
 
 class BrokerHeartbeats:
     """Sends what ``report`` says to whoever leads the quorum. Driven by ``run``; belongs to the data loop.
 
-    ``report() -> Report | None``: everything but the echo; None while there is nothing to report.
-    ``on_answer(Report)``: an answer of the right shape.
+    ``report(echo)``: what is to be said now; None while there is nothing to report.
 
     Invariants:
         The lease never runs longer than ``session_ms`` after a report was sent that the controller answered.
@@ -52,9 +51,9 @@ class BrokerHeartbeats:
         clock: Clock,
         session_ms: int,
         interval_ms: int,
-        report: Callable[[], Report | None],
+        report: Callable[[int], BrokerHeartbeatRequest | None],
         local_heartbeat: LocalHeartbeat,
-        on_answer: Callable[[Report], None],
+        on_answer: Callable[[BrokerHeartbeatAnswer], None],
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -131,30 +130,31 @@ class BrokerHeartbeats:
         else:
             self.soon()
 
-    def _fields(self) -> Report | None:
-        fields = self._report()
-        return None if fields is None else {**fields, "echo": self._echo}
-
     def _report_here(self) -> None:
-        fields = self._fields()
-        if fields is None:
+        report = self._report(self._echo)
+        if report is None:
             return
         try:
-            answer = self._local_heartbeat(self._broker_id, fields)
+            answer = self._local_heartbeat(self._broker_id, report)
         except MilenaError as error:
             logger.debug("heartbeat failed: %s", error)
         else:
             self._take_answer(answer, self._clock.now_ms())
 
     async def _report_there(self, controller_id: int) -> None:
-        fields = self._fields()
-        if fields is None:
+        report = self._report(self._echo)
+        if report is None:
             return
         sent_ms = self._clock.now_ms()
         try:
             # What is answered later than that earns nothing.
-            answer, _ = await self._peer.call(
-                controller_id, HEARTBEAT, fields, timeout_ms=self._session_ms, channel=CHANNEL
+            answer = await ask(
+                self._peer,
+                controller_id,
+                HEARTBEAT,
+                report,
+                timeout_ms=self._session_ms,
+                channel=CHANNEL,
             )
         except FateUnknownError as error:
             logger.debug("heartbeat lost: %s", error)
@@ -166,12 +166,8 @@ class BrokerHeartbeats:
         else:
             self._take_answer(answer, sent_ms)
 
-    def _take_answer(self, answer: Report, sent_ms: MonotonicMs) -> None:
-        match answer:
-            case {"answer": int(number), "drained": bool(), "age": int(age_ms)}:
-                self._echo = number
-                # As old as what the controller knew of its majority when it answered.
-                self._lease_ms = max(self._lease_ms, MonotonicMs(sent_ms - age_ms))
-                self._on_answer(answer)
-            case _:
-                logger.warning("heartbeat: an answer of the wrong shape")
+    def _take_answer(self, answer: BrokerHeartbeatAnswer, sent_ms: MonotonicMs) -> None:
+        self._echo = answer.number
+        # As old as what the controller knew of its majority when it answered.
+        self._lease_ms = max(self._lease_ms, MonotonicMs(sent_ms - answer.age_ms))
+        self._on_answer(answer)

@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 from immutables import Map
 
 from milena.disk.files import Buffer
+from milena.model.clock import Clock
 from milena.model.errors import (
-    MalformedRequestError,
     MilenaError,
     NotReadyError,
     StaleBrokerEpochError,
@@ -26,11 +26,13 @@ from milena.model.errors import (
 )
 from milena.model.types import MonotonicMs
 from node.control.broker_sessions import BrokerSessions
+from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.control.reassigner import Reassigner
 from node.metadata.image_parts import ImageParts
 from node.metadata.store import MetadataStore
+from node.peers.codec import Fields
+from node.peers.messages import pack, unpack
 from node.peers.port import ProbeResult
-from node.process.clock import Clock
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine import cluster, elections
 from raft_meta.machine.commands import (
@@ -258,13 +260,15 @@ class Controller:
     # -- heartbeats ------------------------------------------------------------------------------
 
     async def on_heartbeat(
-        self, peer_id: int, header: dict[str, object], body: Buffer
-    ) -> tuple[dict[str, object], Sequence[Buffer]]:
+        self, peer_id: int, fields: Fields, body: Buffer
+    ) -> tuple[Fields, Sequence[Buffer]]:
         """A broker's heartbeat over the peer port."""
         del body
-        return self.take_heartbeat(peer_id, header), ()
+        return pack(self.take_heartbeat(peer_id, unpack(BrokerHeartbeatRequest, fields)))
 
-    def take_heartbeat(self, broker_id: int, header: dict[str, object]) -> dict[str, object]:
+    def take_heartbeat(
+        self, broker_id: int, report: BrokerHeartbeatRequest
+    ) -> BrokerHeartbeatAnswer:
         """Count a heartbeat.
 
         Raises:
@@ -274,43 +278,34 @@ class Controller:
         sessions = self._sessions
         if sessions is None:
             raise NotReadyError(f"broker {self._node_id} is not the controller")
-        match header:
-            case {
-                "epoch": int(epoch),
-                "echo": int(echo),
-                "index": int(index),
-                "draining": bool(is_draining),
-                "full": bool(is_disk_full),
-            }:
-                pass
-            case _:
-                raise MalformedRequestError("heartbeat: the request has the wrong shape")
         now_ms = self._clock.now_ms()
         sessions.arm(_epochs(self._metadata.image), now_ms)
-        answer = sessions.on_heartbeat(
+        number = sessions.on_heartbeat(
             broker_id,
-            epoch,
-            echo=echo,
-            applied_index=index,
-            is_draining=is_draining,
-            is_disk_full=is_disk_full,
+            report.broker_epoch,
+            echo=report.echo,
+            applied_index=report.applied_index,
+            is_draining=report.is_draining,
+            is_disk_full=report.is_disk_full,
             now_ms=now_ms,
         )
-        if answer is None:
-            raise StaleBrokerEpochError(f"broker {broker_id} is not registered under epoch {epoch}")
+        if number is None:
+            raise StaleBrokerEpochError(
+                f"broker {broker_id} is not registered under epoch {report.broker_epoch}"
+            )
         image = self._metadata.image
         broker = image.brokers[broker_id]
-        if broker.is_fenced or is_draining or is_disk_full:
+        if broker.is_fenced or report.is_draining or report.is_disk_full:
             self._work.set()
         # Who is fenced has lost all already, and while it says that it is draining it stays so.
         is_drained = (
-            is_draining
+            report.is_draining
             and (broker.is_draining or broker.is_fenced)
             and not elections.plan_drain(image, broker_id)
         )
-        knows = self._knows_its_fence(broker, index)
+        knows = self._knows_its_fence(broker, report.applied_index)
         age_ms = self._majority_age_ms(now_ms) if knows else self._settings.session_ms
-        return {"answer": answer, "drained": is_drained, "age": age_ms}
+        return BrokerHeartbeatAnswer(number=number, is_drained=is_drained, age_ms=age_ms)
 
     def _knows_its_fence(self, broker: Broker, index: int) -> bool:
         """Whether a broker whose image is at ``index`` knows what it does not lead any more.

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from milena.model.clock import Clock
 from milena.model.errors import (
     BrokerIdInUseError,
     FateUnknownError,
@@ -11,10 +12,10 @@ from milena.model.errors import (
     StartupError,
     UnavailableError,
 )
-from node.control.broker_heartbeats import BrokerHeartbeats, LocalHeartbeat, Report
+from node.control.broker_heartbeats import BrokerHeartbeats, LocalHeartbeat
+from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.metadata.store import MetadataStore
 from node.peers.port import Peers
-from node.process.clock import Clock
 from raft_meta.machine.commands import RegisterBroker, ReplicaReport
 from raft_meta.machine.image import Broker, Image
 from storage.replica.data_directory import DataDirectory
@@ -209,18 +210,19 @@ class Membership:
         """Send heartbeats until cancelled."""
         await self._heartbeats.run()
 
-    def _report(self) -> Report | None:
+    def _report(self, echo: int) -> BrokerHeartbeatRequest | None:
         if self.broker_epoch < 0:
             return None
-        return {
-            "epoch": self.broker_epoch,
-            "index": self._metadata.image.index,
-            "draining": self.is_draining,
-            "full": self.is_disk_full,
-        }
+        return BrokerHeartbeatRequest(
+            broker_epoch=self.broker_epoch,
+            echo=echo,
+            applied_index=self._metadata.image.index,
+            is_draining=self.is_draining,
+            is_disk_full=self.is_disk_full,
+        )
 
-    def _on_answer(self, answer: Report) -> None:
-        self._is_drained = bool(answer["drained"])
+    def _on_answer(self, answer: BrokerHeartbeatAnswer) -> None:
+        self._is_drained = answer.is_drained
 
     # -- a full disk -----------------------------------------------------------------------------
 

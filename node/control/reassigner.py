@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from immutables import Map
 
+from milena.model.clock import Clock
 from milena.model.types import MonotonicMs
-from node.process.clock import Clock
 from raft_meta.machine.commands import LeaderChange, ReassignmentStep, StepReassignments
 from raft_meta.machine.image import Image, Partition, PartitionKey
 from raft_meta.machine.reassignments import plan_steps, running

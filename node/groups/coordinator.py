@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 
 from immutables import Map
 
+from milena.model.clock import Clock
 from milena.model.errors import FencedError, NotCoordinatorError
 from milena.model.types import MonotonicMs
 from node.control.standing import Standing
@@ -31,7 +32,6 @@ from node.groups.subscriptions import Subscriptions
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from node.peers.messages import Done
-from node.process.clock import Clock
 from raft_meta.machine.commands import DeleteGroup
 from raft_meta.machine.coordinators import Coordinators
 from raft_meta.machine.image import Broker, Group, Image, Partition, PartitionKey, Topic

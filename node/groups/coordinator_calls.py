@@ -25,6 +25,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from msgspec import structs
 
+from milena.model.clock import Clock
 from milena.model.errors import (
     DrainingError,
     FateUnknownError,
@@ -39,7 +40,6 @@ from node.groups.group_messages import GroupRequest
 from node.metadata.store import MetadataStore
 from node.peers.messages import AnswerT, CallType, Message, ask, peer_handler
 from node.peers.port import Handler, Peers, PeerUnreachableError
-from node.process.clock import Clock
 from raft_meta.machine.coordinators import coordinator_of
 from raft_meta.machine.image import Image
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 from http_api.group_ports import (
     GroupDescription,
-    GroupOffset,
     GroupState,
     MemberDescription,
+    PartitionCommit,
     TopicPartition,
 )
 from node.groups.group_messages import PartitionsByTopic
@@ -61,7 +61,7 @@ def describe(
 
 def offsets_of(
     image: Image, group_id: str, wanted: Container[TopicPartition] | None = None
-) -> Sequence[GroupOffset]:
+) -> Sequence[PartitionCommit]:
     """Committed offsets of the group, in order of topic and partition."""
     return sorted(
         _offsets(image, group_id, wanted), key=lambda offset: (offset.topic, offset.partition)
@@ -70,12 +70,12 @@ def offsets_of(
 
 def _offsets(
     image: Image, group_id: str, wanted: Container[TopicPartition] | None
-) -> Iterator[GroupOffset]:
+) -> Iterator[PartitionCommit]:
     committed = image.offsets.get(group_id)
     for (topic_id, partition), offset in () if committed is None else committed.items():
         name = image.topics[topic_id].name
         if wanted is None or (name, partition) in wanted:
-            yield GroupOffset(
+            yield PartitionCommit(
                 topic=name,
                 partition=partition,
                 offset=offset.offset,

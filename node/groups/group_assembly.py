@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from milena.model.clock import Clock
 from node.control.standing import Standing
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
@@ -12,7 +13,6 @@ from node.groups.group_service import Fetch, GetTopic, GroupService
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from node.peers.port import Peers
-from node.process.clock import Clock
 from raft_meta.machine.image import Image
 
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from milena.model.clock import Clock
 from milena.model.errors import (
     DrainingError,
     MilenaError,
@@ -27,7 +28,6 @@ from node.groups.group_messages import GroupCommitRequest
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from node.peers.messages import Done
-from node.process.clock import Clock
 from raft_meta.machine import codec, group_rules, offsets
 from raft_meta.machine.commands import (
     CommitOffsets,

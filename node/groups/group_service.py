@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from http_api.group_ports import (
     GroupDescription,
-    GroupOffset,
     Heartbeat,
     HeartbeatAnswer,
     OffsetToCommit,
+    PartitionCommit,
     Reset,
     ResetTarget,
     TopicPartition,
@@ -161,14 +161,14 @@ class GroupService:
 
     async def committed(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
-    ) -> Sequence[GroupOffset]:
+    ) -> Sequence[PartitionCommit]:
         """Committed offsets, as of now."""
         image, _ = await self._current(group)
         return offsets_of(image, group, None if partitions is None else frozenset(partitions))
 
     async def reset(
         self, group: str, topic: str, partitions: Sequence[int] | None, target: ResetTarget
-    ) -> Sequence[GroupOffset]:
+    ) -> Sequence[PartitionCommit]:
         """Commit other offsets for a group without members."""
         group_rules.check_group_id(group)
         found = await self._topic(topic)

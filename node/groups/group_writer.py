@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from milena.model.clock import Clock
 from milena.model.errors import (
     FencedError,
     GroupChangedError,
@@ -30,7 +31,6 @@ from node.groups.rest_members import RestMembers, RestMemberships
 from node.groups.subscriptions import Subscriptions
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
-from node.process.clock import Clock
 from raft_meta.machine.commands import AlterGroup
 from raft_meta.machine.image import Group, Image
 

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from milena.model.clock import Clock
 from milena.model.errors import MilenaError, StartupError
 from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.peers.messages import CallType, Message, ask, peer_handler
 from node.peers.port import PeerClient
-from node.process.clock import Clock
 from node.process.tls import PeerTls
 from raft_meta.consensus.frames import PeerIdentity
 from raft_meta.machine.image import Image

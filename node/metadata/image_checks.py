@@ -15,9 +15,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from milena.model.clock import Clock
 from milena.model.errors import CorruptLogError
 from milena.model.types import MonotonicMs
-from node.process.clock import Clock
 from raft_meta.machine.codec import image_hash
 from raft_meta.machine.commands import CheckImage
 from raft_meta.machine.image import Image

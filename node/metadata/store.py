@@ -5,9 +5,9 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable
 
+from milena.model.clock import Clock
 from milena.model.errors import FateUnknownError, FeatureLevelError, NoQuorumError
 from node.metadata.image_checks import ImageChecks
-from node.process.clock import Clock
 from raft_meta.consensus.quorum import Quorum
 from raft_meta.machine import codec
 from raft_meta.machine.apply import apply

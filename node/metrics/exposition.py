@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from milena.model.clock import Clock
 from milena.model.types import MonotonicMs
 from node.metrics.counts import (
     LATENCY_BOUNDS_MS,
@@ -22,7 +23,6 @@ from node.metrics.counts import (
     PartitionCounts,
     ScrubCounts,
 )
-from node.process.clock import Clock
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine.configs import min_insync
 from raft_meta.machine.image import Image

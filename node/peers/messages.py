@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from milena.model.errors import FateUnknownError, MalformedRequestError
-from node.peers.codec import Buffer, Fields
+from node.peers.codec import Buffer, Fields, PeerChannel
 from node.peers.port import Handler, Peers, Reply
 
 
@@ -118,6 +118,7 @@ async def ask(
     request: RequestT,
     *,
     timeout_ms: float,
+    channel: PeerChannel = PeerChannel.RPC,
 ) -> AnswerT:
     """Ask another node.
 
@@ -127,7 +128,9 @@ async def ask(
         MilenaError: what the peer's handler raised.
     """
     fields, chunks = pack(request)
-    answer, body = await peer.call(node_id, call.name, fields, chunks, timeout_ms=timeout_ms)
+    answer, body = await peer.call(
+        node_id, call.name, fields, chunks, timeout_ms=timeout_ms, channel=channel
+    )
     try:
         return unpack(call.answer, answer, body)
     except MalformedRequestError as error:

@@ -124,7 +124,7 @@ async def run_nodes(plans: Sequence[NodePlan], *, write: Callable[[str], object]
 
     A node that refuses to start stops them all: its settings are wrong, and so are the others'.
     """
-    cluster = _Cluster(write)
+    cluster = _NodeProcesses(write)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, cluster.stop, 0)
@@ -136,7 +136,7 @@ async def run_nodes(plans: Sequence[NodePlan], *, write: Callable[[str], object]
             loop.remove_signal_handler(number)
 
 
-class _Cluster:
+class _NodeProcesses:
     """The running processes."""
 
     def __init__(self, write: Callable[[str], object]) -> None:

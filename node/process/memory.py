@@ -8,7 +8,7 @@ its end that never shrinks by itself.
 import ctypes
 from functools import cache
 
-from node.process.clock import Clock
+from milena.model.clock import Clock
 
 KEPT_BYTES_MAX = 96 << 20
 """Free bytes that the heap may keep: enough for the bodies of a busy node."""

@@ -8,11 +8,11 @@ The partition's runner says where the ends are; this module knows nothing of rol
 
 import asyncio
 
+from milena.model.clock import Clock
 from milena.model.errors import FateUnknownError
 from milena.model.pending import Pending, Taker
 from milena.model.requests import Acks, BatchReceipt
 from node.metrics.counts import NodeCounts
-from node.process.clock import Clock
 from node.replica.waiters import OffsetWaiters
 
 

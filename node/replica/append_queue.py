@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from milena.model.batch.header import BatchHeader, IdempotencyExtension
+from milena.model.clock import Clock
 from milena.model.errors import (
     DiskFailedError,
     DiskFullError,
@@ -23,7 +24,6 @@ from milena.model.errors import (
 from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
 from node.metrics.counts import NodeCounts, PartitionCounts
-from node.process.clock import Clock
 from node.replica.acknowledgements import Acknowledgements
 from storage.log.partition_log import PartitionLog
 from storage.state.producer_state import Duplicate

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from milena.model.clock import Clock
 from milena.model.errors import CorruptLogError, DiskFullError, MilenaError
 from milena.model.types import MonotonicMs
 from node.control.standing import Standing
 from node.metrics.counts import CompactionCounts
-from node.process.clock import Clock
 from node.replica.runner import PartitionRunner
 from raft_meta.machine.image import Partition
 from storage.compaction.policy import CompactionNeed

@@ -9,9 +9,9 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
 
+from milena.model.clock import Clock
 from milena.model.types import MonotonicMs
 from node.metrics.counts import NodeCounts
-from node.process.clock import Clock
 from storage.log.partition_log import PartitionLog
 from storage.log.tickets import SyncTicket
 

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from milena.model.clock import Clock
 from milena.model.errors import DiskFailedError
-from node.process.clock import Clock
 from node.replica.disk_failures import failing_disk_is_fatal
 from storage.compaction.policy import CompactionNeed
 from storage.compaction.run import CompactionRun

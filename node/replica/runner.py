@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from milena.disk.files import Buffer
 from milena.model.batch.header import BatchHeader
+from milena.model.clock import Clock
 from milena.model.errors import (
     CorruptLogError,
     DiskFailedError,
@@ -36,7 +37,6 @@ from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import MonotonicMs, ReplicaHealth
 from node.metadata.topic_settings import log_config
 from node.metrics.counts import NodeCounts, PartitionCounts
-from node.process.clock import Clock
 from node.replica.acknowledgements import Acknowledgements
 from node.replica.append_queue import AppendQueue
 from node.replica.deletions import Deletions

@@ -23,11 +23,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from random import Random
 
+from milena.model.clock import Clock
 from milena.model.errors import MilenaError
 from node.control.standing import Standing
 from node.metadata.store import MetadataStore
 from node.metrics.counts import ScrubCounts
-from node.process.clock import Clock
 from node.replica.compactor import REST_SHARE, Throttle
 from node.replica.runner import PartitionRunner
 from raft_meta.machine import elections

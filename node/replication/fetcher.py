@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from enum import Enum, auto, unique
 from functools import partial
 
+from milena.model.clock import Clock
 from milena.model.errors import CorruptLogError, MilenaError, NotLeaderError, UnavailableError
 from milena.model.pending import Pending
 from milena.model.types import NO_OFFSET
@@ -42,7 +43,6 @@ from node.metrics.counts import NodeCounts
 from node.peers.codec import Fields, PeerChannel
 from node.peers.link import Answer
 from node.peers.port import PeerLostError, Peers, PeerUnreachableError
-from node.process.clock import Clock
 from node.replica.group_commit import SHORT_SYNC_BYTES
 from node.replica.runner import PartitionRunner
 from node.replication.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row, parse_rows

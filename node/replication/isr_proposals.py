@@ -4,10 +4,10 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from milena.model.clock import Clock
 from milena.model.errors import FateUnknownError, MilenaError
 from node.control.standing import Standing
 from node.metadata.store import MetadataStore
-from node.process.clock import Clock
 from node.replica.leader import IsrProposal
 from node.replica.runner import PartitionRunner
 from raft_meta.machine.commands import AlterIsr, IsrChange, IsrMember

@@ -14,11 +14,11 @@ from operator import attrgetter
 from immutables import Map
 
 from milena.disk.files import Files
+from milena.model.clock import Clock
 from milena.model.errors import DiskFullError, MilenaError
 from milena.model.types import ReplicaHealth
 from node.metadata.image_parts import ImageParts
 from node.metadata.topic_settings import log_config, topic_settings
-from node.process.clock import Clock
 from node.replica.runner import PartitionRunner, ReplicaRole, RunnerContext
 from node.replication.fetcher import ReplicaFetchers
 from raft_meta.machine.commands import ReplicaReport

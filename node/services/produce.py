@@ -14,6 +14,7 @@ from typing import Any
 from milena.model.batch.client_checks import validate_client_batch
 from milena.model.batch.encode import with_codec, with_timestamp_type
 from milena.model.batch.header import BatchHeader, decode_header
+from milena.model.clock import Clock
 from milena.model.errors import (
     InvalidProducerError,
     MilenaError,
@@ -28,7 +29,6 @@ from node.metadata.store import MetadataStore
 from node.metadata.topic_settings import stored_codec, topic_settings
 from node.metrics.counts import NodeCounts
 from node.peers.port import Peers
-from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
 from node.services.encoding import Offsets, encode
 from node.services.gather import WriteGatherer

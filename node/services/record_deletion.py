@@ -6,6 +6,7 @@ leader in the middle is met by asking the next one; only what ``before`` None st
 
 from collections.abc import Awaitable, Callable
 
+from milena.model.clock import Clock
 from milena.model.errors import (
     FateUnknownError,
     FeatureLevelError,
@@ -21,7 +22,6 @@ from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
 from node.peers.port import Peers, PeerUnreachableError
-from node.process.clock import Clock
 from node.replication.local_replicas import LocalReplicas
 from node.services.log_ends import LogEnds, MovedError
 from node.services.messages import DELETE_RECORDS, DeleteRecordsAnswer, DeleteRecordsRequest

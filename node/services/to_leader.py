@@ -12,6 +12,7 @@ from typing import Any
 from milena.disk.files import Buffer
 from milena.model.batch.decode import check_batch
 from milena.model.batch.header import BatchHeader, decode_header
+from milena.model.clock import Clock
 from milena.model.errors import (
     CorruptBatchError,
     FateUnknownError,
@@ -27,7 +28,6 @@ from node.control.membership import Membership
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
 from node.peers.port import Peers, PeerUnreachableError
-from node.process.clock import Clock
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.services.encoding import EncodedPiece, Offsets

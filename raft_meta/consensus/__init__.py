@@ -10,7 +10,7 @@ Knows nothing of topics, brokers or HTTP. From the outside in:
     transport     live connections; frames and messages are its bytes
     core          one Raft node without I/O, which production and simulation share
     guards        one guard a fault of the library
-    replicator, installer, compactor, outbox
+    replicator, installer, snapshotter, outbox
                   parts of the core: sending, receiving snapshots, writing them, and what leaves when
     wal, snapshot what is on disk
     library       pysyncobj, and the only file that knows its private names

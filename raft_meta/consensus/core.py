@@ -1,13 +1,21 @@
 """One Raft node without I/O of its own: the library's core behind the guards.
 
 Inputs: ``connected``, ``disconnected``, ``receive``, ``propose``, ``barrier`` and ``tick``. Outputs: messages through
-a ``Link``, the log through a ``Wal``, calls of a ``StateMachine``. Time and chance are injected, so production and the
-simulation run this same class.
+a ``MessageSender``, the log through a ``Wal``, calls of a ``StateMachine``. Time and chance are injected, so
+production and the simulation run this same class.
 
-Order of a tick, which is the contract. ``advance``: flush what came in has left behind (sync before whatever promises
-to be on disk, send) → sync what must not be counted before it is on disk → commit → apply and answer → send appends →
-take new commands; and again while the log grows; flush. ``sync``: the rest. Between the two the driver hands over the
-answers: nobody who has one waits for the disk of the next.
+What whoever drives a core owes it, as etcd's raft asks of its users:
+
+1. Call it from one thread. Nothing here is locked.
+2. After anything came in (messages, connections, commands), ``advance``; what came in together, by one call.
+3. Then hand over the answers that it gave, before ``sync``: nobody who has one waits for the disk of the next.
+4. Then ``sync``, always, and before the next ``advance``. ``tick`` is both, where no answers are between.
+5. Wake it at ``next_due``, with nothing new as well: elections, heartbeats and news hang on it.
+6. Stop the process on whatever it raises. A log that could not be written promises nothing any more.
+
+The order inside ``advance`` is the contract. It flushes what came in has left behind (a sync before whatever promises
+to be on disk, then the messages) → syncs what must not be counted before it is on disk → commits → applies and answers
+→ sends appends → takes new commands; once more while the log grows; and flushes.
 
 A follower so acknowledges before it applies, and its leader waits for its disk alone. Where the commit index moved and
 nothing else is to be sent, the next append tells it, or an append without entries a moment later (``NEWS_SECONDS``):
@@ -23,15 +31,15 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from milena.model.errors import CorruptLogError
-from raft_meta.consensus.compactor import Background, Compactor
 from raft_meta.consensus.guards import PreVote, VoteBook, matching_count
 from raft_meta.consensus.installer import Installer
 from raft_meta.consensus.library import COMMAND, NO_OP, Callback, Failure, Library
 from raft_meta.consensus.messages import Entry, Message
-from raft_meta.consensus.outbox import Link, Outbox
+from raft_meta.consensus.outbox import MessageSender, Outbox
 from raft_meta.consensus.quorum import QuorumStatus, Role, StateMachine
 from raft_meta.consensus.replicator import WINDOW_PIECES, Replicator
 from raft_meta.consensus.snapshot import SnapshotStore
+from raft_meta.consensus.snapshotter import Background, Snapshotter
 from raft_meta.consensus.wal import Wal
 
 _log = logging.getLogger(__name__)
@@ -86,7 +94,7 @@ class RaftCore:
         wal: Wal,
         snapshots: SnapshotStore,
         machine: StateMachine,
-        link: Link,
+        sender: MessageSender,
         background: Background,
         clock: Callable[[], float],
         rng: random.Random,
@@ -116,7 +124,7 @@ class RaftCore:
         self._proof_due = clock() + config.election_timeout_s[1]
         self._proof: bytes | None = None
         self._proofs = 0
-        self._outbox = Outbox(link, wal)
+        self._outbox = Outbox(sender, wal)
         self._check_log(snapshots)
         self._library = Library(
             self,
@@ -134,7 +142,7 @@ class RaftCore:
             wal=wal,
             snapshots=snapshots,
             outbox=self._outbox,
-            link=link,
+            sender=sender,
             clock=clock,
             incarnation=config.incarnation,
             batch_bytes=config.batch_bytes,
@@ -148,7 +156,7 @@ class RaftCore:
             acknowledge=self.on_acknowledge,
             on_installed=self._answer_orphans,
         )
-        self._compactor = Compactor(
+        self._snapshotter = Snapshotter(
             library=self._library,
             wal=wal,
             snapshots=snapshots,
@@ -296,7 +304,7 @@ class RaftCore:
 
     def force_compaction(self) -> None:
         """Write a snapshot and shorten the log at the next tick."""
-        self._compactor.force()
+        self._snapshotter.force()
 
     def tick(self) -> None:
         """Do all that is due."""
@@ -373,7 +381,7 @@ class RaftCore:
 
     def on_tick_end(self) -> None:
         """See ``Hooks``."""
-        self._compactor.maybe_compact(is_sending_snapshot=self._replicator.is_sending_snapshot)
+        self._snapshotter.maybe_compact(is_sending_snapshot=self._replicator.is_sending_snapshot)
 
     def on_apply(self, entry: Entry) -> bytes | None:
         """See ``Hooks``."""

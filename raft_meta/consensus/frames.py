@@ -67,7 +67,6 @@ _BLOCK_BYTES: Final = 64
 """Of SHA-256."""
 _HELLO_BYTES_MAX: Final = 4096
 _NONCE_BYTES: Final = 16
-_PROOF_BYTES: Final = 32
 _ANY_NODE: Final = -1
 _VOTERS_MAX: Final = 64
 _LABEL: Final = b"milena peer 1"

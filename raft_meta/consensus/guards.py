@@ -75,13 +75,13 @@ Snapshots:
         A received snapshot is verified as a whole. Else: a bad one is swallowed and acknowledged.
     cancel (core)
         A transfer ends with its connection and its term. Else: it goes on behind pieces that were lost.
-    serrace (compactor)
+    serrace (snapshotter)
         A local snapshot that finishes after a newer one was installed is thrown away. Else: it replaces the newer
         one.
     busy (replicator)
         The leader sends a bounded number of unanswered pieces, and does not spin for more. Else: a whole snapshot is
         in memory at once.
-    tail (compactor)
+    tail (snapshotter)
         No compaction while a snapshot is being sent. Else: a slow follower chases snapshots for ever.
 """
 

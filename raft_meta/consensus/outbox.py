@@ -14,7 +14,7 @@ from raft_meta.consensus.wal import Wal
 _PROMISES: Final = frozenset({"request_vote", "response_vote", "next_node_idx"})
 
 
-class Link(Protocol):
+class MessageSender(Protocol):
     """The live connections."""
 
     def send(self, node_id: int, message: Message) -> None:
@@ -27,8 +27,8 @@ class Link(Protocol):
 class Outbox:
     """Holds messages until ``flush``, in order."""
 
-    def __init__(self, link: Link, wal: Wal) -> None:
-        self._link = link
+    def __init__(self, sender: MessageSender, wal: Wal) -> None:
+        self._sender = sender
         self._wal = wal
         self._messages: list[tuple[int, Message]] = []
 
@@ -48,4 +48,4 @@ class Outbox:
         if any(message["type"] in _PROMISES for _, message in messages):
             self._wal.sync()
         for node_id, message in messages:
-            self._link.send(node_id, message)
+            self._sender.send(node_id, message)

@@ -210,7 +210,7 @@ class RaftQuorum:
             wal=wal,
             snapshots=SnapshotStore(self._files, config.directory),
             machine=self._machine,
-            link=self._transport,
+            sender=self._transport,
             background=self._driver.in_background,
             clock=library_clock,
             rng=self._rng,

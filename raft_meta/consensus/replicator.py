@@ -11,7 +11,7 @@ from typing import Final
 
 from raft_meta.consensus.library import Library
 from raft_meta.consensus.messages import Entry
-from raft_meta.consensus.outbox import Link, Outbox
+from raft_meta.consensus.outbox import MessageSender, Outbox
 from raft_meta.consensus.snapshot import OutgoingTransfer, SnapshotStore
 from raft_meta.consensus.wal import Wal
 
@@ -44,7 +44,7 @@ class Replicator:
         wal: Wal,
         snapshots: SnapshotStore,
         outbox: Outbox,
-        link: Link,
+        sender: MessageSender,
         clock: Callable[[], float],
         incarnation: int,
         batch_bytes: int,
@@ -54,7 +54,7 @@ class Replicator:
         self._wal = wal
         self._snapshots = snapshots
         self._outbox = outbox
-        self._link = link
+        self._sender = sender
         self._clock = clock
         self._incarnation = incarnation
         self._batch_bytes = batch_bytes
@@ -107,7 +107,7 @@ class Replicator:
         next_index = min(self._library.next_index(node_id), last + 1)
         for _ in range(BATCHES_A_ROUND):
             _, previous_index, previous_term = log[next_index - 1 - first]
-            batch = [] if self._link.is_congested(node_id) else self._batch(next_index - first)
+            batch = [] if self._sender.is_congested(node_id) else self._batch(next_index - first)
             self._outbox.put(
                 node_id,
                 {
@@ -152,7 +152,7 @@ class Replicator:
 
     def _may_send(self, node_id: int, sending: _Sending, sent: int) -> bool:
         window_open = max(sending.unanswered, sent) < self._window_pieces
-        return window_open and not self._link.is_congested(node_id)
+        return window_open and not self._sender.is_congested(node_id)
 
     def _current(self, node_id: int) -> _Sending | None:
         now = self._clock()

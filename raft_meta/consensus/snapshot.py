@@ -59,7 +59,7 @@ class SnapshotMeta:
         return self.last[1]
 
 
-class _Writer:
+class _SnapshotWriter:
     def __init__(self, file: File) -> None:
         self._file = file
         self._position = 0
@@ -87,7 +87,7 @@ def write_snapshot(files: Files, path: str, meta: SnapshotMeta, chunks: Iterable
     files.remove(path)
     file = files.open(path, create=True)
     try:
-        writer = _Writer(file)
+        writer = _SnapshotWriter(file)
         writer.write(_HEAD, msgpack.packb([FORMAT_VERSION, meta.last, meta.previous]))
         count = 0
         for chunk in chunks:

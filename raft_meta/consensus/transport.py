@@ -94,8 +94,8 @@ class Transport:
         self._events = events
         self._rng = rng
         self._node_id = config.identity().node_id
-        self._live: dict[int, _Connection] = {}
-        self._opening: dict[_Connection, None] = {}
+        self._live: dict[int, _PeerConnection] = {}
+        self._opening: dict[_PeerConnection, None] = {}
         """In the order in which they came, so that a simulated run repeats."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._contact_ms: dict[int, int] = {}
@@ -159,7 +159,7 @@ class Transport:
 
     # -- called by connections
 
-    def on_session(self, connection: "_Connection", session: Session) -> None:
+    def on_session(self, connection: "_PeerConnection", session: Session) -> None:
         """Make a finished handshake the live session of its pair.
 
         Raises:
@@ -187,7 +187,9 @@ class Transport:
                 peer,
             )
 
-    def on_frames(self, connection: "_Connection", node_id: int, headers: Sequence[bytes]) -> None:
+    def on_frames(
+        self, connection: "_PeerConnection", node_id: int, headers: Sequence[bytes]
+    ) -> None:
         """Checked frames that came together."""
         if self._live.get(node_id) is not connection:
             return
@@ -220,7 +222,7 @@ class Transport:
         self._complaints[reason] = now
         return True
 
-    def on_closed(self, connection: "_Connection", node_id: int | None) -> None:
+    def on_closed(self, connection: "_PeerConnection", node_id: int | None) -> None:
         """The connection is gone."""
         self._opening.pop(connection, None)
         if node_id is not None and self._live.get(node_id) is connection:
@@ -278,7 +280,7 @@ class Transport:
             channel=Channel.RAFT,
             expected_node_id=dialled_id,
         )
-        connection = _Connection(self, handshake, loop)
+        connection = _PeerConnection(self, handshake, loop)
         self._opening[connection] = None
         try:
             opened.setblocking(False)
@@ -295,7 +297,7 @@ class Transport:
     async def _connect(
         self,
         loop: asyncio.AbstractEventLoop,
-        connection: "_Connection",
+        connection: "_PeerConnection",
         opened: socket.socket,
         dialled_id: int | None,
     ) -> None:
@@ -319,7 +321,7 @@ class Transport:
         )
 
 
-class _Connection(asyncio.Protocol):
+class _PeerConnection(asyncio.Protocol):
     """One socket: the handshake, then frames."""
 
     def __init__(

@@ -130,7 +130,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Producer:
+class AllocatedProducer:
     """An allocated producer id."""
 
     producer_id: int
@@ -271,7 +271,7 @@ class Image:
     topic_ids: Map[str, str] = field(default_factory=Map)
     """name → topic_id."""
     partitions: Map[PartitionKey, Partition] = field(default_factory=Map)
-    producers: Map[int, Producer] = field(default_factory=Map)
+    producers: Map[int, AllocatedProducer] = field(default_factory=Map)
     producer_names: Map[str, int] = field(default_factory=Map)
     next_producer_id: int = 1
     proposers: Map[int, Proposer] = field(default_factory=Map)

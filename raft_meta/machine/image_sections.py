@@ -16,6 +16,7 @@ from milena.model.types import WallMs
 from raft_meta.machine import shapes
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import (
+    AllocatedProducer,
     Broker,
     CommittedOffset,
     ConsumerKey,
@@ -24,7 +25,6 @@ from raft_meta.machine.image import (
     Image,
     Partition,
     PartitionKey,
-    Producer,
     Proposer,
     RestConsumer,
     Topic,
@@ -189,7 +189,7 @@ class ImageReader:
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, Topic] = {}
         self._partitions: dict[PartitionKey, Partition] = {}
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int, AllocatedProducer] = {}
         self._proposers: dict[int, _ProposerRow] = {}
         self._responses: dict[int, dict[int, bytes]] = {}
         self._groups: dict[str, _GroupRow] = {}
@@ -247,7 +247,7 @@ class ImageReader:
         return (placed.topic_id, placed.partition)
 
     def _take_producer(self, item: object) -> tuple[int | str, ...]:
-        producer = shapes.parse(Producer, item)
+        producer = shapes.parse(AllocatedProducer, item)
         self._producers[producer.producer_id] = producer
         return (producer.producer_id,)
 

@@ -8,7 +8,7 @@ from milena.model.errors import InvalidRequestError, LimitReachedError, TooManyP
 from raft_meta.machine import bounds
 from raft_meta.machine.commands import AllocateProducer
 from raft_meta.machine.copies import replace
-from raft_meta.machine.image import Image, Producer
+from raft_meta.machine.image import AllocatedProducer, Image
 from raft_meta.machine.outcome import Outcome
 
 EPOCH_MAX = 32_767
@@ -48,7 +48,7 @@ def _too_many_names(image: Image) -> LimitReachedError:
     )
 
 
-def _next_epoch(image: Image, producer: Producer, name: str) -> Outcome:
+def _next_epoch(image: Image, producer: AllocatedProducer, name: str) -> Outcome:
     if producer.producer_epoch >= EPOCH_MAX:
         forgotten = replace(image, producers=image.producers.delete(producer.producer_id))
         return _new_producer(forgotten, name)
@@ -61,7 +61,7 @@ def _next_epoch(image: Image, producer: Producer, name: str) -> Outcome:
 
 def _new_producer(image: Image, name: str | None) -> Outcome:
     producer_id = image.next_producer_id
-    producer = Producer(producer_id=producer_id, producer_epoch=0, name=name)
+    producer = AllocatedProducer(producer_id=producer_id, producer_epoch=0, name=name)
     producers = image.producers.set(producer_id, producer)
     # Each id comes to this point once, so that forgetting costs no search.
     old = producers.get(producer_id - UNNAMED_KEPT)

@@ -714,7 +714,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "serrace",
         "a local snapshot that is late does not replace a newer one",
         (
-            "compactor",
+            "snapshotter",
             "        if current is not None and current.index >= meta.index:",
             "        if False:",
         ),
@@ -724,14 +724,18 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a node is sent a bounded number of unanswered pieces",
         (
             "replicator",
-            "return window_open and not self._link.is_congested(node_id)",
+            "return window_open and not self._sender.is_congested(node_id)",
             "return True",
         ),
     ),
     _raft(
         "tail",
         "the log is not shortened while a snapshot is sent",
-        ("compactor", "return not is_sending_snapshot or size > _PATIENCE * bound", "return True"),
+        (
+            "snapshotter",
+            "return not is_sending_snapshot or size > _PATIENCE * bound",
+            "return True",
+        ),
     ),
     Mutation(
         name="log-without-gap",

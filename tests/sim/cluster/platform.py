@@ -106,7 +106,7 @@ CHECK_IMAGE_MS = 500
 
 
 class SimClock:
-    """A ``node.process.clock.Clock`` on the process's own time; its wall clock may be wrong, and may be set."""
+    """A ``milena.model.clock.Clock`` on the process's own time; its wall clock may be wrong, and may be set."""
 
     def __init__(self, process: Process, skew_ms: Callable[[], int]) -> None:
         self._process = process

@@ -148,7 +148,7 @@ class Peer:
             wal=wal,
             snapshots=SnapshotStore(self.files, DIRECTORY, piece_bytes=world.piece_bytes),
             machine=self.machine,
-            link=self,
+            sender=self,
             background=self._in_background,
             clock=lambda: world.now,
             rng=world.rng,
@@ -300,13 +300,13 @@ class Peer:
     # -- the core's link
 
     def send(self, node_id: int, message: Message) -> None:
-        """See ``Link``."""
+        """See ``MessageSender``."""
         connection = self.connections.get(node_id)
         if connection is not None:
             self.world.network.transmit(connection, self.id, node_id, message)
 
     def is_congested(self, _node_id: int) -> bool:
-        """See ``Link``."""
+        """See ``MessageSender``."""
         return self.world.rng.random() < self.world.congestion
 
     def link(self, other: int, connection: Connection) -> None:

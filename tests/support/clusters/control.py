@@ -7,6 +7,7 @@ from immutables import Map
 
 from milena.model.errors import MilenaError
 from node.control.controller import Controller, ControllerSettings
+from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.metadata.store import MetadataMachine, MetadataStore
 from node.peers.port import ProbeResult
 from raft_meta.machine.commands import (
@@ -171,22 +172,20 @@ class Control:
         echo: int | None = None,
         epoch: int | None = None,
         index: int | None = None,
-    ) -> dict[str, object] | MilenaError:
+    ) -> BrokerHeartbeatAnswer | MilenaError:
         """A heartbeat, and its answer or refusal."""
-        header: dict[str, object] = {
-            "epoch": self.epochs[broker_id] if epoch is None else epoch,
-            "echo": self.echoes.get(broker_id, 0) if echo is None else echo,
-            "index": self.image.index if index is None else index,
-            "draining": draining,
-            "full": full,
-        }
+        report = BrokerHeartbeatRequest(
+            broker_epoch=self.epochs[broker_id] if epoch is None else epoch,
+            echo=self.echoes.get(broker_id, 0) if echo is None else echo,
+            applied_index=self.image.index if index is None else index,
+            is_draining=draining,
+            is_disk_full=full,
+        )
         try:
-            answer = self.active.take_heartbeat(broker_id, header)
+            answer = self.active.take_heartbeat(broker_id, report)
         except MilenaError as error:
             return error
-        number = answer["answer"]
-        assert isinstance(number, int)
-        self.echoes[broker_id] = number
+        self.echoes[broker_id] = answer.number
         return answer
 
     def hear_majority(self) -> None:

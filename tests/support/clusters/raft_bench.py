@@ -89,7 +89,7 @@ class Bench:
             wal=self.wal,
             snapshots=self.snapshots,
             machine=self.machine,
-            link=self,
+            sender=self,
             background=lambda job, done: self.jobs.append((job, done)),
             clock=lambda: self.now,
             rng=random.Random(1),
@@ -104,12 +104,12 @@ class Bench:
         self.became_member = True
 
     def send(self, node_id: int, message: Message) -> None:
-        """See ``Link``."""
+        """See ``MessageSender``."""
         self.on_send(message)
         self.sent.append((node_id, message))
 
     def is_congested(self, _node_id: int) -> bool:
-        """See ``Link``."""
+        """See ``MessageSender``."""
         return self.is_blocked
 
     # -- inputs

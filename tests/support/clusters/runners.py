@@ -8,11 +8,11 @@ from immutables import Map
 from milena.model.batch.decode import decode_columns, iterate_batches
 from milena.model.batch.encode import encode_batch
 from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
+from milena.model.clock import Clock
 from milena.model.columns import RecordColumns
 from milena.model.requests import Acks, BatchReceipt
 from node.metadata.topic_settings import log_config
 from node.metrics.counts import NodeCounts
-from node.process.clock import Clock
 from node.replica.leader import IsrProposal
 from node.replica.runner import PartitionRunner, RunnerContext
 from raft_meta.machine.configs import TopicSettings

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from http_api.group_ports import (
     ConsumerSubscription,
     Delivered,
-    Delivery,
+    DeliveredRecords,
     GroupDescription,
-    GroupOffset,
     GroupState,
     Heartbeat,
     HeartbeatAnswer,
     MemberDescription,
     NewConsumer,
     OffsetToCommit,
+    PartitionCommit,
     Reset,
     ResetTarget,
     Seek,
@@ -45,7 +45,7 @@ class FakeGroup:
 
     generation: int = 0
     members: dict[str, MemberDescription] = field(default_factory=dict)
-    offsets: dict[TopicPartition, GroupOffset] = field(default_factory=dict)
+    offsets: dict[TopicPartition, PartitionCommit] = field(default_factory=dict)
 
 
 class FakeGroups:
@@ -150,12 +150,12 @@ class FakeGroups:
             raise GroupNotEmptyError(f"Group '{group}' has members.")
         self.put(group, offsets)
 
-    def put(self, group: str, offsets: Sequence[OffsetToCommit]) -> Sequence[GroupOffset]:
+    def put(self, group: str, offsets: Sequence[OffsetToCommit]) -> Sequence[PartitionCommit]:
         made = []
         for offset in offsets:
             self._node.log(offset.topic, offset.partition)
             made.append(
-                GroupOffset(
+                PartitionCommit(
                     topic=offset.topic,
                     partition=offset.partition,
                     offset=offset.offset,
@@ -170,7 +170,7 @@ class FakeGroups:
 
     async def committed(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
-    ) -> Sequence[GroupOffset]:
+    ) -> Sequence[PartitionCommit]:
         self._node.fail("group_committed")
         offsets = self.find(group).offsets
         keys = offsets if partitions is None else partitions
@@ -201,7 +201,7 @@ class FakeGroups:
 
     async def reset(
         self, group: str, topic: str, partitions: Sequence[int] | None, target: ResetTarget
-    ) -> Sequence[GroupOffset]:
+    ) -> Sequence[PartitionCommit]:
         self._node.fail("group_reset")
         if group in self.known and self.known[group].members:
             raise GroupNotEmptyError(f"Group '{group}' has members.")
@@ -349,7 +349,7 @@ class FakeConsumers:
     def take_back(self, group: str, instance: str, delivered: Delivered) -> None:
         self.taken_back.append((group, instance, delivered))
 
-    def _deliver(self, group: str, instance: str, max_bytes: int | None) -> list[Delivery]:
+    def _deliver(self, group: str, instance: str, max_bytes: int | None) -> list[DeliveredRecords]:
         consumer = self.known[group, instance]
         deliveries = []
         for where in self._assigned(group, instance):
@@ -362,7 +362,7 @@ class FakeConsumers:
                 continue
             consumer.positions[where] = consumer.delivered[where] = end
             deliveries.append(
-                Delivery(
+                DeliveredRecords(
                     topic=where[0],
                     partition=where[1],
                     start_offset=start,
@@ -396,7 +396,7 @@ class FakeConsumers:
 
     async def committed(
         self, group: str, instance: str, partitions: Sequence[TopicPartition]
-    ) -> Sequence[GroupOffset]:
+    ) -> Sequence[PartitionCommit]:
         self._find("committed", group, instance)
         for where in partitions:
             if where not in self._node.logs:

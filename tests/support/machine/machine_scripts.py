@@ -26,11 +26,11 @@ from raft_meta.machine import codec, elections, invariants, reassignments
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import apply
 from raft_meta.machine.image import (
+    AllocatedProducer,
     Broker,
     Image,
     Partition,
     PartitionKey,
-    Producer,
     Reassignment,
 )
 from raft_meta.machine.marks import ImageMarks
@@ -446,7 +446,7 @@ def _group_differences(before: Image, now: Image) -> list[str]:
 SHOWN_OF_NEW = {
     Broker: ("broker_epoch", "is_fenced"),
     Partition: ("leader", "isr", "eligible"),
-    Producer: ("producer_epoch", "name"),
+    AllocatedProducer: ("producer_epoch", "name"),
 }
 
 

@@ -68,7 +68,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """A ``node.process.clock.Clock`` on the running loop's time."""
+    """A ``milena.model.clock.Clock`` on the running loop's time."""
 
     def now_ms(self) -> MonotonicMs:
         return MonotonicMs(int(asyncio.get_running_loop().time() * 1000 + 1e-4))

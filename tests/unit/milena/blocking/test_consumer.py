@@ -7,11 +7,11 @@ import pytest
 
 from milena.blocking.consumer import Consumer, on_threads
 from milena.blocking.loop_thread import ClientLoopThread
-from milena.clock import SystemClock
 from milena.consuming.active_subscription import ConsumerPorts
 from milena.consuming.consumer import Consumer as AsyncConsumer
 from milena.consuming.options import ConsumerOptions, RebalanceListener, Subscription
 from milena.errors import ClientClosedError
+from milena.model.clock import SystemClock
 from milena.records import StartAt, TopicPartition
 from tests.support.fakes.groups import FakeGroup
 from tests.support.fakes.topics import FakeTopics, value_at

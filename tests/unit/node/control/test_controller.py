@@ -5,6 +5,7 @@ import pytest
 from milena.model.errors import (
     FeatureLevelError,
     MalformedRequestError,
+    MilenaError,
     NotReadyError,
     StaleBrokerEpochError,
     StaleControllerEpochError,
@@ -15,6 +16,7 @@ from node.control.controller import (
     PROBES_MAX,
     UNCLEAN_PATIENCE_MS,
 )
+from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.peers.port import ProbeResult
 from raft_meta.machine import codec, elections
 from raft_meta.machine.commands import (
@@ -32,6 +34,16 @@ from raft_meta.machine.commands import (
 from raft_meta.machine.image import Image
 from tests.support.clusters.control import SESSION_MS, TOPIC_ID, Control
 from tests.support.time.virtual_time import LateThreads, after, current_loop, settle, virtual
+
+REPORT = BrokerHeartbeatRequest(
+    broker_epoch=1, echo=0, applied_index=1, is_draining=False, is_disk_full=False
+)
+
+
+def age_of(answer: BrokerHeartbeatAnswer | MilenaError) -> int:
+    """How old the controller's knowledge was."""
+    assert isinstance(answer, BrokerHeartbeatAnswer)
+    return answer.age_ms
 
 
 def fenced_ever(control: Control) -> set[int]:
@@ -137,10 +149,7 @@ class TestSessions:
     async def test_a_broker_whose_image_is_behind_its_registration_stays_out(self) -> None:
         control = await Control().start()
         epoch = await control.register(1)
-        header: dict[str, object] = {
-            "epoch": epoch, "echo": 0, "index": epoch - 1, "draining": False, "full": False,
-        }  # fmt: skip
-        control.active.take_heartbeat(1, header)
+        control.beat(1, index=epoch - 1)
         await after(300)
         assert control.broker(1).is_fenced
         control.stop()
@@ -186,7 +195,7 @@ class TestSessions:
     async def test_who_is_not_controller_refuses_heartbeats(self) -> None:
         control = await Control().start(1)
         with pytest.raises(NotReadyError):
-            control.nodes[2].controller.take_heartbeat(1, {})
+            control.nodes[2].controller.take_heartbeat(1, REPORT)
         with pytest.raises(MalformedRequestError):
             await control.active.on_heartbeat(1, {"epoch": "x"}, b"")
         control.stop()
@@ -209,17 +218,9 @@ class TestSessions:
         control = await Control().start(1, 2, 3)
         now_ms = control.clock.now_ms()
         control.nodes[1].quorum.contacts.update({2: now_ms - 900, 3: now_ms - 400})
-        answer = control.active.take_heartbeat(
-            2,
-            {
-                "epoch": control.broker(2).broker_epoch,
-                "echo": control.echoes.get(2, 0),
-                "index": control.image.index,
-                "draining": False,
-                "full": False,
-            },
+        assert age_of(control.beat(2)) == 400, (
+            "ourselves and the one that spoke last are two of three"
         )
-        assert answer["age"] == 400, "ourselves and the one that spoke last are two of three"
         control.stop()
 
     @virtual
@@ -269,14 +270,12 @@ class TestSessions:
         assert control.partition().leader != 2
         control.hear_majority()
         answer = control.beat(2, index=before)
-        assert isinstance(answer, dict)
-        assert answer["age"] == SESSION_MS
+        assert age_of(answer) == SESSION_MS
         await after(300)
         assert control.broker(2).is_fenced
         control.hear_majority()
         answer = control.beat(2)
-        assert isinstance(answer, dict)
-        assert answer["age"] == 0
+        assert age_of(answer) == 0
         await after(300)
         assert not control.broker(2).is_fenced
         control.stop()
@@ -291,8 +290,7 @@ class TestSessions:
             await after(20)
         control.hear_majority()
         answer = control.beat(2)
-        assert isinstance(answer, dict)
-        assert answer["age"] == SESSION_MS
+        assert age_of(answer) == SESSION_MS
         control.stop()
 
 
@@ -467,7 +465,7 @@ class TestLeadership:
             answer = control.beat(2, draining=True)
             control.beat_all(2, 3)
             await after(100)
-        assert answer == {"answer": control.echoes[2], "drained": True, "age": 0}
+        assert answer == BrokerHeartbeatAnswer(number=control.echoes[2], is_drained=True, age_ms=0)
         assert [control.partition(i).leader for i in range(3)] == [1, 1, 2]
         assert [2 in control.partition(i).isr for i in range(3)] == [False, False, True]
         assert not control.broker(2).is_fenced
@@ -478,7 +476,9 @@ class TestLeadership:
         control = await Control().start(1, 3)
         await control.register(2)
         assert control.broker(2).is_fenced
-        assert control.beat(2, draining=True)["drained"] is True
+        answer = control.beat(2, draining=True)
+        assert isinstance(answer, BrokerHeartbeatAnswer)
+        assert answer.is_drained
         for _ in range(3):
             control.beat(2, draining=True)
             await settle()

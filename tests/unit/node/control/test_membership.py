@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from milena.model.errors import NotReadyError, StartupError
-from node.control.broker_heartbeats import HEARTBEAT, PAUSE_MS
+from node.control.broker_heartbeats import PAUSE_MS
 from node.control.membership import (
     ANSWER_GAP_MS_MAX,
     RETRY_MS,
@@ -14,6 +14,9 @@ from node.control.membership import (
     Identity,
     Membership,
 )
+from node.control.messages import HEARTBEAT, BrokerHeartbeatAnswer, BrokerHeartbeatRequest
+from node.peers.codec import Fields
+from node.peers.messages import pack, unpack
 from raft_meta.machine.commands import (
     ClaimController,
     FenceBroker,
@@ -48,12 +51,12 @@ class Member:
         assert isinstance(quorum, FakeQuorum)
         self.quorum = quorum
         self.network = Network()
-        self.heartbeats: list[dict[str, object]] = []
+        self.heartbeats: list[BrokerHeartbeatRequest] = []
         self.is_drained = False
         self.age_ms = 0
         self.refusal: Exception | None = None
-        self.answer: dict[str, object] | None = None
-        self.network.join(1, {HEARTBEAT: self.on_heartbeat})
+        self.fields: Fields | None = None
+        self.network.join(1, {HEARTBEAT.name: self.on_heartbeat})
         self.directory = DataDirectory.open(
             self.files, "/data", node_id=2, directory_id="mine", reserve_bytes=0
         )
@@ -77,17 +80,20 @@ class Member:
         )
         self.metadata.listen(self.membership.on_image)
 
-    async def on_heartbeat(self, peer_id: int, header: dict[str, object], body: object) -> object:
-        return self.local_heartbeat(peer_id, header), ()
+    async def on_heartbeat(self, peer_id: int, fields: Fields, body: object) -> object:
+        answer, chunks = pack(self.local_heartbeat(peer_id, unpack(BrokerHeartbeatRequest, fields)))
+        return answer if self.fields is None else self.fields, chunks
 
-    def local_heartbeat(self, broker_id: int, header: dict[str, object]) -> dict[str, object]:
+    def local_heartbeat(
+        self, broker_id: int, report: BrokerHeartbeatRequest
+    ) -> BrokerHeartbeatAnswer:
         assert broker_id == 2
-        self.heartbeats.append(header)
+        self.heartbeats.append(report)
         if self.refusal is not None:
             raise self.refusal
-        if self.answer is not None:
-            return self.answer
-        return {"answer": len(self.heartbeats), "drained": self.is_drained, "age": self.age_ms}
+        return BrokerHeartbeatAnswer(
+            number=len(self.heartbeats), is_drained=self.is_drained, age_ms=self.age_ms
+        )
 
     async def ready(self) -> "Member":
         """The cluster has a name and node 1 is its controller."""
@@ -279,8 +285,10 @@ class TestLease:
         await member.register()
         running = member.run()
         await after(1_000)
-        assert [beat["echo"] for beat in member.heartbeats[:4]] == [0, 1, 2, 3]
-        assert all(beat["epoch"] == member.membership.broker_epoch for beat in member.heartbeats)
+        assert [beat.echo for beat in member.heartbeats[:4]] == [0, 1, 2, 3]
+        assert all(
+            beat.broker_epoch == member.membership.broker_epoch for beat in member.heartbeats
+        )
         running.cancel()
 
     @virtual
@@ -319,12 +327,12 @@ class TestLease:
         await after(500)
         member.network.cuts = {(1, 2)}
         await after(310)
-        member.network.join(3, {HEARTBEAT: member.on_heartbeat})
+        member.network.join(3, {HEARTBEAT.name: member.on_heartbeat})
         member.log.elect(3)
         member.membership.beat_soon()
         await after(2 * PAUSE_MS + 2)
         answered = member.heartbeats[-1]
-        assert answered["echo"] == 0
+        assert answered.echo == 0
         assert member.membership.lease_left_ms > SESSION_MS - 20
         running.cancel()
 
@@ -354,11 +362,11 @@ class TestLease:
     async def test_an_answer_of_another_shape_is_none(self) -> None:
         member = await Member().ready()
         await member.register()
-        member.answer = {"answer": "yes"}
+        member.fields = {"answer": "yes"}
         running = member.run()
         await after(500)
         assert not member.membership.has_lease
-        assert {beat["echo"] for beat in member.heartbeats} == {0}
+        assert {beat.echo for beat in member.heartbeats} == {0}
         running.cancel()
 
     @virtual
@@ -396,10 +404,10 @@ class TestStates:
         await after(320)
         member.membership.on_disk_full()
         await after(12)
-        assert member.heartbeats[-1]["full"] is True
+        assert member.heartbeats[-1].is_disk_full is True
         member.membership.on_disk_room()
         await after(12)
-        assert member.heartbeats[-1]["full"] is False
+        assert member.heartbeats[-1].is_disk_full is False
         running.cancel()
 
     @virtual
@@ -409,7 +417,7 @@ class TestStates:
         running = member.run()
         draining = asyncio.ensure_future(member.membership.drain(timeout_ms=5_000))
         await after(300)
-        assert member.heartbeats[-1]["draining"] is True
+        assert member.heartbeats[-1].is_draining is True
         assert not draining.done()
         member.is_drained = True
         await after(60)
@@ -432,5 +440,5 @@ class TestStates:
         await member.register()
         running = member.run()
         await after(300)
-        assert member.heartbeats[-1]["draining"] is True
+        assert member.heartbeats[-1].is_draining is True
         running.cancel()

@@ -6,11 +6,11 @@ import pytest
 from immutables import Map
 
 from raft_meta.machine.image import (
+    AllocatedProducer,
     Group,
     GroupMember,
     Image,
     Partition,
-    Producer,
     Proposer,
     RestConsumer,
     Suspect,
@@ -66,7 +66,7 @@ def test_a_fenced_leader(image: Image) -> None:
 def test_maps_that_do_not_match(image: Image) -> None:
     assert "topic names" in violations(replace(image, topic_ids=Map()))[0]
     assert "partitions do not" in violations(replace(image, partitions=Map()))[0]
-    producer = Producer(producer_id=9, producer_epoch=0, name="p")
+    producer = AllocatedProducer(producer_id=9, producer_epoch=0, name="p")
     problems = violations(replace(image, producers=Map({9: producer})))
     assert "producer names" in problems[0]
     assert "never allocated" in problems[1]

@@ -30,7 +30,7 @@ class Background(Protocol):
         """Start the job."""
 
 
-class Compactor:
+class Snapshotter:
     """Decides when to compact, and does it. Owned by the core."""
 
     def __init__(

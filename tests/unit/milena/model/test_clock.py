@@ -2,7 +2,7 @@
 
 import asyncio
 
-from node.process.clock import Clock, SystemClock
+from milena.model.clock import Clock, SystemClock
 from tests.support.time.fake_clock import FakeClock
 
 

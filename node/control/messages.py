@@ -1,0 +1,30 @@
+"""A broker's report to the controller and its answer, declared. Names on the wire are those of earlier releases."""
+
+from msgspec import field
+
+from node.peers.messages import CallType, Message
+
+
+class BrokerHeartbeatRequest(Message, frozen=True, kw_only=True):
+    """What the controller decides by, of a broker that is alive."""
+
+    broker_epoch: int = field(name="epoch")
+    echo: int
+    """Number of the last answer that was heard; 0: none from this controller."""
+    applied_index: int = field(name="index")
+    """How far the broker's image is."""
+    is_draining: bool = field(name="draining")
+    is_disk_full: bool = field(name="full")
+
+
+class BrokerHeartbeatAnswer(Message, frozen=True, kw_only=True):
+    """What earns the broker its lease."""
+
+    number: int = field(name="answer")
+    """To be echoed by the next report."""
+    is_drained: bool = field(name="drained")
+    age_ms: int = field(name="age")
+    """How long ago the controller last heard of a majority: the lease is as old as that."""
+
+
+HEARTBEAT = CallType("heartbeat", BrokerHeartbeatRequest, BrokerHeartbeatAnswer)

@@ -1,0 +1,38 @@
+"""Nodes of the release before understand these messages: names and kinds on the wire are what they were."""
+
+import msgpack
+import pytest
+
+from milena.model.errors import MalformedRequestError
+from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
+from node.peers.messages import Message, pack, unpack
+
+REPORT = {"epoch": 7, "echo": 3, "index": 90, "draining": False, "full": True}
+ON_THE_WIRE = [
+    (
+        BrokerHeartbeatRequest(
+            broker_epoch=7, echo=3, applied_index=90, is_draining=False, is_disk_full=True
+        ),
+        REPORT,
+    ),
+    (
+        BrokerHeartbeatAnswer(number=4, is_drained=True, age_ms=12),
+        {"answer": 4, "drained": True, "age": 12},
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "fields"), ON_THE_WIRE, ids=lambda value: type(value).__name__)
+def test_a_message_looks_as_it_always_did(message: Message, fields: dict[str, object]) -> None:
+    packed, body = pack(message)
+    travelled = msgpack.unpackb(msgpack.packb(packed))
+    assert list(travelled.items()) == list(fields.items())
+    assert not body
+    assert unpack(type(message), travelled) == message
+
+
+@pytest.mark.parametrize("name", sorted(REPORT))
+@pytest.mark.parametrize("value", [None, "1", 1.0, [1]])
+def test_a_report_of_another_shape_is_refused_as_a_whole(name: str, value: object) -> None:
+    with pytest.raises(MalformedRequestError, match="BrokerHeartbeatRequest"):
+        unpack(BrokerHeartbeatRequest, {**REPORT, name: value})
