@@ -9,12 +9,12 @@ class BrokerHeartbeatRequest(Message, frozen=True, kw_only=True):
     """What the controller decides by, of a broker that is alive."""
 
     broker_epoch: int = field(name="epoch")
-    echo: int
-    """Number of the last answer that was heard; 0: none from this controller."""
     applied_index: int = field(name="index")
     """How far the broker's image is."""
     is_draining: bool = field(name="draining")
     is_disk_full: bool = field(name="full")
+    echo: int
+    """Number of the last answer that was heard; 0: none from this controller."""
 
 
 class BrokerHeartbeatAnswer(Message, frozen=True, kw_only=True):

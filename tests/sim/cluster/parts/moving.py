@@ -99,21 +99,26 @@ class MovingTopic(Part):
         self.moves = self.cancels = self.hung_up = self.arrivals = 0
         """Asked for; asked for and not waited for; moves that took a partition elsewhere."""
         self.replicas = min(REPLICAS_MAX, len(world.node_ids) - 1)
+        # With two replicas, nothing could be written while one of them is away.
+        self.in_sync = min(2, self.replicas - 1)
         self._settled: dict[int, tuple[int, ...]] = {}
         rate = world.rng.choice((0, SLOW_BYTES_PER_S))
         for machine in world.machines.values():
             machine.config = replace(machine.config, replication_throttle_bytes_per_s=rate)
 
     def topic(self) -> NewTopic:
-        # With two replicas, nothing could be written while one of them is away.
-        in_sync = min(2, self.replicas - 1)
         return NewTopic(
             name=TOPIC,
             partition_count=self.clients.partition_count,
             replication_factor=self.replicas,
             # Batches of some clients say that they are of 1970.
-            configs={"min.insync.replicas": str(in_sync), "retention.ms": "-1"},
+            configs={"min.insync.replicas": str(self.in_sync), "retention.ms": "-1"},
         )
+
+    @property
+    def is_at_risk(self) -> bool:
+        # Where one in sync is enough, all others may be out of it by the time at which its disk turns out to be gone.
+        return self.in_sync < 2
 
     def check_replica(
         self, process: "NodeProcess", key: PartitionKey, runner: PartitionRunner

@@ -7,7 +7,7 @@ from milena.model.errors import MalformedRequestError
 from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.peers.messages import Message, pack, unpack
 
-REPORT = {"epoch": 7, "echo": 3, "index": 90, "draining": False, "full": True}
+REPORT = {"epoch": 7, "index": 90, "draining": False, "full": True, "echo": 3}
 ON_THE_WIRE = [
     (
         BrokerHeartbeatRequest(
