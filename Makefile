@@ -18,6 +18,9 @@ SECONDS_EACH ?= 60
 DISK ?= dir
 NETWORK ?= none
 
+# Bytecode is kept, whatever the shell says: else each node that a test starts compiles its sources anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Tests have two lanes. The quick one leaves out what starts real processes, but for what is marked smoke; the second has
 # the others. Files go to workers in the order of their folders, so that the many small ones of tests/unit fill the end.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --ignore tests/compiled/test_tree.py

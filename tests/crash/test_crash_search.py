@@ -9,12 +9,25 @@ from tests.crash.scenarios import SCENARIOS
 from tests.crash.search import FULL, SHORT, CrashSearchError, Scenario, Search
 from tests.support.disk.memory_files import MemoryFile, MemoryFiles
 
+LONGER = {
+    "checkpoint-unsynced",
+    "raft-compact",
+    "truncate-across",
+    "updates-between-slices",
+    "updates-compacted",
+}
+"""Take seconds each, and wait for the second lane."""
+
 
 def scenario_of(name: str) -> Scenario:
     return next(scenario for scenario in SCENARIOS if scenario.name == name)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(s, marks=pytest.mark.deep) if s.name in LONGER else s for s in SCENARIOS],
+    ids=lambda scenario: scenario.name,
+)
 def test_no_crash_breaks_a_promise(scenario):
     counts = Search(scenario, SHORT).run()
     print(scenario.name, counts)

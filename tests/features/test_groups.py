@@ -25,7 +25,7 @@ from tests.support.groups.live_groups import (
     settle,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.smoke]
+pytestmark = pytest.mark.integration
 
 PARTITIONS = 4
 
@@ -56,6 +56,7 @@ def read_all(member, cluster, topic):
     return found
 
 
+@pytest.mark.smoke
 def test_each_record_goes_to_one_member_of_each_group(cluster, topic):
     """Within a group work is shared; groups do not know of each other: broadcast is a group for each reader."""
     workers = [member_of(cluster, new_group("workers"), topic)]
@@ -90,6 +91,7 @@ def test_members_that_come_and_die_are_noticed_and_work_goes_on_at_the_commit(cl
     assert two.commit((topic, dead[0][1], 7)).status in {404, 409}, "it is fenced"
 
 
+@pytest.mark.smoke
 def test_consumers_commit_when_they_like_and_the_state_reads_group_partition_offset(cluster, topic):
     """After each record, after ten, now and then: an offset is a number that the group keeps."""
     group = new_group("when")

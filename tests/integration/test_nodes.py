@@ -28,7 +28,7 @@ from tests.support.clusters.live_cluster import (
     write,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.smoke]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,7 @@ def test_a_write_through_any_node_reaches_the_leader(cluster):
             assert values(node, topic, partition) == [1, 2, 3]
 
 
+@pytest.mark.smoke
 def test_one_request_may_write_to_partitions_of_several_leaders(cluster):
     topic = create_topic(cluster.node(1), "several", partitions=3)
     records = [{"partition": n % 3, "value": n} for n in range(9)]
@@ -60,6 +61,7 @@ def test_one_request_may_write_to_partitions_of_several_leaders(cluster):
     assert offsets_of(answer) == [(n % 3, n // 3) for n in range(9)]
 
 
+@pytest.mark.smoke
 def test_one_bad_record_is_reported_in_its_place_and_the_others_are_written(cluster):
     topic = create_topic(cluster.node(1), "one-bad")
     records = [{"value": "a"}, {"value": "b", "partition": 7}, {"value": "c"}]
@@ -76,6 +78,7 @@ def test_an_acknowledged_write_is_answered_with_its_offset(cluster, acks):
         assert offsets_of(write(node, topic, turn, acks=acks)) == [(0, turn)]
 
 
+@pytest.mark.smoke
 def test_an_unacknowledged_write_has_no_offset_and_arrives(cluster):
     topic = create_topic(cluster.node(1), "acks0")
     for node in cluster.nodes:
@@ -262,6 +265,7 @@ def test_a_cluster_that_stopped_in_order_comes_back_whole(cluster):
         assert values(node, topic) == list(range(100))
 
 
+@pytest.mark.smoke
 def test_a_killed_leader_is_replaced_and_finds_its_place_again(cluster):
     topic = create_topic(cluster.node(1), "replaced")
     offsets_of(write(cluster.node(1), topic, "before"))

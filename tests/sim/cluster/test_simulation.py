@@ -62,6 +62,7 @@ def test_a_seed_repeats_itself() -> None:
     assert one.history == two.history
 
 
+@pytest.mark.deep
 def test_another_seed_is_another_run() -> None:
     one, two = (run_world(seed, Options(seconds=2)) for seed in (1, 2))
     assert one.scheduler.digest != two.scheduler.digest
@@ -507,6 +508,7 @@ def test_a_paused_process_does_later_what_was_due() -> None:
     assert ran[0][1] >= 5
 
 
+@pytest.mark.deep
 def test_a_run_does_not_depend_on_those_before_it() -> None:
     """What a failure prints must fail alone as it failed among others."""
     options = Options(seconds=3)
@@ -515,6 +517,7 @@ def test_a_run_does_not_depend_on_those_before_it() -> None:
     assert run_world(11, options).digest == first
 
 
+@pytest.mark.deep
 def test_a_run_does_not_depend_on_what_the_process_keeps_in_its_heap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -56,7 +56,9 @@ def test_a_single_voter_and_an_observer(seed: int) -> None:
     check(seed, voters=1, observers=1)
 
 
-@pytest.mark.parametrize("guard", ["sync", "ownsync", "trim", "snapback"])
+@pytest.mark.parametrize(
+    "guard", [pytest.param("sync", marks=pytest.mark.deep), "ownsync", "trim", "snapback"]
+)
 def test_the_simulation_finds_a_missing_guard(guard: str) -> None:
     """A simulation that cannot fail proves nothing. Which seed finds it changes with every message that is saved."""
     (mutation,) = (m for m in MUTATIONS if m.name == f"raft-{guard}")
