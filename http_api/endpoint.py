@@ -101,7 +101,7 @@ class Route:
     body: Body | None = None
     answers: tuple[Answer, ...] = ()
     errors: tuple[type[MilenaError], ...] = ()
-    """What may go wrong beside what follows from the rest of the row (see ``openapi.errors_of``)."""
+    """Errors beside those that follow from the rest of the row (see ``openapi.errors_of``)."""
     topic_missing_code: int = 40401
     """The ``error_code`` of a topic that does not exist: the dialects differ by endpoint."""
     is_exempt: bool = False

@@ -75,7 +75,7 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePorts:
-    """What a node is given by whoever runs it."""
+    """The world outside: all that whoever runs a node gives it."""
 
     clock: Clock
     ids: Ids
@@ -358,7 +358,7 @@ class Assembly:
             self.metadata.listen(listener)
 
     def _peer_handlers(self) -> Mapping[str, Handler]:
-        """What other nodes may ask of this one, by request type."""
+        """Handlers of other nodes' requests, by request type."""
         return {
             VOTERS.name: self.voter_directory.on_voters,
             HEARTBEAT.name: self.controller.on_heartbeat,
@@ -420,7 +420,7 @@ class Assembly:
         await self.replicas.recover(was_clean=self._was_clean)
 
     def background(self) -> Mapping[str, Callable[[], Coroutine[None, None, None]]]:
-        """What runs for as long as the node takes part, by name; each until it is cancelled."""
+        """Loops that run for as long as the node takes part, by name; each until it is cancelled."""
         return {
             "join": self._join,
             "isr-proposals": self.isr_proposer.run,

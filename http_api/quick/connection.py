@@ -36,7 +36,7 @@ class QuickConnection(web.RequestHandler):
         self._left = 0 if _HAS_LANE else -1
         self._quick: QuickRequest | None = None
         self._held = b""
-        """What came while a request of the lane was under way."""
+        """Bytes that came while a request of the lane was under way."""
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a client: a request for the lane, or for aiohttp."""

@@ -53,7 +53,7 @@ _TELLING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the bytes of a head mean."""
+    """A request of the lane, as the bytes of its head say."""
 
     method: str
     raw_path: str

@@ -46,7 +46,7 @@ DECODERS: dict[RecordFormat, Decoder] = {
 
 @dataclass(frozen=True, slots=True)
 class ProduceOptions:
-    """What the query string asks for."""
+    """Options of the query string."""
 
     acks: Acks
     timeout_ms: int | None
@@ -71,7 +71,7 @@ def parse_options(raw_query: str) -> ProduceOptions:
 
 
 class ProduceHead:
-    """What a request says before its body."""
+    """A request's path and options, known before its body."""
 
     def __init__(
         self,

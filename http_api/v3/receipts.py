@@ -21,7 +21,7 @@ Item = V3Record | MilenaError
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What holds for all records of a request."""
+    """Settings that hold for all records of a request."""
 
     cluster_id: str
     topic: str
@@ -35,7 +35,7 @@ class Job:
         )
 
     def receipt_head(self) -> bytes:
-        """What all receipts of records that were taken begin with."""
+        """The beginning of every receipt of a record that was taken."""
         common = {"error_code": 200, "cluster_id": self.cluster_id, "topic_name": self.topic}
         return orjson.dumps(common).removesuffix(b"}") + b","
 

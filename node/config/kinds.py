@@ -42,7 +42,7 @@ class OptionKind:
     """How to read one kind of value. ``parse`` returns the typed value or raises ``ValueError``."""
 
     allowed: str
-    """What may be written, for messages and the documentation."""
+    """Values that may be written, for messages and the documentation."""
     placeholder: str
     """Name of the value in ``--help``."""
     parse: Callable[[object], object]

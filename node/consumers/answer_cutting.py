@@ -51,7 +51,7 @@ class CutRecords:
     """There was another record, and no room for it."""
     batches: bytes
     damaged_at: int | None = None
-    """What was stored from here on came damaged; nothing of it is in here."""
+    """Records stored from here on came damaged; none of them is in here."""
 
 
 def cut(batches: bytes, start_offset: int, end_offset: int, room: AnswerRoom) -> CutRecords:

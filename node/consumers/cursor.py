@@ -23,7 +23,7 @@ class ReadState:
     position: int | None
     """None: to be found by the reset policy."""
     committed: int | None
-    """What the group had committed when we last looked, or wrote."""
+    """The group's commits when we last looked, or wrote."""
     delivered: int | None = None
     epoch: int = -1
     arrived: int | None = None
@@ -62,7 +62,7 @@ class Cursor:
         self._states: dict[PartitionKey, ReadState] = {}
         """In fair order: what was delivered last comes last."""
         self._before: dict[PartitionKey, _Before] = {}
-        """What the last records call moved."""
+        """Positions that the last records call moved."""
 
     def __contains__(self, key: PartitionKey) -> bool:
         return key in self._states

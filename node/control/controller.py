@@ -90,7 +90,7 @@ class ControllerSettings:
 
 
 class _Peace(NamedTuple):
-    """What elections looked at when there was nothing to elect."""
+    """The image as elections saw it when there was nothing to elect."""
 
     brokers: Map[int, Broker]
     partitions: Map[PartitionKey, Partition]
@@ -102,7 +102,7 @@ class _Peace(NamedTuple):
 
     @classmethod
     def of(cls, image: Image, *, with_unclean: bool) -> "_Peace":
-        """What there is to look at in the image."""
+        """The parts of the image that elections look at."""
         is_led = all(partition.leader is not None for partition in image.partitions.values())
         return cls(image.brokers, image.partitions, image.topics, with_unclean, is_led)
 

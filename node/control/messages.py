@@ -6,7 +6,7 @@ from node.peers.messages import CallType, Message
 
 
 class BrokerHeartbeatRequest(Message, frozen=True, kw_only=True):
-    """What the controller decides by, of a broker that is alive."""
+    """A broker's report: all that the controller decides by."""
 
     broker_epoch: int = field(name="epoch")
     applied_index: int = field(name="index")
@@ -18,7 +18,7 @@ class BrokerHeartbeatRequest(Message, frozen=True, kw_only=True):
 
 
 class BrokerHeartbeatAnswer(Message, frozen=True, kw_only=True):
-    """What earns the broker its lease."""
+    """The controller's answer, which earns the broker its lease."""
 
     number: int = field(name="answer")
     """To be echoed by the next report."""

@@ -192,7 +192,7 @@ class Acknowledgements:
         self._stored.fail_above(offset, error)
 
     def fail_uncommitted(self, high_watermark: int, error: FateUnknownError) -> None:
-        """Likewise of who waits for a commit; what is stored is stored."""
+        """Nobody will see here whether records above are committed; what is stored is stored."""
         self._committed.fail_above(high_watermark, error)
 
 

@@ -1,4 +1,4 @@
-"""What arrives at a leader in one turn of the loop, judged, put together into one write, and answered when that stands.
+"""A leader's queue: batches of one turn of the loop are judged, written together, and answered when that stands.
 
 Duplicates are recognised here, from what the log knows: an idempotent producer's sequences, and idempotency keys. Two
 batches of one producer or key in the same turn are never in the same write, since the log must know the earlier one
@@ -234,7 +234,7 @@ class AppendQueue:
 
 
 def _identity(header: BatchHeader) -> int | bytes | None:
-    """What two batches of one producer or key share."""
+    """The producer id or key hash that a batch has in common with others."""
     if header.idempotency is not None:
         return header.idempotency.key_hash
     return header.producer_id if header.producer_id >= 0 else None

@@ -117,7 +117,7 @@ class PartitionLeader:
     taken_out: dict[int, MonotonicMs | None] = field(default_factory=dict)
     """Former members that the controller took out, and when this was first looked at."""
     deleted_below: int = 0
-    """What lies below was deleted at a client's request, in this leadership or an earlier one."""
+    """Records below were deleted at a client's request, in this leadership or an earlier one."""
     expelled: set[int] = field(default_factory=set)
     """Members that fetched below the high watermark: their acknowledged end was lost, out they go."""
 

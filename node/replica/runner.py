@@ -59,7 +59,7 @@ Brokers = Mapping[int, Broker]
 
 @unique
 class ReplicaRole(StrEnum):
-    """What this node does with the partition. OFFLINE: nobody leads it, or our copy is damaged."""
+    """This node's part in the partition. OFFLINE: nobody leads it, or our copy is damaged."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -75,7 +75,7 @@ class ReplicaWatcher(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerContext:
-    """What every runner of a node shares."""
+    """Parts that all runners of a node share."""
 
     broker_id: int
     clock: Clock
@@ -595,7 +595,7 @@ class PartitionRunner:
         await self._acknowledgements.committed(offset + 1, timeout_ms)
 
     def read_cached(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes | None:
-        """Likewise; None when the disk would have to be read."""
+        """``read`` from memory alone; None when the disk would have to be read."""
         try:
             return self.log.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         except CorruptLogError:

@@ -1,4 +1,4 @@
-"""What one follower's node follows here, and how long its fetch waits for news. Runs on the data loop.
+"""A follower's session: the replicas that its node follows here, and how long its fetch waits for news.
 
 A session is the leader's memory of one follower (KIP-227). Three things happen to it, in any order, and it decides when
 the follower's one waiting fetch is answered:

@@ -33,7 +33,7 @@ HOLD_MS = 5
 
 
 class _Where(NamedTuple):
-    """What members of one batch have in common."""
+    """Place and conditions that all members of a batch share."""
 
     topic: Topic
     settings: TopicSettings

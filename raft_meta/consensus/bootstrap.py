@@ -38,7 +38,7 @@ _FOUNDED: Final = frozenset({BootstrapState.FOUNDING, BootstrapState.MEMBER})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterRecord:
-    """What a directory knows of itself. ``voters``: ids of all voters, sorted."""
+    """A directory's mark of itself. ``voters``: ids of all voters, sorted."""
 
     node_id: int
     voters: tuple[int, ...]
@@ -58,7 +58,7 @@ def next_state(own: BootstrapState, others: Mapping[int, BootstrapState | None])
 
 
 def load_record(files: Files, directory: str) -> VoterRecord | None:
-    """What was written last; None when nothing was.
+    """Read the mark that was written last; None when none was.
 
     Raises:
         CorruptLogError: the file is damaged.

@@ -49,7 +49,7 @@ _INCARNATION_BITS: Final = 31
 _REQUEST_BITS: Final = 32
 
 _FROM_ANYONE: Final = frozenset({"next_node_idx", "apply_command"})
-"""What an observer may send; everything else only voters may."""
+"""Messages that an observer may send; all others only voters may."""
 
 NEWS_SECONDS: Final = 0.002
 """How long the news that the commit index moved may wait for entries to travel with: about one commit."""
@@ -57,7 +57,7 @@ NEWS_SECONDS: Final = 0.002
 _TO_VOTERS: Final = frozenset(
     {"request_vote", "response_vote", "pre_vote", "pre_vote_reply", "timeout_now"}
 )
-"""What an observer has no answer to."""
+"""Messages that an observer has no answer to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

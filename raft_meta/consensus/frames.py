@@ -89,7 +89,7 @@ class PeerRefusedError(PeerProtocolError):
 
 @unique
 class Channel(StrEnum):
-    """What a connection carries."""
+    """Purpose of a connection."""
 
     RAFT = "R"
     DATA = "D"
@@ -326,7 +326,7 @@ class Handshake:
         return self._peer
 
     def outgoing(self) -> bytes:
-        """What must be sent now; empty when nothing."""
+        """Bytes that must be sent now; empty when none."""
         data = bytes(self._outgoing)
         self._outgoing.clear()
         return data

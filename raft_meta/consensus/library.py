@@ -76,7 +76,7 @@ _LibraryCallback = Callable[[object, int], None]
 
 
 class Hooks(Protocol):
-    """What the library asks of the core."""
+    """Questions and orders of the library to the core."""
 
     def on_send(self, node_id: int, message: Message) -> None:
         """Send, unless the connection is gone."""

@@ -1,4 +1,4 @@
-"""What the rest of a node sees of consensus, whatever library does it.
+"""The quorum as the rest of a node sees it, whatever library does consensus.
 
 A ``Quorum`` owns a thread with an event loop of its own, so that its syncs never stall the data path. Its coroutines
 may be awaited from any loop. The state machine and the listener are called on the quorum's thread.
@@ -34,7 +34,7 @@ class QuorumStatus:
 
 
 class StateMachine(Protocol):
-    """What the log is applied to; called on the quorum's thread only."""
+    """Target of the log; called on the quorum's thread only."""
 
     def apply(self, index: int, command: bytes) -> bytes:
         """Apply one committed command; returns the response for whoever proposed it.

@@ -276,7 +276,7 @@ class RaftQuorum:
         self._transport.accept(connection)
 
     def _close_arriving(self) -> None:
-        """What was handed over and not taken before the thread ended."""
+        """Close connections that were handed over and not taken before the thread ended."""
         while self._arriving:
             self._arriving.pop().close()
 

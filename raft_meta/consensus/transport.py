@@ -57,7 +57,7 @@ _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socke
 
 
 class Events(Protocol):
-    """What the transport tells; called on the quorum's loop."""
+    """Listener of the transport; called on the quorum's loop."""
 
     def on_connected(self, peer: PeerIdentity) -> None:
         """A session with this peer is live; any older one is gone."""

@@ -82,7 +82,7 @@ _REFUSALS = (
 ClientCommand = (
     AllocateProducer | groups.GroupCommand | offsets.OffsetCommand | consumers.ConsumerCommand
 )
-"""What clients leave in the state."""
+"""Sections that clients leave in the state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -396,7 +396,7 @@ def effective(topic: Topic) -> dict[str, ConfigValue]:
 
 @lru_cache(maxsize=16)
 def _defaults(replication_factor: int) -> Map[str, str]:
-    """What is in force where nothing was set."""
+    """Value in force where none was set."""
     return Map({key.name: key.default(replication_factor) for key in _KEYS})
 
 

@@ -1,4 +1,4 @@
-"""What is true of every consumer group and REST consumer, whatever changes them, and how large they may become.
+"""Rules of consumer groups and REST consumers, whatever changes them, and how large they may become.
 
 ``groups`` and ``consumers`` refuse commands by it, ``invariants`` checks snapshots by it, and proposers check what
 comes from outside by it before they propose.
@@ -148,7 +148,7 @@ def _check_text(what: str, text: str) -> None:
 
 
 def text_bytes(members: Iterable[GroupMember]) -> int:
-    """What ``GROUP_BYTES_MAX`` bounds: the names and subscriptions of these members."""
+    """Bytes that ``GROUP_BYTES_MAX`` bounds: the names and subscriptions of these members."""
     return sum(
         len(member.member_id.encode())
         + len((member.instance_id or "").encode())
@@ -176,7 +176,7 @@ def _id_of(member: GroupMember) -> str:
 
 
 def group_problems(group: Group) -> Iterator[str]:
-    """What contradicts the invariants of ``image.Group``, but for the existence of partitions."""
+    """Contradictions to the invariants of ``image.Group``, but for the existence of partitions."""
     ids = [member.member_id for member in group.members]
     if any(left >= right for left, right in pairwise(ids)):
         yield "members are not in ascending order of distinct ids"
@@ -220,7 +220,7 @@ def _is_ascending(names: Sequence[str]) -> bool:
 
 
 def consumer_problems(consumer: RestConsumer) -> Iterator[str]:
-    """What contradicts the invariants of ``image.RestConsumer``, but for the existence of partitions."""
+    """Contradictions to the invariants of ``image.RestConsumer``, but for the existence of partitions."""
     if sum((bool(consumer.topics), consumer.pattern is not None, bool(consumer.assigned))) > 1:
         yield "it has more than one of topics, a pattern and assigned partitions"
     if not partition_sets.is_canonical(consumer.assigned):

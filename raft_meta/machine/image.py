@@ -62,7 +62,7 @@ class Reassignment:
     max_concurrent: int
     """It starts when fewer partitions than this are moving; 0: at once."""
     throttle_bytes_per_s: int
-    """What each leader's node may send its new replicas; 0: what that node is configured to send."""
+    """Bytes/s that each leader's node may send its new replicas; 0: as that node is configured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class AllocatedProducer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposer:
-    """What one broker's latest incarnation proposed lately, to apply a retried command only once.
+    """Late proposals of one broker's latest incarnation, to apply a retried command only once.
 
     ``incarnation`` grows with every start of the broker's process. ``window`` maps the last sequences to their
     encoded responses; sequences at or below ``floor`` are too old to tell and are refused.

@@ -1,4 +1,4 @@
-"""What an image is stored as: sections of rows, in an order that depends on nothing but the image, and back.
+"""Stored form of an image: sections of rows, in an order that depends on nothing but the image, and back.
 
 Rows are small, so that no frame of a snapshot outgrows its bound: what has many parts (a proposer's responses, a
 group's members and offsets) is a section of rows of its own. Nothing that can be derived is stored: maps from names to

@@ -1,4 +1,4 @@
-"""What is true of every image, spelled out as a check: for snapshots that come from disk or network, and for tests."""
+"""Invariants of every image, spelled out as a check: for snapshots from disk or network, and for tests."""
 
 from collections.abc import Iterator
 

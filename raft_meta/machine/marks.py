@@ -18,7 +18,7 @@ from raft_meta.machine.image import Image
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a check asks of a node that kept its mark. ``image``: its own there; ``expected``: the proposer's hash."""
+    """A check, for a node that kept its mark. ``image``: its own there; ``expected``: the proposer's hash."""
 
     image: Image
     expected: bytes

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from raft_meta.machine.image import Image
 
 Response = None | int | str | tuple[int, ...] | tuple[str, ...]
-"""What a command answers: nothing, a number, a word, or a row of either (a bool is a number)."""
+"""Answer of a command: nothing, a number, a word, or a row of either (a bool is a number)."""
 
 
 @dataclass(frozen=True, slots=True)

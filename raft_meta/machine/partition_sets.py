@@ -32,7 +32,7 @@ def contains(partitions: PartitionSet, key: PartitionKey) -> bool:
 
 
 def union(*sets: PartitionSet) -> PartitionSet:
-    """What is in any of them."""
+    """Union."""
     present = [partitions for partitions in sets if partitions]
     if len(present) == 1:
         return present[0]
@@ -40,7 +40,7 @@ def union(*sets: PartitionSet) -> PartitionSet:
 
 
 def intersection(left: PartitionSet, right: PartitionSet) -> PartitionSet:
-    """What is in both."""
+    """Intersection."""
     wanted = dict(right)
     found = {
         topic_id: frozenset(numbers).intersection(wanted[topic_id])
@@ -51,7 +51,7 @@ def intersection(left: PartitionSet, right: PartitionSet) -> PartitionSet:
 
 
 def difference(left: PartitionSet, right: PartitionSet) -> PartitionSet:
-    """What is in the first and not in the second."""
+    """Difference: in the first and not in the second."""
     unwanted = dict(right)
     found = {
         topic_id: frozenset(numbers).difference(unwanted.get(topic_id, ()))

@@ -280,7 +280,7 @@ def _with_factors(image: Image, topic_ids: Iterable[str]) -> Image:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What the controller shall do next for the reassignments of one image."""
+    """Next steps of the controller for the reassignments of one image."""
 
     starts: tuple[ReassignmentStep, ...]
     handovers: tuple[LeaderChange, ...]

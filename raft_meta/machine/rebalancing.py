@@ -83,7 +83,7 @@ def plan_rebalance(image: Image) -> tuple[PlannedMove, ...]:
 
 
 Edge = Callable[[int, int], PartitionKey | None]
-"""What may go from one broker to another."""
+"""(from, to) -> partition that may go from one broker to the other."""
 Carry = Callable[[PartitionKey, int, int], None]
 
 
@@ -198,7 +198,7 @@ class _Layout:
         return (key for key, row in self.replicas.items() if row != self._before[key])
 
     def plan(self) -> tuple[PlannedMove, ...]:
-        """What has changed, in order of keys."""
+        """Partitions that have changed, in order of keys."""
         return tuple(
             PlannedMove(
                 topic_id=key[0],

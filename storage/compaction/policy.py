@@ -107,7 +107,7 @@ def records_to_count(buffer: Buffer, header: BatchHeader, position: int) -> Reco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SieveRules:
-    """What decides over a batch.
+    """Grounds on which a batch is judged.
 
     Attributes:
         keys: where each key of the dirty part was written last.
@@ -134,7 +134,7 @@ class Kept:
 
 @dataclass(slots=True)
 class SieveCounts:
-    """What was dropped, and until when the latest of the tombstones that were kept must stay."""
+    """Count of what was dropped, and until when the latest of the tombstones that were kept must stay."""
 
     records: int = 0
     horizon_ms: int | None = None
@@ -183,7 +183,7 @@ class BatchSieve:
         return self._sift(header, columns, whole)
 
     def end(self) -> list[Kept]:
-        """What is left when no batch follows."""
+        """The rest, when no batch follows."""
         hole, self._hole = self._hole, None
         return [] if hole is None else [_filler(hole)]
 
@@ -360,7 +360,7 @@ class LogSurvey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionNeed:
-    """What a run would do.
+    """Estimate of a run.
 
     ``dirty_bytes`` lie below ``end_offset``, where it would stop; ``dirty_ratio`` is the part that they are of all
     bytes below it.

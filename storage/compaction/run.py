@@ -48,7 +48,7 @@ SPARE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """What a run was begun with; see ``compaction.SieveRules`` for the last three."""
+    """Bounds and rules that a run was begun with; see ``compaction.SieveRules`` for the last three."""
 
     segments: tuple[Segment, ...]
     config: LogConfig

@@ -1,4 +1,4 @@
-"""What of a log is not durable yet, and when it should become so.
+"""Flushing: which part of a log is not durable yet, and when it should become so.
 
 A strict log (``flush.messages=1``) is always due, so that every append is synced before it is acknowledged; what is
 appended while a sync is under way goes with the next one. A relaxed log is due by count or by time.

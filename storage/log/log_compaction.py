@@ -64,7 +64,7 @@ class LogCompaction:
         high_watermark: int,
         tombstone_end: int,
     ) -> CompactionNeed:
-        """What a run would do now, and whether it should be begun; see ``PartitionLog.compaction_need``."""
+        """Estimate what a run would do now; see ``PartitionLog.compaction_need``."""
         survey = LogSurvey(
             segments=tuple(segment.summary for segment in self._compactable(high_watermark)),
             clean_end=self._mark.clean_end,

@@ -89,7 +89,7 @@ class PartitionLog:
         self._replica = replica
         self._config = config
         self.recovery: RecoveryReport = recovered.report
-        """What ``open`` found, or a scrub since then; the present verdict is ``health``."""
+        """Findings of ``open``, or of a scrub since then; the present verdict is ``health``."""
         lock = self._lock = threading.Lock()
         table = self._table = SegmentTable(recovered.segments, recovered.unsealed)
         state = self._state = LogState(
@@ -232,7 +232,7 @@ class PartitionLog:
 
     @property
     def stored_end_offset(self) -> int:
-        """What this replica may acknowledge (exclusive): the synced end when strict, the log end when relaxed."""
+        """End (exclusive) of what may be acknowledged here: the synced end when strict, the log end when relaxed."""
         return self._flushing.synced_end if self._config.is_strict else self._state.end_offset
 
     @property
@@ -550,7 +550,7 @@ class PartitionLog:
         )
 
     def read_uncommitted(self, offset: int, *, max_bytes: int, end_offset: int) -> list[Buffer]:
-        """What was appended as leader from ``offset`` on, without a copy; none where ``read_span`` must be asked.
+        """Batches appended as leader from ``offset`` on, without a copy; none where ``read_span`` must be asked.
 
         Whole batches, one after the other in chunks, up to ``max_bytes`` and ``end_offset``.
         """
@@ -560,7 +560,7 @@ class PartitionLog:
         return state.uncommitted.find(offset, max_bytes=max_bytes, end_offset=end_offset)
 
     def forget_uncommitted(self, below: int | None = None) -> None:
-        """What lies below was committed, or (None) nobody will ask for any of it: it need not stay in memory."""
+        """Drop appends below from memory: they were committed, or (None) nobody will ask for any."""
         uncommitted = self._state.uncommitted
         if not uncommitted:
             return
@@ -605,7 +605,7 @@ class PartitionLog:
         return None if entry is None else entry.batches[-1].last_sequence
 
     def idempotency_lookup(self, key_hash: bytes, now_ms: int) -> IdempotencyEntry | None:
-        """What was appended under an idempotency key within its window."""
+        """The entry of an idempotency key, within its window."""
         self._forget_foreign_state()
         return self._state.writers.idempotency.lookup(key_hash, now_ms)
 
@@ -697,7 +697,7 @@ class PartitionLog:
     def compaction_need(
         self, now_ms: int, high_watermark: int, *, tombstone_end: int = 0
     ) -> CompactionNeed:
-        """What a compaction would do now, and whether it should be begun.
+        """Estimate what a compaction would do now, and whether it should be begun.
 
         Args:
             now_ms: wall clock.

@@ -23,7 +23,7 @@ _SEARCH_BYTES = 1 << 20
 
 
 class Bounds(NamedTuple):
-    """What may be read: from ``start`` (inclusive) to ``end`` (exclusive). ``name`` is for messages."""
+    """Range to read: from ``start`` (inclusive) to ``end`` (exclusive). ``name`` is for messages."""
 
     start: int
     end: int

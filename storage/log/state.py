@@ -1,4 +1,4 @@
-"""What a log holds in memory of itself: where it begins and ends, its segments, epochs and writers.
+"""A log's memory of itself: where it begins and ends, its segments, epochs and writers.
 
 One object, because each of those who change a log changes several of these at once: an append (``partition_log``), a
 roll (``rolling``), a cut (``cutting``) and a new log start (``log_start``). Which of its states are sound is what the
@@ -68,5 +68,5 @@ class LogState:
         self.uncommitted.forget()
 
     def bounds(self) -> Bounds:
-        """What may be read now."""
+        """The range of offsets that may be read now."""
         return Bounds(self.start_offset, self.end_offset, self.name)

@@ -1,4 +1,4 @@
-"""What a leader sends must go on where the follower's log ends. Pure.
+"""Succession: batches of a leader must go on where the follower's log ends. Pure.
 
 Two things are not as they seem. Compaction on the leader may have joined what the follower has with what it misses into
 one filler, which is fitted here. And an empty log may begin with a batch that reaches below its start: the one in whose

@@ -59,7 +59,7 @@ class SyncTicket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPlan:
-    """What a checkpoint that moves the recovery point writes, frozen when it was begun."""
+    """Content of a checkpoint that moves the recovery point, frozen when it was begun."""
 
     sync: SyncTicket
     sealed: tuple[tuple[Segment, WriterSnapshot], ...]

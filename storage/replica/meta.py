@@ -1,4 +1,4 @@
-"""What a replica's folder says about itself: whose it is, whether it can be trusted, and what was begun.
+"""Meta file: a replica's folder says whose it is, whether it can be trusted, and what was begun.
 
 The folder is named by ids, so the name of the topic stands here. Health stands here too, since a second crash must
 not make a replica look sound that the first one left suspect. A change that takes several steps (cutting across
@@ -57,7 +57,7 @@ class ReplicaMeta:
 
     @classmethod
     def decode(cls, content: bytes) -> "ReplicaMeta":
-        """What a meta file says.
+        """Content of a meta file.
 
         Raises:
             CorruptLogError: damaged.
@@ -98,7 +98,7 @@ class MetaFile:
         self._slots = SlotFile(files, f"{directory}/{META_NAME}", _MAGIC)
 
     def load(self) -> ReplicaMeta | None:
-        """What the file says; None when there is none. Comes before ``store``.
+        """Read the file; None when there is none. Comes before ``store``.
 
         When a part of the file is damaged, this may be one change behind: the replica is suspect then, and a change
         that was begun is not finished, since it may have been finished long ago.

@@ -1,4 +1,4 @@
-"""What is left of a partition log after the process went away, and whether it can be trusted.
+"""Recovery: how much of a partition log is left after the process went away, and whether it can be trusted.
 
 Below the recovery point everything was synced, its indexes too: segments there are taken as their indexes describe
 them, unless the replica is known to be damaged. From the recovery point on every batch is checked: both checksums, the
@@ -59,7 +59,7 @@ _ZEROS = bytes(1 << 20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What recovery found and did.
+    """Report of a recovery.
 
     Attributes:
         health: of the replica; stays until the owner of the log declares it sound.
@@ -78,7 +78,7 @@ class RecoveryReport:
 
 @dataclass(slots=True, kw_only=True)
 class RecoveredLog:
-    """What the log goes on with; ``segments`` are never empty, and the last one takes appends.
+    """Parts that the log goes on with; ``segments`` are never empty, and the last one takes appends.
 
     ``unsealed``: segments that were rolled but not sealed, oldest first, and the writers' state after each.
     ``has_remains``: files of a damaged replica lie behind the last segment's end and must go before it grows.
@@ -102,7 +102,7 @@ def recover(replica: ReplicaFiles) -> RecoveredLog:
 
 
 class _DamageError(Exception):
-    """What lies below the recovery point is not what it was."""
+    """Bytes below the recovery point are not what they were."""
 
 
 class _Recovery:

@@ -531,7 +531,7 @@ class Segment:
 
 
 class _Wish(NamedTuple):
-    """What a reader asks for."""
+    """A reader's question."""
 
     offset: int
     max_bytes: int

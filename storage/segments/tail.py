@@ -33,7 +33,7 @@ NO_TAIL = Tail(NO_OFFSET, NO_OFFSET, b"")
 
 
 def tail_of(run: AppendRun) -> Tail:
-    """What is kept of an append that was written."""
+    """The tail that an append leaves behind."""
     if not run.headers or run.total_bytes > TAIL_BYTES_MAX:
         return NO_TAIL
     return Tail(run.headers[0].base_offset, run.headers[-1].next_offset, b"".join(run.chunks))

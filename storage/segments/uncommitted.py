@@ -21,7 +21,7 @@ BATCH_BYTES_MIN = 4 << 10
 
 
 class UncommittedMemory:
-    """What all logs of a node share; the thread that owns them alone uses it."""
+    """Memory that all logs of a node share; the thread that owns them alone uses it."""
 
     __slots__ = ("free_bytes",)
 

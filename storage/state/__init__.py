@@ -1,1 +1,1 @@
-"""What a log remembers beside its records: epochs, writers, checkpoints, each small and checksummed."""
+"""State beside a log's records: epochs, writers, checkpoints, each small and checksummed."""

@@ -1,4 +1,4 @@
-"""What a partition knows about its own log without reading it: three offsets and a flag, durable and checksummed.
+"""Checkpoint: all that is known of a log without reading it, three offsets and a flag, durable and checksummed.
 
 The file lies in the partition's folder and is replaced in place (``storage.state.slots``), so that it can be written
 on a full disk.

@@ -1,4 +1,4 @@
-"""What was appended under which HTTP idempotency key: the first answer for a repeated request.
+"""Idempotency keys of HTTP requests, and what was appended under each: the first answer for a repeated request.
 
 Derived from the log: a batch carries its key as a header extension, so every replica builds the same table and a
 new leader knows what the old one answered. Bounded by time and by number; the oldest keys go first.
@@ -20,7 +20,7 @@ _COLUMNS = 6
 
 
 class IdempotencyEntry(NamedTuple):
-    """What one key stands for in this partition.
+    """One key's request in this partition.
 
     ``body_hash`` tells a retry from a reuse of the key with another body; ``partition_count`` is the topic's when
     the key was first used. ``base_offset`` and ``last_offset`` (inclusive) are those of the records.

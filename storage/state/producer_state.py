@@ -1,4 +1,4 @@
-"""What each idempotent producer wrote last: accept, duplicate, out of order, or fenced.
+"""Producers' state: an idempotent producer's next batch is accepted, a duplicate, out of order, or fenced.
 
 A producer numbers its records per partition; a batch carries (producer id, epoch, sequence of its first record). The
 state is derived from the batches of the log, so that every replica has the same and a new leader goes on where the
@@ -219,7 +219,7 @@ class WriterSnapshot(NamedTuple):
 
 
 class WriterState:
-    """What a partition remembers of its writers: producers by sequence, requests by idempotency key.
+    """A partition's memory of its writers: producers by sequence, requests by idempotency key.
 
     Invariants:
         - both tables follow from the batches of the log below its end and, after ``install``, of the leader's log.

@@ -39,7 +39,7 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class SlotContent:
-    """What a slot file holds.
+    """Content of a slot file.
 
     ``is_whole`` is False when one slot is damaged, so that ``content`` may be one write older than the newest:
     what it says was true, but may not be any more.
