@@ -152,6 +152,8 @@ class Dispatcher:
         in_flight = self.shared.in_flight
         in_flight.admit()
         try:
+            if route.is_current:
+                await self.shared.ports.metadata.current_image()
             return await route.handler(call)
         finally:
             in_flight.request_count -= 1

@@ -104,6 +104,8 @@ class Route:
     """Errors beside those that follow from the rest of the row (see ``openapi.errors_of``)."""
     topic_missing_code: int = 40401
     """The ``error_code`` of a topic that does not exist: the dialects differ by endpoint."""
+    is_current: bool = False
+    """Answered from an image as of the request: what any node had acknowledged by then is in it."""
     is_exempt: bool = False
     """Answered however many requests are in flight: probes and metrics."""
     prepare: Prepare | None = None
@@ -127,6 +129,7 @@ def route(
     body: Body | None = None,
     errors: tuple[type[MilenaError], ...] = (),
     topic_missing_code: int = 40401,
+    is_current: bool = False,
     is_exempt: bool = False,
     prepare: Prepare | None = None,
 ) -> Route:
@@ -145,6 +148,7 @@ def route(
         answers=answers,
         errors=errors,
         topic_missing_code=topic_missing_code,
+        is_current=is_current,
         is_exempt=is_exempt,
         prepare=prepare,
     )

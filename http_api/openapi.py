@@ -26,6 +26,7 @@ from http_api.shapes.v2 import ERROR
 from milena.model.errors import (
     MalformedRequestError,
     MilenaError,
+    NoQuorumError,
     NotAcceptableError,
     RequestTooLargeError,
     TooManyRequestsError,
@@ -43,7 +44,8 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 Object = dict[str, object]
 
 _DESCRIPTION = """\
-A partitioned, replicated, append-only log. Every node answers every request.
+A partitioned, replicated, append-only log. Every node answers every request, and knows what any other has answered
+before; where that takes a majority and there is none, it says 503.
 
 Bodies are JSON in UTF-8. Unknown fields are refused; numbers and booleans are also taken as text. A path with a slash
 at its end is the same path. Beside each `GET` there is a `HEAD`, and `OPTIONS` tells the methods of a path. Errors are
@@ -125,6 +127,8 @@ def errors_of(route: Route) -> tuple[type[MilenaError], ...]:
         implied.append(NotAcceptableError)
     if not route.is_exempt:
         implied.append(TooManyRequestsError)
+    if route.is_current:
+        implied.append(NoQuorumError)
     return tuple(dict.fromkeys((*implied, *route.errors)))
 
 

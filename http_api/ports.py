@@ -123,6 +123,13 @@ class MetadataPort(Protocol):
     def image(self) -> Image:
         """The local image, now."""
 
+    async def current_image(self) -> Image:
+        """An image as of now, which is the local one from then on; questions that come together share the cost.
+
+        Raises:
+            NoQuorumError: no majority answered in time.
+        """
+
     async def topic(self, name: str) -> Topic:
         """The topic; asks the quorum before it says that there is none.
 

@@ -131,7 +131,7 @@ cli.add_command(reassignments)
 @click.pass_obj
 def status(target: ClusterTarget, is_json: bool) -> None:
     """Show nodes, leaders and under-replicated partitions; exit 1 when degraded, 2 when unreachable."""
-    view = target.run(lambda client: client.cluster())
+    view = target.cluster()
     health = view.health()
     if is_json:
         click.echo(output.as_json(output.status_json(view, health)))

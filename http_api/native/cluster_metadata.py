@@ -8,10 +8,14 @@ from http_api.call import Call
 from http_api.media import JSON_TYPE
 from http_api.params import IntegerParam
 from http_api.ports import ApiLimits
+from milena.model.errors import NoQuorumError
 from raft_meta.machine.image import Broker, Image, Topic
 
 SINCE = IntegerParam(
-    name="since", description="wait for a version above this one", least=0, default=None
+    name="since",
+    description="wait until this node knows a version above this one, and ask no other",
+    least=0,
+    default=None,
 )
 TIMEOUT = IntegerParam(
     name="timeout",
@@ -54,18 +58,28 @@ _last = _LastBody()
 async def get_metadata(call: Call) -> web.Response:
     """Brokers with their URLs, topics with their leaders.
 
-    With ``since=VERSION`` it waits until there is a later version, at most ``timeout`` ms. Versions grow with what is
-    shown here alone: commits of consumer groups wake nobody.
+    All that any node has answered is in it (``is_current``), unless no majority can be asked.
+
+    With ``since=VERSION`` it waits until this node knows a later version, at most ``timeout`` ms, and asks nobody.
+    Versions grow with what is shown here alone: commits of consumer groups wake nobody.
     """
     query = call.query()
     metadata = call.ports.metadata
     since, timeout_ms = SINCE.read(query), TIMEOUT.read(query)
+    is_current = False
     if since is not None:
         limit_ms = call.ports.limits.fetch_wait_ms_max
         image = await metadata.image_since(since, timeout_ms=min(timeout_ms, limit_ms))
     else:
-        image = metadata.image
-    return bytes_answer(_last.body_of(image, metadata.version), JSON_TYPE)
+        try:
+            image = await metadata.current_image()
+            is_current = True
+        except NoQuorumError:
+            # Who looks for what is wrong, or for a leader that still gives records, is told what is known here.
+            image = metadata.image
+    body = _last.body_of(image, metadata.version)
+    end = b',"is_current":true}' if is_current else b',"is_current":false}'
+    return bytes_answer(body[:-1] + end, JSON_TYPE)
 
 
 def _encode(image: Image, version: int) -> bytes:

@@ -110,6 +110,7 @@ NATIVE_ROUTES = (
         "What is on the move, and how far it is",
         ok(native.RUNNING_MOVES, "Partitions on the move, those that wait included"),
         tag=Tag.CLUSTER,
+        is_current=True,
     ),
     route(
         "DELETE /reassignments",
@@ -132,7 +133,10 @@ NATIVE_ROUTES = (
         cluster_metadata.SINCE.param,
         cluster_metadata.TIMEOUT.param,
         tag=Tag.CLUSTER,
-        description="With `since` it waits for a later version: change events by long poll.",
+        description=(
+            "All that any node has answered is in it; `is_current` is false where no majority could be asked. With "
+            "`since` it waits for a later version of this node's own: change events by long poll."
+        ),
     ),
     _probe("/livez", "isLive", health.live, "The process is alive"),
     _probe("/startupz", "hasStarted", health.started, "The node has started"),

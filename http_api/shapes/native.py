@@ -146,6 +146,9 @@ CLUSTER_VIEW = Shape(
             "controller_epoch": count(),
             "brokers": listing(BROKER_VIEW),
             "topics": listing(TOPIC_VIEW),
+            "is_current": boolean(
+                "all that any node has answered is in it; false with `since`, or without a majority"
+            ),
         }
     ),
 )

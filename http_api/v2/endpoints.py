@@ -136,6 +136,7 @@ V2_ROUTES = (
         "Names of all topics",
         ok_v2(v2.TOPIC_NAMES, "The names, in order"),
         tag=Tag.TOPICS,
+        is_current=True,
     ),
     route(
         "GET /topics/{topic}",
@@ -146,6 +147,7 @@ V2_ROUTES = (
         errors=TOPIC_ERRORS,
         topic_missing_code=_MISSING_ON_TOPIC,
         tag=Tag.TOPICS,
+        is_current=True,
     ),
     route(
         "POST /topics/{topic}",
@@ -167,6 +169,7 @@ V2_ROUTES = (
         ok_v2(v2.PARTITIONS, "The partitions, by number"),
         errors=TOPIC_ERRORS,
         tag=Tag.TOPICS,
+        is_current=True,
     ),
     route(
         "GET /topics/{topic}/partitions/{partition}",
@@ -176,6 +179,7 @@ V2_ROUTES = (
         ok_v2(v2.PARTITION, "The partition"),
         errors=PARTITION_ERRORS,
         tag=Tag.TOPICS,
+        is_current=True,
     ),
     route(
         "POST /topics/{topic}/partitions/{partition}",
@@ -228,6 +232,7 @@ V2_ROUTES = (
         "Ids of live brokers",
         ok_v2(v2.BROKER_IDS, "The ids, in order"),
         tag=Tag.CLUSTER,
+        is_current=True,
     ),
     route(
         "POST /admin/topics",

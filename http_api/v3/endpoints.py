@@ -53,6 +53,7 @@ _CLUSTER_ROUTES = (
         "All brokers",
         ok(v3.BROKERS, "All that are registered, alive or not"),
         tag=Tag.V3_CLUSTERS,
+        is_current=True,
     ),
     v3_route(
         f"GET {CLUSTER}/brokers/{{broker}}",
@@ -61,6 +62,7 @@ _CLUSTER_ROUTES = (
         "A broker",
         ok(v3.BROKER, "The broker"),
         tag=Tag.V3_CLUSTERS,
+        is_current=True,
         errors=(e.BrokerNotFoundError,),
     ),
     v3_route(
@@ -80,6 +82,7 @@ _CLUSTER_ROUTES = (
         "Replicas that a broker holds",
         ok(v3.REPLICAS, "The replicas, by topic and partition"),
         tag=Tag.V3_CLUSTERS,
+        is_current=True,
         errors=(e.BrokerNotFoundError,),
     ),
 )
@@ -92,6 +95,7 @@ _TOPIC_ROUTES = (
         "All topics",
         ok(v3.TOPICS, "The topics, by name"),
         tag=Tag.V3_TOPICS,
+        is_current=True,
     ),
     v3_route(
         f"POST {CLUSTER}/topics",
@@ -120,6 +124,7 @@ _TOPIC_ROUTES = (
         "A topic",
         ok(v3.TOPIC, "The topic"),
         tag=Tag.V3_TOPICS,
+        is_current=True,
         errors=TOPIC_ERRORS,
     ),
     v3_route(
@@ -201,6 +206,7 @@ _CONFIG_ROUTES = (
         "Configs of a topic",
         ok(v3.CONFIGS, "All that are in force"),
         tag=Tag.V3_CONFIGS,
+        is_current=True,
         description="With `-` as the topic: those of all topics.",
         errors=TOPIC_ERRORS,
     ),
@@ -221,6 +227,7 @@ _CONFIG_ROUTES = (
         "A config of a topic",
         ok(v3.CONFIG, "The config in force"),
         tag=Tag.V3_CONFIGS,
+        is_current=True,
         errors=(*TOPIC_ERRORS, e.ConfigNotFoundError),
     ),
     v3_route(
@@ -252,6 +259,7 @@ _PARTITION_ROUTES = (
         "Partitions of a topic",
         ok(v3.PARTITIONS, "The partitions, by number"),
         tag=Tag.V3_PARTITIONS,
+        is_current=True,
         errors=TOPIC_ERRORS,
     ),
     v3_route(
@@ -261,6 +269,7 @@ _PARTITION_ROUTES = (
         "A partition",
         ok(v3.PARTITION, "The partition"),
         tag=Tag.V3_PARTITIONS,
+        is_current=True,
         errors=PARTITION_ERRORS,
     ),
     v3_route(
@@ -280,6 +289,7 @@ _PARTITION_ROUTES = (
         "Replicas of a partition",
         ok(v3.REPLICAS, "The replicas, the preferred leader first"),
         tag=Tag.V3_PARTITIONS,
+        is_current=True,
         errors=PARTITION_ERRORS,
     ),
     v3_route(
@@ -289,6 +299,7 @@ _PARTITION_ROUTES = (
         "A replica",
         ok(v3.REPLICA, "The replica"),
         tag=Tag.V3_PARTITIONS,
+        is_current=True,
         errors=(*PARTITION_ERRORS, ResourceNotFoundError),
     ),
 )

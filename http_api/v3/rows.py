@@ -23,6 +23,7 @@ def v3_route(
     description: str = "",
     body: Body | None = None,
     errors: tuple[type[MilenaError], ...] = (),
+    is_current: bool = False,
 ) -> Route:
     """A row; every path but the first names the cluster or lists it."""
     in_cluster = _CLUSTER_ERRORS if CLUSTER in line else ()
@@ -39,4 +40,5 @@ def v3_route(
         # Links are made of headers that a proxy sets.
         errors=(e.MalformedRequestError, *in_cluster, *errors),
         topic_missing_code=_TOPIC_MISSING,
+        is_current=is_current,
     )

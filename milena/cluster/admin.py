@@ -71,7 +71,7 @@ class AdminClient:
         return self._http.url
 
     async def cluster(self) -> ClusterView:
-        """Nodes, topics and leaders, as the node that is asked sees them."""
+        """Nodes, topics and leaders; without a majority, as the node that is asked knows them (``is_current``)."""
         return cluster_view(await self._http.get("/metadata"))
 
     async def rebalance(
@@ -321,6 +321,7 @@ def cluster_view(answer: Json) -> ClusterView:
         controller_id=fields.optional_integer("controller_id"),
         nodes=tuple(sorted(map(_node_view, fields.objects("brokers")), key=lambda n: n.node_id)),
         topics=tuple(sorted(map(_metadata_topic, fields.objects("topics")), key=lambda t: t.name)),
+        is_current=fields.boolean("is_current", False),
     )
 
 

@@ -157,7 +157,11 @@ class MetadataCache:
         was_wrong, self._is_stale = self._is_stale, False
         self._asked_ms = self._clock.now_ms()
         call = HttpCall(
-            method="GET", path="/metadata", timeout_s=REFRESH_TIMEOUT_S, is_repeatable=True
+            # Any version: a leader that still serves must be found where there is no majority.
+            method="GET",
+            path="/metadata?since=0",
+            timeout_s=REFRESH_TIMEOUT_S,
+            is_repeatable=True,
         )
         try:
             answer = await self._http.send(

@@ -58,6 +58,8 @@ class ClusterView:
     controller_id: int | None
     nodes: tuple[NodeView, ...]
     topics: tuple[TopicView, ...]
+    is_current: bool = True
+    """All that any node had answered is in it; False: no majority could be asked, or was to be."""
 
     def partitions(self) -> Iterator[tuple[TopicView, PartitionView]]:
         """Every partition with its topic."""

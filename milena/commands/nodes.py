@@ -16,7 +16,7 @@ def nodes() -> None:
 @click.pass_obj
 def list_nodes(target: ClusterTarget, is_json: bool) -> None:
     """List every node that is registered, alive or not."""
-    view = target.run(lambda client: client.cluster())
+    view = target.cluster()
     click.echo(output.as_json(output.nodes_json(view)) if is_json else output.nodes_text(view))
 
 

@@ -9,6 +9,7 @@ import click
 
 from milena.client import Client
 from milena.cluster.admin import AdminClient
+from milena.cluster.view import ClusterView
 from milena.errors import (
     ClientError,
     TargetExistsError,
@@ -58,6 +59,16 @@ class ClusterTarget:
                 return await work(client)
 
         return asyncio.run(inside())
+
+    def cluster(self) -> ClusterView:
+        """The cluster; says on standard error when nobody knows whether the node that told it is up to date."""
+        view = self.run(lambda client: client.cluster())
+        if not view.is_current:
+            click.echo(
+                f"no majority of the metadata quorum answers: this is what {self.url} knew last",
+                err=True,
+            )
+        return view
 
     def run_client(self, work: Callable[[Client], Awaitable[T]]) -> T:
         """Run one piece of work with records."""

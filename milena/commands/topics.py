@@ -81,7 +81,7 @@ def create_topic(
 @click.pass_obj
 def list_topics(target: ClusterTarget, is_json: bool) -> None:
     """List all topics."""
-    view = target.run(lambda client: client.cluster())
+    view = target.cluster()
     if is_json:
         click.echo(output.as_json([output.topic_json(topic) for topic in view.topics]))
     elif view.topics:

@@ -157,3 +157,18 @@ def test_shorter_retention_is_not_put_off_to_the_next_round(cluster):
     path = f"/v3/clusters/{cluster_id(cluster.node(3))}/topics/{topic}/configs/retention.ms"
     ok(call(cluster.node(3), f"PUT {path}", {"value": HOUR_MS // 2}))
     eventually(lambda: values(cluster.node(1), topic) == [], deadline_s=20)
+
+
+def test_what_one_node_has_answered_the_next_answer_of_every_other_knows(cluster):
+    path = f"/v3/clusters/{cluster_id(cluster.node(1))}/topics"
+    for number in range(20):
+        asked, *rest = (cluster.nodes[(number + n) % 3] for n in range(3))
+        name = create_topic(asked, f"seen-at-once-{number}")
+        for node in rest:
+            assert name in ok(call(node, "GET /topics"))
+            assert name in {topic["topic_name"] for topic in ok(call(node, f"GET {path}"))["data"]}
+            assert name in {topic["name"] for topic in ok(call(node, "GET /metadata"))["topics"]}
+        ok(grow(rest[0], name, 3))
+        assert len(ok(call(asked, f"GET /topics/{name}"))["partitions"]) == 3
+        call(rest[1], f"DELETE {path}/{name}")
+        assert name not in ok(call(asked, "GET /topics"))

@@ -18,6 +18,7 @@ class FakeApi:
         self.planned = []
         self.moves = []
         """What is answered about moves: one list after the other, the last one for good."""
+        self.is_current = True
         self.answer = None
         """(status, body) given to every request instead of the real one."""
 
@@ -92,6 +93,7 @@ class FakeApi:
                 "controller_id": self.controller_id,
                 "brokers": self.brokers,
                 "topics": list(self.topics.values()),
+                "is_current": self.is_current,
             }
         )
 

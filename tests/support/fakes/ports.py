@@ -130,6 +130,8 @@ class FakeNode:
         self._producers: dict[str | None, ProducerState] = {}
         self._changed = asyncio.Event()
         self._round_robin = 0
+        self.unheard: Image | None = None
+        """An image that ``current_image`` brings: what other nodes have answered meanwhile."""
         self.image = Image(
             index=7,
             cluster_id=CLUSTER_ID,
@@ -477,6 +479,11 @@ class FakeNode:
     @property
     def version(self) -> int:
         return self.image.index
+
+    async def current_image(self) -> Image:
+        self.fail("current_image")
+        self.image, self.unheard = self.unheard or self.image, None
+        return self.image
 
     async def image_since(self, version: int, *, timeout_ms: int) -> Image:
         self.fail("image_since")

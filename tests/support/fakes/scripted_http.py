@@ -29,7 +29,7 @@ class ScriptedHttp:
             await self.gate.wait()
         if self.failure is not None:
             raise self.failure
-        if call.path == "/metadata":
+        if call.path.startswith("/metadata"):
             return self.reply(200, self.metadata())
         name = call.path.rpartition("/")[2]
         if name in self.other:

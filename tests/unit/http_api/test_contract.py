@@ -26,7 +26,7 @@ COLUMNS = RecordColumns(
 ASKS = asks(encode_batch(COLUMNS, base_timestamp_ms=NOW_MS))
 PORT_METHODS = (
     "produce", "produce_batch", "fetch", "offsets", "topic", "create_topic", "delete_topic",
-    "alter_configs", "allocate_producer", "image_since", "add_partitions", "remove_broker",
+    "alter_configs", "allocate_producer", "current_image", "image_since", "add_partitions", "remove_broker",
     "delete_records", "reassign", "running", "cancel",
     *(f"group_{name}" for name in (
         "heartbeat", "commit", "committed", "describe", "groups", "delete", "reset",

@@ -71,6 +71,14 @@ async def test_status_json_is_the_whole_view(api, milena):
     assert view["topics"][0]["partitions"][0]["isr"] == [1]
 
 
+@pytest.mark.parametrize("command", [("status",), ("topics", "list"), ("nodes", "list")])
+async def test_a_view_that_may_be_old_is_called_so(api, milena, command):
+    api.add_topic("flights")
+    api.is_current = False
+    _, _, err = await milena(*command)
+    assert err == f"no majority of the metadata quorum answers: this is what {api.url} knew last\n"
+
+
 async def test_no_node_exits_2_with_one_line(capsys, unused_tcp_port):
     url = f"http://127.0.0.1:{unused_tcp_port}"
     code = await asyncio.to_thread(cli.run, ["--url", url, "status"])

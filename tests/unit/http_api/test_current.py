@@ -1,0 +1,62 @@
+"""Whatever one node has answered, the next answer of every node knows."""
+
+import pytest
+
+from http_api.routes import ROUTES
+from milena.model.errors import NoQuorumError
+
+OF_THE_NODE = {"/", "/v3", "/v3/clusters", "/v3/clusters/{cluster}", "/openapi.json"}
+"""Who answers, and what it can do: the same as long as the node runs, or once the cluster has a name."""
+OF_LEADERS = {
+    "/topics/{topic}/partitions/{partition}/records",
+    "/topics/{topic}/partitions/{partition}/offsets",
+    "/v3/clusters/{cluster}/topics/{topic}/partitions/{partition}/offset",
+}
+"""Come from a partition's leader; before a topic or a partition is said to be missing, the quorum is asked."""
+FALLS_BACK = {"/metadata"}
+"""Answers without a majority, too, and says so."""
+LISTS = (
+    ("/topics", lambda body: body),
+    ("/v3/clusters/cluster-in-memory/topics", lambda body: [t["topic_name"] for t in body["data"]]),
+    ("/metadata", lambda body: [topic["name"] for topic in body["topics"]]),
+)
+
+
+def behind(node, change):
+    """Let a change happen that this node has not heard of."""
+    before = node.image
+    change()
+    node.image, node.unheard = before, node.image
+
+
+def test_every_read_of_the_replicated_state_is_current():
+    others = OF_THE_NODE | OF_LEADERS | FALLS_BACK
+    rows = [row for row in ROUTES if row.method == "GET" and not row.is_exempt]
+    late = {row.path for row in rows if not row.is_current} - others
+    # Groups and their consumers are answered behind a barrier of their services' own.
+    assert {path for path in late if "consumer" not in path and "group" not in path} == set()
+    assert {row.path for row in ROUTES if row.is_current} & others == set()
+
+
+@pytest.mark.parametrize(("path", "names"), LISTS)
+async def test_a_list_knows_what_another_node_has_answered(api, path, names):
+    behind(api.node, lambda: api.node.add_topic("made-elsewhere"))
+    assert "made-elsewhere" in names((await api.get(path)).json)
+
+
+async def test_a_description_knows_what_another_node_has_answered(api):
+    behind(api.node, lambda: api.node.add_topic("t", settings={"retention.ms": "77"}))
+    assert (await api.get("/topics/t")).json["configs"]["retention.ms"] == "77"
+
+
+async def test_a_list_that_may_be_old_is_not_given(api):
+    api.node.errors["current_image"] = NoQuorumError("no majority answers")
+    assert (await api.get("/topics")).error == (503, 50305)
+
+
+async def test_the_clusters_map_is_given_without_a_majority_and_says_so(api):
+    assert (await api.get("/metadata")).json["is_current"] is True
+    assert (await api.get("/metadata?since=0")).json["is_current"] is False
+    api.node.errors["current_image"] = NoQuorumError("no majority answers")
+    answer = await api.get("/metadata")
+    assert (answer.status, answer.json["is_current"]) == (200, False)
