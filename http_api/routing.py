@@ -21,6 +21,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLAIN = re.compile(r"[!-$&-~]+")
 """Visible ASCII without a percent sign stands for itself."""
 
+_ALIKE = 2
+"""Segments of a path that tell what it is about: ``topics/{topic}``."""
+
 _CONTROL_PICTURES = 0x2400
 
 
@@ -47,6 +50,7 @@ class Router:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Node()
+        self._routes: list[Route] = []
         for route in routes:
             self._add(route)
         self.find = lru_cache(maxsize=_FOUND_MAX)(self._find)
@@ -62,6 +66,7 @@ class Router:
                 node = node.literals.setdefault(part, _Node())
         assert route.method not in node.routes, (route.method, route.path)
         node.routes[route.method] = route
+        self._routes.append(route)
 
     def _find(self, method: str, raw_path: str) -> Match:
         """The route of a request; ``find`` is the same, remembered.
@@ -71,14 +76,19 @@ class Router:
             MethodNotAllowedError: there is one, for other methods.
             MalformedRequestError: a control character, or bytes that are not UTF-8, in a name.
         """
-        node, values = self._walk(raw_path)
+        try:
+            node, values = self._walk(raw_path)
+        except RouteNotFoundError as error:
+            raise RouteNotFoundError(f"{error}{self._elsewhere(method, raw_path)}") from None
         route = node.routes.get(method)
         if route is None and method == "HEAD":
             route = node.routes.get("GET")
         if route is None:
             allowed = allowed_methods(node.routes)
             raise MethodNotAllowedError(
-                f"{method} is not allowed for {raw_path}; allowed: {allowed}", allowed=allowed
+                f"{method} is not allowed for {raw_path}; allowed: {allowed}"
+                f"{self._elsewhere(method, raw_path)}",
+                allowed=allowed,
             )
         return Match(route, dict(zip(route.path_names, values, strict=True)))
 
@@ -89,6 +99,16 @@ class Router:
             RouteNotFoundError: no endpoint at this path.
         """
         return allowed_methods(self._walk(raw_path)[0].routes)
+
+    def _elsewhere(self, method: str, raw_path: str) -> str:
+        """The end of a refusal: where paths that end alike have this method, as ``DELETE /topics/x`` has in v3."""
+        tail = _segments(raw_path)[-_ALIKE:]
+        found = [
+            f"{method} {route.path}"
+            for route in self._routes
+            if route.method == method and _ends_like(route.path, tail)
+        ]
+        return f"; there is {' and '.join(found)}" if found else ""
 
     def _walk(self, raw_path: str) -> tuple[_Node, list[str]]:
         node = self._root
@@ -104,6 +124,17 @@ class Router:
         if not node.routes:
             raise RouteNotFoundError(f"no endpoint at {raw_path}")
         return node, values
+
+
+def _ends_like(path: str, tail: list[str]) -> bool:
+    """A route's path ends with these segments, of which one at least is no name."""
+    own = _segments(path)[-len(tail) :]
+    if len(own) != len(tail):
+        return False
+    pairs = list(zip(own, tail, strict=True))
+    return any(part == given for part, given in pairs) and all(
+        part == given or part.startswith("{") for part, given in pairs
+    )
 
 
 def _segments(path: str) -> list[str]:

@@ -5,7 +5,7 @@ invalid (422). Numbers and booleans are also taken as text, because the dialects
 """
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 from urllib.parse import parse_qsl
 
 import orjson
@@ -16,7 +16,8 @@ from milena.model.errors import MalformedRequestError
 T = TypeVar("T")
 
 _QUERY_FIELDS_MAX = 64
-_INT64_MAX = (1 << 63) - 1
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_DIGITS_MAX = 19
 _TRUE = frozenset({"true", "1", "yes", ""})
 _FALSE = frozenset({"false", "0", "no"})
 
@@ -58,12 +59,16 @@ def integer_text(name: str, text: str) -> int:
         MalformedRequestError: it is none, or has more than 64 bits.
     """
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+    if not (digits.isascii() and digits.isdigit()):
         raise MalformedRequestError(f"Invalid parameter '{name}' got '{text}': not an integer")
-    value = int(text)
-    if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
-        raise MalformedRequestError(f"Invalid parameter '{name}' got '{text}': more than 64 bits")
-    return value
+    # Python refuses to read thousands of digits.
+    if len(digits) > _DIGITS_MAX or not _INT64_MIN <= int(text) <= _INT64_MAX:
+        is_negative = digits != text
+        bound = f"small: at least {_INT64_MIN}" if is_negative else f"large: at most {_INT64_MAX}"
+        raise MalformedRequestError(
+            f"Invalid parameter '{name}' got '{text}': too {bound} is possible"
+        )
+    return int(text)
 
 
 def _boolean(name: str, text: str) -> bool:
@@ -135,16 +140,9 @@ class Fields:
             return None
         if isinstance(value, str):
             value = integer_text(name, value)
+        self._check_range(name, "is", value, least)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(name, "an integer", value)
-        if value < least:
-            raise InvalidFieldError(
-                f"{self._where}: '{name}' is {value}; at least {least} is needed"
-            )
-        if value > _INT64_MAX:
-            raise InvalidFieldError(
-                f"{self._where}: '{name}' is {value}; at most {_INT64_MAX} is possible"
-            )
         return value
 
     def required_integer(self, name: str, *, least: int) -> int:
@@ -198,16 +196,24 @@ class Fields:
         Raises:
             InvalidFieldError: one is smaller, or has more than 64 bits.
         """
-        found = [self._checked(name, int, "integers", item) for item in self.items(name)]
-        if found and min(found) < least:
-            raise InvalidFieldError(
-                f"{self._where}: '{name}' holds {min(found)}; at least {least} is needed"
-            )
-        if found and max(found) > _INT64_MAX:
-            raise InvalidFieldError(
-                f"{self._where}: '{name}' holds {max(found)}; at most {_INT64_MAX} is possible"
-            )
+        found: list[int] = []
+        for item in self.items(name):
+            self._check_range(name, "holds", item, least)
+            found.append(self._checked(name, int, "integers", item))
         return found
+
+    def _check_range(self, name: str, verb: str, value: object, least: int) -> None:
+        """Refuse an integer that is too small or too large, and leave all else to others."""
+        if not is_integer(value):
+            return
+        if value < least:
+            raise InvalidFieldError(
+                f"{self._where}: '{name}' {verb} {value}; at least {least} is needed"
+            )
+        if value > _INT64_MAX:
+            raise InvalidFieldError(
+                f"{self._where}: '{name}' {verb} {value}; at most {_INT64_MAX} is possible"
+            )
 
     def _checked(self, name: str, kind: type[T], kinds: str, item: object) -> T:
         if isinstance(item, bool) or not isinstance(item, kind):
@@ -225,6 +231,13 @@ class Fields:
         return MalformedRequestError(
             f"{self._where}: '{name}' must be {expected}, not {json_kind(value)}"
         )
+
+
+def is_integer(value: object) -> TypeGuard[int | float]:
+    """A number that was sent as an integer; one of more than 64 bits is read as a float."""
+    if isinstance(value, float):
+        return abs(value) > _INT64_MAX
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def unknown_field(name: str, known: frozenset[str]) -> InvalidFieldError:

@@ -120,8 +120,27 @@ class Stopping:
     at_s: float
 
 
-Event = Opened | Sent | Settled | Failed | Polled | Incident | Stopping
-_KINDS: tuple[type[Event], ...] = (Opened, Sent, Settled, Failed, Polled, Incident, Stopping)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """CPU time of the process while its users had work to do. They share a thread, so a core is all they can take."""
+
+    since_s: float
+    at_s: float
+    cpu_s: float
+
+
+Event = Opened | Sent | Settled | Failed | Polled | Incident | Stopping | Spent
+# A kind's place is its tag in the file: new ones go to the end.
+_KINDS: tuple[type[Event], ...] = (
+    Opened,
+    Sent,
+    Settled,
+    Failed,
+    Polled,
+    Incident,
+    Stopping,
+    Spent,
+)
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Event], tuple[object, ...]]:

@@ -22,7 +22,7 @@ from locust.contrib.fasthttp import FAILURE_EXCEPTIONS, ResponseContextManager
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadtest.ledger import LedgerWriter, Opened, Stopping
+from loadtest.ledger import LedgerWriter, Opened, Spent, Stopping
 from loadtest.node_process import die_with_parent
 
 REQUEST_TIMEOUT_S = 12.0
@@ -88,11 +88,18 @@ class LocustRun:
         )
         self._process_id = int.from_bytes(os.urandom(4))
         self._numbers = count()
+        self._began_s, self._began_cpu_s = time.monotonic(), time.process_time()
 
     def new_user(self) -> tuple[int, int]:
         """A user's number in this process, and its id among the users of all processes."""
         number = next(self._numbers)
         return number, self._process_id << USER_BITS | number % (1 << USER_BITS)
+
+    def stop(self) -> None:
+        """Note that users are told to end, and what they have taken of a core until then."""
+        now_s, cpu_s = time.monotonic(), time.process_time() - self._began_cpu_s
+        self.ledger.add(Spent(since_s=self._began_s, at_s=now_s, cpu_s=cpu_s))
+        self.ledger.add(Stopping(at_s=now_s))
 
 
 class Current:
@@ -135,7 +142,7 @@ def open_run(environment: Environment, **_: object) -> None:
 def note_stopping(**_: object) -> None:
     """Users end their requests one by one from now on: that they grow quiet says nothing of the cluster."""
     if Current.run is not None:
-        Current.run.ledger.add(Stopping(at_s=time.monotonic()))
+        Current.run.stop()
 
 
 def close_run(**_: object) -> None:

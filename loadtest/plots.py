@@ -1,6 +1,7 @@
 """Pictures of a run: what it did over time, and the longest gaps."""
 
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -13,11 +14,14 @@ OVERVIEW, GAPS = "overview.png", "gaps.png"
 DPI = 120
 COLOURS = {Direction.PRODUCE: "#1f6fb4", Direction.FETCH: "#2a9d5c"}
 PERCENTILE_COLOURS = {50.0: "#9ecae1", 95.0: "#4292c6", 99.0: "#08519c", 100.0: "#b2182b"}
+TITLE_COLUMNS = 100
+"""Characters of a title's line; a picture is as wide."""
 FAILED_COLOUR, INCIDENT_COLOUR = "#b2182b", "#555555"
 
 
 def draw(timeline: Timeline, directory: Path, *, title: str) -> list[str]:
     """Draw everything; the names of the files."""
+    title = "\n".join(fill(line, TITLE_COLUMNS) for line in title.splitlines())
     with mpl.rc_context(
         {
             "axes.spines.top": False,
@@ -152,8 +156,10 @@ def _mark_incidents(axis: Axes, timeline: Timeline, end_s: float, *, is_named: b
 def _gaps(timeline: Timeline, title: str) -> Figure:
     reports = timeline.endpoints()
     partitions = timeline.partition_gaps()
+    title_inches = 0.2 * len(title.splitlines())
     figure = Figure(
-        figsize=(11, 2.2 + 0.32 * (len(reports) + len(partitions))), layout="constrained"
+        figsize=(11, 1.8 + title_inches + 0.32 * (len(reports) + len(partitions))),
+        layout="constrained",
     )
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     ratios = [max(len(reports), 1), max(len(partitions), 1)]
@@ -179,4 +185,4 @@ def _draw_bars(axis: Axes, bars: list[tuple[str, Gap, str]]) -> None:
 
 
 def _thousands(value: float, _: object = None) -> str:
-    return f"{value:,.0f}" if value >= 1 or value == 0 else f"{value:g}"
+    return f"{value:,.0f}" if value >= 10 else f"{value:g}"

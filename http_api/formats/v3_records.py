@@ -116,6 +116,10 @@ def _data(fields: Fields, name: str) -> Data:
         raise UnsupportedSchemaError(
             f"'{name}' needs a schema registry, which is not part of this cluster; use {', '.join(TYPES)}"
         )
+    if not kind:
+        raise InvalidFieldError(
+            f"'{name}': 'type' is missing; it says what 'data' is: BINARY (base64), JSON or STRING"
+        )
     if kind not in TYPES:
         raise InvalidFieldError(f"'{name}': 'type' is '{kind}'; use one of {', '.join(TYPES)}")
     data = own.raw("data")

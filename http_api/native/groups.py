@@ -20,7 +20,7 @@ from http_api.group_ports import (
 )
 from http_api.params import IntegerParam, text_param
 from http_api.ports import ApiLimits
-from http_api.schemas import Fields, check_count, json_kind
+from http_api.schemas import Fields, check_count, integer_text, is_integer, json_kind
 from http_api.shapes.blocks import text
 from http_api.shapes.groups import COMMIT, COMMIT_ITEM, HEARTBEAT, RESET, TOPIC_PARTITIONS_IN
 from milena.model.errors import MalformedRequestError
@@ -34,6 +34,7 @@ WAIT_MS = IntegerParam(
     least=0,
     default=0,
 )
+_TARGETS = "earliest, latest, an offset or an ISO-8601 time"
 TOPIC = text_param("topic", "only this topic", text(minLength=1), "orders")
 
 
@@ -201,28 +202,28 @@ async def reset(call: Call) -> web.Response:
     if fields.has("partitions"):
         partitions = fields.integers("partitions", least=0)
         check_count(len(partitions), "partitions")
-    topic, target = fields.required_text("topic"), _target(fields.raw("to"))
+    topic, target = fields.required_text("topic"), _target(fields)
     offsets = await call.ports.groups.reset(group, topic, partitions, target)
     return json_answer({"group_id": group, "offsets": _offsets(offsets)})
 
 
-def _target(to: object) -> ResetTarget:
+def _target(fields: Fields) -> ResetTarget:
+    to = fields.raw("to")
     if to is None:
-        raise InvalidFieldError(
-            "the body: 'to' is missing; give earliest, latest, an offset or an ISO-8601 time"
-        )
+        raise InvalidFieldError(f"the body: 'to' is missing; give {_TARGETS}")
     if isinstance(to, str):
         return _named_target(to)
-    if isinstance(to, bool) or not isinstance(to, int):
-        raise MalformedRequestError(f"'to' must be a string or an integer, not {json_kind(to)}")
-    if to < 0:
-        raise InvalidFieldError(f"'to' is {to}; an offset is at least 0")
-    return ResetTarget(offset=to)
+    if not is_integer(to):
+        raise MalformedRequestError(f"'to' must be {_TARGETS}, not {json_kind(to)}")
+    return ResetTarget(offset=fields.required_integer("to", least=0))
 
 
 def _named_target(to: str) -> ResetTarget:
     if to in (Reset.EARLIEST, Reset.LATEST):
         return ResetTarget(name=Reset(to))
-    if to.isascii() and to.isdigit() and len(to) < 19:
-        return ResetTarget(offset=int(to))
-    return ResetTarget(timestamp_ms=max(0, parse_time(to, "'to'")))
+    if to.isascii() and to.isdigit():
+        return ResetTarget(offset=integer_text("to", to))
+    try:
+        return ResetTarget(timestamp_ms=max(0, parse_time(to, "'to'")))
+    except MalformedRequestError:
+        raise MalformedRequestError(f"'to' is '{to}'; give {_TARGETS}") from None

@@ -18,7 +18,11 @@ from http_api.shapes.groups import (
     TIME_IN,
 )
 from http_api.urls import base_url, path_of
-from milena.model.errors import InvalidConsumerError, UnsupportedSchemaError
+from milena.model.errors import (
+    InvalidConsumerError,
+    MalformedRequestError,
+    UnsupportedSchemaError,
+)
 
 FORMATS = ("binary", "json")
 _SCHEMA_FORMATS = ("avro", "jsonschema", "protobuf")
@@ -151,7 +155,7 @@ async def seek(call: Call) -> web.Response:
         Seek(
             topic=item.required_text("topic"),
             partition=item.required_integer("partition", least=0),
-            offset=item.required_integer("offset", least=0),
+            offset=_offset(item),
         )
         for item in fields.objects("offsets", POSITION_IN.fields)
     ]
@@ -168,6 +172,16 @@ async def seek(call: Call) -> web.Response:
             "the body: give 'offsets' or 'timestamps', and at least one of them"
         )
     return await _seek(call, seeks)
+
+
+def _offset(item: Fields) -> int:
+    value = item.raw("offset")
+    if isinstance(value, str) and not value.removeprefix("-").isdigit():
+        raise MalformedRequestError(
+            f"'offset' is '{value}', not an offset; for the {Reset.EARLIEST} record POST to positions/beginning, "
+            f"for the {Reset.LATEST} to positions/end"
+        )
+    return item.required_integer("offset", least=0)
 
 
 def _time(item: Fields) -> int:

@@ -18,6 +18,7 @@ from http_api.schemas import integer_text, parse_query
 from http_api.shapes.blocks import text
 from http_api.streams import stream_answer
 from http_api.v2.record_source import RecordSource, last_event_offset
+from milena.model.errors import MalformedRequestError
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 
 MISSING_ON_FETCH = 40402
@@ -139,6 +140,11 @@ def parse_options(raw_query: str) -> FetchOptions:
 def _offset(text: str) -> int | str:
     if text in (_EARLIEST, _LATEST):
         return text
+    if not text.removeprefix("-").isdigit():
+        raise MalformedRequestError(
+            f"Invalid parameter 'offset' got '{text}': "
+            f"give {_EARLIEST}, {_LATEST}, an offset, or -N for the last N records"
+        )
     return integer_text("offset", text)
 
 

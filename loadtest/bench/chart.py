@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -16,6 +17,8 @@ COLOURS = {
     TargetVerdict.BELOW: "#b2182b",
     TargetVerdict.SHOWN: "#888888",
 }
+_TITLE_COLUMNS = 110
+"""Characters of a title's line; the picture is as wide."""
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
@@ -43,13 +46,17 @@ def draw(outcomes: Sequence[TargetOutcome], path: Path, *, title: str) -> None:
         axis.set_yticks(
             range(len(rows)), [f"{o.target.what} ({o.target.durability})" for o in rows]
         )
-        axis.invert_yaxis()
+        # The first row on top, and no more room above and below than between two rows.
+        axis.set_ylim(max(1, len(rows)) - 0.4, -0.6)
         axis.grid(visible=True, axis="x", color="#dddddd", linewidth=0.6)
         axis.set_axisbelow(True)
         axis.set_xlabel(
-            "times as good as the floor (red); the mark is the ambition, the line the spread"
+            "times as good as the floor (red)\nthe mark is the ambition, the line the spread"
         )
-        axis.set_title(title, loc="left", fontsize=10, fontweight="bold")
+        # Of the figure and not of the axis, whose left edge the rows' names push far to the right.
+        figure.suptitle(
+            fill(title, _TITLE_COLUMNS), x=0.01, ha="left", fontsize=10, fontweight="bold"
+        )
         figure.savefig(path, dpi=DPI)
 
 

@@ -95,6 +95,8 @@ class HttpSession:
         self._timeout_s = timeout_s
         self._clock = SystemClock() if clock is None else clock
         self._session: aiohttp.ClientSession | None = None
+        self._answered: set[str] = set()
+        """URLs that have answered in HTTP, however they refused."""
 
     @property
     def url(self) -> str:
@@ -214,11 +216,26 @@ class HttpSession:
         except aiohttp.InvalidURL as error:
             raise UnreachableError(f"{url} is not a URL of a node") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            message = f"no answer from {url} to {call.method} {call.path}: {_reason(error)}"
+            reason = f"{_reason(error)}{self._suspicion(url, error)}"
+            message = f"no answer from {url} to {call.method} {call.path}: {reason}"
             if call.is_repeatable:
                 raise UnreachableError(message) from error
             raise UnknownResultError(message, status=504, error_code=None) from error
+        self._answered.add(url)
         return RawAnswer(status=response.status, headers=response.headers, body=body, url=url)
+
+    def _suspicion(self, url: str, error: BaseException) -> str:
+        """What else a connection that broke may mean; of a node that has answered before, nothing.
+
+        A port that speaks TLS hangs up on plain HTTP, and under TLS 1.3 a node hangs up on a client without a
+        certificate after the handshake: for the client both are nodes that ended.
+        """
+        is_broken = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
+        if not is_broken or url in self._answered:
+            return ""
+        if URL(url).scheme == "https":
+            return "; the node may want a client certificate, and this client has none to show"
+        return "; the port may want https"
 
 
 def _query(params: Mapping[str, str] | None) -> str:
@@ -227,9 +244,14 @@ def _query(params: Mapping[str, str] | None) -> str:
 
 def _target(url: str, path: str) -> URL:
     try:
-        return URL(url + path, encoded=True)
+        target = URL(url + path, encoded=True)
     except ValueError as error:
         raise UnreachableError(f"{url} is not a URL of a node") from error
+    if target.scheme not in ("http", "https"):
+        raise UnreachableError(
+            f"{url} is not a URL of a node: it must begin with http:// or https://"
+        )
+    return target
 
 
 def _payload(body: bytes | None) -> bytes | io.BytesIO | None:

@@ -10,6 +10,7 @@ from milena.cluster.group_views import GroupView
 from milena.commands import group_output, output
 from milena.commands.options import confirm, moment
 from milena.commands.target import ClusterTarget
+from milena.errors import TargetNotFoundError
 from milena.records import Position, StartAt, TimestampMs
 
 
@@ -50,6 +51,14 @@ def describe_group(target: ClusterTarget, group: str, is_json: bool) -> None:
         click.echo(group_output.group_text(found, lags))
 
 
+async def _is_there(client: AdminClient, group: str) -> bool:
+    try:
+        await client.group(group)
+    except TargetNotFoundError:
+        return False
+    return True
+
+
 def _parse_end_or_offset(
     ctx: click.Context, parameter: click.Parameter, text: str | None
 ) -> Position | None:
@@ -86,21 +95,32 @@ def reset_group(
     yes: bool,
     is_json: bool,
 ) -> None:
-    """Let the group GROUP go on elsewhere in a topic. It must have no members: stop them first."""
+    """Let the group GROUP go on elsewhere in a topic. It must have no members: stop them first.
+
+    A group that is not there is made, so that its consumers find a place to begin at.
+    """
     if (place is None) == (time_ms is None):
         raise click.UsageError("say either --to-offset or --to-time")
     position: Position | None = TimestampMs(time_ms) if time_ms is not None else place
     assert position is not None, "one of the two was said"
-    confirm(
-        f"Reset the offsets of group {group} in topic {topic}?",
-        f"the former offsets of {group} are forgotten",
-        yes,
-    )
+    is_new = not target.run(lambda client: _is_there(client, group))
+    if is_new:
+        question = f"There is no group {group}. Make it, with these offsets in topic {topic}?"
+        confirm(question, f"there is no group {group}, and it would be made", yes)
+    else:
+        question = f"Reset the offsets of group {group} in topic {topic}?"
+        confirm(question, f"the former offsets of {group} are forgotten", yes)
     done = target.run(
         lambda client: client.reset_group(
             group, topic, position, partitions=sorted(set(partitions)) or None
         )
     )
+    if is_new:
+        # As Kafka's own tool does it, so that consumers find a place to begin at; a name that was mistyped must show.
+        click.echo(
+            f"group {group} is new; if that is not what you meant: milena groups delete {group}",
+            err=True,
+        )
     rows = sorted((where.partition, offset) for where, offset in done.items())
     if is_json:
         click.echo(output.as_json([{"partition": p, "offset": offset} for p, offset in rows]))

@@ -47,8 +47,9 @@ def encode(
         return [EncodedPiece(batch, count)]
     if count == 1 or key is not None:
         what = "a record" if count == 1 else "the records of one idempotency key"
+        takes = "takes" if count == 1 else "take"
         raise RequestTooLargeError(
-            f"{what} for {topic.name}-{part.partition} take {len(batch)} bytes, max.message.bytes is "
+            f"{what} for {topic.name}-{part.partition} {takes} {len(batch)} bytes, max.message.bytes is "
             f"{bytes_max}; send less at once or raise it"
         )
     return (yield from _encode_halves(topic, settings, part))

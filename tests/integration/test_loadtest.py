@@ -84,6 +84,8 @@ def test_a_leader_dies_and_every_acknowledged_record_is_there(tmp_path):
     assert told["verdict"]["polled"] > 10
     assert [at["text"].split(" ")[0] for at in told["incidents"]] == ["killed", "node"]
     assert told["gap_after_kill_s"] < 30
+    (cores,) = told["cores_of_users"]
+    assert 0 < cores < 2
     assert {e["name"] for e in told["endpoints"]} == {
         "produce one json",
         "produce one binary",

@@ -155,10 +155,10 @@ class FakeGroupApi:
 
     async def _reset(self, request):
         body = await self._body(request)
-        found = self.described.get(request.match_info["g"])
-        if found is None:
-            return self._missing(request)
-        if found["members"]:
+        name = request.match_info["g"]
+        if name not in self.described:
+            self.describe(name)
+        if self.described[name]["members"]:
             return self._not_empty(request)
         done = {str(p): {"offset": 7} for p in body.get("partitions", (0, 1))}
         return web.json_response({"offsets": {body["topic"]: done}})

@@ -1,5 +1,7 @@
 """Consumer groups over HTTP: heartbeats, commits, descriptions, resets; and v3's groups, members and lag."""
 
+import json
+
 import pytest
 
 from http_api.group_ports import Heartbeat
@@ -229,11 +231,21 @@ async def test_only_some_partitions(api):
         ({"topic": "t", "to": "soon"}, (400, 400)),
         ({"topic": "t", "to": "latest", "partitions": [5]}, (404, 40402)),
         ({"topic": "t", "to": "latest", "partitions": "0"}, (400, 400)),
+        ({"topic": "t", "to": 10**20}, (422, 422)),
+        ({"topic": "t", "to": str(10**20)}, (400, 400)),
     ],
 )
 async def test_resets_that_cannot_be(api, body, error):
     await commit(api, ("t", 0, 0))
+    body = json.dumps(body).encode()
     assert (await api.post(f"{G}/offsets:reset", body, JSON)).error == error
+
+
+@pytest.mark.parametrize("to", ["begin", "-1", True, 1.5])
+async def test_a_reset_to_nowhere_is_told_where_to(api, to):
+    refused = await api.post(f"{G}/offsets:reset", {"topic": "t", "to": to}, JSON)
+    assert refused.error == (400, 400)
+    assert "earliest, latest, an offset or an ISO-8601 time" in refused.json["message"]
 
 
 # -- v3 --------------------------------------------------------------------------------------------

@@ -87,6 +87,29 @@ def test_refuses_unknown_methods_and_lists_the_others():
     assert caught.value.allowed == "GET, HEAD, OPTIONS, POST"
 
 
+@pytest.mark.parametrize(
+    "path", ["/topics/x", "/v1/topics/x", "/v3/topics/x/", "/v3/clusters/c/nope/topics/x"]
+)
+def test_says_where_a_topic_is_deleted(path):
+    with pytest.raises((MethodNotAllowedError, RouteNotFoundError)) as caught:
+        Router(ROUTES).find("DELETE", path)
+    assert str(caught.value).endswith("; there is DELETE /v3/clusters/{cluster}/topics/{topic}")
+
+
+def test_says_where_a_topic_is_made():
+    with pytest.raises(MethodNotAllowedError) as caught:
+        Router(ROUTES).find("POST", "/topics")
+    assert "; there is " in str(caught.value)
+    assert "POST /v3/clusters/{cluster}/topics" in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/", "/nope", "/topics", "/nope/x", "/topics/x/nope"])
+def test_says_nothing_where_no_path_is_alike(path):
+    with pytest.raises((MethodNotAllowedError, RouteNotFoundError)) as caught:
+        Router(ROUTES).find("DELETE", path)
+    assert "there is" not in str(caught.value)
+
+
 def test_head_needs_a_get():
     with pytest.raises(MethodNotAllowedError) as caught:
         ROUTER.find("HEAD", "/topics/a/configs:alter")

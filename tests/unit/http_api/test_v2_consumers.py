@@ -270,6 +270,15 @@ async def test_positions_that_cannot_be(subscribed, body, error):
     assert (await subscribed.post(f"{C1}/positions", body, V2)).error == error
 
 
+@pytest.mark.parametrize("offset", ["begin", "earliest", "latest"])
+async def test_a_position_that_is_a_word_is_told_where_words_are_paths(subscribed, offset):
+    body = {"offsets": [{"topic": "t", "partition": 0, "offset": offset}]}
+    refused = await subscribed.post(f"{C1}/positions", body, V2)
+    assert refused.error == (400, 400)
+    for word in ("earliest", "positions/beginning", "latest", "positions/end"):
+        assert word in refused.json["message"]
+
+
 # -- 19: records -----------------------------------------------------------------------------------
 
 ONE = {"topic": "t", "key": "k", "value": 1, "partition": 0, "offset": 0, "timestamp": NOW_MS}

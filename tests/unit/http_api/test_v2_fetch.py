@@ -113,6 +113,13 @@ async def test_refuses_bad_parameters(filled, query):
     assert query.partition("=")[0] in answer.json["message"]
 
 
+async def test_where_to_begin_is_told_to_who_cannot_know_the_words(filled):
+    answer = await filled.records("t", "?offset=begin")
+    assert "'offset' got 'begin': give earliest, latest, an offset, or -N" in answer.json["message"]
+    answer = await filled.records("t", "?offset=99999999999999999999")
+    assert f"too large: at most {2**63 - 1} is possible" in answer.json["message"]
+
+
 async def test_out_of_range(filled):
     answer = await filled.records("t", "?offset=11")
     assert answer.error == (400, 40002)

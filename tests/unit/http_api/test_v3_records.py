@@ -134,6 +134,24 @@ async def test_what_is_wrong_with_a_record_is_in_its_receipt(api, wrong, code):
     assert good["error_code"] == 200
 
 
+@pytest.mark.parametrize("value", [{"data": 1}, {"type": "", "data": 1}, {"type": None}])
+async def test_data_without_a_type_is_told_which_there_are(api, value):
+    (receipt,) = receipts(await produce(api, {"value": value}))
+    assert receipt["message"].startswith(
+        "'value': 'type' is missing; it says what 'data' is: BINARY"
+    )
+
+
+async def test_a_number_that_is_too_large_is_not_said_to_be_none(api):
+    late, far = receipts(
+        await produce(
+            api, b'{"value":null,"timestamp":100000000000000000000}', b'{"partition_id":1e30}'
+        )
+    )
+    assert "is not between 0 and" in late["message"]
+    assert "'partition_id' is 1e+30; at most 9223372036854775807" in far["message"]
+
+
 @pytest.mark.parametrize("query", ["", "?acks=0", "?acks=1"])
 @pytest.mark.parametrize(
     "error", [None, NotEnoughReplicasError("too few"), TopicNotFoundError("no")]

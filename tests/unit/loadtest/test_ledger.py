@@ -13,6 +13,7 @@ from loadtest.ledger import (
     Polled,
     Sent,
     Settled,
+    Spent,
     Stopping,
     decode_payload,
     encode_frame,
@@ -52,6 +53,7 @@ EVENTS = [
         fingerprints=b"12345678abcdefgh",
     ),
     Incident(at_s=4.0, text="killed node 1"),
+    Spent(since_s=0.5, at_s=5.1, cpu_s=4.5),
     Stopping(at_s=5.1),
 ]
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.ledger import Failed, Incident
+from loadtest.ledger import Failed, Incident, Spent
 from loadtest.plants import Plant
 from loadtest.plots import GAPS, OVERVIEW, draw
 from loadtest.settings import Settings, locust_command
 from loadtest.summary import Summary
 from loadtest.timeline import timeline_of
+from tests.support.pictures import cut_off, saved_figures
 from tests.support.spark.load_runs import LoadRun
 
 PNG = b"\x89PNG\r\n"
@@ -65,6 +66,25 @@ def test_a_fault_is_in_every_form_of_the_report():
     assert not json.loads(summary.as_json())["is_good"]
 
 
+@pytest.mark.parametrize(("cpu_s", "is_warned"), [(7.9, False), (8.1, True)])
+def test_a_client_that_takes_most_of_its_cores_is_what_was_measured(cpu_s, is_warned):
+    run = a_run()
+    run.events += [Spent(since_s=2.0, at_s=12.0, cpu_s=cpu_s)] * 2
+    summary = summary_of(run)
+    text, markdown = "\n".join(summary.lines()), summary.markdown([])
+    assert f"{cpu_s / 5:.2f} cores, processes: 2" in text
+    assert f"| users' CPU | {cpu_s / 5:.2f} cores, processes: 2 |" in markdown
+    for form in (text, markdown, json.loads(summary.as_json())["warning"]):
+        assert ("users' processes took 81% of their cores" in form) == is_warned
+    assert ("--processes" in text) == is_warned
+
+
+def test_ledgers_of_before_do_not_say_what_users_took():
+    summary = summary_of(a_run())
+    assert "CPU" not in "\n".join(summary.lines())
+    assert json.loads(summary.as_json())["cores_of_users"] == []
+
+
 def test_a_loss_that_nobody_promised_to_prevent_is_named():
     run = LoadRun(acks="1")
     for _ in range(5):
@@ -100,6 +120,13 @@ def test_pictures_are_drawn(tmp_path):
     assert draw(timeline_of(a_run().events), tmp_path, title="a run") == [OVERVIEW, GAPS]
     for name in (OVERVIEW, GAPS):
         assert (tmp_path / name).read_bytes().startswith(PNG)
+
+
+def test_nothing_is_cut_off_in_a_picture_with_a_long_title(tmp_path, monkeypatch):
+    figures = saved_figures(monkeypatch)
+    urls = ", ".join(f"http://milena-{n}.milena.logs.svc.cluster.local:8082" for n in range(5))
+    draw(timeline_of(a_run().events), tmp_path, title=f"a run\n{urls}, acks=all")
+    assert [cut_off(figure) for figure in figures] == [[], []]
 
 
 def test_a_run_in_which_nothing_happened_can_be_drawn(tmp_path):

@@ -227,9 +227,9 @@ def test_a_missing_extra_is_named_in_a_sentence(capsys, monkeypatch):
     monkeypatch.setattr(EntryPoint, "load", fail)
     monkeypatch.setattr(cli, "_announced", lambda: {"start": point("node.cli:start")})
     assert cli.run(["start", "--node-id", "1"]) == cli.EXIT_MISSING_EXTRA
-    assert "pip install milena-node" in capsys.readouterr().err
+    assert "in a checkout, pip install . ./node" in capsys.readouterr().err
     assert cli.run(["--help"]) == 0
-    assert "(pip install milena-node)" in capsys.readouterr().out
+    assert "(pip install . ./node)" in capsys.readouterr().out
 
 
 def test_a_broken_installation_is_not_taken_for_a_missing_extra(monkeypatch):

@@ -95,6 +95,21 @@ async def test_reset_says_where_to(api, milena, words, to):
     assert body.get("partitions") == ([1] if "-p" in words else None)
 
 
+async def test_reset_says_that_a_group_is_new(api, milena):
+    api.groups.describe("g")
+    words = ("--topic", "t", "--to-offset", "7")
+    _, _, err = await milena("groups", "reset", "g", *words, "--yes")
+    assert err == ""
+    code, _, err = await milena("groups", "reset", "gg", *words)
+    assert code == 64
+    assert "there is no group gg, and it would be made: say --yes" in err
+    assert [path for path, _ in api.groups.bodies] == ["/groups/g/offsets:reset"]
+    code, out, err = await milena("groups", "reset", "gg", *words, "--yes", "--json")
+    assert code == 0
+    assert "group gg is new" in err
+    assert json.loads(out)[0] == {"partition": 0, "offset": 7}
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [

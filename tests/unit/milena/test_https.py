@@ -52,3 +52,21 @@ async def test_a_cluster_whose_authority_is_not_trusted_is_told_apart_from_one_t
     )
     assert (code, out) == (2, "")
     assert "certificate" in err
+
+
+async def test_plain_http_is_told_that_the_port_may_want_https(api: ApiClient) -> None:
+    url = api.base_url.replace("https://", "http://")
+    code, out, err = await milena("--url", url, "topics", "list", trusting="cluster")
+    assert (code, out) == (2, "")
+    assert "the port may want https" in err
+
+
+async def test_a_node_that_wants_a_certificate_is_told_from_one_that_is_away() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(FILES / "cluster.pem", FILES / "cluster.key")
+    context.load_verify_locations(FILES / "cluster-ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    async with serving(tls=context) as api:
+        code, out, err = await milena("--url", api.base_url, "topics", "list", trusting="cluster")
+    assert (code, out) == (2, "")
+    assert "the node may want a client certificate" in err

@@ -1,9 +1,10 @@
 """What an answer, or the lack of one, means to the client."""
 
 import pytest
+from aiohttp import web
 
 from milena.cluster.admin import AdminClient, cluster_view
-from milena.cluster.http import normalise_url, read_answer
+from milena.cluster.http import HttpSession, normalise_url, read_answer
 from milena.errors import (
     AnswerError,
     NotNowError,
@@ -18,6 +19,7 @@ from milena.errors import (
     UnknownResultError,
     UnreachableError,
 )
+from tests.support.http.http_server import serving
 
 
 @pytest.mark.parametrize(
@@ -98,6 +100,29 @@ async def test_no_connection_is_unreachable(url, unused_tcp_port):
     async with AdminClient(url.format(port=unused_tcp_port), timeout_s=1) as client:
         with pytest.raises(UnreachableError):
             await client.cluster()
+
+
+async def test_a_url_of_another_scheme_is_told_which_there_are():
+    async with AdminClient("ftp://x", timeout_s=1) as client:
+        with pytest.raises(UnreachableError, match=r"ftp://x is not .* http:// or https://"):
+            await client.cluster()
+
+
+async def test_only_a_node_that_never_answered_may_want_https():
+    async def hang_up(request):
+        if request.query:
+            return web.json_response({"groups": []})
+        request.transport.close()
+        return web.Response()
+
+    app = web.Application()
+    app.add_routes([web.get("/x", hang_up)])
+    async with serving(app) as url, HttpSession(url, timeout_s=5) as http:
+        with pytest.raises(UnreachableError, match="Server disconnected; the port may want https"):
+            await http.get("/x")
+        await http.get("/x", {"whole": "1"})
+        with pytest.raises(UnreachableError, match=r"Server disconnected$"):
+            await http.get("/x")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Rules of produce on any node: where records go, how they reach their leader, what is said when it is not known."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -190,6 +191,7 @@ class TestLargeRequests:
             values = ["x" * 400] * 5 + ["y" * 2_000]
             receipts = await produce(cluster, 1, request(*values))
             assert all(isinstance(r.error, RequestTooLargeError) for r in receipts)
+            assert re.match(r"a record for t-0 takes \d+ bytes", str(receipts[0].error))
             assert await cluster.nodes[1].read("t") == []
 
     @virtual
@@ -198,6 +200,8 @@ class TestLargeRequests:
             await cluster.create("t", (1, 2, 3), max_message_bytes="1024")
             receipts = await produce(cluster, 1, request(*["x" * 400] * 5, idempotency=KEY))
             assert all(isinstance(r.error, RequestTooLargeError) for r in receipts)
+            sentence = r"the records of one idempotency key for t-0 take \d+ bytes"
+            assert re.match(sentence, str(receipts[0].error))
 
     @virtual
     async def test_what_fails_after_its_first_part_was_written_is_of_unknown_fate(
