@@ -20,14 +20,21 @@ async def find_topic(call: Call) -> Topic:
 
 
 async def find_partition(call: Call) -> tuple[Topic, int, Partition]:
-    """The partition that the path names.
+    """The partition that the path names, as this node knows it: who looks for a leader does not wait for a majority.
 
     Raises:
-        TopicNotFoundError, PartitionNotFoundError: there is none.
+        TopicNotFoundError, PartitionNotFoundError: there is none, as a majority says.
+        NoQuorumError: there is none here, and no majority answered.
     """
+    metadata = call.ports.metadata
     topic = await find_topic(call)
     partition = partition_number(call)
-    state = call.ports.metadata.image.partition(topic.topic_id, partition)
+    state = metadata.image.partition(topic.topic_id, partition)
+    if state is None:
+        # Another node may have made the topic anew, or have given it more partitions.
+        await metadata.current_image()
+        topic = await find_topic(call)
+        state = metadata.image.partition(topic.topic_id, partition)
     if state is None:
         raise PartitionNotFoundError(
             f"topic '{topic.name}' has {topic.partition_count} partitions; there is no {partition}"

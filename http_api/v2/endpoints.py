@@ -179,7 +179,6 @@ V2_ROUTES = (
         ok_v2(v2.PARTITION, "The partition"),
         errors=PARTITION_ERRORS,
         tag=Tag.TOPICS,
-        is_current=True,
     ),
     route(
         "POST /topics/{topic}/partitions/{partition}",

@@ -269,7 +269,6 @@ _PARTITION_ROUTES = (
         "A partition",
         ok(v3.PARTITION, "The partition"),
         tag=Tag.V3_PARTITIONS,
-        is_current=True,
         errors=PARTITION_ERRORS,
     ),
     v3_route(
@@ -289,7 +288,6 @@ _PARTITION_ROUTES = (
         "Replicas of a partition",
         ok(v3.REPLICAS, "The replicas, the preferred leader first"),
         tag=Tag.V3_PARTITIONS,
-        is_current=True,
         errors=PARTITION_ERRORS,
     ),
     v3_route(
@@ -299,7 +297,6 @@ _PARTITION_ROUTES = (
         "A replica",
         ok(v3.REPLICA, "The replica"),
         tag=Tag.V3_PARTITIONS,
-        is_current=True,
         errors=(*PARTITION_ERRORS, ResourceNotFoundError),
     ),
 )

@@ -4,15 +4,20 @@ import pytest
 
 from http_api.routes import ROUTES
 from milena.model.errors import NoQuorumError
+from tests.support.fakes.ports import CLUSTER_ID
 
 OF_THE_NODE = {"/", "/v3", "/v3/clusters", "/v3/clusters/{cluster}", "/openapi.json"}
 """Who answers, and what it can do: the same as long as the node runs, or once the cluster has a name."""
+V2, V3 = (
+    "/topics/{topic}/partitions/{partition}",
+    "/v3/clusters/{cluster}/topics/{topic}/partitions/{partition}",
+)
 OF_LEADERS = {
-    "/topics/{topic}/partitions/{partition}/records",
-    "/topics/{topic}/partitions/{partition}/offsets",
-    "/v3/clusters/{cluster}/topics/{topic}/partitions/{partition}/offset",
-}
-"""Come from a partition's leader; before a topic or a partition is said to be missing, the quorum is asked."""
+    f"{V2}/records", f"{V2}/offsets", f"{V3}/offset",
+    V2, V3, f"{V3}/replicas", f"{V3}/replicas/{{broker}}",
+}  # fmt: skip
+"""Come from a partition's leader, or say who that is, which has to be found where a majority is slow to answer. Before
+a topic or a partition is said to be missing, the quorum is asked."""
 FALLS_BACK = {"/metadata"}
 """Answers without a majority, too, and says so."""
 LISTS = (
@@ -47,6 +52,19 @@ async def test_a_list_knows_what_another_node_has_answered(api, path, names):
 async def test_a_description_knows_what_another_node_has_answered(api):
     behind(api.node, lambda: api.node.add_topic("t", settings={"retention.ms": "77"}))
     assert (await api.get("/topics/t")).json["configs"]["retention.ms"] == "77"
+
+
+@pytest.mark.parametrize(
+    "path", ["/topics/t/partitions/3", V3.format(cluster=CLUSTER_ID, topic="t", partition=3)]
+)
+async def test_a_partition_is_looked_for_at_the_quorum_before_it_is_missing(api, path):
+    behind(api.node, lambda: api.node.add_topic("t", 4))
+    assert (await api.get(path)).status == 200
+
+
+async def test_who_leads_is_told_without_a_majority(api):
+    api.node.errors["current_image"] = NoQuorumError("no majority answers")
+    assert (await api.get("/topics/t/partitions/0")).json["leader"] == 1
 
 
 async def test_a_list_that_may_be_old_is_not_given(api):
