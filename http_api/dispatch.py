@@ -30,6 +30,7 @@ from http_api.ports import Ports
 from http_api.request_metrics import RequestMetrics
 from http_api.routing import Match, Router
 from http_api.streams import Streams
+from http_api.unknown import check_known
 from milena.model.errors import MilenaError, UnsupportedMediaTypeError
 from milena.model.turns import Turns
 
@@ -145,6 +146,7 @@ class Dispatcher:
         )
 
     async def _run(self, route: Route, call: Call) -> web.StreamResponse:
+        check_known(route, call.request)
         if route.is_exempt:
             return await route.handler(call)
         if route.body is not None:

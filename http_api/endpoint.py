@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from aiohttp import web
 
 from http_api.media import JSON_TYPE, V2_TYPE
-from http_api.params import Param
+from http_api.params import Param, ParamPlace
 from http_api.path_params import params_in
 from http_api.shapes.blocks import Part, Shape
 from milena.model.errors import MilenaError
@@ -115,6 +115,11 @@ class Route:
     def path_names(self) -> tuple[str, ...]:
         """Names in the path, in order."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+
+    @property
+    def query_names(self) -> tuple[str, ...]:
+        """Parameters of the query; any other is refused."""
+        return tuple(param.name for param in self.params if param.place is ParamPlace.QUERY)
 
 
 def route(

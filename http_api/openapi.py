@@ -47,10 +47,12 @@ _DESCRIPTION = """\
 A partitioned, replicated, append-only log. Every node answers every request, and knows what any other has answered
 before; where that takes a majority and there is none, it says 503.
 
-Bodies are JSON in UTF-8. Unknown fields are refused; numbers and booleans are also taken as text. A path with a slash
-at its end is the same path. Beside each `GET` there is a `HEAD`, and `OPTIONS` tells the methods of a path. Errors are
-always `{"error_code", "message"}`, with the kind of error in the header `Milena-Error`. 503 and 429 mean that nothing
-was written; 504 means that it is not known whether it was."""
+Bodies are JSON in UTF-8. Unknown fields and parameters are refused, and so are conditions: `If-Match`,
+`If-Unmodified-Since` and `If-Range`, and those of caches (`If-None-Match`, `If-Modified-Since`) on other methods than
+`GET` and `HEAD`, where they are ignored. Numbers and booleans are also taken as text. A path with a slash at its end is
+the same path. Beside each `GET` there is a `HEAD`, and `OPTIONS` tells the methods of a path. Errors are always
+`{"error_code", "message"}`, with the kind of error in the header `Milena-Error`. 503 and 429 mean that nothing was
+written; 504 means that it is not known whether it was."""
 
 _TAGS = {
     Tag.RECORDS: "Produce and fetch",
@@ -118,9 +120,7 @@ def make_document(routes: Iterable[Route]) -> Object:
 
 def errors_of(route: Route) -> tuple[type[MilenaError], ...]:
     """All errors that a route may answer with, those included that follow from what it is."""
-    implied: list[type[MilenaError]] = []
-    if route.params or route.body:
-        implied.append(MalformedRequestError)
+    implied: list[type[MilenaError]] = [MalformedRequestError]
     if route.body is not None:
         implied += [RequestTooLargeError, BodyTimeoutError, UnsupportedMediaTypeError]
     if any(V2_TYPE in answer.content for answer in route.answers):

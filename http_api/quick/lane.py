@@ -25,6 +25,7 @@ from http_api.dispatch import Dispatcher
 from http_api.endpoint import QuickHandler, Route
 from http_api.quick.parsed_head import ParsedHead
 from http_api.quick.plain_answer import encode_answer
+from http_api.unknown import CONDITIONS, check_query
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
 from milena.model.requests import ProduceReceipt
@@ -46,6 +47,7 @@ _TELLING = frozenset(
         "transfer-encoding",
         "upgrade",
         "x-request-id",
+        *(name.lower() for name in CONDITIONS),
     }
 )
 """Headers that make another request of it."""
@@ -233,6 +235,7 @@ class QuickLane:
             return
         try:
             match = self._dispatcher.find(message.method, message.url.raw_path)
+            check_query(match.route, message.url.raw_query_string)
             prepare = match.route.prepare
             handler = prepare and prepare(
                 self._dispatcher.shared.ports,

@@ -169,6 +169,7 @@ CONSUMER_ROUTES = (
         consumer_offsets.commit,
         "Commit what was delivered, or what the body names",
         _DONE,
+        consumer_offsets.ASYNC,
         tag=Tag.CONSUMERS,
         body=Body(content=v2_content(shapes.CONSUMER_COMMIT), is_required=False),
         errors=(

@@ -27,6 +27,11 @@ PARTITION = text_param(
     text(pattern="^[0-9]{1,9}(,[0-9]{1,9})*$"),
     "0,1",
 )
+ASYNC = text_param(
+    "async",
+    "taken, as other servers know it, and ignored: the answer always waits for the commit",
+    text(),
+)
 
 
 async def commit(call: Call) -> web.Response:

@@ -41,7 +41,7 @@ class InvalidRequestError(MilenaError):
 
 
 class MalformedRequestError(InvalidRequestError):
-    """Not JSON, a wrong JSON type, bad base64, an unreadable number."""
+    """Not JSON, a wrong JSON type, bad base64, an unreadable number, an unknown parameter or condition."""
 
     code = "malformed_request"
 

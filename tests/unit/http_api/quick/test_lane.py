@@ -11,6 +11,7 @@ from http_api.ports import ApiLimits
 from http_api.quick import lane as quick_lane
 from http_api.routes import ROUTES
 from http_api.server import ApiServer
+from http_api.unknown import CONDITIONS
 from milena.model.errors import NoLeaderError
 from milena.model.requests import Receipts
 from tests.support.fakes.ports import FakeNode
@@ -179,6 +180,25 @@ async def test_a_head_that_asks_for_more_goes_the_usual_way(api, line):
             status, _, _ = await client.answer()
             assert status in {"HTTP/1.1 200 OK", "HTTP/1.1 100 Continue"}
     assert not api.node.quick_requests
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+async def test_a_condition_is_refused_every_time(api, client, name):
+    await client.ask(request())
+    for _ in range(2):
+        status, _, body = await client.ask(request(f"{name.lower()}: *"))
+        assert status == "HTTP/1.1 400 Bad Request"
+        assert name.encode() in body
+    assert len(api.node.produce_requests) == 1
+
+
+@pytest.mark.parametrize("query", ["?ack=1", "?acks=1&async=true"])
+async def test_a_parameter_that_is_not_known_is_refused_every_time(api, client, query):
+    for _ in range(2):
+        status, _, body = await client.ask(request(path=f"/topics/t{query}"))
+        assert status == "HTTP/1.1 400 Bad Request"
+        assert b"Unknown parameter" in body
+    assert not api.node.produce_requests
 
 
 async def test_what_nobody_waits_for_goes_the_usual_way(api, client):

@@ -1,0 +1,61 @@
+"""What a request asks of an endpoint that does not know it, in its query or by a condition: it is refused.
+
+Who misspells ``acks``, or writes under ``If-Match``, would else believe that the node did as it was told.
+"""
+
+from difflib import get_close_matches
+from functools import lru_cache
+
+from aiohttp import web
+
+from http_api.endpoint import Route
+from http_api.schemas import parse_query
+from milena.model.errors import MalformedRequestError
+
+CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range")
+"""Headers that make a request depend on what is there; no endpoint looks at them."""
+
+_READS = frozenset({"GET", "HEAD"})
+_REFUSED_OF_READS = ("If-Match", "If-Unmodified-Since", "If-Range")
+"""Caches send the others to learn whether something changed: the whole is a right answer to them."""
+
+
+def check_known(route: Route, request: web.BaseRequest) -> None:
+    """Refuse what the endpoint does not know.
+
+    Raises:
+        MalformedRequestError: a parameter of the query, or any condition; the message names it.
+    """
+    check_query(route, request.rel_url.raw_query_string)
+    headers = request.headers
+    for name in _REFUSED_OF_READS if request.method in _READS else CONDITIONS:
+        if name in headers:
+            raise MalformedRequestError(
+                f"this endpoint knows no conditions: send the request without {name}"
+            )
+
+
+def check_query(route: Route, raw_query: str) -> None:
+    """Refuse a parameter that the endpoint does not know.
+
+    Raises:
+        MalformedRequestError: there is one, or the query string cannot be read.
+    """
+    if raw_query:
+        _check_names(raw_query, route.query_names)
+
+
+@lru_cache(maxsize=512)
+def _check_names(raw_query: str, known: tuple[str, ...]) -> None:
+    """Cached, because a client sends the same with each request."""
+    for name in parse_query(raw_query):
+        if name not in known:
+            raise MalformedRequestError(f"Unknown parameter '{name}': {_hint(name, known)}")
+
+
+def _hint(name: str, known: tuple[str, ...]) -> str:
+    if not known:
+        return "this endpoint takes none"
+    for nearest in get_close_matches(name.lower(), known, n=1):
+        return f"did you mean '{nearest}'?"
+    return f"this endpoint knows {', '.join(sorted(known))}"
