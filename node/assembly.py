@@ -40,13 +40,12 @@ from node.replication.isr_proposals import IsrProposer
 from node.replication.local_replicas import LocalReplicas
 from node.services.admin import AdminService, TopicDefaults
 from node.services.health import HealthService
-from node.services.messages import DELETE_RECORDS, MOVES, SEQUENCES
+from node.services.messages import DELETE_RECORDS, MOVES, PRODUCE, READ, SEQUENCES
 from node.services.produce import ProduceService
 from node.services.producers import ProducerService
-from node.services.reads import READ, ReadService
+from node.services.reads import ReadService
 from node.services.reassignments import ReassignmentService
 from node.services.record_deletion import DeletionService
-from node.services.to_leader import PRODUCE
 from raft_meta.consensus.quorum import Quorum, QuorumStatus
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.image import Image
@@ -364,9 +363,9 @@ class Assembly:
             HEARTBEAT.name: self.controller.on_heartbeat,
             FETCH: self.fetch_server.on_fetch,
             FETCH_WAKE: self.fetch_server.on_wake,
-            PRODUCE: self.produce.on_produce,
+            PRODUCE.name: self.produce.on_produce,
             SEQUENCES.name: self.producers.on_sequences,
-            READ: self.reads.on_read,
+            READ.name: self.reads.on_read,
             DELETE_RECORDS.name: self.deletions.on_delete_records,
             MOVES.name: self.reassignments.on_moves,
             **self.groups.calls.peer_handlers,

@@ -120,7 +120,24 @@ async def ask(
     timeout_ms: float,
     channel: PeerChannel = PeerChannel.RPC,
 ) -> AnswerT:
-    """Ask another node.
+    """Ask another node; raises as ``ask_with_body`` does."""
+    answer, _ = await ask_with_body(
+        peer, node_id, call, request, timeout_ms=timeout_ms, channel=channel
+    )
+    return answer
+
+
+async def ask_with_body(
+    peer: Peers,
+    node_id: int,
+    call: CallType[RequestT, AnswerT],
+    request: RequestT,
+    *,
+    body: bytes | None = None,
+    timeout_ms: float,
+    channel: PeerChannel = PeerChannel.RPC,
+) -> tuple[AnswerT, bytes]:
+    """Ask another node; ``body`` travels behind the request, and what is returned came behind the answer.
 
     Raises:
         PeerUnreachableError: nothing was sent.
@@ -128,10 +145,12 @@ async def ask(
         MilenaError: what the peer's handler raised.
     """
     fields, chunks = pack(request)
-    answer, body = await peer.call(
+    if body is not None:
+        chunks = [*chunks, body]
+    answer, answered = await peer.call(
         node_id, call.name, fields, chunks, timeout_ms=timeout_ms, channel=channel
     )
     try:
-        return unpack(call.answer, answer, body)
+        return unpack(call.answer, answer, answered), answered
     except MalformedRequestError as error:
         raise FateUnknownError(f"node {node_id} has answered, but {error.message}") from error

@@ -1,8 +1,51 @@
 """Calls between nodes' services, declared. Names on the wire are those of earlier releases."""
 
+from typing import Literal
+
 from msgspec import Struct, field
 
 from node.peers.messages import CallType, Message
+
+
+class AppendBatchRequest(Message, frozen=True, kw_only=True):
+    """Append the batch in the body as leader under this epoch. ``acks``: as clients say it, -1 for all."""
+
+    topic_id: str = field(name="topic")
+    partition: int
+    leader_epoch: int = field(name="epoch")
+    acks: Literal[0, 1, -1]
+    timeout_ms: int
+
+
+class AppendBatchAnswer(Message, frozen=True, kw_only=True):
+    """Offsets of the batch's first and last record; -1 where nobody waited for them."""
+
+    base_offset: int = field(name="base")
+    last_offset: int = field(name="last")
+    is_duplicate: bool = field(name="dup")
+
+
+class ReadRequest(Message, frozen=True, kw_only=True):
+    """Read committed records as leader under this epoch; ``offset`` may be a word, or ``timestamp_ms`` say where."""
+
+    topic_id: str = field(name="topic")
+    partition: int
+    offset: int | str
+    timestamp_ms: int | None = field(name="timestamp")
+    max_bytes: int
+    timeout_ms: int
+    leader_epoch: int = field(name="epoch")
+    is_doubted: bool = field(name="bad", default=False)
+    """Nothing is read: what came from ``offset`` on was not whole, and is to be checked."""
+
+
+class ReadAnswer(Message, frozen=True, kw_only=True):
+    """Where the batches in the body begin, and the partition as it was when they were read."""
+
+    start_offset: int = field(name="start")
+    high_watermark: int = field(name="hw")
+    log_start_offset: int = field(name="log_start")
+    leader_epoch: int = field(name="epoch")
 
 
 class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
@@ -63,6 +106,8 @@ class MovesAnswer(Message, frozen=True, kw_only=True):
     rows: tuple[ReplicaProgress, ...]
 
 
+PRODUCE = CallType("produce", AppendBatchRequest, AppendBatchAnswer)
+READ = CallType("read", ReadRequest, ReadAnswer)
 DELETE_RECORDS = CallType("delete_records", DeleteRecordsRequest, DeleteRecordsAnswer)
 SEQUENCES = CallType("sequences", SequencesRequest, SequencesAnswer)
 MOVES = CallType("moves", MovesRequest, MovesAnswer)

@@ -36,16 +36,18 @@ from node.metadata.leaderships import Leaderships
 from node.metadata.lookup import check_partition
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
+from node.peers.codec import Fields
+from node.peers.messages import ask_with_body, pack, unpack
 from node.peers.port import Peers, PeerUnreachableError
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.services.log_ends import LogEnds, MovedError
+from node.services.messages import READ, ReadAnswer, ReadRequest
 from raft_meta.machine.image import Topic
 from storage.log.reader import end_of_span, first_with_records
 
 logger = logging.getLogger(__name__)
 
-READ = "read"
 ANSWER_MARGIN_MS = 2_000
 DOUBT_MS_MAX = 1_000
 """How long a reader waits until another node has heard of the damage in its copy."""
@@ -334,66 +336,51 @@ class ReadService:
     async def _read_at(
         self, broker_id: int, topic: Topic, request: FetchRequest, leader_epoch: int
     ) -> FetchResult:
-        answer, body = await self._peer.call(
+        answer, batches = await ask_with_body(
+            self._peer,
             broker_id,
             READ,
-            {
-                "topic": topic.topic_id,
-                "partition": request.partition,
-                "offset": request.offset,
-                "timestamp": request.timestamp_ms,
-                "max_bytes": request.max_bytes,
-                "timeout_ms": request.timeout_ms,
-                "epoch": leader_epoch,
-            },
+            ReadRequest(
+                topic_id=topic.topic_id,
+                partition=request.partition,
+                offset=request.offset,
+                timestamp_ms=request.timestamp_ms,
+                max_bytes=request.max_bytes,
+                timeout_ms=request.timeout_ms,
+                leader_epoch=leader_epoch,
+            ),
             timeout_ms=request.timeout_ms + ANSWER_MARGIN_MS,
         )
-        match answer:
-            case {"start": int(start), "hw": int(hw), "log_start": int(log_start), "epoch": int(e)}:
-                return FetchResult(
-                    start_offset=start,
-                    high_watermark=hw,
-                    log_start_offset=log_start,
-                    leader_epoch=e,
-                    batches=body,
-                    broker_id=broker_id,
-                )
-            case _:
-                raise NoLeaderError(f"node {broker_id} answered a read in the wrong shape")
+        return FetchResult(
+            start_offset=answer.start_offset,
+            high_watermark=answer.high_watermark,
+            log_start_offset=answer.log_start_offset,
+            leader_epoch=answer.leader_epoch,
+            batches=batches,
+            broker_id=broker_id,
+        )
 
     async def on_read(
-        self, peer_id: int, header: dict[str, object], body: Buffer
-    ) -> tuple[dict[str, object], Sequence[Buffer]]:
+        self, peer_id: int, fields: Fields, body: Buffer
+    ) -> tuple[Fields, Sequence[Buffer]]:
         """A fetch that another node passes on to this replica."""
         del peer_id, body
-        match header:
-            case {
-                "topic": str(topic_id),
-                "partition": int(partition),
-                "offset": (int() | str()) as offset,
-                "timestamp": (int() | None) as timestamp_ms,
-                "max_bytes": int(max_bytes),
-                "timeout_ms": int(timeout_ms),
-                "epoch": int(leader_epoch),
-            }:
-                pass
-            case _:
-                raise MalformedRequestError("read: the request has the wrong shape")
-        if header.get("bad") is True:
-            self._doubt_here(topic_id, partition, offset)
+        asked = unpack(ReadRequest, fields)
+        if asked.is_doubted:
+            self._doubt_here(asked.topic_id, asked.partition, asked.offset)
             return {}, []
         runner = await self._replicas.leading(
-            topic_id, partition, leader_epoch, timeout_ms=LEADER_WAIT_MS
+            asked.topic_id, asked.partition, asked.leader_epoch, timeout_ms=LEADER_WAIT_MS
         )
         if runner is None:
             raise NotLeaderError(f"broker {self._node_id} holds no replica of the partition")
         request = FetchRequest(
             topic=runner.topic,
-            partition=partition,
-            offset=offset,
-            timestamp_ms=timestamp_ms,
-            max_bytes=max_bytes,
-            timeout_ms=timeout_ms,
+            partition=asked.partition,
+            offset=asked.offset,
+            timestamp_ms=asked.timestamp_ms,
+            max_bytes=asked.max_bytes,
+            timeout_ms=asked.timeout_ms,
             is_local=False,
         )
         if not self._can_serve(runner, request):
@@ -402,13 +389,13 @@ class ReadService:
             result = await self._fetch_here(runner, request)
         except MovedError as moved:
             raise NotLeaderError(moved.message) from moved
-        fields: dict[str, object] = {
-            "start": result.start_offset,
-            "hw": result.high_watermark,
-            "log_start": result.log_start_offset,
-            "epoch": result.leader_epoch,
-        }
-        return fields, [result.batches]
+        answer = ReadAnswer(
+            start_offset=result.start_offset,
+            high_watermark=result.high_watermark,
+            log_start_offset=result.log_start_offset,
+            leader_epoch=result.leader_epoch,
+        )
+        return pack(answer)[0], [result.batches]
 
     async def doubt(self, doubt: Doubt) -> None:
         """A reader here decoded what is not whole: let the node whose copy it was check that."""
@@ -440,21 +427,17 @@ class ReadService:
                 runner.on_doubt(offset)
 
     async def _tell(self, broker_id: int, key: tuple[str, int], offset: int) -> None:
-        await self._peer.call(
-            broker_id,
-            READ,
-            {
-                "topic": key[0],
-                "partition": key[1],
-                "offset": offset,
-                "timestamp": None,
-                "max_bytes": 1,
-                "timeout_ms": 0,
-                "epoch": -1,
-                "bad": True,
-            },
-            timeout_ms=DOUBT_MS_MAX,
+        doubt = ReadRequest(
+            topic_id=key[0],
+            partition=key[1],
+            offset=offset,
+            timestamp_ms=None,
+            max_bytes=1,
+            timeout_ms=0,
+            leader_epoch=-1,
+            is_doubted=True,
         )
+        await self._peer.call(broker_id, READ.name, pack(doubt)[0], timeout_ms=DOUBT_MS_MAX)
 
     async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
         """The readable range, as the leader knows it."""

@@ -17,7 +17,6 @@ from milena.model.errors import (
     CorruptBatchError,
     FateUnknownError,
     InvalidRecordError,
-    MalformedRequestError,
     MilenaError,
     NoLeaderError,
     NotLeaderError,
@@ -27,14 +26,15 @@ from milena.model.requests import Acks, BatchReceipt
 from node.control.membership import Membership
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
+from node.peers.codec import Fields
+from node.peers.messages import ask_with_body, pack, unpack
 from node.peers.port import Peers, PeerUnreachableError
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.services.encoding import EncodedPiece, Offsets
+from node.services.messages import PRODUCE, AppendBatchAnswer, AppendBatchRequest
 from node.services.producers import ProducerService
 from raft_meta.machine.image import Image, PartitionKey, Topic
-
-PRODUCE = "produce"
 
 LEADER_WAIT_MS = 1_000
 """How long a write of which nothing was sent may wait for the image to name another leader before it is refused. Long
@@ -304,17 +304,18 @@ class ToLeader:
         if not self._peer.is_connected(leader_id):
             await self._reach(leader_id, key, leader_epoch, timeout_ms)
         call = asyncio.ensure_future(
-            self._peer.call(
+            ask_with_body(
+                self._peer,
                 leader_id,
                 PRODUCE,
-                {
-                    "topic": topic.topic_id,
-                    "partition": partition,
-                    "epoch": leader_epoch,
-                    "acks": int(acks),
-                    "timeout_ms": int(timeout_ms),
-                },
-                [batch],
+                AppendBatchRequest(
+                    topic_id=topic.topic_id,
+                    partition=partition,
+                    leader_epoch=leader_epoch,
+                    acks=acks.value,
+                    timeout_ms=int(timeout_ms),
+                ),
+                body=batch,
                 timeout_ms=timeout_ms + ANSWER_MARGIN_MS,
             )
         )
@@ -333,16 +334,13 @@ class ToLeader:
         finally:
             call.cancel()
             self._unwatch_leader(key, watch)
-        match answer:
-            case {"base": int(base), "last": int(last), "dup": bool(is_duplicate)}:
-                return BatchReceipt(
-                    partition=partition,
-                    base_offset=base if base >= 0 else None,
-                    last_offset=last if base >= 0 else None,
-                    is_duplicate=is_duplicate,
-                )
-            case _:
-                raise FateUnknownError("the leader's answer has the wrong shape")
+        is_known = answer.base_offset >= 0
+        return BatchReceipt(
+            partition=partition,
+            base_offset=answer.base_offset if is_known else None,
+            last_offset=answer.last_offset if is_known else None,
+            is_duplicate=answer.is_duplicate,
+        )
 
     async def _reach(
         self, leader_id: int, key: PartitionKey, leader_epoch: int, timeout_ms: float
@@ -397,31 +395,31 @@ class ToLeader:
                 watch.moved.set_result(None)
 
     async def on_produce(
-        self, peer_id: int, header: dict[str, object], body: Buffer
-    ) -> tuple[dict[str, object], Sequence[Buffer]]:
+        self, peer_id: int, fields: Fields, body: Buffer
+    ) -> tuple[Fields, Sequence[Buffer]]:
         """A batch that another node forwards to this leader; never forwarded again."""
-        match header:
-            case {
-                "topic": str(topic_id),
-                "partition": int(partition),
-                "epoch": int(leader_epoch),
-                "acks": (0 | 1 | -1) as acks,
-                "timeout_ms": int(timeout_ms),
-            }:
-                pass
-            case _:
-                raise MalformedRequestError("produce: the request has the wrong shape")
+        request = unpack(AppendBatchRequest, fields)
         batch = bytes(body)
         try:
             batch_header = check_batch(batch)
         except CorruptBatchError as error:
             raise InvalidRecordError(f"a batch from node {peer_id} is damaged: {error}") from error
         receipt = await self._append_here(
-            topic_id, partition, leader_epoch, batch, batch_header, Acks(acks), max(1, timeout_ms)
+            request.topic_id,
+            request.partition,
+            request.leader_epoch,
+            batch,
+            batch_header,
+            Acks(request.acks),
+            max(1, request.timeout_ms),
         )
-        base = -1 if receipt.base_offset is None else receipt.base_offset
-        last = -1 if receipt.last_offset is None else receipt.last_offset
-        return {"base": base, "last": last, "dup": receipt.is_duplicate}, ()
+        return pack(
+            AppendBatchAnswer(
+                base_offset=-1 if receipt.base_offset is None else receipt.base_offset,
+                last_offset=-1 if receipt.last_offset is None else receipt.last_offset,
+                is_duplicate=receipt.is_duplicate,
+            )
+        )
 
 
 def _offsets(receipt: BatchReceipt, count: int) -> Offsets:

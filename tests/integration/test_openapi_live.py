@@ -153,7 +153,7 @@ def hurried(ask):
 
 
 def test_a_node_without_a_majority_answers_as_it_describes_itself(tmp_path):
-    """Reads of what it has go on; everything else is refused or of unknown fate, as the description says."""
+    """Reads of what it has go on, and who leads is told; everything else is refused or of unknown fate, as the description says."""
     with running_cluster(tmp_path, node_count=3) as cluster:
         topic = create_topic(cluster.node(1), "orders")
         create_topic(cluster.node(1), "pages")
@@ -177,7 +177,8 @@ def test_a_node_without_a_majority_answers_as_it_describes_itself(tmp_path):
     assert not [operation for operation, seen in met.items() if (500, 500) in seen]
     assert {status for status, _ in met["createTopic"]} <= {503, 504}
     assert {status for status, _ in met["produceBatch"]} <= {200, 503, 504}
-    assert met["listTopics"] == met["getMetadata"] == met["getTopic"] == {(200, None)}
+    assert met["getMetadata"] == met["getPartition"] == {(200, None)}
+    assert met["listTopics"] == met["getTopic"] == {(503, 50305)}
     assert (503, 50305) in set().union(*met.values()), "no quorum"
 
 

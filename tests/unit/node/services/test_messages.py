@@ -6,10 +6,14 @@ import pytest
 from milena.model.errors import MalformedRequestError
 from node.peers.messages import Message, pack, unpack
 from node.services.messages import (
+    AppendBatchAnswer,
+    AppendBatchRequest,
     DeleteRecordsAnswer,
     DeleteRecordsRequest,
     MovesAnswer,
     MovesRequest,
+    ReadAnswer,
+    ReadRequest,
     ReplicaProgress,
     SequenceRow,
     SequencesAnswer,
@@ -17,6 +21,39 @@ from node.services.messages import (
 )
 
 ON_THE_WIRE = [
+    (
+        AppendBatchRequest(topic_id="t1", partition=2, leader_epoch=3, acks=-1, timeout_ms=500),
+        {"topic": "t1", "partition": 2, "epoch": 3, "acks": -1, "timeout_ms": 500},
+    ),
+    (
+        AppendBatchAnswer(base_offset=7, last_offset=9, is_duplicate=True),
+        {"base": 7, "last": 9, "dup": True},
+    ),
+    (
+        ReadRequest(
+            topic_id="t1",
+            partition=2,
+            offset="latest",
+            timestamp_ms=None,
+            max_bytes=100,
+            timeout_ms=500,
+            leader_epoch=3,
+        ),
+        {
+            "topic": "t1",
+            "partition": 2,
+            "offset": "latest",
+            "timestamp": None,
+            "max_bytes": 100,
+            "timeout_ms": 500,
+            "epoch": 3,
+            "bad": False,
+        },
+    ),
+    (
+        ReadAnswer(start_offset=7, high_watermark=9, log_start_offset=1, leader_epoch=3),
+        {"start": 7, "hw": 9, "log_start": 1, "epoch": 3},
+    ),
     (
         DeleteRecordsRequest(
             topic_id="t1", partition=2, before=None, leader_epoch=3, timeout_ms=500
@@ -47,6 +84,14 @@ def test_a_message_looks_as_it_always_did(message: Message, fields: dict[str, ob
     assert travelled == fields
     assert not body
     assert unpack(type(message), travelled) == message
+
+
+def test_a_read_of_the_release_before_doubts_nothing() -> None:
+    earlier = {
+        "topic": "t1", "partition": 2, "offset": 5, "timestamp": None, "max_bytes": 100,
+        "timeout_ms": 500, "epoch": 3,
+    }  # fmt: skip
+    assert not unpack(ReadRequest, earlier).is_doubted
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from milena.model.errors import (
 )
 from milena.model.requests import Acks, IdempotencyKey, ProduceReceipt, ProduceRequest, Records
 from node.services import produce as produce_module
-from node.services.to_leader import LEADER_WAIT_MS, PRODUCE
+from node.services.messages import PRODUCE
+from node.services.to_leader import LEADER_WAIT_MS
 from raft_meta.machine.commands import AllocateProducer, ElectLeaders, LeaderChange
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
 from tests.support.clusters.runners import batch
@@ -247,7 +248,7 @@ class TestForwarding:
             with pytest.raises(NotLeaderError):
                 await cluster.nodes[1].produce.on_produce(3, header, batch("a"))
             kinds = [kind for _, _, kind, _ in cluster.network.calls]
-            assert PRODUCE not in kinds
+            assert PRODUCE.name not in kinds
 
     @virtual
     @pytest.mark.parametrize("change", [{"acks": 2}, {"acks": "all"}, {"epoch": None}])
@@ -286,7 +287,7 @@ class TestForwarding:
             behind.is_stopped = False
             behind.catch_up()
             assert await writing == [0]
-            sent = [target for _, target, kind, _ in cluster.network.calls if kind == PRODUCE]
+            sent = [target for _, target, kind, _ in cluster.network.calls if kind == PRODUCE.name]
             assert sent == [2, 1]
 
     @virtual
@@ -321,7 +322,7 @@ class TestForwarding:
     async def test_an_answer_that_gets_lost_is_of_unknown_fate_and_not_sent_again(self) -> None:
         async with cluster_of() as cluster:
             await cluster.create("t", (2, 1, 3))
-            cluster.network.lose_answers_to = {(1, PRODUCE)}
+            cluster.network.lose_answers_to = {(1, PRODUCE.name)}
             result = await outcome(cluster.nodes[1].write("t", "a", timeout_ms=700))
             assert isinstance(result, FateUnknownError)
             assert await cluster.nodes[3].read("t") == ["a"]
@@ -332,7 +333,7 @@ class TestForwarding:
     ) -> None:
         async with cluster_of() as cluster:
             await cluster.create("t", (2, 1, 3))
-            cluster.network.lose_answers_to = {(1, PRODUCE)}
+            cluster.network.lose_answers_to = {(1, PRODUCE.name)}
             began = cluster.any.clock.now_ms()
             writing = asyncio.ensure_future(
                 outcome(cluster.nodes[1].write("t", "a", timeout_ms=60_000))
@@ -346,7 +347,7 @@ class TestForwarding:
     async def test_a_keyed_write_survives_a_change_of_leader_exactly_once(self) -> None:
         async with cluster_of() as cluster:
             await cluster.create("t", (2, 1, 3))
-            cluster.network.lose_answers_to = {(1, PRODUCE)}
+            cluster.network.lose_answers_to = {(1, PRODUCE.name)}
             writing = asyncio.ensure_future(
                 produce(cluster, 1, request("a", idempotency=KEY, timeout_ms=60_000))
             )
@@ -485,7 +486,7 @@ class TestUnacknowledged:
     ) -> None:
         async with cluster_of() as cluster:
             await cluster.create("t", (2, 1, 3))
-            cluster.network.lose_answers_to = {(1, PRODUCE)}
+            cluster.network.lose_answers_to = {(1, PRODUCE.name)}
             service = cluster.nodes[1].produce
             monkeypatch.setattr(produce_module, "UNACKED_BYTES_MAX", 1_000)
             await produce(cluster, 1, request("x" * 900, acks=Acks.NONE))
