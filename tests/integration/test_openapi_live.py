@@ -153,7 +153,7 @@ def hurried(ask):
 
 
 def test_a_node_without_a_majority_answers_as_it_describes_itself(tmp_path):
-    """Reads of what it has go on, and who leads is told; everything else is refused or of unknown fate, as the description says."""
+    """Records are read and leaders told; everything else is refused or of unknown fate, as the description says."""
     with running_cluster(tmp_path, node_count=3) as cluster:
         topic = create_topic(cluster.node(1), "orders")
         create_topic(cluster.node(1), "pages")
