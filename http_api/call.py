@@ -121,7 +121,7 @@ class Call:
         """The query string as it came."""
         return self.request.rel_url.raw_query_string
 
-    def query(self) -> dict[str, str]:
+    def query(self) -> Mapping[str, str]:
         """The parsed query string."""
         raw = self.raw_query
         return parse_query(raw) if raw else {}

@@ -110,16 +110,18 @@ class Route:
     """Answered however many requests are in flight: probes and metrics."""
     prepare: Prepare | None = None
     """Makes a handler for heads that repeat, where the endpoint has such a way."""
+    query_names: frozenset[str] = field(init=False)
+    """Parameters of the query; any other is refused."""
 
     @property
     def path_names(self) -> tuple[str, ...]:
         """Names in the path, in order."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
 
-    @property
-    def query_names(self) -> tuple[str, ...]:
-        """Parameters of the query; any other is refused."""
-        return tuple(param.name for param in self.params if param.place is ParamPlace.QUERY)
+    def __post_init__(self) -> None:
+        # Once: every request with a query is held against them.
+        names = {param.name for param in self.params if param.place is ParamPlace.QUERY}
+        object.__setattr__(self, "query_names", frozenset(names))
 
 
 def route(

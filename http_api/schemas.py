@@ -4,7 +4,9 @@ A wrong JSON type, or text where a number is expected, is malformed (400); a mis
 invalid (422). Numbers and booleans are also taken as text, because the dialects disagree about them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TypeGuard, TypeVar
 from urllib.parse import parse_qsl
 
@@ -37,8 +39,11 @@ def parse_json(body: bytes) -> object:
     return value
 
 
-def parse_query(raw: str) -> dict[str, str]:
+@lru_cache(maxsize=1024)
+def parse_query(raw: str) -> Mapping[str, str]:
     """The parameters of a query string; of repeated ones the last counts.
+
+    Cached: names are checked first and values read later, and clients send the same again and again.
 
     Raises:
         MalformedRequestError: more parameters than any endpoint has, or bytes that are not UTF-8.
@@ -49,7 +54,7 @@ def parse_query(raw: str) -> dict[str, str]:
         )
     except ValueError as error:
         raise MalformedRequestError(f"the query string is malformed: {error}") from None
-    return dict(pairs)
+    return MappingProxyType(dict(pairs))
 
 
 def integer_text(name: str, text: str) -> int:

@@ -3,8 +3,8 @@
 Who misspells ``acks``, or writes under ``If-Match``, would else believe that the node did as it was told.
 """
 
+from collections.abc import Collection
 from difflib import get_close_matches
-from functools import lru_cache
 
 from aiohttp import web
 
@@ -41,21 +41,17 @@ def check_query(route: Route, raw_query: str) -> None:
     Raises:
         MalformedRequestError: there is one, or the query string cannot be read.
     """
-    if raw_query:
-        _check_names(raw_query, route.query_names)
-
-
-@lru_cache(maxsize=512)
-def _check_names(raw_query: str, known: tuple[str, ...]) -> None:
-    """Cached, because a client sends the same with each request."""
+    if not raw_query:
+        return
+    known = route.query_names
     for name in parse_query(raw_query):
         if name not in known:
             raise MalformedRequestError(f"Unknown parameter '{name}': {_hint(name, known)}")
 
 
-def _hint(name: str, known: tuple[str, ...]) -> str:
+def _hint(name: str, known: Collection[str]) -> str:
     if not known:
         return "this endpoint takes none"
-    for nearest in get_close_matches(name.lower(), known, n=1):
+    for nearest in get_close_matches(name.lower(), sorted(known), n=1):
         return f"did you mean '{nearest}'?"
     return f"this endpoint knows {', '.join(sorted(known))}"
