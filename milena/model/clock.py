@@ -1,7 +1,7 @@
 """Time as a port: shells hold a ``Clock``, cores are given ``now_ms``.
 
 Two clocks that never mix: monotonic milliseconds for deadlines and durations, wall milliseconds for record timestamps
-and retention. Nothing else in a node reads the time or sleeps.
+and retention. Nothing else in a node or a client reads the time or sleeps.
 """
 
 import asyncio
