@@ -191,7 +191,8 @@ class Cutting:
         state.epochs.clear()
         self._checkpointing.note_cut()
         state.table.replace_all(segment)
-        self._flushing.note_truncation(header.base_offset)
+        # Not where the batch begins: what lies below the log start counts for nobody, stored or not.
+        self._flushing.note_truncation(state.end_offset)
         self._flushing.note_name()
         empty.remove()
         replica.files.remove(replica.path(offset_name(empty.base_offset, SNAPSHOT_SUFFIX)))

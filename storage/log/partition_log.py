@@ -71,7 +71,7 @@ class PartitionLog:
     """The log of one replica; see the module.
 
     Invariants:
-        - ``log_start_offset <= log_end_offset`` and ``synced_end_offset <= log_end_offset``;
+        - ``log_start_offset <= synced_end_offset <= log_end_offset``;
         - segments follow each other without a gap, and only the last one grows;
         - batches below the log end are whole and checked; epochs never fall along the log;
         - the recovery point on disk never passes the synced end, nor a truncation that has returned;

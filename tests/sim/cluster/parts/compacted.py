@@ -167,11 +167,14 @@ class CompactedTopic(Part):
     def _is_replaced(
         runner: PartitionRunner, ledger: Ledger, key: bytes | None, offset: int
     ) -> bool:
-        """What replaced it is in the log, above a high watermark that a restart has forgotten.
+        """What replaced it is in the log, above a high watermark that a restart has forgotten, or on its way there.
 
         It may be gone then, whatever older one is still there: this copy had that before its leader compacted the rest.
+        A copy that still catches up gets only what its leader has left of what comes next.
         """
-        end = min(runner.log.log_end_offset, ledger.end)
+        end = ledger.end
+        if runner.is_in_sync:
+            end = min(end, runner.log.log_end_offset)
         return key in last_offsets(ledger, offset + 1, end)
 
 

@@ -298,6 +298,15 @@ def test_a_follower_may_begin_with_the_batch_in_whose_middle_the_leaders_log_sta
     assert read_all(again) == batches
 
 
+def test_its_stored_part_never_ends_below_the_log_start(log):
+    log.restart_at(101)
+    assert log.synced_end_offset == 101
+    log.append_as_follower(b"".join(leaders_batches(5, base_offset=100)))
+    assert log.synced_end_offset == 101
+    log.sync()
+    assert log.synced_end_offset == 110
+
+
 @pytest.mark.parametrize(
     ("keep", "seed"), [("none", 0), ("all", 0), *(("some", seed) for seed in range(12))]
 )
