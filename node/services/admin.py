@@ -97,23 +97,20 @@ class AdminService:
 
     # -- looking up ------------------------------------------------------------------------------
 
-    async def topic(self, name: str) -> Topic:
-        """The topic; what another node has answered with, this one finds too."""
+    async def topic(self, name: str, partition: int = 0) -> Topic:
+        """The topic; what another node has answered with, this one finds too, be it a partition that was added."""
         found = self.image.topic(name)
-        if found is not None:
+        if found is not None and partition < found.partition_count:
             return found
         found = (await self.current_image()).topic(name)
         if found is None:
             raise TopicNotFoundError(f"topic {name!r} does not exist")
         return found
 
-    async def topic_to_write(self, name: str) -> Topic:
+    async def topic_to_write(self, name: str, partition: int = 0) -> Topic:
         """The topic; a missing one is created when auto-creation is on."""
-        found = self.image.topic(name)
-        if found is not None:
-            return found
         try:
-            return await self.topic(name)
+            return await self.topic(name, partition)
         except TopicNotFoundError:
             if not self._defaults.is_auto_create:
                 raise
