@@ -169,23 +169,23 @@ class AdminService:
         return self._defaults.replication_factor or min(3, nodes)
 
     async def _enough_brokers(self, image: Image) -> Image:
-        """The image once it has as many live brokers as a topic gets replicas by default.
+        """The image once it has as many brokers, alive or not, as a topic gets replicas by default.
 
-        Fewer replicas than that, because a node is just starting, would stay fewer for ever.
+        Fewer replicas than that, because a node is starting for the first time, would stay fewer for ever.
 
         Raises:
             NotReadyError: brokers are missing.
         """
 
         def is_enough(now: Image) -> bool:
-            return len(now.live_brokers()) >= self._default_factor(now)
+            return len(now.brokers) >= self._default_factor(now)
 
         if is_enough(image):
             return image
         if not await self._metadata.wait_until(is_enough, timeout_ms=BROKERS_WAIT_MS):
             raise NotReadyError(
                 f"a new topic gets {self._default_factor(image)} replicas, but only "
-                f"{len(self.image.live_brokers())} brokers are alive; wait for the others, or create it with "
+                f"{len(self.image.brokers)} brokers have ever started; wait for the others, or create it with "
                 "a replication factor of your own"
             )
         return self.image
