@@ -24,7 +24,7 @@ from http_api.answers import (
 from http_api.call import Call, InFlight, Shared
 from http_api.connections import Connections
 from http_api.endpoint import Route
-from http_api.media import JSON_TYPE
+from http_api.media import JSON_TYPE, TEXT_TYPE
 from http_api.openapi import encode_document
 from http_api.ports import Ports
 from http_api.request_metrics import RequestMetrics
@@ -236,13 +236,14 @@ class Dispatcher:
 
 
 def _check_origin(request: web.BaseRequest) -> None:
-    """A page of another origin may send a body without a type, or none at all, to anybody whom its reader can reach.
+    """A page of another origin may send plain text, bytes without a type, or nothing, to whomever its reader can reach.
 
     Raises:
         UnsupportedMediaTypeError: this is such a request.
     """
     headers = request.headers
-    if "Content-Type" not in headers and headers.get("Sec-Fetch-Site") in _OTHER_ORIGINS:
+    type_ = headers.get("Content-Type", TEXT_TYPE).lower()
+    if type_.startswith(TEXT_TYPE) and headers.get("Sec-Fetch-Site") in _OTHER_ORIGINS:
         raise UnsupportedMediaTypeError(
             f"a page of another origin must say what its body is; send Content-Type: {JSON_TYPE}"
         )

@@ -19,6 +19,7 @@ from http_api.media import (
     JSON_TYPE,
     JSON_V2_TYPE,
     NDJSON_TYPE,
+    TEXT_TYPE,
     V2_TYPE,
 )
 from http_api.shapes import requests, v2
@@ -76,6 +77,8 @@ _RECORDS: Content = {
     JSON_TYPE: requests.PRODUCE_JSON,
     BINARY_V2_TYPE: requests.PRODUCE_BINARY,
     V2_TYPE: requests.PRODUCE_BINARY,
+    TEXT_TYPE: raw_bytes("a record a line: its bytes are the value"),
+    NDJSON_TYPE: raw_bytes("a record a line: its JSON is the value"),
 }
 _BATCHES = raw_bytes("record batches as the log stores them")
 _RECORDS_OR_BATCH: Content = {**_RECORDS, BATCH_TYPE: _BATCHES}
