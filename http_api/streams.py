@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from http_api.answers import SERVER, Pairs, bytes_answer, error_envelope
+from http_api.answers import Pairs, bytes_answer, error_envelope
 from http_api.formats import framing
 from http_api.media import StreamFraming
 from milena.model.errors import (
@@ -124,8 +124,7 @@ async def _send(
             # Else caches would keep it, and nginx would gather it.
             ("Cache-Control", "no-store"),
             ("X-Accel-Buffering", "no"),
-            ("X-Request-Id", call.request_id),
-            ("Server", SERVER),
+            *call.own_headers,
             *headers,
         ]
     )
