@@ -24,7 +24,7 @@ from http_api.media import (
 )
 from http_api.shapes import requests, v2
 from http_api.shapes.blocks import raw_bytes
-from http_api.v2 import fetch, metadata, produce, produce_head
+from http_api.v2 import fetch, metadata, produce, produce_head, topic_records
 from milena.model import errors as e
 
 _MISSING_ON_TOPIC = 40403
@@ -203,6 +203,30 @@ V2_ROUTES = (
         ok_v2(v2.OFFSETS, "The readable range"),
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS),
         tag=Tag.TOPICS,
+    ),
+    route(
+        "GET /topics/{topic}/records",
+        "fetchTopic",
+        topic_records.fetch_topic,
+        "Read records of all partitions",
+        (
+            Answer(
+                description=(
+                    "Committed records of every partition, in order within each. NDJSON ends where they "
+                    "ended, events go on; the id of an event says where all partitions stand."
+                ),
+                content={NDJSON_TYPE: v2.LINES, EVENTS_TYPE: v2.EVENTS},
+            ),
+        ),
+        topic_records.OFFSET,
+        fetch.TIMESTAMP,
+        fetch.COUNT.param,
+        fetch.FOLLOW.param,
+        fetch.FORMAT.param,
+        topic_records.LAST_EVENT_ID,
+        tag=Tag.RECORDS,
+        errors=(*PARTITION_ERRORS, *LEADER_ERRORS, e.OffsetOutOfRangeError, e.NotAcceptableError),
+        topic_missing_code=fetch.MISSING_ON_FETCH,
     ),
     route(
         "GET /topics/{topic}/partitions/{partition}/records",
