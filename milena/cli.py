@@ -26,6 +26,7 @@ from milena.commands.groups import groups
 from milena.commands.nodes import nodes
 from milena.commands.produce import produce
 from milena.commands.rebalance import reassignments, rebalance
+from milena.commands.status import status
 from milena.commands.target import (
     EXIT_DEGRADED,
     EXIT_INTERRUPTED,
@@ -117,6 +118,7 @@ def cli(ctx: click.Context, url: str, timeout_s: float) -> None:
     ctx.obj = ClusterTarget(url=url, timeout_s=timeout_s)
 
 
+cli.add_command(status)
 cli.add_command(produce)
 cli.add_command(consume)
 cli.add_command(topics)
@@ -124,21 +126,6 @@ cli.add_command(groups)
 cli.add_command(nodes)
 cli.add_command(rebalance)
 cli.add_command(reassignments)
-
-
-@cli.command()
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
-@click.pass_obj
-def status(target: ClusterTarget, is_json: bool) -> None:
-    """Show nodes, leaders and under-replicated partitions; exit 1 when degraded, 2 when unreachable."""
-    view = target.cluster()
-    health = view.health()
-    if is_json:
-        click.echo(output.as_json(output.status_json(view, health)))
-    else:
-        click.echo(output.status_text(view, health))
-    if not health.is_healthy:
-        raise click.exceptions.Exit(EXIT_DEGRADED)
 
 
 @cli.command()

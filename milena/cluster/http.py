@@ -190,6 +190,15 @@ class HttpSession:
         assert failure is not None, "there is always a node to ask"
         raise failure
 
+    async def ask(self, url: str, call: HttpCall) -> RawAnswer:
+        """The answer of this one node, which need not be one that the session knows.
+
+        Raises:
+            UnreachableError, UnknownResultError, UnexpectedAnswerError: as ``send``.
+        """
+        timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
+        return await self._send_to(normalise_url(url), call, timeout_s)
+
     async def _json(self, call: HttpCall) -> Json:
         return json_of(await self.send(call), f"{call.method} {call.path}")
 

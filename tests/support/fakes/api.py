@@ -19,6 +19,8 @@ class FakeApi:
         self.moves = []
         """What is answered about moves: one list after the other, the last one for good."""
         self.is_current = True
+        self.metrics = None
+        """The text of ``GET /metrics``; None: there is no such path."""
         self.answer = None
         """(status, body) given to every request instead of the real one."""
 
@@ -56,6 +58,7 @@ class FakeApi:
         app.add_routes(
             [
                 web.get("/metadata", self._metadata),
+                web.get("/metrics", self._metrics),
                 web.post("/drain", self._drain),
                 web.get("/topics", self._names),
                 web.get("/topics/{t}", self._topic),
@@ -96,6 +99,11 @@ class FakeApi:
                 "is_current": self.is_current,
             }
         )
+
+    async def _metrics(self, request):
+        if self.metrics is None:
+            raise web.HTTPNotFound
+        return web.Response(text=self.metrics)
 
     async def _drain(self, request):
         return web.json_response({"node_id": 1, "is_drained": self.can_drain})
