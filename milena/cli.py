@@ -21,6 +21,7 @@ import click
 
 from milena.cluster.admin import TIMEOUT_S
 from milena.commands import output
+from milena.commands.bench import bench
 from milena.commands.consume import consume
 from milena.commands.groups import groups
 from milena.commands.nodes import nodes
@@ -121,6 +122,7 @@ def cli(ctx: click.Context, url: str, timeout_s: float) -> None:
 cli.add_command(status)
 cli.add_command(produce)
 cli.add_command(consume)
+cli.add_command(bench)
 cli.add_command(topics)
 cli.add_command(groups)
 cli.add_command(nodes)
