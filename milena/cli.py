@@ -37,6 +37,7 @@ from milena.commands.target import (
     EXIT_USAGE,
     ClusterTarget,
     exit_code,
+    told,
 )
 from milena.commands.topics import topics
 from milena.errors import ClientError
@@ -193,7 +194,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             standalone_mode=False,
         )
     except ClientError as error:
-        click.echo(f"milena: {error.message}", err=True)
+        click.echo(f"milena: {told(error)}", err=True)
         return exit_code(error)
     except click.UsageError as error:
         error.show()

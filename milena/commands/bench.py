@@ -16,7 +16,7 @@ from milena.commands.bench_runs import (
     bench_produce,
 )
 from milena.commands.produce import ACKS
-from milena.commands.target import ClusterTarget, exit_code
+from milena.commands.target import ClusterTarget, exit_code, told
 from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -57,7 +57,7 @@ def _report(
     result = target.run_client(work)
     click.echo(output.as_json(result.as_json()) if is_json else result.text())
     if result.first_error is not None:
-        click.echo(f"milena: {result.first_error.message}", err=True)
+        click.echo(f"milena: {told(result.first_error)}", err=True)
         raise click.exceptions.Exit(exit_code(result.first_error))
 
 

@@ -24,6 +24,7 @@ from milena.commands.target import (
     ClusterTarget,
     NoSuchPartitionError,
     exit_code,
+    told,
 )
 from milena.errors import TargetNotFoundError
 from milena.model.clock import SystemClock
@@ -196,7 +197,7 @@ def report_trouble(tally: ProduceTally) -> int:
     """Say what went wrong, if anything; the exit code."""
     if tally.first_failure is not None:
         line, error = tally.first_failure
-        click.echo(f"milena: line {line} was not acknowledged: {error.message}", err=True)
+        click.echo(f"milena: line {line} was not acknowledged: {told(error)}", err=True)
         return exit_code(error)
     if tally.bad_line is not None and not tally.skipped:
         click.echo(

@@ -23,6 +23,8 @@ class FakeApi:
         """The text of ``GET /metrics``; None: there is no such path."""
         self.answer = None
         """(status, body) given to every request instead of the real one."""
+        self.request_id = None
+        """What such an answer says in ``X-Request-Id``."""
 
     @staticmethod
     def broker(node_id, *, is_fenced=False):
@@ -85,7 +87,8 @@ class FakeApi:
             status, body = self.answer
             if isinstance(body, str):
                 return web.Response(status=status, text=body)
-            return web.json_response(body, status=status)
+            headers = {} if self.request_id is None else {"X-Request-Id": self.request_id}
+            return web.json_response(body, status=status, headers=headers)
         return await handler(request)
 
     async def _metadata(self, request):
