@@ -4,6 +4,7 @@
     ├── UnreachableError           no node answered: nothing is known to have been asked
     ├── UnexpectedAnswerError      an answer that is not ours: another server, another version
     ├── UnreadableOffsetError      a reader's next offset was deleted, or is above the end
+    ├── UndecodableRecordError     a record whose key or value its deserializer cannot read
     ├── AnswerError                a node refused, and said why
     │   ├── TargetNotFoundError    the thing named does not exist
     │   ├── TargetExistsError      the thing to create is already there
@@ -89,6 +90,18 @@ class UnreadableOffsetError(ClientError):
         self.offset = offset
         self.log_start_offset = log_start_offset
         self.high_watermark = high_watermark
+
+
+class UndecodableRecordError(ClientError):
+    """A record was read, and its key or value is not what the program's deserializer takes."""
+
+    code = "undecodable_record"
+
+    def __init__(self, message: str, *, topic: str, partition: int, offset: int) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
 
 
 class AnswerError(ClientError):
