@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         TargetExistsError,
         TargetNotFoundError,
         TooLargeError,
+        UndecodableRecordError,
         UnexpectedAnswerError,
         UnknownResultError,
         UnreachableError,
@@ -46,8 +47,17 @@ if TYPE_CHECKING:
     from milena.producing.options import ProducerOptions
     from milena.producing.partitioner import Topology
     from milena.producing.producer import Producer
-    from milena.producing.serializers import json_bytes, plain_bytes
+    from milena.producing.serializers import json_bytes, msgpack_bytes, plain_bytes
     from milena.reading.cursor import OnOutOfRange
+    from milena.reading.decoding import (
+        DecodedRecord,
+        Decoder,
+        OnUndecodable,
+        json_value,
+        msgpack_value,
+        raw_value,
+        text_value,
+    )
     from milena.reading.reader import PartitionReader
     from milena.records import (
         ConsumedRecord,
@@ -75,6 +85,8 @@ __all__ = [
     "ConsumerError",
     "ConsumerFencedError",
     "ConsumerOptions",
+    "DecodedRecord",
+    "Decoder",
     "Delivery",
     "DeliveryTimeoutError",
     "FetchedChunk",
@@ -89,6 +101,7 @@ __all__ = [
     "NotNowError",
     "OffsetRange",
     "OnOutOfRange",
+    "OnUndecodable",
     "OutOfRangeError",
     "PartitionLag",
     "PartitionReader",
@@ -110,13 +123,19 @@ __all__ = [
     "TooLargeError",
     "TopicPartition",
     "Topology",
+    "UndecodableRecordError",
     "UnexpectedAnswerError",
     "UnknownResultError",
     "UnreachableError",
     "UnreadableOffsetError",
     "json_bytes",
+    "json_value",
+    "msgpack_bytes",
+    "msgpack_value",
     "plain_bytes",
+    "raw_value",
     "sync",
+    "text_value",
 ]
 
 _MODULES = {
@@ -131,6 +150,15 @@ _MODULES = {
     "milena.producing.producer": ("Producer",),
     "milena.producing.options": ("ProducerOptions",),
     "milena.reading.cursor": ("OnOutOfRange",),
+    "milena.reading.decoding": (
+        "DecodedRecord",
+        "Decoder",
+        "OnUndecodable",
+        "json_value",
+        "msgpack_value",
+        "raw_value",
+        "text_value",
+    ),
     "milena.reading.reader": ("PartitionReader",),
     "milena.records": (
         "ConsumedRecord",
@@ -143,7 +171,7 @@ _MODULES = {
         "TimestampMs",
         "TopicPartition",
     ),
-    "milena.producing.serializers": ("json_bytes", "plain_bytes"),
+    "milena.producing.serializers": ("json_bytes", "msgpack_bytes", "plain_bytes"),
 }
 
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -8,7 +8,7 @@ Exit codes, the same for every command:
     3    not known: the change was sent, but no answer came back
     4    the thing named does not exist
     5    the thing to create exists already
-    64   the command line is wrong
+    64   the command line, or the profile, is wrong
     69   the command needs an extra that is not installed
     130  interrupted
 """
@@ -18,14 +18,18 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 
 import click
+from click.core import ParameterSource
 
 from milena.cluster.admin import TIMEOUT_S
 from milena.commands import output
+from milena.commands.bench import bench
 from milena.commands.consume import consume
 from milena.commands.groups import groups
 from milena.commands.nodes import nodes
 from milena.commands.produce import produce
+from milena.commands.profiles import complete_profile, own_profiles, profiles
 from milena.commands.rebalance import reassignments, rebalance
+from milena.commands.status import status
 from milena.commands.target import (
     EXIT_DEGRADED,
     EXIT_INTERRUPTED,
@@ -33,6 +37,7 @@ from milena.commands.target import (
     EXIT_USAGE,
     ClusterTarget,
     exit_code,
+    told,
 )
 from milena.commands.topics import topics
 from milena.errors import ClientError
@@ -107,38 +112,57 @@ def _stand_in(name: str, missing: str) -> click.Command:
 @click.group(cls=CommandsByName, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--url", envvar="MILENA_URL", default=DEFAULT_URL, show_default=True, metavar="URL",
               help="Any node of the cluster.")  # fmt: skip
+@click.option("--profile", envvar="MILENA_PROFILE", metavar="NAME", shell_complete=complete_profile,
+              help="A cluster by its name in ~/.config/milena/config.toml.")  # fmt: skip
 @click.option("--timeout", "timeout_s", default=TIMEOUT_S, show_default=True, metavar="SECONDS",
               type=click.FloatRange(min=0.1), help="Longest wait for an answer.")  # fmt: skip
 @click.version_option(version("milena"), prog_name="milena",
                       message=f"%(prog)s, version %(version)s ({build_kind()})")  # fmt: skip
 @click.pass_context
-def cli(ctx: click.Context, url: str, timeout_s: float) -> None:
+def cli(ctx: click.Context, url: str, profile: str | None, timeout_s: float) -> None:
     """A partitioned, replicated, append-only log over HTTP/JSON."""
-    ctx.obj = ClusterTarget(url=url, timeout_s=timeout_s)
+    target = ClusterTarget(url=url, timeout_s=timeout_s)
+    # What runs nodes asks no cluster: it must not mind what a user wrote into a file.
+    ctx.obj = (
+        target if ctx.invoked_subcommand in _announced() else chosen_target(ctx, target, profile)
+    )
 
 
+def chosen_target(ctx: click.Context, target: ClusterTarget, profile: str | None) -> ClusterTarget:
+    """What was said of a URL and of a profile: flags before variables, a URL before a profile, both before the file.
+
+    Raises:
+        click.UsageError: both were said.
+        BadProfileError: the profile is not there, or its file is wrong.
+    """
+    url_from, profile_from = (ctx.get_parameter_source(name) for name in ("url", "profile"))
+    if url_from is profile_from is ParameterSource.COMMANDLINE:
+        raise click.UsageError("give one of --url and --profile")
+    is_profile_named = profile_from is ParameterSource.COMMANDLINE
+    if url_from is not ParameterSource.DEFAULT and not is_profile_named:
+        return target
+    if ctx.invoked_subcommand == profiles.name:
+        return target
+    found = own_profiles()
+    name = profile or found.default
+    if name is None:
+        return target
+    chosen = found.get(name)
+    is_timeout_said = ctx.get_parameter_source("timeout_s") is not ParameterSource.DEFAULT
+    timeout_s = target.timeout_s if is_timeout_said else chosen.timeout_s or target.timeout_s
+    return ClusterTarget(url=chosen.url, timeout_s=timeout_s)
+
+
+cli.add_command(profiles)
+cli.add_command(status)
 cli.add_command(produce)
 cli.add_command(consume)
+cli.add_command(bench)
 cli.add_command(topics)
 cli.add_command(groups)
 cli.add_command(nodes)
 cli.add_command(rebalance)
 cli.add_command(reassignments)
-
-
-@cli.command()
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
-@click.pass_obj
-def status(target: ClusterTarget, is_json: bool) -> None:
-    """Show nodes, leaders and under-replicated partitions; exit 1 when degraded, 2 when unreachable."""
-    view = target.cluster()
-    health = view.health()
-    if is_json:
-        click.echo(output.as_json(output.status_json(view, health)))
-    else:
-        click.echo(output.status_text(view, health))
-    if not health.is_healthy:
-        raise click.exceptions.Exit(EXIT_DEGRADED)
 
 
 @cli.command()
@@ -170,7 +194,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             standalone_mode=False,
         )
     except ClientError as error:
-        click.echo(f"milena: {error.message}", err=True)
+        click.echo(f"milena: {told(error)}", err=True)
         return exit_code(error)
     except click.UsageError as error:
         error.show()

@@ -4,6 +4,7 @@
     ├── UnreachableError           no node answered: nothing is known to have been asked
     ├── UnexpectedAnswerError      an answer that is not ours: another server, another version
     ├── UnreadableOffsetError      a reader's next offset was deleted, or is above the end
+    ├── UndecodableRecordError     a record whose key or value its deserializer cannot read
     ├── AnswerError                a node refused, and said why
     │   ├── TargetNotFoundError    the thing named does not exist
     │   ├── TargetExistsError      the thing to create is already there
@@ -28,6 +29,7 @@
         └── ClientClosedError      the client or producer is closed
 
 Every one of them carries a sentence for people; ``AnswerError`` adds the HTTP status and the API's error code.
+``request_id`` is the id under which nodes log the request, where one answered it.
 ``is_retriable`` means that the same call may succeed later, unchanged, and that repeating it cannot do it twice.
 """
 
@@ -38,6 +40,14 @@ class ClientError(MilenaError):
     """Root of the client's tree; only its leaves and ``AnswerError`` are raised."""
 
     code = "client"
+    _request_id: str | None = None
+
+    @property
+    def request_id(self) -> str | None:
+        """The id of the request that this error answers or comes from, as nodes log it; None: no node answered."""
+        if self._request_id is None and isinstance(self.__cause__, ClientError):
+            return self.__cause__.request_id
+        return self._request_id
 
 
 class UnreachableError(ClientError):
@@ -82,6 +92,18 @@ class UnreadableOffsetError(ClientError):
         self.high_watermark = high_watermark
 
 
+class UndecodableRecordError(ClientError):
+    """A record was read, and its key or value is not what the program's deserializer takes."""
+
+    code = "undecodable_record"
+
+    def __init__(self, message: str, *, topic: str, partition: int, offset: int) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
 class AnswerError(ClientError):
     """The node answered with an error.
 
@@ -90,10 +112,13 @@ class AnswerError(ClientError):
 
     code = "refused"
 
-    def __init__(self, message: str, *, status: int, error_code: int | None) -> None:
+    def __init__(
+        self, message: str, *, status: int, error_code: int | None, request_id: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.error_code = error_code
+        self._request_id = request_id
 
 
 class TargetNotFoundError(AnswerError):

@@ -16,6 +16,7 @@ from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupSummary, GroupView
 from milena.cluster.http import HttpCall, HttpSession, json_of
 from milena.cluster.moves import Move, RequestedMove, planned_moves, running_moves
+from milena.cluster.node_metrics import NodeMetrics, parse_metrics
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
 from milena.errors import UnexpectedAnswerError
 from milena.fields import AnswerFields, Json
@@ -73,6 +74,15 @@ class AdminClient:
     async def cluster(self) -> ClusterView:
         """Nodes, topics and leaders; without a majority, as the node that is asked knows them (``is_current``)."""
         return cluster_view(await self._http.get("/metadata"))
+
+    async def node_metrics(self, url: str) -> NodeMetrics:
+        """What the node at ``url`` counts: its own traffic, its replicas, its view of the quorum."""
+        call = HttpCall(method="GET", path="/metrics", accept="text/plain", is_repeatable=True)
+        answer = await self._http.ask(url, call)
+        if answer.status != 200:
+            json_of(answer, "GET /metrics")
+            raise UnexpectedAnswerError(f"GET /metrics: HTTP {answer.status}")
+        return parse_metrics(answer.body.decode("utf-8", "replace"))
 
     async def rebalance(
         self,

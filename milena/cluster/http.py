@@ -10,6 +10,7 @@ Answers are not trusted: no more of a body is read than the call allows, and wha
 
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -54,6 +55,9 @@ CONNECTIONS_MAX = 1_024
 """Of one session, over all nodes. Callers bound their calls by partitions, far below this."""
 
 JSON_TYPE = "application/json"
+
+_SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+"""What nodes make; anything else is not shown to people."""
 
 _PLAIN_BODY_BYTES_MAX = 1 << 20
 """aiohttp writes bytes up to here in one piece; a larger body is given as a file, which it writes in steps."""
@@ -190,6 +194,15 @@ class HttpSession:
         assert failure is not None, "there is always a node to ask"
         raise failure
 
+    async def ask(self, url: str, call: HttpCall) -> RawAnswer:
+        """The answer of this one node, which need not be one that the session knows.
+
+        Raises:
+            UnreachableError, UnknownResultError, UnexpectedAnswerError: as ``send``.
+        """
+        timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
+        return await self._send_to(normalise_url(url), call, timeout_s)
+
     async def _json(self, call: HttpCall) -> Json:
         return json_of(await self.send(call), f"{call.method} {call.path}")
 
@@ -278,11 +291,19 @@ async def _read_bounded(response: aiohttp.ClientResponse, call: HttpCall) -> byt
 
 def json_of(answer: RawAnswer, what: str) -> Json:
     """The JSON of an answer, or the error that it is."""
-    return read_answer(answer.status, answer.body, what, kind=answer.headers.get("Milena-Error"))
+    return read_answer(
+        answer.status,
+        answer.body,
+        what,
+        kind=answer.headers.get("Milena-Error"),
+        request_id=answer.headers.get("X-Request-Id"),
+    )
 
 
-def read_answer(status: int, raw: bytes, what: str, *, kind: str | None = None) -> Json:
-    """The JSON of an answer, or the error that it is; ``kind`` is the header ``Milena-Error``."""
+def read_answer(
+    status: int, raw: bytes, what: str, *, kind: str | None = None, request_id: str | None = None
+) -> Json:
+    """The JSON of an answer, or the error that it is; headers: ``Milena-Error`` as kind, ``X-Request-Id``."""
     try:
         body: Json = json.loads(raw) if raw else None
     # Deep nesting is a RecursionError.
@@ -300,7 +321,11 @@ def read_answer(status: int, raw: bytes, what: str, *, kind: str | None = None) 
     code, message = fields.get("error_code"), fields.get("message")
     text = message if isinstance(message, str) else f"{what}: HTTP {status}"
     error_code = code if isinstance(code, int) else None
-    raise _answer_error(status, text, error_code, kind)(text, status=status, error_code=error_code)
+    if request_id is not None and not _SANE_REQUEST_ID.fullmatch(request_id):
+        request_id = None
+    raise _answer_error(status, text, error_code, kind)(
+        text, status=status, error_code=error_code, request_id=request_id
+    )
 
 
 _BY_KIND: dict[str | None, type[AnswerError]] = {

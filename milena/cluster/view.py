@@ -67,6 +67,14 @@ class ClusterView:
             for partition in topic.partitions:
                 yield topic, partition
 
+    def leads(self) -> dict[int, int]:
+        """How many partitions each node leads."""
+        counts = dict.fromkeys((node.node_id for node in self.nodes), 0)
+        for _, partition in self.partitions():
+            if partition.leader in counts:
+                counts[partition.leader] += 1
+        return counts
+
     def health(self) -> "Health":
         """Faults, if there are any."""
         every = list(self.partitions())

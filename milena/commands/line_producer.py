@@ -7,9 +7,11 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from milena.commands.lines import LINE_BYTES_MAX, BadLineError, LineRule, LineSplitter
+from milena.commands.pace import Pace
 from milena.commands.produce_tally import BadLine, ProduceTally
 from milena.commands.standard_streams import DaemonThread
 from milena.errors import ClientError
+from milena.model.clock import Clock
 from milena.records import Receipt
 
 T = TypeVar("T")
@@ -50,6 +52,8 @@ class LineOptions:
     partition: int | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     is_skipping_bad_lines: bool = False
+    rate: float | None = None
+    """Most lines a second; None: as many as the cluster takes."""
 
 
 class LineProducer:
@@ -60,8 +64,10 @@ class LineProducer:
     waited for.
     """
 
-    def __init__(self, options: LineOptions, producer: SendPort) -> None:
+    def __init__(self, options: LineOptions, producer: SendPort, clock: Clock) -> None:
         self.tally = ProduceTally()
+        self._clock = clock
+        self._pace = None if options.rate is None else Pace(options.rate)
         self._options = options
         self._producer = producer
         self._stop = asyncio.Event()
@@ -91,12 +97,20 @@ class LineProducer:
         while (got := await self._unless_stopped(thread.call(source.read))) is not None:
             piece, position = got
             for line in splitter.feed(piece) if piece else splitter.end():
+                if self._pace is not None:
+                    await self._wait_for_turn(self._pace)
                 if self._stop.is_set():
                     return
                 await self._send(line)
             on_progress(position)
             if not piece:
                 return
+
+    async def _wait_for_turn(self, pace: Pace) -> None:
+        now_s = self._clock.now_ms() / 1000
+        wait_s = pace.next_due(now_s) - now_s
+        if wait_s > 0:
+            await self._unless_stopped(self._clock.sleep(wait_s * 1000))
 
     async def _unless_stopped(self, work: Coroutine[None, None, T]) -> T | None:
         """Result of the work; None when it is time to stop first."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from milena.cluster.admin import OffsetRange
-from milena.cluster.view import ClusterView, Health, PartitionView, TopicView
+from milena.cluster.view import ClusterView, Health, NodeView, PartitionView, TopicView
 from milena.fields import Json
 
 Cell = str | int | None
@@ -38,18 +38,22 @@ def ids(values: Iterable[int]) -> str:
     return ",".join(str(value) for value in values) or "-"
 
 
+def node_state(node: NodeView) -> str:
+    """A word for it."""
+    if not node.is_live:
+        return "down"
+    return "draining" if node.is_draining else "up"
+
+
 def nodes_text(view: ClusterView) -> str:
     """A line a node."""
-    leads = dict.fromkeys((n.node_id for n in view.nodes), 0)
-    for _, partition in view.partitions():
-        if partition.leader in leads:
-            leads[partition.leader] += 1
+    leads = view.leads()
     return table(
         ("NODE", "STATE", "LEADS", "ROLE", "URL"),
         [
             (
                 n.node_id,
-                "draining" if n.is_live and n.is_draining else "up" if n.is_live else "down",
+                node_state(n),
                 leads[n.node_id],
                 "controller" if n.node_id == view.controller_id else "",
                 n.url,
@@ -73,13 +77,15 @@ def nodes_json(view: ClusterView) -> list[Json]:
     ]
 
 
+def heading(view: ClusterView) -> str:
+    """The cluster's id and how much is in it."""
+    count = sum(1 for _ in view.partitions())
+    return f"cluster {view.cluster_id}: {len(view.topics)} topics, {count} partitions"
+
+
 def status_text(view: ClusterView, health: Health) -> str:
     """Nodes, partitions that need attention, and a verdict."""
-    count = sum(1 for _ in view.partitions())
-    parts = [
-        f"cluster {view.cluster_id}: {len(view.topics)} topics, {count} partitions",
-        nodes_text(view),
-    ]
+    parts = [heading(view), nodes_text(view)]
     affected = [
         (topic.name, p.partition, p.leader, ids(p.replicas), ids(p.isr), _trouble(p))
         for topic, p in view.partitions()

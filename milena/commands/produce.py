@@ -24,13 +24,14 @@ from milena.commands.target import (
     ClusterTarget,
     NoSuchPartitionError,
     exit_code,
+    told,
 )
 from milena.errors import TargetNotFoundError
 from milena.model.clock import SystemClock
 from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
 
 _DEFAULTS = ProducerOptions()
-_ACKS: dict[str, Literal["all", 1, 0]] = {"all": "all", "1": 1, "0": 0}
+ACKS: dict[str, Literal["all", 1, 0]] = {"all": "all", "1": 1, "0": 0}
 _PACKED_SUFFIX = ".gz"
 
 
@@ -63,7 +64,7 @@ def _headers(
               show_default=True, help="What to do with a line that has no key.")  # fmt: skip
 @click.option("--partition", "-p", type=click.IntRange(min=0), metavar="N",
               help="Everything into this partition.  [default: by key, else in turns]")  # fmt: skip
-@click.option("--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True,
+@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True,
               help="Who must have a record: all replicas in sync, the leader, nobody.")  # fmt: skip
 @click.option("--compression", type=click.Choice(list(COMPRESSIONS)),
               default=_DEFAULTS.compression, show_default=True, help="Of whole batches.")  # fmt: skip
@@ -72,6 +73,8 @@ def _headers(
 @click.option("--linger-ms", type=click.FloatRange(min=0, max=3_600_000), metavar="MS",
               default=_DEFAULTS.linger_ms, show_default=True,
               help="How long a record may wait for others.")  # fmt: skip
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True, max=10_000_000), metavar="N",
+              help="Most records a second.  [default: as many as the cluster takes]")  # fmt: skip
 @click.option("--no-idempotent", is_flag=True,
               help="Do not number batches: a retry may then write a record twice.")  # fmt: skip
 @click.option("--timeout", "delivery_s", type=click.FloatRange(min=0.1, max=86_400),
@@ -95,6 +98,7 @@ def produce(
     compression: str,
     batch_bytes: int,
     linger_ms: float,
+    rate: float | None,
     no_idempotent: bool,
     delivery_s: float,
     is_json: bool,
@@ -116,9 +120,10 @@ def produce(
         partition=partition,
         headers=headers,
         is_skipping_bad_lines=on_bad_line == "skip",
+        rate=rate,
     )
     keywords = ProducerKeywords(
-        acks=_ACKS[acks],
+        acks=ACKS[acks],
         compression=compression,
         batch_bytes=batch_bytes,
         # A node that is asked for nothing larger than this takes a batch of it in one piece.
@@ -159,7 +164,7 @@ class ProduceRun:
         await check_place(client, self._options.topic, self._options.partition)
         self._begun_ms = self._clock.now_ms()
         async with client.producer(**self._keywords) as producer:
-            lines = LineProducer(self._options, producer)
+            lines = LineProducer(self._options, producer, self._clock)
             self.tally = lines.tally
             with stopping_on_interrupt(lines.stop), progress_bar(source) as on_progress:
                 await lines.run(source, on_progress)
@@ -192,7 +197,7 @@ def report_trouble(tally: ProduceTally) -> int:
     """Say what went wrong, if anything; the exit code."""
     if tally.first_failure is not None:
         line, error = tally.first_failure
-        click.echo(f"milena: line {line} was not acknowledged: {error.message}", err=True)
+        click.echo(f"milena: line {line} was not acknowledged: {told(error)}", err=True)
         return exit_code(error)
     if tally.bad_line is not None and not tally.skipped:
         click.echo(

@@ -83,3 +83,10 @@ class ClusterTarget:
 def exit_code(error: ClientError) -> int:
     """The exit code that tells what the error means."""
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), EXIT_REFUSED)
+
+
+def told(error: ClientError) -> str:
+    """What people read of an error: its sentence, and the id under which nodes log the request."""
+    if error.request_id is None:
+        return error.message
+    return f"{error.message} (request {error.request_id})"

@@ -19,8 +19,12 @@ class FakeApi:
         self.moves = []
         """What is answered about moves: one list after the other, the last one for good."""
         self.is_current = True
+        self.metrics = None
+        """The text of ``GET /metrics``; None: there is no such path."""
         self.answer = None
         """(status, body) given to every request instead of the real one."""
+        self.request_id = None
+        """What such an answer says in ``X-Request-Id``."""
 
     @staticmethod
     def broker(node_id, *, is_fenced=False):
@@ -56,6 +60,7 @@ class FakeApi:
         app.add_routes(
             [
                 web.get("/metadata", self._metadata),
+                web.get("/metrics", self._metrics),
                 web.post("/drain", self._drain),
                 web.get("/topics", self._names),
                 web.get("/topics/{t}", self._topic),
@@ -82,7 +87,8 @@ class FakeApi:
             status, body = self.answer
             if isinstance(body, str):
                 return web.Response(status=status, text=body)
-            return web.json_response(body, status=status)
+            headers = {} if self.request_id is None else {"X-Request-Id": self.request_id}
+            return web.json_response(body, status=status, headers=headers)
         return await handler(request)
 
     async def _metadata(self, request):
@@ -96,6 +102,11 @@ class FakeApi:
                 "is_current": self.is_current,
             }
         )
+
+    async def _metrics(self, request):
+        if self.metrics is None:
+            raise web.HTTPNotFound
+        return web.Response(text=self.metrics)
 
     async def _drain(self, request):
         return web.json_response({"node_id": 1, "is_drained": self.can_drain})

@@ -190,6 +190,11 @@ async def test_an_answer_decides_the_exit_code(api, milena, status, body, code):
     assert (await milena("status"))[0] == code
 
 
+async def test_a_refusal_names_the_request_that_nodes_log(api, milena):
+    api.answer, api.request_id = (500, {"error_code": 500, "message": "a bug"}), "2-17"
+    assert await milena("status") == (1, "", "milena: a bug (request 2-17)\n")
+
+
 async def test_a_lost_answer_to_a_change_is_not_known(api, capsys):
     api.add_topic("flights")
 

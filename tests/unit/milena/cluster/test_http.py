@@ -73,6 +73,23 @@ def test_the_kind_of_an_error_says_more_than_its_status(kind, status, error):
     assert type(caught.value) is error
 
 
+@pytest.mark.parametrize(
+    ("sent", "kept"), [("1-ab.c", "1-ab.c"), (None, None), ("\x1b[2J", None), ("a" * 129, None)]
+)
+def test_an_error_names_the_request_if_its_id_can_be_shown(sent, kept):
+    with pytest.raises(AnswerError) as caught:
+        read_answer(400, b'{"error_code": 1, "message": "m"}', "GET /x", request_id=sent)
+    assert caught.value.request_id == kept
+
+
+def test_an_error_that_comes_from_an_answer_names_its_request():
+    cause = AnswerError("m", status=400, error_code=None, request_id="1-a")
+    error = UnreachableError("later")
+    assert error.request_id is None
+    error.__cause__ = cause
+    assert error.request_id == "1-a"
+
+
 @pytest.mark.parametrize("status", [500, 502, 503])
 def test_a_failure_of_something_in_between_says_nothing_of_the_result(status):
     """A proxy's 503 is not a node's: only a node knows that nothing was written."""

@@ -11,6 +11,7 @@ from milena.commands.lines import LineRule
 from milena.commands.produce_tally import ProduceTally
 from milena.errors import BadRecordError, NotNowError
 from milena.records import Receipt
+from tests.support.time.fake_clock import FakeClock
 
 
 class PaperProducer:
@@ -55,9 +56,11 @@ class Pieces:
         return piece, self._position
 
 
-async def run(producer, *pieces, on_progress=lambda _: None, **options):
+async def run(producer, *pieces, on_progress=lambda _: None, clock=None, **options):
     rule = LineRule(**options.pop("rule", {}))
-    lines = LineProducer(LineOptions(topic="t", rule=rule, **options), producer)
+    lines = LineProducer(
+        LineOptions(topic="t", rule=rule, **options), producer, clock or FakeClock()
+    )
     return await lines.run(Pieces(*pieces), on_progress)
 
 
@@ -126,7 +129,7 @@ async def test_stopping_ends_a_read_that_waits():
             return b"", 0
 
     producer, source = PaperProducer(), Silent()
-    lines = LineProducer(LineOptions(topic="t", rule=LineRule()), producer)
+    lines = LineProducer(LineOptions(topic="t", rule=LineRule()), producer, FakeClock())
     running = asyncio.create_task(lines.run(source, lambda _: None))
     await source.asked.wait()
     lines.stop()
@@ -143,3 +146,28 @@ def test_without_offsets_partitions_are_counted_all_the_same():
         {"partition": 0, "records": 1, "first_offset": None, "last_offset": None}
     ]
     assert tally.summary_text(0).startswith("1 record, 0 bytes")
+
+
+async def test_at_a_rate_lines_are_sent_when_they_are_due():
+    producer, clock = PaperProducer(), FakeClock()
+    running = asyncio.create_task(run(producer, b"a\nb\nc\n", clock=clock, rate=2))
+    while not clock.sleepers():
+        await asyncio.sleep(0)
+    assert [value for _, value in producer.sent] == [b"a"]
+    await clock.advance(499)
+    assert len(producer.sent) == 1
+    await clock.advance(1)
+    assert [value for _, value in producer.sent] == [b"a", b"b"]
+    await clock.advance(500)
+    assert (await running).acknowledged == 3
+
+
+async def test_a_stop_does_not_wait_for_the_next_line_to_be_due():
+    producer, clock = PaperProducer(), FakeClock()
+    options = LineOptions(topic="t", rule=LineRule(), rate=0.001)
+    lines = LineProducer(options, producer, clock)
+    running = asyncio.create_task(lines.run(Pieces(b"a\nb\n"), lambda _: None))
+    while not clock.sleepers():
+        await asyncio.sleep(0)
+    lines.stop()
+    assert (await running).acknowledged == 1

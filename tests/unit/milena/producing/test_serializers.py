@@ -3,7 +3,7 @@
 import pytest
 
 from milena.errors import BadRecordError
-from milena.producing.serializers import json_bytes, plain_bytes, serialize
+from milena.producing.serializers import json_bytes, msgpack_bytes, plain_bytes, serialize
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,9 @@ def test_json_is_compact(given, made):
     ("serializer", "given"),
     [
         (plain_bytes, 7),
+        (msgpack_bytes, object()),
+        (msgpack_bytes, 2**70),
+        (msgpack_bytes, "\ud800"),
         (plain_bytes, "\ud800"),
         (json_bytes, {1, 2}),
         (json_bytes, float("nan")),

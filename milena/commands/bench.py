@@ -1,0 +1,174 @@
+"""``milena bench``: how fast a cluster is, as one client sees it."""
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+import click
+
+from milena.client import Client
+from milena.commands import output
+from milena.commands.bench_runs import (
+    BenchBound,
+    BenchResult,
+    bench_consume,
+    bench_latency,
+    bench_produce,
+)
+from milena.commands.produce import ACKS
+from milena.commands.target import ClusterTarget, exit_code, told
+from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_DEFAULTS = ProducerOptions()
+_SECONDS = 10.0
+_SIZE_MAX = 8 << 20
+
+_COUNT = click.option(
+    "--records", type=click.IntRange(min=1), metavar="N", help="Stop after so many."
+)
+_SECONDS_OPTION = click.option("--seconds", type=click.FloatRange(min=0.1, max=86_400), metavar="S",
+                               help="Stop after so long.  [default: 10, unless --records]")  # fmt: skip
+_JSON = click.option("--json", "is_json", is_flag=True, help="For programs.")
+_ACKS = click.option("--acks", type=click.Choice(["all", "1"]), default="all", show_default=True,
+                     help="Who must have a record: all replicas in sync, the leader.")  # fmt: skip
+# Sixteen bytes of chance are not met twice, by which records are known again.
+_SIZE = click.option("--size", type=click.IntRange(min=16, max=_SIZE_MAX), default=100, metavar="BYTES",
+                     show_default=True, help="Of a record's value: random bytes.")  # fmt: skip
+
+
+@click.group()
+def bench() -> None:
+    """Measure writing, reading, and the time between the two, this client included.
+
+    What is written stays in the topic: take one of its own, and delete it afterwards.
+    """
+
+
+def _bound(records: int | None, seconds: float | None) -> BenchBound:
+    is_unbound = records is None and seconds is None
+    return BenchBound(records=records, seconds=_SECONDS if is_unbound else seconds)
+
+
+def _report(
+    target: ClusterTarget, work: Callable[[Client], Awaitable[BenchResult]], *, is_json: bool
+) -> None:
+    result = target.run_client(work)
+    click.echo(output.as_json(result.as_json()) if is_json else result.text())
+    if result.first_error is not None:
+        click.echo(f"milena: {told(result.first_error)}", err=True)
+        raise click.exceptions.Exit(exit_code(result.first_error))
+
+
+@bench.command("produce")
+@click.argument("topic")
+@_COUNT
+@_SECONDS_OPTION
+@_SIZE
+@_ACKS
+@click.option("--batch-bytes", type=click.IntRange(min=1 << 10, max=32 << 20), metavar="BYTES",
+              default=_DEFAULTS.batch_bytes, show_default=True, help="How large a batch may get.")  # fmt: skip
+@click.option("--linger-ms", type=click.FloatRange(min=0, max=60_000), metavar="MS",
+              default=_DEFAULTS.linger_ms, show_default=True,
+              help="How long a record may wait for others.")  # fmt: skip
+@click.option("--compression", type=click.Choice(list(COMPRESSIONS)),
+              default=_DEFAULTS.compression, show_default=True, help="Of whole batches.")  # fmt: skip
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True, max=10_000_000), metavar="N",
+              help="Records a second.  [default: as many as the cluster takes]")  # fmt: skip
+@_JSON
+@click.pass_obj
+def produce_bench(
+    target: ClusterTarget,
+    topic: str,
+    records: int | None,
+    seconds: float | None,
+    size: int,
+    acks: str,
+    batch_bytes: int,
+    linger_ms: float,
+    compression: str,
+    rate: float | None,
+    is_json: bool,
+) -> None:
+    """Write random records to TOPIC, which must exist.
+
+    Without --rate the client's buffer is full all the time, and latency is mostly the wait in it.
+    """
+    keywords = ProducerKeywords(
+        acks=ACKS[acks],
+        batch_bytes=batch_bytes,
+        buffer_bytes=max(_DEFAULTS.buffer_bytes, 4 * batch_bytes),
+        linger_ms=linger_ms,
+        compression=compression,
+    )
+
+    async def work(client: Client) -> BenchResult:
+        return await bench_produce(
+            client,
+            topic,
+            keywords,
+            bound=_bound(records, seconds),
+            size=size,
+            rate=rate,
+            chance=Random(),
+        )
+
+    _report(target, work, is_json=is_json)
+
+
+@bench.command("consume")
+@click.argument("topic")
+@_COUNT
+@_SECONDS_OPTION
+@_JSON
+@click.pass_obj
+def consume_bench(
+    target: ClusterTarget, topic: str, records: int | None, seconds: float | None, is_json: bool
+) -> None:
+    """Read TOPIC from its first records on, all partitions at once, to its end unless something else comes first."""
+    bound = _bound(records, seconds)
+    _report(
+        target,
+        lambda client: bench_consume(client, topic, bound=bound, chance=Random()),
+        is_json=is_json,
+    )
+
+
+@bench.command("latency")
+@click.argument("topic")
+@_COUNT
+@_SECONDS_OPTION
+@_SIZE
+@_ACKS
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True, max=100_000), metavar="N",
+              default=100.0, show_default=True, help="Records a second.")  # fmt: skip
+@_JSON
+@click.pass_obj
+def latency_bench(
+    target: ClusterTarget,
+    topic: str,
+    records: int | None,
+    seconds: float | None,
+    size: int,
+    acks: str,
+    rate: float,
+    is_json: bool,
+) -> None:
+    """Write to partition 0 of TOPIC at a steady rate, and follow it at the same time.
+
+    Told is how long records take until they are acknowledged, and until they are read; both from when they were due.
+    """
+
+    async def work(client: Client) -> BenchResult:
+        return await bench_latency(
+            client,
+            topic,
+            ProducerKeywords(acks=ACKS[acks], linger_ms=0),
+            bound=_bound(records, seconds),
+            size=size,
+            rate=rate,
+            chance=Random(),
+        )
+
+    _report(target, work, is_json=is_json)

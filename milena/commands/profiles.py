@@ -1,0 +1,215 @@
+"""Profiles: names for clusters, in a file of the user's; ``milena profiles`` lists them.
+
+    default = "local"
+
+    [profiles.local]
+    url = "http://127.0.0.1:8082"
+
+    [profiles.production]
+    url = "https://log.example.org"
+    timeout = 30
+
+Everything in the file is checked when it is read, so that a mistake shows before it matters.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from milena.commands import output
+from milena.commands.target import EXIT_USAGE
+
+TIMEOUT_S_MIN = 0.1
+_FILE_KEYS = ("default", "profiles")
+_PROFILE_KEYS = ("url", "timeout")
+
+
+class BadProfileError(click.ClickException):
+    """The file of profiles cannot be used, or has no such profile."""
+
+    exit_code = EXIT_USAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A cluster by name. ``timeout_s`` None: as for any other."""
+
+    name: str
+    url: str
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFile:
+    """All profiles. ``default``: the one that counts when nothing is said."""
+
+    path: Path
+    profiles: dict[str, Profile] = field(default_factory=dict)
+    default: str | None = None
+
+    def get(self, name: str) -> Profile:
+        """The profile of a name.
+
+        Raises:
+            BadProfileError: there is none.
+        """
+        found = self.profiles.get(name)
+        if found is None:
+            known = ", ".join(self.profiles) or "none"
+            raise BadProfileError(f"no profile {name!r} in {self.path}; there: {known}")
+        return found
+
+
+def profile_path(environment: Mapping[str, str]) -> Path:
+    """Where the file is: below ``XDG_CONFIG_HOME``, by default ``~/.config``."""
+    home = Path(environment.get("XDG_CONFIG_HOME", ""))
+    # The rule for this variable: what is not absolute is not there.
+    if not home.is_absolute():
+        home = Path.home() / ".config"
+    return home / "milena" / "config.toml"
+
+
+def load_profiles(path: Path) -> ProfileFile:
+    """The profiles of a file; a file that is not there has none.
+
+    Raises:
+        BadProfileError: it cannot be read, or something in it is wrong; names the line where there is one.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ProfileFile(path=path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadProfileError(f"cannot read {path}: {error}") from error
+    try:
+        return parse_profiles(text, path)
+    except tomllib.TOMLDecodeError as error:
+        # Its text names line and column.
+        raise BadProfileError(f"{path} is no TOML: {error}") from error
+
+
+def parse_profiles(text: str, path: Path) -> ProfileFile:
+    """The profiles in a text.
+
+    Raises:
+        TOMLDecodeError: the text is no TOML.
+        BadProfileError: something in it is wrong.
+    """
+    parsing = _Parsing(text, path)
+    table = tomllib.loads(text)
+    parsing.refuse_others(table, _FILE_KEYS, "")
+    named = table.get("profiles", {})
+    if not isinstance(named, dict):
+        raise parsing.wrong("profiles must be tables: [profiles.NAME]", "profiles")
+    profiles = {name: parsing.profile(name, values) for name, values in named.items()}
+    default = table.get("default")
+    if default is not None and default not in profiles:
+        raise parsing.wrong(f"default = {default!r} names no profile of this file", "default")
+    return ProfileFile(path=path, profiles=profiles, default=default)
+
+
+class _Parsing:
+    """A text and where it is from, for what is to be said about it."""
+
+    def __init__(self, text: str, path: Path) -> None:
+        self._lines = text.splitlines()
+        self._path = path
+
+    def profile(self, name: str, values: object) -> Profile:
+        """One table."""
+        if not isinstance(values, dict):
+            raise self.wrong(f"profile {name} must be a table: [profiles.{name}]", name)
+        self.refuse_others(values, _PROFILE_KEYS, f"profile {name}: ", section=name)
+        url, timeout = values.get("url"), values.get("timeout")
+        if not isinstance(url, str) or not url:
+            raise self.wrong(f'profile {name}: say url = "http://host:8082"', "url", section=name)
+        if timeout is not None and not _is_timeout(timeout):
+            told = f"profile {name}: timeout is a number of seconds, at least {TIMEOUT_S_MIN}"
+            raise self.wrong(told, "timeout", section=name)
+        return Profile(name=name, url=url, timeout_s=timeout)
+
+    def refuse_others(
+        self,
+        values: Mapping[str, object],
+        known: tuple[str, ...],
+        where: str,
+        *,
+        section: str | None = None,
+    ) -> None:
+        """Refuse a key that means nothing."""
+        for key in values:
+            if key not in known:
+                told = f"{where}unknown key {key!r}; known: {', '.join(known)}"
+                raise self.wrong(told, key, section=section)
+
+    def wrong(self, told: str, key: str, *, section: str | None = None) -> BadProfileError:
+        """An error at the line of a key, or of its section where the key is not there."""
+        line = self._line(key, section)
+        return BadProfileError(f"{self._path}{'' if line is None else f', line {line}'}: {told}")
+
+    def _line(self, key: str, section: str | None) -> int | None:
+        head = None
+        for number, line in enumerate(self._lines, 1):
+            if section is not None and re.match(rf"\s*\[profiles\.\W?{re.escape(section)}\W", line):
+                head = number
+            elif head is not None and line.lstrip().startswith("["):
+                return head
+            elif (section is None or head is not None) and re.match(
+                rf"\s*\[?\W?{re.escape(key)}\b", line
+            ):
+                return number
+        return head
+
+
+def _is_timeout(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= TIMEOUT_S_MIN
+
+
+def own_profiles() -> ProfileFile:
+    """This user's."""
+    return load_profiles(profile_path(os.environ))
+
+
+def complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names for the shell's completion; a file that is wrong has none."""
+    del ctx, parameter
+    try:
+        names = own_profiles().profiles
+    except BadProfileError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+@click.command()
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+def profiles(is_json: bool) -> None:
+    """List the profiles of this user: names for clusters, to be used with --profile."""
+    found = own_profiles()
+    rows = [(p.name, p.url, p.timeout_s, p.name == found.default) for p in found.profiles.values()]
+    if is_json:
+        click.echo(
+            output.as_json(
+                [
+                    {"name": name, "url": url, "timeout_s": timeout_s, "is_default": is_default}
+                    for name, url, timeout_s, is_default in rows
+                ]
+            )
+        )
+    elif rows:
+        told = [
+            (
+                name,
+                url,
+                None if timeout_s is None else f"{timeout_s:g}",
+                "default" if is_default else "",
+            )
+            for name, url, timeout_s, is_default in rows
+        ]
+        click.echo(output.table(("PROFILE", "URL", "TIMEOUT", ""), told))
+    else:
+        click.echo(f"no profiles: {found.path} is where they are looked for", err=True)

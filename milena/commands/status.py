@@ -1,0 +1,56 @@
+"""``milena status``: whether the cluster is well, once or again and again."""
+
+import sys
+
+import click
+
+from milena.cluster.admin import AdminClient
+from milena.commands import output
+from milena.commands.status_watch import watch
+from milena.commands.target import EXIT_DEGRADED, ClusterTarget
+from milena.model.clock import SystemClock
+
+
+@click.command()
+@click.option("--watch", "-w", "is_watching", is_flag=True,
+              help="Go on, with rates and the lag of groups, until interrupted.")  # fmt: skip
+@click.option("--interval", "interval_s", default=2.0, show_default=True, metavar="SECONDS",
+              type=click.FloatRange(min=0.5, max=3600), help="With --watch: between two looks.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def status(target: ClusterTarget, is_watching: bool, interval_s: float, is_json: bool) -> None:
+    """Show nodes, leaders and under-replicated partitions; exit 1 when degraded, 2 when unreachable."""
+    if is_watching:
+        if is_json:
+            raise click.UsageError("--watch is for people; a program asks again: leave out one")
+        watch_until_interrupted(target, interval_s)
+        return
+    view = target.cluster()
+    health = view.health()
+    if is_json:
+        click.echo(output.as_json(output.status_json(view, health)))
+    else:
+        click.echo(output.status_text(view, health))
+    if not health.is_healthy:
+        raise click.exceptions.Exit(EXIT_DEGRADED)
+
+
+def watch_until_interrupted(target: ClusterTarget, interval_s: float) -> None:
+    """On a terminal each look takes the place of the former; elsewhere a line of dashes follows it."""
+    is_in_place = sys.stdout.isatty()
+
+    def show(text: str) -> None:
+        if is_in_place:
+            click.clear()
+            click.echo(text)
+        else:
+            click.echo(f"{text}\n---")
+
+    async def work(client: AdminClient) -> None:
+        await watch(client, show, SystemClock(), interval_ms=interval_s * 1000)
+
+    try:
+        target.run(work)
+    except BrokenPipeError:
+        # Whoever reads has had enough, as in "| head".
+        return

@@ -1,0 +1,221 @@
+"""``milena status --watch``: looks at a cluster again and again, and what happened between two of them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from milena.cluster.admin import AdminClient
+from milena.cluster.group_views import GroupSummary, GroupView
+from milena.cluster.node_metrics import NodeMetrics
+from milena.cluster.view import ClusterView
+from milena.commands import output
+from milena.errors import ClientError
+from milena.model.clock import Clock
+from milena.records import TopicPartition
+
+QUESTIONS_MAX = 16
+"""Nodes or groups that are asked at a time."""
+ROWS_MAX = 20
+"""Topics and groups that are shown: those with the most traffic, those that lag most."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLag:
+    """A group, and how much it has to read in all; None: its coordinator or a leader did not say."""
+
+    summary: GroupSummary
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A cluster at one moment. ``metrics``: of the nodes that answered. ``groups`` None: nobody could say."""
+
+    at_ms: float
+    view: ClusterView
+    metrics: dict[int, NodeMetrics] = field(default_factory=dict)
+    groups: tuple[GroupLag, ...] | None = ()
+
+
+async def watch(
+    client: AdminClient, show: Callable[[str], None], clock: Clock, *, interval_ms: float
+) -> None:
+    """Look and show until cancelled. A cluster that does not answer is said to, and asked again."""
+    former: Look | None = None
+    while True:
+        try:
+            look = await take_look(client, clock)
+        except ClientError as error:
+            show(f"no view of the cluster: {error.message}")
+        else:
+            show(look_text(look, former))
+            former = look
+        await clock.sleep(interval_ms)
+
+
+async def take_look(client: AdminClient, clock: Clock) -> Look:
+    """The cluster as one node knows it, and what each node counts.
+
+    Raises:
+        ClientError: no node said what the cluster is.
+    """
+    view = await client.cluster()
+    turn = asyncio.Semaphore(QUESTIONS_MAX)
+    live = [node for node in view.nodes if node.is_live]
+
+    async def metrics(url: str) -> NodeMetrics | None:
+        async with turn:
+            return await _unless_failed(client.node_metrics(url))
+
+    answers = await asyncio.gather(*(metrics(node.url) for node in live))
+    found = {
+        node.node_id: answer
+        for node, answer in zip(live, answers, strict=True)
+        if answer is not None
+    }
+    at_ms = clock.now_ms()
+    summaries = await _unless_failed(client.groups())
+    if summaries is None:
+        return Look(at_ms=at_ms, view=view, metrics=found, groups=None)
+
+    async def group(summary: GroupSummary) -> GroupLag:
+        async with turn:
+            described = await _unless_failed(client.group(summary.group_id))
+        lag = None if described is None else group_lag(described, found.values())
+        return GroupLag(summary=summary, lag=lag)
+
+    groups = await asyncio.gather(*map(group, summaries))
+    return Look(at_ms=at_ms, view=view, metrics=found, groups=tuple(groups))
+
+
+async def _unless_failed(answer: Awaitable[T]) -> T | None:
+    try:
+        return await answer
+    except ClientError:
+        return None
+
+
+def group_lag(group: GroupView, metrics: Iterable[NodeMetrics]) -> int | None:
+    """Offsets that a group has to read, over all partitions that it has committed in; None: an end is not known."""
+    ends = _ends(metrics)
+    if any(where not in ends for where in group.offsets):
+        return None
+    return sum(max(0, ends[where] - at.offset) for where, at in group.offsets.items())
+
+
+def _ends(metrics: Iterable[NodeMetrics]) -> dict[TopicPartition, int]:
+    """The high watermarks, as the leaders have them."""
+    return {
+        where: int(values.get("high_watermark", 0))
+        for node in metrics
+        for where, values in node.partitions.items()
+        if values.get("leader")
+    }
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Of a node or a topic, a second."""
+
+    records_in: float = 0.0
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+
+    def cells(self) -> tuple[int, int, int]:
+        """For a table."""
+        return round(self.records_in), round(self.bytes_in), round(self.bytes_out)
+
+
+NO_RATES = (None, None, None)
+
+
+def rates(look: Look, former: Look) -> tuple[dict[int, Traffic], dict[str, Traffic]]:
+    """What happened a second between two looks, by node and by topic.
+
+    A count that fell belongs to a replica that was opened anew: what it has counted since is taken.
+    """
+    seconds = max(0.001, (look.at_ms - former.at_ms) / 1000)
+    nodes: dict[int, Traffic] = {}
+    topics: dict[str, Traffic] = {}
+    for node_id in look.metrics.keys() & former.metrics.keys():
+        node = nodes.setdefault(node_id, Traffic())
+        before = former.metrics[node_id].partitions
+        for where, values in look.metrics[node_id].partitions.items():
+            old = before.get(where, {})
+            topic = topics.setdefault(where.topic, Traffic())
+            for name in ("records_in", "bytes_in", "bytes_out"):
+                now, then = values.get(f"{name}_total", 0.0), old.get(f"{name}_total", 0.0)
+                rate = (now - then if now >= then else now) / seconds
+                setattr(node, name, getattr(node, name) + rate)
+                setattr(topic, name, getattr(topic, name) + rate)
+    return nodes, topics
+
+
+def look_text(look: Look, former: Look | None) -> str:
+    """Nodes and topics with their rates, groups with their lag, and the verdict; no rates without a former look."""
+    view = look.view
+    by_node, by_topic = ({}, {}) if former is None else rates(look, former)
+    leads = view.leads()
+    nodes = output.table(
+        ("NODE", "STATE", "LEADS", "RECORDS IN/S", "BYTES IN/S", "BYTES OUT/S", "ROLE"),
+        [
+            (
+                n.node_id,
+                output.node_state(n),
+                leads[n.node_id],
+                *(by_node[n.node_id].cells() if n.node_id in by_node else NO_RATES),
+                "controller" if n.node_id == view.controller_id else "",
+            )
+            for n in view.nodes
+        ],
+    )
+    parts = [output.heading(view), nodes]
+    if view.topics:
+        parts.append(_topics(view, by_topic))
+    parts.append(_groups(look.groups))
+    parts.append(output.verdict(view.health()))
+    if not view.is_current:
+        parts.append("no majority of the metadata quorum answers: this is what one node knew last")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _topics(view: ClusterView, by_topic: dict[str, Traffic]) -> str:
+    # Busy ones first; without rates by name, as they come.
+    ordered = sorted(
+        view.topics, key=lambda t: -by_topic[t.name].bytes_in if t.name in by_topic else 0.0
+    )
+    rows = [
+        (
+            t.name,
+            len(t.partitions),
+            *(by_topic[t.name].cells() if t.name in by_topic else NO_RATES),
+            sum(p.is_under_replicated for p in t.partitions),
+            sum(p.leader is None for p in t.partitions),
+        )
+        for t in ordered[:ROWS_MAX]
+    ]
+    headings = ("TOPIC", "PARTITIONS", "RECORDS IN/S", "BYTES IN/S", "BYTES OUT/S")
+    text = output.table((*headings, "UNDER-REPLICATED", "LEADERLESS"), rows)
+    return text + _more(len(view.topics), "topics")
+
+
+def _groups(groups: tuple[GroupLag, ...] | None) -> str:
+    if groups is None:
+        return "groups: no answer"
+    if not groups:
+        return ""
+    # A lag that is not known may be the largest.
+    ordered = sorted(groups, key=lambda g: (g.lag is not None, -(g.lag or 0), g.summary.group_id))
+    rows = [
+        (g.summary.group_id, g.summary.state, g.summary.member_count, g.lag)
+        for g in ordered[:ROWS_MAX]
+    ]
+    return output.table(("GROUP", "STATE", "MEMBERS", "LAG"), rows) + _more(len(groups), "groups")
+
+
+def _more(count: int, things: str) -> str:
+    return f"\n… and {count - ROWS_MAX} more {things}" if count > ROWS_MAX else ""

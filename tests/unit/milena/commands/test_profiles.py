@@ -1,0 +1,188 @@
+"""Names for clusters: how the file is read, what is said of its mistakes, and what counts before what."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import BashComplete, ShellComplete, get_completion_class
+
+from milena import cli
+from milena.commands.profiles import BadProfileError, Profile, load_profiles, profile_path
+from milena.commands.target import ClusterTarget
+
+GOOD = """
+default = "a"
+[profiles.a]
+url = "http://a:1"
+timeout = 3
+[profiles."b.c"]
+url = "http://b:1"
+"""
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Write the user's file."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("MILENA_URL", raising=False)
+    monkeypatch.delenv("MILENA_PROFILE", raising=False)
+
+    def write(text):
+        path = tmp_path / "milena" / "config.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_the_file_is_where_the_desktop_says_and_only_if_that_is_absolute(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert profile_path({"XDG_CONFIG_HOME": "/etc/x"}) == Path("/etc/x/milena/config.toml")
+    usual = Path("/home/me/.config/milena/config.toml")
+    assert profile_path({}) == profile_path({"XDG_CONFIG_HOME": "x"}) == usual
+
+
+def test_profiles_are_read(written):
+    found = load_profiles(written(GOOD))
+    assert found.default == "a"
+    assert list(found.profiles.values()) == [
+        Profile(name="a", url="http://a:1", timeout_s=3),
+        Profile(name="b.c", url="http://b:1"),
+    ]
+
+
+def test_without_a_file_there_are_none(tmp_path):
+    assert load_profiles(tmp_path / "none").profiles == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[profiles.a\n", "is no TOML: Expected ']' at the end of a table declaration (at line 1"),
+        ("\nprofile = 1\n", ", line 2: unknown key 'profile'; known: default, profiles"),
+        ("profiles = 1\n", ", line 1: profiles must be tables"),
+        ("[profiles]\na = 1\n", ", line 2: profile a must be a table: [profiles.a]"),
+        ("[profiles.a]\n[profiles.b]\nurl = 'x'\n", ", line 1: profile a: say url = "),
+        ("[profiles.b]\nurl = 'x'\n[profiles.a]\nurl = 7\n", ", line 4: profile a: say url = "),
+        ("[profiles.a]\nurl = 'x'\nurls = 'x'\n", ", line 3: profile a: unknown key 'urls'"),
+        ("[profiles.a]\nurl = 'x'\ntimeout = 'x'\n", ", line 3: profile a: timeout is a number"),
+        ("[profiles.a]\nurl = 'x'\ntimeout = 0\n", "at least 0.1"),
+        ("default = 'b'\n[profiles.a]\nurl = 'x'\n", ", line 1: default = 'b' names no profile"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(written, text, said):
+    path = written(text)
+    with pytest.raises(BadProfileError) as caught:
+        load_profiles(path)
+    assert str(path) in caught.value.message
+    assert said in caught.value.message
+
+
+def test_a_file_that_is_no_text_is_told(written):
+    path = written("")
+    path.write_bytes(b"\xff")
+    with pytest.raises(BadProfileError, match="cannot read"):
+        load_profiles(path)
+
+
+@pytest.fixture
+def target(monkeypatch):
+    """What a command is given."""
+    seen = []
+
+    @click.command("show")
+    @click.pass_obj
+    def show(found):
+        seen.append(found)
+
+    monkeypatch.setitem(cli.cli.commands, "show", show)
+
+    def run(*words):
+        assert cli.run([*words, "show"]) == 0
+        return seen[-1]
+
+    return run
+
+
+def test_what_is_said_counts_in_its_order(written, target, monkeypatch):
+    assert target() == ClusterTarget(url=cli.DEFAULT_URL, timeout_s=15)
+    written(GOOD)
+    assert target() == ClusterTarget(url="http://a:1", timeout_s=3)
+    monkeypatch.setenv("MILENA_PROFILE", "b.c")
+    assert target() == ClusterTarget(url="http://b:1", timeout_s=15)
+    monkeypatch.setenv("MILENA_URL", "http://variable:1")
+    assert target() == ClusterTarget(url="http://variable:1", timeout_s=15)
+    assert target("--profile", "a") == ClusterTarget(url="http://a:1", timeout_s=3)
+    assert target("--profile", "a", "--timeout", "7").timeout_s == 7
+    assert target("--url", "http://flag:1").url == "http://flag:1"
+
+
+def test_a_url_and_a_profile_on_one_command_line_are_one_too_many(written, capsys):
+    written(GOOD)
+    assert cli.run(["--url", "http://x:1", "--profile", "a", "profiles"]) == 64
+    assert "give one of --url and --profile" in capsys.readouterr().err
+
+
+def test_a_profile_that_is_not_there_names_those_that_are(written, capsys):
+    written(GOOD)
+    assert cli.run(["--profile", "z", "status"]) == 64
+    assert "no profile 'z'" in (said := capsys.readouterr().err)
+    assert "there: a, b.c" in said
+
+
+def test_profiles_are_listed(written, capsys):
+    written(GOOD)
+    assert cli.run(["profiles"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["a", "http://a:1", "3", "default"],
+        ["b.c", "http://b:1", "-"],
+    ]
+
+
+def test_what_runs_nodes_does_not_mind_the_file(written, capsys):
+    written("[")
+    assert cli.run(["start", "--help"]) == 0
+    assert cli.run(["status"]) == 64
+
+
+def completions(args, incomplete, kind=ShellComplete):
+    found = kind(cli.cli, {}, "milena", "_MILENA_COMPLETE").get_completions(args, incomplete)
+    return [item.value for item in found]
+
+
+def test_shells_complete_commands_options_and_profiles(written):
+    written(GOOD)
+    assert completions([], "sta") == ["start", "status"]
+    assert completions(["topics"], "cr") == ["create"]
+    assert completions(["status"], "--w") == ["--watch"]
+    assert completions(["--profile"], "b") == ["b.c"]
+    written("[")
+    assert completions(["--profile"], "") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_asks_milena(shell, monkeypatch):
+    monkeypatch.setattr(BashComplete, "_check_version", staticmethod(lambda: None))
+    kind = get_completion_class(shell)
+    assert "_MILENA_COMPLETE" in kind(cli.cli, {}, "milena", "_MILENA_COMPLETE").source()
+
+
+def test_milena_answers_a_shell():
+    asked = {
+        "_MILENA_COMPLETE": "bash_complete",
+        "COMP_WORDS": "milena topics del",
+        "COMP_CWORD": "2",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "milena"],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["plain,delete", "plain,delete-records"]
