@@ -128,7 +128,7 @@ def metadata_type(accept: str) -> str:
 class RecordsType:
     """How records are to be answered.
 
-    ``format`` None: JSON when every record is, else binary. ``framing`` None: one body, made as a whole.
+    ``format`` None: JSON, with an error in the place of a record that is none. ``framing`` None: one body, made whole.
     """
 
     format: RecordFormat | None

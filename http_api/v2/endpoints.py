@@ -11,7 +11,7 @@ from http_api.endpoint import (
     v2_content,
 )
 from http_api.error_sets import CREATE_TOPIC_ERRORS, LEADER_ERRORS, PARTITION_ERRORS, TOPIC_ERRORS
-from http_api.errors import InvalidFieldError
+from http_api.errors import InvalidFieldError, UnreadableRecordError
 from http_api.media import (
     BATCH_TYPE,
     BINARY_V2_TYPE,
@@ -52,6 +52,7 @@ _FETCH_ERRORS = (
     e.OffsetOutOfRangeError,
     e.ReplicaNotFoundError,
     e.NotAcceptableError,
+    UnreadableRecordError,
 )
 
 _PRODUCE_PARAMS = (

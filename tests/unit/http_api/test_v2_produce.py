@@ -96,7 +96,7 @@ async def test_binary_records(api):
     }
     assert (await api.produce("t", [record], type_=BINARY_V2)).status == 200
     assert requests(api)[0].records.values == [b"\x00"]
-    (read,) = (await api.records("t")).json
+    (read,) = (await api.records("t", accept=BINARY_V2)).json
     assert (read["key"], read["value"]) == (record["key"], record["value"])
 
 
