@@ -62,7 +62,6 @@ CLUSTER = _item(
     "KafkaCluster",
     {},
     "controller?",
-    "acls",
     "brokers",
     "broker_configs",
     "consumer_groups",
@@ -90,20 +89,19 @@ TOPIC = _item(
 
 _SOURCE = choice("DYNAMIC_TOPIC_CONFIG", "DEFAULT_CONFIG")
 _SYNONYM = Shape("ConfigSynonym", fields({"name": text(), "value": text(), "source": _SOURCE}))
-CONFIG = _item(
-    "KafkaTopicConfig",
-    {
-        **_IN_TOPIC,
-        "name": text(),
-        "value": text(),
-        "is_default": boolean(),
-        "is_read_only": boolean(),
-        "is_sensitive": boolean(),
-        "source": _SOURCE,
-        "synonyms": listing(_SYNONYM, "what is in force first, then what would be without it"),
-    },
-)
-_PARTITION_LINKS = ("leader?", "replicas", "reassignment")
+_CONFIG = {
+    "name": text(),
+    "value": text(),
+    "is_default": boolean(),
+    "is_read_only": boolean(),
+    "is_sensitive": boolean(),
+    "source": _SOURCE,
+    "synonyms": listing(_SYNONYM, "what is in force first, then what would be without it"),
+}
+CONFIG = _item("KafkaTopicConfig", {**_IN_TOPIC, **_CONFIG})
+BROKER_CONFIG = _item("KafkaBrokerConfig", {"broker_id": integer(), **_CONFIG})
+CLUSTER_CONFIG = _item("KafkaClusterConfig", {"config_type": constant("BROKER"), **_CONFIG})
+_PARTITION_LINKS = ("leader?", "replicas", "reassignment?")
 PARTITION = _item("KafkaPartition", _IN_PARTITION, *_PARTITION_LINKS)
 PARTITION_WITH_OFFSETS = _item(
     "KafkaPartitionWithOffsets",
@@ -113,6 +111,15 @@ PARTITION_WITH_OFFSETS = _item(
         "latest_offset": count("the high watermark"),
     },
     *_PARTITION_LINKS,
+)
+REASSIGNMENT = _item(
+    "KafkaReassignment",
+    {
+        **_IN_PARTITION,
+        "adding_replicas": listing(integer(), "brokers that shall hold it, and did not"),
+        "removing_replicas": listing(integer(), "brokers that hold it, and shall not"),
+    },
+    "replicas",
 )
 REPLICA = _item(
     "KafkaReplica",
@@ -186,6 +193,9 @@ CLUSTERS = _list(CLUSTER)
 BROKERS = _list(BROKER)
 TOPICS = _list(TOPIC)
 CONFIGS = _list(CONFIG)
+BROKER_CONFIGS = _list(BROKER_CONFIG)
+CLUSTER_CONFIGS = _list(CLUSTER_CONFIG)
+REASSIGNMENTS = _list(REASSIGNMENT)
 PARTITIONS = _list(PARTITION)
 REPLICAS = _list(REPLICA)
 GROUPS = _list(GROUP)

@@ -11,7 +11,16 @@ from http_api.error_sets import (
 from http_api.errors import InvalidFieldError, ResourceNotFoundError
 from http_api.shapes import requests, v3, v3_records
 from http_api.v2.produce_head import ACKS, TIMEOUT_MS
-from http_api.v3 import clusters, configs, partitions, record_batch, records, topics
+from http_api.v3 import (
+    broker_configs,
+    clusters,
+    configs,
+    partitions,
+    reassignments,
+    record_batch,
+    records,
+    topics,
+)
 from http_api.v3.group_endpoints import GROUP_ROUTES
 from http_api.v3.rows import CLUSTER, DONE, v3_route
 from milena.model import errors as e
@@ -197,6 +206,46 @@ _RECORD_ROUTES = (
     ),
 )
 
+_BROKER_CONFIG_ROUTES = (
+    v3_route(
+        f"GET {CLUSTER}/brokers/{{broker}}/configs",
+        "v3ListBrokerConfigs",
+        broker_configs.list_configs,
+        "Configs of a broker",
+        ok(v3.BROKER_CONFIGS, "What its topics have that set nothing else"),
+        tag=Tag.V3_CONFIGS,
+        is_current=True,
+        errors=(e.BrokerNotFoundError,),
+    ),
+    v3_route(
+        f"GET {CLUSTER}/brokers/{{broker}}/configs/{{config}}",
+        "v3GetBrokerConfig",
+        broker_configs.get_config,
+        "A config of a broker",
+        ok(v3.BROKER_CONFIG, "The config"),
+        tag=Tag.V3_CONFIGS,
+        is_current=True,
+        errors=(e.BrokerNotFoundError, e.ConfigNotFoundError),
+    ),
+    v3_route(
+        f"GET {CLUSTER}/broker-configs",
+        "v3ListClusterConfigs",
+        broker_configs.list_cluster_configs,
+        "Configs that all brokers have",
+        ok(v3.CLUSTER_CONFIGS, "What topics have that set nothing else"),
+        tag=Tag.V3_CONFIGS,
+    ),
+    v3_route(
+        f"GET {CLUSTER}/broker-configs/{{config}}",
+        "v3GetClusterConfig",
+        broker_configs.get_cluster_config,
+        "A config that all brokers have",
+        ok(v3.CLUSTER_CONFIG, "The config"),
+        tag=Tag.V3_CONFIGS,
+        errors=(e.ConfigNotFoundError,),
+    ),
+)
+
 _CHANGE_CONFIG_ERRORS = (*TOPIC_ERRORS, e.InvalidConfigError, InvalidFieldError, *CHANGE_ERRORS)
 _CONFIG_ROUTES = (
     v3_route(
@@ -282,6 +331,22 @@ _PARTITION_ROUTES = (
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS),
     ),
     v3_route(
+        f"GET {_PARTITION}/reassignment",
+        "v3GetReassignment",
+        reassignments.get_reassignments,
+        "Where a partition is moving",
+        (
+            Answer(
+                description="The move; a list of them where `-` stands for all partitions",
+                content=json_content({"anyOf": [v3.REASSIGNMENT, v3.REASSIGNMENTS]}),
+            ),
+        ),
+        tag=Tag.V3_PARTITIONS,
+        is_current=True,
+        description="With `-` as the partition: moves of the whole topic; as the topic, too: all moves.",
+        errors=(*PARTITION_ERRORS, ResourceNotFoundError),
+    ),
+    v3_route(
         f"GET {_PARTITION}/replicas",
         "v3ListReplicas",
         partitions.list_replicas,
@@ -306,6 +371,7 @@ V3_ROUTES = (
     *_TOPIC_ROUTES,
     *_RECORD_ROUTES,
     *_CONFIG_ROUTES,
+    *_BROKER_CONFIG_ROUTES,
     *_PARTITION_ROUTES,
     *GROUP_ROUTES,
 )

@@ -27,7 +27,7 @@ def _partition(links: Links, topic: str, partition: int, state: Partition) -> Re
         "partition_id": partition,
         "leader": leader,
         "replicas": links.related(*parts, "replicas"),
-        "reassignment": links.related(*parts, "reassignment"),
+        "reassignment": None if state.moving is None else links.related(*parts, "reassignment"),
     }
 
 

@@ -395,8 +395,8 @@ def effective(topic: Topic) -> dict[str, ConfigValue]:
 
 
 @lru_cache(maxsize=16)
-def _defaults(replication_factor: int) -> Map[str, str]:
-    """Value in force where none was set."""
+def defaults(replication_factor: int) -> Map[str, str]:
+    """Values in force where none was set, by name."""
     return Map({key.name: key.default(replication_factor) for key in _KEYS})
 
 
@@ -434,7 +434,7 @@ class TopicSettings:
     @classmethod
     def of(cls, topic: Topic) -> "TopicSettings":
         """The settings of a topic; -1 (no limit) and what no time reaches become None."""
-        texts = {**_defaults(topic.replication_factor), **topic.configs}
+        texts = {**defaults(topic.replication_factor), **topic.configs}
 
         def limit(name: str) -> int | None:
             number = int(texts[name])

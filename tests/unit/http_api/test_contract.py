@@ -122,6 +122,7 @@ def provoked(kind, ask):
     if kind is e.ConfigNotFoundError:
         yield {"path": path.replace("retention.ms", "no.such.config")}
     if kind is ResourceNotFoundError:
+        yield {"path": path.replace("/topics/-/partitions/-", "/topics/pages/partitions/0")}
         yield {"path": re.sub(r"/replicas/\d+", "/replicas/99", path)}
         yield {"path": re.sub(r"/partitions/\d+", "/partitions/99", path)}
     yield {}

@@ -1,8 +1,12 @@
 """v3: clusters, brokers, topics, configs, partitions, replicas."""
 
+from dataclasses import replace
+
 import pytest
 
 from milena.model.errors import InvalidReplicationError, TooManyReplicasError
+from raft_meta.machine.configs import KEYS
+from raft_meta.machine.image import Reassignment
 from tests.support.fakes.ports import CLUSTER_ID, FakeNode
 from tests.support.http.api_server import V3, serving
 
@@ -36,7 +40,6 @@ async def test_clusters(api):
     check_item(api, cluster, "KafkaCluster", "")
     assert cluster["controller"] == {"related": f"{api.base_url}{V3}/brokers/1"}
     assert {
-        "acls",
         "brokers",
         "broker_configs",
         "consumer_groups",
@@ -396,3 +399,68 @@ async def test_replicas_of_a_broker(api):
 )
 async def test_what_does_not_exist(api, path, error):
     assert (await api.get(f"{V3}/{path}")).error == error
+
+
+# -- links, configs of brokers, moves ----------------------------------------------------------------
+
+
+def links_in(value):
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if name in ("self", "related") and isinstance(item, str):
+                yield item
+            else:
+                yield from links_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from links_in(item)
+
+
+async def test_no_link_leads_nowhere(api):
+    moving(api, "many", 1)
+    open_, seen = ["/v3"], set()
+    while open_:
+        path = open_.pop()
+        answer = await api.get(path)
+        assert answer.status == 200, path
+        found = {link.removeprefix(api.base_url) for link in links_in(answer.json)} - seen
+        seen |= found
+        open_ += sorted(found)
+    assert {f"{V3}/brokers/1/configs", f"{V3}/broker-configs"} <= seen
+    assert f"{V3}/topics/many/partitions/1/reassignment" in seen
+
+
+def moving(api, topic, partition):
+    """Let a partition be on its way from brokers 1, 2, 3 to 3, 4."""
+    image = api.node.image
+    key = (image.topic_ids[topic], partition)
+    move = Reassignment(
+        target=(3, 4), former=(1, 2, 3), is_started=True, max_concurrent=0, throttle_bytes_per_s=0
+    )
+    state = replace(image.partitions[key], moving=move)
+    api.node._set_image(partitions=image.partitions.set(key, state))
+
+
+async def test_moves(api):
+    path = f"{V3}/topics/many/partitions"
+    assert (await api.get(f"{path}/1/reassignment")).error == (404, 40410)
+    assert await listing(api, f"{path}/-/reassignment", "KafkaReassignmentList") == []
+    moving(api, "many", 1)
+    move = (await api.get(f"{path}/1/reassignment")).json
+    assert (move["adding_replicas"], move["removing_replicas"]) == ([4], [1, 2])
+    for many in (path, f"{V3}/topics/-/partitions"):
+        assert await listing(api, f"{many}/-/reassignment", "KafkaReassignmentList") == [move]
+    assert (await api.get(f"{V3}/topics/no/partitions/-/reassignment")).error == (404, 40403)
+
+
+async def test_a_broker_has_the_defaults_of_topics_under_kafkas_names(api):
+    configs = await listing(api, f"{V3}/brokers/2/configs", "KafkaBrokerConfigList")
+    values = {config["name"]: config["value"] for config in configs}
+    assert values["log.retention.ms"] == "604800000"
+    assert {"log.segment.bytes", "log.flush.interval.messages", "message.max.bytes"} <= set(values)
+    assert len(values) == len(KEYS), "every config of topics has its pair"
+    assert all(config["is_read_only"] and config["broker_id"] == 2 for config in configs)
+    cluster = await listing(api, f"{V3}/broker-configs", "KafkaClusterConfigList")
+    assert {config["name"]: config["value"] for config in cluster} == values
+    assert (await api.get(f"{V3}/brokers/2/configs/retention.ms")).error == (404, 40408)
+    assert (await api.get(f"{V3}/broker-configs/retention.ms")).error == (404, 40408)

@@ -1,0 +1,95 @@
+"""v3: configs of brokers: what every topic has that sets nothing else, under Kafka's names. They cannot be changed.
+
+All brokers have the same ones, so that those of the cluster are these, too.
+"""
+
+from aiohttp import web
+
+from http_api.call import Call
+from http_api.v3.clusters import find_broker
+from http_api.v3.resources import Links, Resource, item_answer
+from milena.model.errors import ConfigNotFoundError
+from raft_meta.machine.configs import defaults
+
+_NAMES = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.type": "compression.type",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.ms": "log.roll.ms",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+"""Topic config → broker config, as Kafka's documentation pairs them ("Server Default Property")."""
+
+_FACTOR = 3
+"""Replicas of a topic that says nothing of them: what ``min.insync.replicas`` is by default depends on it."""
+_SOURCE = "DEFAULT_CONFIG"
+
+
+def _values() -> dict[str, str]:
+    values = defaults(_FACTOR)
+    return {broker: values[topic] for topic, broker in _NAMES.items() if topic in values}
+
+
+def _config(links: Links, broker_id: int | None, name: str, value: str) -> Resource:
+    if broker_id is None:
+        head = links.item("KafkaClusterConfig", ("broker-configs", name), f"/broker-config={name}")
+        head["config_type"] = "BROKER"
+    else:
+        parts = ("brokers", broker_id, "configs", name)
+        head = links.item("KafkaBrokerConfig", parts, f"/broker={broker_id}/config={name}")
+        head["broker_id"] = broker_id
+    return {
+        **head,
+        "name": name,
+        "value": value,
+        "is_default": True,
+        "is_read_only": True,
+        "is_sensitive": False,
+        "source": _SOURCE,
+        "synonyms": [{"name": name, "value": value, "source": _SOURCE}],
+    }
+
+
+def _one(call: Call, broker_id: int | None) -> web.Response:
+    name = call.names["config"]
+    value = _values().get(name)
+    if value is None:
+        raise ConfigNotFoundError(f"there is no broker config '{name}'")
+    return item_answer(_config(Links(call), broker_id, name, value))
+
+
+async def list_configs(call: Call) -> web.Response:
+    """All of a broker."""
+    links, broker_id = Links(call), find_broker(call).broker_id
+    items = [_config(links, broker_id, *pair) for pair in sorted(_values().items())]
+    url = links.url("brokers", broker_id, "configs")
+    return item_answer(links.listing("KafkaBrokerConfigList", url, items))
+
+
+async def get_config(call: Call) -> web.Response:
+    """One of a broker."""
+    return _one(call, find_broker(call).broker_id)
+
+
+async def list_cluster_configs(call: Call) -> web.Response:
+    """All of the cluster."""
+    links = Links(call)
+    items = [_config(links, None, *pair) for pair in sorted(_values().items())]
+    return item_answer(links.listing("KafkaClusterConfigList", links.url("broker-configs"), items))
+
+
+async def get_cluster_config(call: Call) -> web.Response:
+    """One of the cluster."""
+    return _one(call, None)
