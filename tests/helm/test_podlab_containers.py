@@ -7,7 +7,7 @@ import pytest
 from tests.helm.podlab import machine
 from tests.helm.podlab.clients.ledger import Stored, decode, encode, judge
 from tests.helm.podlab.container_plan import PodPlace, VolumePlace, network_files, plan_container
-from tests.helm.podlab.container_shim import ContainerSpec
+from tests.helm.podlab.container_shim import ContainerSpec, mounts_in_order
 from tests.helm.podlab.environment import (
     ContainerConfigError,
     build_environment,
@@ -155,6 +155,14 @@ class TestContainerPlan:
             log="/log",
             find=find,
         )
+
+    @pytest.mark.parametrize("place", ["/v/project", "/opt/project", "/project"])
+    def test_no_volume_covers_the_project_wherever_it_lies(self, place: str) -> None:
+        spec = self.plan(volumeMounts=[{"name": "v", "mountPath": "/v"}])
+        spec["layout"]["binds"] = [place, "/usr"]
+        targets = [mount["target"] for mount in mounts_in_order(spec)]
+        assert targets == sorted(["/usr", "/v", place])
+        assert "/v/project" not in targets or targets.index("/v") < targets.index("/v/project")
 
     @pytest.mark.parametrize(
         ("container", "command"),
