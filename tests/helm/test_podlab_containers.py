@@ -300,12 +300,12 @@ class TestMachine:
     def test_missing_tools_are_named_by_their_packages(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("PATH", "")
+        monkeypatch.setattr("prerequisites.find_program", lambda _: None)
         with pytest.raises(machine.LabError, match="apt-get install iproute2 iptables util-linux"):
             machine.check_machine()
 
     def test_who_is_not_root_is_told_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine.shutil, "which", lambda tool: f"/bin/{tool}")
+        monkeypatch.setattr("prerequisites.find_program", lambda tool: f"/bin/{tool}")
         monkeypatch.setattr(machine.os, "geteuid", lambda: 1000)
         with pytest.raises(machine.LabError, match="only root"):
             machine.check_machine()
