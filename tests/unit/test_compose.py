@@ -16,7 +16,7 @@ DATA = "/var/lib/milena"
 """The image's volume, which belongs to the image's user."""
 
 KNOWN = {
-    "build", "cap_drop", "command", "environment", "healthcheck", "image", "ports", "read_only", "restart",
+    "cap_drop", "command", "environment", "healthcheck", "image", "ports", "pull_policy", "read_only", "restart",
     "security_opt", "stop_grace_period", "tmpfs", "volumes",
 }  # fmt: skip
 HEALTH_KNOWN = {"test", "interval", "timeout", "retries", "start_period"}
@@ -83,6 +83,12 @@ def test_a_node_may_finish_its_drain(name):
     grace_s = int(service["stop_grace_period"].removesuffix("s"))
     assert grace_s * 1000 > config_of(service).drain_timeout_ms
     assert set(service) <= KNOWN
+
+
+def test_the_image_is_the_one_that_the_readme_builds():
+    (image,) = {service["image"] for service in SERVICES.values()}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"docker build --tag {image} .\ndocker compose up" in readme
 
 
 def test_no_secret_is_told_or_made_up():
