@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # Python on the compiled tree; on the sources with MILENA_PURE=1, or where there is no C compiler.
 RUN := $(BIN)/python build_support.py run
 STAMP := $(VENV)/.installed
+# Says in a line what the machine lacks for a target, and how to get it; fails where the target cannot do without.
+PREREQUISITES := $(BIN)/python prerequisites.py
 INPUT ?=
 KEEP ?=
 LOADTEST_ARGS ?=
@@ -40,6 +42,7 @@ demo: $(STAMP)  ## the main job on real input: produce, kill a leader, read back
 	$(RUN) -m loadtest.demo $(if $(INPUT),--input $(INPUT)) $(if $(KEEP),--keep)
 
 compiled: $(STAMP)  ## build/compiled/HASH: a copy whose hot modules are extensions in C; needs a C compiler
+	$(PREREQUISITES) $@
 	$(BIN)/python build_support.py
 
 test: $(STAMP)  ## the quick lane: a bite of everything, on the sources
@@ -57,15 +60,19 @@ test-moves: $(STAMP)  ## replicas of a loaded topic move between five real nodes
 	$(BIN)/python -m pytest tests/integration/test_reassignments.py
 
 test-spark: $(STAMP)  ## the Spark data source and its jobs on local[2] and on a local cluster; needs Java 17
+	$(PREREQUISITES) $@
 	$(BIN)/python -m pytest tests/spark
 
 test-helm: $(STAMP)  ## the chart: rendered, installed, upgraded, killed and scaled with real nodes; the image; needs root
+	$(PREREQUISITES) $@
 	$(BIN)/python -m pytest tests/helm
 
 loadtest: $(STAMP)  ## one minute of locust on three nodes with a kill -9 in the middle; every acknowledged record is read back
+	$(PREREQUISITES) $@
 	$(RUN) -m loadtest $(LOADTEST_ARGS)
 
 bench: $(STAMP)  ## every figure beside its peers, in rounds; BENCH_ARGS="--rows fetch --rounds 3", docs/performance.md
+	$(PREREQUISITES) $@
 	$(RUN) -m loadtest.bench $(BENCH_ARGS)
 
 bench-compare: $(STAMP)  ## this tree beside the commit BASE, row by row: same, better or worse; BASE=main BENCH_ARGS="--rows fetch"
@@ -87,13 +94,16 @@ layers: $(STAMP)
 
 chaos: SEEDS = 1
 chaos: $(STAMP)  ## the chaos suite: SCENARIOS=a,b SEEDS=1,2,3 SECONDS_EACH=60; as root DISK=loop NETWORK=netns
+	$(PREREQUISITES) $(DISK) $(NETWORK)
 	$(BIN)/python -m tests.chaos --scenario $(or $(SCENARIOS),all) --seconds $(SECONDS_EACH) --seeds $(SEEDS) --disk $(DISK) --network $(NETWORK) $(if $(IDEMPOTENT),--idempotent)
 
 chaos-groups: SEEDS = 1
 chaos-groups: $(STAMP)  ## consumer groups while nodes and members break: SCENARIOS=name SEEDS=seed SECONDS_EACH=60; DISK, NETWORK as above
+	$(PREREQUISITES) $(DISK) $(NETWORK)
 	$(BIN)/python -m tests.chaos.groups --scenario $(or $(SCENARIOS),kill-leader) --seconds $(SECONDS_EACH) --seed $(SEEDS) --disk $(DISK) --network $(NETWORK) --work chaos-runs/groups-$$(date +%Y%m%d-%H%M%S)
 
 chaos-selftest: $(STAMP)  ## the chaos suite against a stand-in cluster with known bugs; needs root
+	$(PREREQUISITES) tmpfs loop netns
 	$(BIN)/python -m tests.chaos.selftest
 
 sim: $(STAMP)  ## the Raft core, then whole clusters, on virtual time: SEEDS=n FIRST=m JOBS=processes; a failure says how to replay it
@@ -109,7 +119,8 @@ crash-search: $(STAMP)  ## every boundary of every change on disk, every state t
 	$(BIN)/python -m tests.crash $(if $(SCENARIOS),$(addprefix --scenario ,$(SCENARIOS)))
 
 $(VENV)/.fuzz: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0' || \
+	  { echo 'fuzz needs atheris from PyPI, which has wheels for CPython on Linux only' >&2; exit 1; }
 	touch $@
 
 fuzz: $(VENV)/.fuzz  ## every decoder under atheris, SECONDS_EACH=60 for each; TARGETS="a b" for some of them

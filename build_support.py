@@ -84,12 +84,12 @@ def obstacle() -> str | None:
         return "only CPython runs what mypyc makes"
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     if shutil.which(compiler) is None:
-        return f"there is no C compiler ({compiler})"
+        return f"there is no C compiler ({compiler}): apt-get install gcc"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
-        return "Python's headers are not installed"
+        return "Python's headers are not installed: apt-get install python3-dev"
     for module in ("mypyc", "setuptools"):
         if importlib.util.find_spec(module) is None:
-            return f"{module} is not installed"
+            return f"{module} is not installed: pip install {module.replace('mypyc', 'mypy')}"
     return None
 
 

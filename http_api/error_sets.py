@@ -34,8 +34,8 @@ COORDINATOR_ERRORS = (
     e.GroupLimitError,
 )
 """Asking the coordinator of a group, which may change the replicated state for it."""
-GROUP_ERRORS = (e.GroupNotFoundError, e.NoQuorumError)
-"""Looking up a group: the quorum is asked before a node says that there is none."""
+GROUP_ERRORS = (e.InvalidConsumerError, e.GroupNotFoundError, e.NoQuorumError)
+"""Looking up a group: its id may be none; the quorum is asked before a node says that there is no such group."""
 GROUP_CHANGE_ERRORS = (e.GroupNotEmptyError, e.GroupChangedError)
 """Changing a group that others may be changing."""
 RESET_ERRORS = (

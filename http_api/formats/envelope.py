@@ -249,6 +249,8 @@ def _header(where: str, item: object) -> Header:
     for field in item:
         if field not in _HEADER_FIELDS:
             raise unknown_field(field, _HEADER_FIELDS)
+    if "key" in item and "name" in item:
+        raise InvalidFieldError(f"{where}: give 'key' or 'name', not both")
     name = item.get("key", item.get("name"))
     if not isinstance(name, str):
         raise MalformedRequestError(

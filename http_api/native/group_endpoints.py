@@ -16,6 +16,7 @@ from milena.model.errors import (
     GroupNotEmptyError,
     InvalidConsumerError,
     MemberNotFoundError,
+    NoQuorumError,
     StaleMemberEpochError,
 )
 
@@ -29,7 +30,7 @@ GROUP_ROUTES = (
         "All consumer groups",
         ok(shapes.GROUPS, "The groups, without members and offsets"),
         tag=Tag.GROUPS,
-        errors=GROUP_ERRORS[1:],
+        errors=(NoQuorumError,),
     ),
     route(
         "GET /groups/{group}",

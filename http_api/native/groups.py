@@ -122,9 +122,12 @@ def _offset(item: Fields) -> OffsetToCommit:
 
 async def get_offsets(call: Call) -> web.Response:
     """Offsets that the group has committed, in all topics or one."""
-    group = call.names["group"]
+    group, topic = call.names["group"], call.query().get(TOPIC.name)
+    if topic == "":
+        raise MalformedRequestError(
+            "Invalid parameter 'topic' got '': name a topic, or leave it out"
+        )
     offsets = await call.ports.groups.committed(group)
-    topic = call.query().get(TOPIC.name)
     if topic is not None:
         offsets = [offset for offset in offsets if offset.topic == topic]
     return json_answer({"group_id": group, "offsets": _offsets(offsets)})

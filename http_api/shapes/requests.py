@@ -34,11 +34,11 @@ RECORD_HEADER = Shape(
             },
             is_closed=True,
         ),
-        "anyOf": [{"required": ["key"]}, {"required": ["name"]}],
+        "oneOf": [{"required": ["key"]}, {"required": ["name"]}],
     },
 )
 
-_TIME: Part = {
+TIME: Part = {
     "description": "ms since 1970, or an ISO-8601 time (UTC when it names no zone)",
     "anyOf": [
         integer(minimum=0, maximum=253_402_300_799_999),
@@ -57,7 +57,7 @@ def _record(name: str, key: Part, value: Part) -> Shape:
                 "key": key,
                 "value": value,
                 "partition": nullable(count("wins over the path's")),
-                "timestamp": _TIME,
+                "timestamp": TIME,
                 "headers": nullable(listing(RECORD_HEADER)),
             },
             is_closed=True,
@@ -114,14 +114,11 @@ _NEW_TOPIC = {
     ),
     "configs": nullable(listing(NEW_CONFIG)),
 }
-_TOPIC_NAME = {
-    "topic_name": text(
-        "letters, digits, `.`, `_` and `-`", pattern="^[A-Za-z0-9._-]+$", maxLength=249
-    )
-}
+TOPIC_NAME = text("letters, digits, `.`, `_` and `-`", pattern="^[A-Za-z0-9._-]+$", maxLength=249)
+_NAMED = {"topic_name": TOPIC_NAME}
 NEW_TOPIC_V2 = Shape(
     "NewTopic",
-    fields(_TOPIC_NAME, _NEW_TOPIC, is_closed=True),
+    fields(_NAMED, _NEW_TOPIC, is_closed=True),
     {"topic_name": "orders", "partitions_count": 3, "replication_factor": 3},
 )
 
@@ -141,7 +138,7 @@ ASSIGNMENT = Shape(
 NEW_TOPIC_V3 = Shape(
     "NewTopicV3",
     fields(
-        _TOPIC_NAME,
+        _NAMED,
         {
             **_NEW_TOPIC,
             "replicas_assignments": {

@@ -4,7 +4,6 @@ from http_api.shapes.blocks import (
     Json,
     Shape,
     anything,
-    base64,
     choice,
     count,
     fields,
@@ -14,6 +13,7 @@ from http_api.shapes.blocks import (
     nullable,
     text,
 )
+from http_api.shapes.requests import RECORD_HEADER, TIME
 
 _NO_SCHEMA = nothing("there is no schema registry")
 DATA = Shape(
@@ -21,25 +21,23 @@ DATA = Shape(
     fields(
         {
             "type": choice("BINARY", "JSON", "STRING", description="BINARY: `data` is base64"),
-            "data": anything("null: none"),
         },
-        dict.fromkeys(
-            ("subject", "subject_name_strategy", "schema_id", "schema_version", "schema"),
-            _NO_SCHEMA,
-        ),
+        {
+            "data": anything("null or absent: none"),
+            **dict.fromkeys(
+                ("subject", "subject_name_strategy", "schema_id", "schema_version", "schema"),
+                _NO_SCHEMA,
+            ),
+        },
         is_closed=True,
     ),
-)
-_HEADER = Shape(
-    "V3HeaderIn",
-    fields({"name": text()}, {"value": nullable(base64("the header's bytes"))}, is_closed=True),
 )
 _RECORD_FIELDS = {
     "partition_id": nullable(count("absent: by the key's hash, or in turn")),
     "key": nullable(DATA),
     "value": nullable(DATA),
-    "headers": nullable(listing(_HEADER)),
-    "timestamp": nullable(text(format="date-time")),
+    "headers": nullable(listing(RECORD_HEADER)),
+    "timestamp": TIME,
 }
 _RECORD_EXAMPLE: dict[str, Json] = {
     "key": {"type": "STRING", "data": "u1"},

@@ -43,6 +43,7 @@ CONSUMER_ROUTES = (
         body=Body(content=v2_content(shapes.NEW_CONSUMER), is_required=False),
         errors=(
             e.ConsumerExistsError,
+            InvalidFieldError,
             e.InvalidConsumerError,
             e.UnsupportedSchemaError,
             *COORDINATOR_ERRORS,
@@ -66,7 +67,7 @@ CONSUMER_ROUTES = (
         tag=Tag.CONSUMERS,
         description="In place of what it subscribed to before. It is a member of its group when this is answered.",
         body=Body(content=v2_content(shapes.SUBSCRIBE)),
-        errors=_CHOICE_ERRORS,
+        errors=(*_CHOICE_ERRORS, e.InvalidTopicNameError),
     ),
     route(
         f"GET {_CONSUMER}/subscription",

@@ -71,7 +71,7 @@ async def get_offsets(call: Call) -> web.Response:
     body = await call.optional_json_body()
     if body != {}:
         partitions = parse_partitions(body)
-    elif TOPIC.name in call.query():
+    elif call.query():
         partitions = await _of_query(call)
     else:
         partitions = list(await call.ports.consumers.assignments(group, instance))
@@ -90,7 +90,11 @@ async def get_offsets(call: Call) -> web.Response:
 
 async def _of_query(call: Call) -> list[TopicPartition]:
     query = call.query()
-    topic, numbers = query[TOPIC.name], query.get(PARTITION.name)
+    topic, numbers = query.get(TOPIC.name), query.get(PARTITION.name)
+    if topic is None:
+        raise MalformedRequestError(
+            f"Invalid parameter 'partition' got '{numbers}': name its 'topic', too"
+        )
     if numbers is None:
         count = (await call.ports.metadata.topic(topic)).partition_count
         return [(topic, partition) for partition in range(count)]

@@ -60,7 +60,7 @@ def _new_consumer(fields: Fields, call: Call) -> NewConsumer:
     if timeout_ms is None or timeout_ms < 0:
         timeout_ms = REQUEST_TIMEOUT_MS_DEFAULT
     return NewConsumer(
-        instance=fields.text("name") or None,
+        instance=fields.required_text("name") if fields.has("name") else None,
         format=_format(fields),
         auto_offset_reset=_reset(fields),
         is_auto_commit=_is_auto_commit(fields),

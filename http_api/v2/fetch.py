@@ -91,8 +91,8 @@ VERIFY = ChoiceParam(
 LAST_EVENT_ID = Param(
     name="Last-Event-ID",
     place=ParamPlace.HEADER,
-    description="of a stream: go on behind this offset; wins over `offset` and `timestamp`",
-    schema=text(pattern="^[0-9]{1,19}$"),
+    description="of a stream: go on behind this offset, if any; wins over `offset` and `timestamp`",
+    schema=text(pattern="^[0-9]{0,19}$"),
     example="41",
 )
 
@@ -166,6 +166,8 @@ async def fetch_records(call: Call) -> web.StreamResponse:
     partition = partition_number(call)
     options = parse_options(call.raw_query)
     type_ = stream_type(records_type(call.header("Accept")), options.is_following)
+    last_id = call.header(LAST_EVENT_ID.name)
+    resumed = last_event_offset(last_id) if last_id else None
     limits = call.ports.limits
     request = FetchRequest(
         topic=topic,
@@ -177,6 +179,8 @@ async def fetch_records(call: Call) -> web.StreamResponse:
         is_local=options.is_local,
     )
     if type_.framing is not None:
+        if resumed is not None:
+            request = replace(request, offset=resumed, timestamp_ms=None)
         return await _stream(call, request, options, type_.framing)
     result = await call.ports.reads.fetch(request)
     wanted = Wanted(
@@ -205,10 +209,6 @@ async def fetch_records(call: Call) -> web.StreamResponse:
 async def _stream(
     call: Call, request: FetchRequest, options: FetchOptions, framing: StreamFraming
 ) -> web.StreamResponse:
-    last_id = call.header(LAST_EVENT_ID.name)
-    if last_id:
-        offset = last_event_offset(last_id)
-        request = replace(request, offset=offset, timestamp_ms=None)
     is_following = options.is_following
     if is_following is None:
         is_following = framing is StreamFraming.EVENTS

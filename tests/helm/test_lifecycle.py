@@ -53,7 +53,7 @@ def test_the_release_tests_itself(release: Release) -> None:
 def test_nodes_run_without_rights_on_a_root_that_nobody_writes(release: Release) -> None:
     node = f"{SET}-0"
     assert release.lab.execute(node, "id", "-u").out.strip() == "10001"
-    assert "Read-only" in release.lab.execute(node, "sh", "-c", "echo x > /opt").err
+    assert "Read-only" in release.lab.execute(node, "sh", "-c", "echo x > /written").err
     assert release.lab.execute(node, "sh", "-c", "grep CapBnd /proc/1/status").out.split()[1] == (
         "0000000000000000"
     )

@@ -7,7 +7,7 @@ import pytest
 from tests.helm.podlab import machine
 from tests.helm.podlab.clients.ledger import Stored, decode, encode, judge
 from tests.helm.podlab.container_plan import PodPlace, VolumePlace, network_files, plan_container
-from tests.helm.podlab.container_shim import ContainerSpec
+from tests.helm.podlab.container_shim import ContainerSpec, mounts_in_order
 from tests.helm.podlab.environment import (
     ContainerConfigError,
     build_environment,
@@ -156,6 +156,14 @@ class TestContainerPlan:
             find=find,
         )
 
+    @pytest.mark.parametrize("place", ["/v/project", "/opt/project", "/project"])
+    def test_no_volume_covers_the_project_wherever_it_lies(self, place: str) -> None:
+        spec = self.plan(volumeMounts=[{"name": "v", "mountPath": "/v"}])
+        spec["layout"]["binds"] = [place, "/usr"]
+        targets = [mount["target"] for mount in mounts_in_order(spec)]
+        assert targets == sorted(["/usr", "/v", place])
+        assert "/v/project" not in targets or targets.index("/v") < targets.index("/v/project")
+
     @pytest.mark.parametrize(
         ("container", "command"),
         [
@@ -292,12 +300,12 @@ class TestMachine:
     def test_missing_tools_are_named_by_their_packages(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("PATH", "")
+        monkeypatch.setattr("prerequisites.find_program", lambda _: None)
         with pytest.raises(machine.LabError, match="apt-get install iproute2 iptables util-linux"):
             machine.check_machine()
 
     def test_who_is_not_root_is_told_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine.shutil, "which", lambda tool: f"/bin/{tool}")
+        monkeypatch.setattr("prerequisites.find_program", lambda tool: f"/bin/{tool}")
         monkeypatch.setattr(machine.os, "geteuid", lambda: 1000)
         with pytest.raises(machine.LabError, match="only root"):
             machine.check_machine()

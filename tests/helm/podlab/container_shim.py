@@ -98,6 +98,17 @@ def bind(source: str, target: str, *, is_read_only: bool) -> None:
         mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID)
 
 
+def mounts_in_order(spec: ContainerSpec) -> list[Mount]:
+    """The machine's directories and the pod's volumes, the outer before the inner: none is covered by a later one.
+
+    Wherever the project lies: below ``/tmp``, too, where pods have a volume.
+    """
+    shared: list[Mount] = [
+        {"source": path, "target": path, "is_read_only": True} for path in spec["layout"]["binds"]
+    ]
+    return sorted([*shared, *spec["mounts"]], key=lambda place: place["target"])
+
+
 def build_root(spec: ContainerSpec) -> None:
     """Mount everything below ``spec["root"]``."""
     root = spec["root"]
@@ -109,14 +120,12 @@ def build_root(spec: ContainerSpec) -> None:
     os.chmod(root + "/tmp", 0o1777)
     for path, target in layout["links"].items():
         os.symlink(target, root + path)
-    for path in sorted(layout["binds"]):
-        bind(path, root + path, is_read_only=True)
     for path, text in {**layout["files"], **spec["files"]}.items():
         os.makedirs(os.path.dirname(root + path), exist_ok=True)
         with open(root + path, "w") as file:
             file.write(text)
-    for volume in sorted(spec["mounts"], key=lambda volume: volume["target"]):
-        bind(volume["source"], root + volume["target"], is_read_only=volume["is_read_only"])
+    for place in mounts_in_order(spec):
+        bind(place["source"], root + place["target"], is_read_only=place["is_read_only"])
     mount_kernel(root)
     if spec["is_root_read_only"]:
         mount("none", root, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID)

@@ -1,19 +1,12 @@
 """What the pod runner needs of the machine: root, a few Debian packages, and commands that must succeed."""
 
 import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 
-COMMAND_S_MAX = 30.0
+from prerequisites import PODS, missing_programs
 
-TOOLS = {
-    "ip": "iproute2",
-    "iptables-restore": "iptables",
-    "nsenter": "util-linux",
-    "setpriv": "util-linux",
-}
-"""Programs, and the Debian packages that bring them."""
+COMMAND_S_MAX = 30.0
 
 
 class LabError(Exception):
@@ -26,11 +19,9 @@ def check_machine() -> None:
     Raises:
         LabError: Not root, or a program is missing.
     """
-    missing = sorted({package for tool, package in TOOLS.items() if shutil.which(tool) is None})
+    missing = missing_programs(*PODS)
     if missing:
-        raise LabError(
-            f"pods are run with tools that are missing: apt-get install {' '.join(missing)}"
-        )
+        raise LabError(f"pods are run with tools that are missing: {', '.join(missing)}")
     if os.geteuid() != 0:
         raise LabError(
             "pods are run in network and mount namespaces of their own: only root can make those"

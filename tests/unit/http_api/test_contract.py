@@ -108,6 +108,7 @@ def provoked(kind, ask):
     if kind is InvalidFieldError:
         yield {"data": b'{"unknown":1}', "headers": {"Content-Type": "application/json"}}
         yield {"data": b'{"value":null}', "headers": {"Content-Type": "application/json"}}
+        yield {"data": b'{"name":""}', "headers": {"Content-Type": "application/json"}}
         yield {"data": b" ", "headers": {"Content-Type": "application/json"}}
     if kind is e.UnsupportedSchemaError:
         yield {"data": b'{"records":[{"value":1}],"value_schema_id":1}'}

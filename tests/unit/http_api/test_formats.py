@@ -188,6 +188,7 @@ def test_headers_have_a_key_or_a_name():
 @pytest.mark.parametrize(
     ("headers", "error", "sentence"),
     [
+        ([{"key": "a", "name": "a"}], InvalidFieldError, "give 'key' or 'name', not both"),
         ({}, MalformedRequestError, "must be a list"),
         ([1], MalformedRequestError, "must hold objects"),
         ([{"value": ""}], MalformedRequestError, "needs a 'key'"),

@@ -129,6 +129,7 @@ async def test_commits_with_and_without_a_member(api):
     }
     assert (await api.get(f"{G}/offsets?topic=t")).json["offsets"] == {"t": {"0": entry(5)}}
     assert (await api.get(f"{G}/offsets?topic=x")).json["offsets"] == {}
+    assert (await api.get(f"{G}/offsets?topic=")).error == (400, 400)
     assert (await api.get("/groups/x/offsets")).error == (404, 40405)
 
 

