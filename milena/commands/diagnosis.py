@@ -77,14 +77,14 @@ def _reachability(exam: ClusterExam) -> Iterator[Finding]:
     check = "nodes"
     is_all_well = True
     for node in exam.nodes:
-        found = list(_one_node(node, exam.view.cluster_id))
+        found = list(_one_node(node, exam.view))
         is_all_well = is_all_well and not found
         yield from found
     if is_all_well:
         yield _ok(check, f"all {len(exam.nodes)} answer at their URLs, and are ready")
 
 
-def _one_node(exam: NodeExam, cluster_id: str) -> Iterator[Finding]:
+def _one_node(exam: NodeExam, view: ClusterView) -> Iterator[Finding]:
     check, node = "nodes", exam.node
     name = f"node {node.node_id} ({node.url})"
     if exam.failure is not None and not node.is_live:
@@ -94,13 +94,16 @@ def _one_node(exam: NodeExam, cluster_id: str) -> Iterator[Finding]:
             "start it; if it will not come back, milena rebalance --drain "
             f"{node.node_id}, then milena nodes remove {node.node_id}",
         )
+    elif exam.failure is not None and not view.is_current:
+        # Without a majority nobody knows who is alive.
+        yield _wrong(check, f"{name} cannot be asked: {exam.failure}", "start it, if it is down")
     elif exam.failure is not None:
         yield _wrong(
             check,
             f"{name} is alive for the cluster, and cannot be asked from here: {exam.failure}",
             "give it an address that clients reach (milena start --advertise), or open the way to it",
         )
-    elif exam.answers_as != node.node_id or exam.cluster_id != cluster_id:
+    elif exam.answers_as != node.node_id or exam.cluster_id != view.cluster_id:
         yield _wrong(
             check,
             f"at the URL of {name} answers node {exam.answers_as} of cluster {exam.cluster_id}",
@@ -126,7 +129,7 @@ def _quorum(exam: ClusterExam) -> Iterator[Finding]:
     if not view.is_current:
         yield _wrong(
             check,
-            "no majority of the metadata quorum answers: what follows may be old",
+            "no majority of the metadata quorum answers: what one node knew last may be old",
             "start the voters that are down: with a majority of them it goes on by itself; "
             "docs/troubleshooting.md tells what to do when they are lost",
         )
@@ -143,6 +146,11 @@ def _quorum(exam: ClusterExam) -> Iterator[Finding]:
 
 
 def _leaders(view: ClusterView) -> Iterator[Finding]:
+    if not view.is_current:
+        yield _warning(
+            "leaders", "not known without a majority, nor who is in sync", "see the quorum"
+        )
+        return
     leaderless = view.health().leaderless
     if leaderless:
         yield _wrong(
@@ -155,6 +163,8 @@ def _leaders(view: ClusterView) -> Iterator[Finding]:
 
 
 def _replicas(exam: ClusterExam) -> Iterator[Finding]:
+    if not exam.view.is_current:
+        return
     check, places = "replicas", exam.view.health().under_replicated
     refusing = sum(
         int(e.metrics.values.get("partitions_under_min_isr", 0))

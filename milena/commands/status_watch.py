@@ -178,8 +178,6 @@ def look_text(look: Look, former: Look | None) -> str:
         parts.append(_topics(view, by_topic))
     parts.append(_groups(look.groups))
     parts.append(output.verdict(view.health()))
-    if not view.is_current:
-        parts.append("no majority of the metadata quorum answers: this is what one node knew last")
     return "\n\n".join(part for part in parts if part)
 
 

@@ -142,10 +142,22 @@ def test_a_group_that_has_as_much_to_read_as_it_may_is_well():
 
 
 def test_what_is_wrong_comes_before_warnings_and_these_before_what_is_well():
-    found = findings(partition={"leader": None, "isr": (1,)}, is_current=False)
+    found = findings(partition={"leader": None, "isr": (1,)}, controller_id=None)
     severities = [finding.severity for finding in found]
     assert severities == sorted(severities, key=list(Severity).index)
     assert [f.check for f in found[:3]] == ["quorum", "leaders", "replicas"]
+
+
+def test_without_a_majority_nothing_is_said_that_only_a_majority_knows():
+    nodes = [exam_of(node(1)), NodeExam(node=node(2), failure="refused")]
+    found = findings(nodes, is_current=False, partition={"leader": None, "isr": (1,)})
+    assert [(f.severity, f.check) for f in found[:3]] == [
+        (Severity.WRONG, "nodes"),
+        (Severity.WRONG, "quorum"),
+        (Severity.WARNING, "leaders"),
+    ]
+    assert found[0].advice == "start it, if it is down"
+    assert "replicas" not in {f.check for f in found}
 
 
 @pytest.fixture
