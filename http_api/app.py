@@ -4,6 +4,8 @@ Two ways to run the same dispatcher: ``build_runner`` is what a node uses (aioht
 front of ours); ``build_application`` is for whoever needs an ``aiohttp.web.Application``.
 """
 
+from collections.abc import Collection
+
 from aiohttp import web
 
 from http_api.dispatch import BrokenInvariantHook, Dispatcher
@@ -37,11 +39,12 @@ async def _leave_to_dispatcher(request: web.Request) -> None:
 def build_runner(
     ports: Ports,
     *,
+    origins: Collection[str] = (),
     on_broken_invariant: BrokenInvariantHook | None = None,
     shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
 ) -> web.ServerRunner:
-    """The API on aiohttp's bare server; called on the event loop that will serve it."""
-    dispatcher = Dispatcher(ports, ROUTES, on_broken_invariant=on_broken_invariant)
+    """The API on aiohttp's bare server; called on the event loop that will serve it. ``origins``: of other pages."""
+    dispatcher = Dispatcher(ports, ROUTES, origins=origins, on_broken_invariant=on_broken_invariant)
     return web.ServerRunner(
         ApiServer(dispatcher), handle_signals=False, shutdown_timeout=shutdown_timeout_s
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
+from http_api.answers import Pairs
 from http_api.codings import unpack, window_of
 from http_api.connections import Connections
 from http_api.errors import BodyTimeoutError
@@ -102,6 +103,8 @@ class Call:
     request: web.BaseRequest
     shared: Shared
     request_id: str
+    own_headers: Pairs
+    """Of its answer, whatever that is."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Percent-decoded names of the path."""
     reserved_bytes: int = 0

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from http import HTTPStatus
 
 from aiohttp import web
@@ -23,15 +23,15 @@ from http_api.answers import (
 )
 from http_api.call import Call, InFlight, Shared
 from http_api.connections import Connections
+from http_api.cross_origin import CrossOrigin
 from http_api.endpoint import Route
-from http_api.media import JSON_TYPE
 from http_api.openapi import encode_document
 from http_api.ports import Ports
 from http_api.request_metrics import RequestMetrics
 from http_api.routing import Match, Router
 from http_api.streams import Streams
 from http_api.unknown import check_known
-from milena.model.errors import MilenaError, UnsupportedMediaTypeError
+from milena.model.errors import MilenaError
 from milena.model.turns import Turns
 
 _log = logging.getLogger("http_api")
@@ -40,9 +40,6 @@ _access_log = logging.getLogger("http_api.access")
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 _TOPIC_MISSING_CODE_DEFAULT = 40401
-
-_OTHER_ORIGINS = frozenset({"cross-site", "same-site"})
-"""What browsers say of a request in ``Sec-Fetch-Site`` when a page of another origin makes it."""
 
 # One label for all paths that no route has: anybody can invent any number of them.
 _UNROUTED = "unrouted"
@@ -61,6 +58,7 @@ class Dispatcher:
         ports: Ports,
         routes: Iterable[Route],
         *,
+        origins: Collection[str] = (),
         on_broken_invariant: BrokenInvariantHook | None = None,
     ) -> None:
         table = tuple(routes)
@@ -74,6 +72,7 @@ class Dispatcher:
             description=encode_document(table),
         )
         self._router = Router(table)
+        self._cross_origin = CrossOrigin(origins)
         self._on_broken_invariant = on_broken_invariant
         self._id_prefix = f"{ports.metadata.node_id}-"
         self._counter = itertools.count(1)
@@ -82,7 +81,13 @@ class Dispatcher:
         """Answer one request; raises nothing but cancellation and broken connections."""
         clock = asyncio.get_running_loop().time
         started = clock()
-        call = Call(request, self.shared, self._request_id(request))
+        request_id = self._request_id(request)
+        own = [
+            ("X-Request-Id", request_id),
+            ("Server", SERVER),
+            *self._cross_origin.headers(request.headers),
+        ]
+        call = Call(request, self.shared, request_id, own)
         route: Route | None = None
         response: web.StreamResponse | None = None
         self.shared.connections.work(request.protocol)
@@ -110,8 +115,7 @@ class Dispatcher:
             request.protocol.force_close()
             return call.begun
         if not response.prepared:
-            response.headers["X-Request-Id"] = call.request_id
-            response.headers["Server"] = SERVER
+            response.headers.update(own)
         return response
 
     def failure(self, error: BaseException, route: Route | None, request_id: str) -> web.Response:
@@ -150,7 +154,7 @@ class Dispatcher:
         if route.is_exempt:
             return await route.handler(call)
         if route.body is not None:
-            _check_origin(call.request)
+            self._cross_origin.check(call.request.headers)
         in_flight = self.shared.in_flight
         in_flight.admit()
         try:
@@ -182,7 +186,9 @@ class Dispatcher:
         path = request.rel_url.raw_path
         if path == "*":
             return empty_answer(headers=[("Allow", "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")])
-        return empty_answer(headers=[("Allow", self._router.allowed(path))])
+        allowed = self._router.allowed(path)
+        preflight = self._cross_origin.preflight(request.headers, allowed)
+        return empty_answer(headers=[("Allow", allowed), *preflight])
 
     def _broken_invariant(self, error: AssertionError, request_id: str) -> web.Response:
         _log.critical("broken invariant request_id=%s error=%s", request_id, error, exc_info=error)
@@ -232,19 +238,6 @@ class Dispatcher:
             seconds * 1000,
             remote,
             request_id,
-        )
-
-
-def _check_origin(request: web.BaseRequest) -> None:
-    """A page of another origin may send a body without a type, or none at all, to anybody whom its reader can reach.
-
-    Raises:
-        UnsupportedMediaTypeError: this is such a request.
-    """
-    headers = request.headers
-    if "Content-Type" not in headers and headers.get("Sec-Fetch-Site") in _OTHER_ORIGINS:
-        raise UnsupportedMediaTypeError(
-            f"a page of another origin must say what its body is; send Content-Type: {JSON_TYPE}"
         )
 
 

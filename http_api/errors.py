@@ -30,6 +30,12 @@ class MethodNotAllowedError(InvalidRequestError):
         self.allowed = allowed
 
 
+class UnreadableRecordError(InvalidRequestError):
+    """A record that was asked for as JSON, and is not JSON."""
+
+    code: ClassVar[str] = "unreadable_record"
+
+
 class BodyTimeoutError(InvalidRequestError):
     """The body did not arrive in time."""
 
@@ -64,6 +70,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     InvalidFieldError: ErrorRow(422, 422),
     e.UnsupportedSchemaError: ErrorRow(422, 42202),
     e.InvalidRecordError: ErrorRow(422, 42208),
+    UnreadableRecordError: ErrorRow(422, 42203),
     e.InvalidConsumerError: ErrorRow(422, 42204),
     e.InvalidProducerError: ErrorRow(422, 42210),
     e.IdempotencyKeyReusedError: ErrorRow(422, 42211),

@@ -27,19 +27,19 @@ async def find_partition(call: Call) -> tuple[Topic, int, Partition]:
         NoQuorumError: there is none here, and no majority answered.
     """
     metadata = call.ports.metadata
-    topic = await find_topic(call)
     partition = partition_number(call)
+    topic = await metadata.topic(call.names["topic"], partition)
     state = metadata.image.partition(topic.topic_id, partition)
     if state is None:
-        # Another node may have made the topic anew, or have given it more partitions.
-        await metadata.current_image()
-        topic = await find_topic(call)
-        state = metadata.image.partition(topic.topic_id, partition)
-    if state is None:
-        raise PartitionNotFoundError(
-            f"topic '{topic.name}' has {topic.partition_count} partitions; there is no {partition}"
-        )
+        raise no_such_partition(topic, partition)
     return topic, partition, state
+
+
+def no_such_partition(topic: Topic, partition: int) -> PartitionNotFoundError:
+    """The error for a partition that the topic does not have."""
+    return PartitionNotFoundError(
+        f"topic '{topic.name}' has {topic.partition_count} partitions; there is no {partition}"
+    )
 
 
 def partition_number(call: Call) -> int:

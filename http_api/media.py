@@ -23,6 +23,8 @@ BINARY_V2_TYPE = "application/vnd.kafka.binary.v2+json"
 BATCH_TYPE = "application/vnd.milena.batch"
 NDJSON_TYPE = "application/x-ndjson"
 EVENTS_TYPE = "text/event-stream"
+TEXT_TYPE = "text/plain"
+_NDJSON_NAMES = frozenset({NDJSON_TYPE, "application/ndjson", "application/jsonl"})
 
 _KAFKA = re.compile(
     r"application/vnd\.kafka(?:\.(?P<embedded>[a-z]+))?(?:\.v(?P<version>\d+))?\+json"
@@ -38,6 +40,8 @@ class RecordFormat(StrEnum):
     JSON = "json"
     BINARY = "binary"
     BATCH = "batch"
+    TEXT_LINES = "text lines"
+    JSON_LINES = "json lines"
 
 
 @unique
@@ -124,7 +128,7 @@ def metadata_type(accept: str) -> str:
 class RecordsType:
     """How records are to be answered.
 
-    ``format`` None: JSON when every record is, else binary. ``framing`` None: one body, made as a whole.
+    ``format`` None: JSON, with an error in the place of a record that is none. ``framing`` None: one body, made whole.
     """
 
     format: RecordFormat | None
@@ -144,9 +148,7 @@ _LINES = RecordsType(None, NDJSON_TYPE, StreamFraming.LINES)
 _RECORDS_BY_NAME = {
     BATCH_TYPE: RecordsType(RecordFormat.BATCH, BATCH_TYPE),
     JSON_TYPE: RecordsType(RecordFormat.JSON, JSON_TYPE),
-    NDJSON_TYPE: _LINES,
-    "application/ndjson": _LINES,
-    "application/jsonl": _LINES,
+    **dict.fromkeys(_NDJSON_NAMES, _LINES),
     EVENTS_TYPE: RecordsType(None, EVENTS_TYPE, StreamFraming.EVENTS),
 }
 
@@ -245,6 +247,10 @@ def produce_format(content_type: str) -> RecordFormat:
         return RecordFormat.JSON
     if name == BATCH_TYPE:
         return RecordFormat.BATCH
+    if name == TEXT_TYPE:
+        return RecordFormat.TEXT_LINES
+    if name in _NDJSON_NAMES:
+        return RecordFormat.JSON_LINES
     match = _is_kafka(name)
     if match is not None:
         if match["embedded"] in _SCHEMA_FORMATS:
@@ -258,7 +264,8 @@ def produce_format(content_type: str) -> RecordFormat:
             return RecordFormat.BINARY
     raise UnsupportedMediaTypeError(
         f"Content-Type '{name}' holds no records; "
-        f"send {JSON_V2_TYPE}, {BINARY_V2_TYPE}, {JSON_TYPE} or {BATCH_TYPE}"
+        f"send {JSON_V2_TYPE}, {BINARY_V2_TYPE}, {JSON_TYPE} or {BATCH_TYPE}, "
+        f"or a record a line as {TEXT_TYPE} or {NDJSON_TYPE}"
     )
 
 

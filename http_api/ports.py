@@ -130,8 +130,8 @@ class MetadataPort(Protocol):
             NoQuorumError: no majority answered in time.
         """
 
-    async def topic(self, name: str) -> Topic:
-        """The topic; asks the quorum before it says that there is none.
+    async def topic(self, name: str, partition: int = 0) -> Topic:
+        """The topic; asks the quorum before it says that there is none, and where ``partition`` is not known here.
 
         Raises:
             TopicNotFoundError: a majority knows no such topic.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from http_api.answers import SERVER, Pairs, bytes_answer, error_envelope
+from http_api.answers import Pairs, bytes_answer, error_envelope
 from http_api.formats import framing
 from http_api.media import StreamFraming
 from milena.model.errors import (
@@ -56,19 +56,19 @@ class Streams:
         return self._count
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """A place among the streams.
+    def place(self, count: int = 1) -> Iterator[None]:
+        """A place among the streams, or as many as it costs.
 
         Raises:
             TooManyRequestsError: there are as many as there may be.
         """
-        if self._count >= self._most:
+        if self._count + count > self._most:
             raise TooManyRequestsError(f"{self._count} streams are open; try again later")
-        self._count += 1
+        self._count += count
         try:
             yield
         finally:
-            self._count -= 1
+            self._count -= count
 
     @contextmanager
     def ending_with(self, end: asyncio.Timeout) -> Iterator[None]:
@@ -95,14 +95,17 @@ async def stream_answer(
     *,
     topic_missing_code: int,
     headers: Pairs = (),
+    places: int = 1,
 ) -> web.StreamResponse:
     """Send what the source yields. What it raises before its first piece is answered like any error.
+
+    ``places``: among the streams, that it takes.
 
     Raises:
         TooManyRequestsError: there are as many streams as there may be.
     """
     async with aclosing(pieces):
-        with call.shared.streams.place():
+        with call.shared.streams.place(places):
             first = await anext(pieces)
             if call.request.method == "HEAD":
                 return bytes_answer(b"", kind.value, headers=headers)
@@ -124,8 +127,7 @@ async def _send(
             # Else caches would keep it, and nginx would gather it.
             ("Cache-Control", "no-store"),
             ("X-Accel-Buffering", "no"),
-            ("X-Request-Id", call.request_id),
-            ("Server", SERVER),
+            *call.own_headers,
             *headers,
         ]
     )

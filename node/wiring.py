@@ -242,6 +242,7 @@ class Node(Assembly):
                 consumers=self.consumers.service,
                 limits=self._api_limits(),
             ),
+            origins=self.config.cors_origins,
             on_broken_invariant=die,
             shutdown_timeout_s=API_SHUTDOWN_S,
         )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from http_api.errors import UnreadableRecordError
 from http_api.formats import binary_v2, json_v2
 from http_api.formats.rows import RowWriter, json_list
 from http_api.formats.selection import Selection, select
@@ -13,7 +14,7 @@ from http_api.media import (
     RecordsType,
 )
 from milena.model.batch.decode import iterate_batches, iterate_headers
-from milena.model.errors import CorruptBatchError, NotAcceptableError
+from milena.model.errors import CorruptBatchError
 from milena.model.requests import FetchResult
 
 
@@ -46,35 +47,37 @@ class Wanted:
 def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
     """The answer to a fetch.
 
+    Which format it has depends on the wish alone, never on the records: who wishes for none gets JSON, with an error in
+    the place of a record that is not JSON, as in streams.
+
     Raises:
-        NotAcceptableError: JSON was asked for, and the very first record is not JSON. When a later one is not, the
+        UnreadableRecordError: JSON was asked for, and the very first record is not JSON. When a later one is not, the
             answer ends before it, so that a reader gets the error exactly at the record's offset.
     """
     if wanted.type.format is RecordFormat.BATCH:
         return _batches(result, is_verified=wanted.is_verified)
     selection = select(result, count=wanted.count, bytes_max=wanted.bytes_max)
     writer = RowWriter(wanted.topic, wanted.partition)
-    if wanted.type.format is not RecordFormat.BINARY:
+    next_offset = selection.next_offset
+    if wanted.type.format is RecordFormat.BINARY:
+        rows = binary_v2.encode(writer, selection)
+    else:
         rows, bad_offset = json_v2.encode(writer, selection)
-        if bad_offset is None or (rows and wanted.type.format is RecordFormat.JSON):
-            return RecordsBody(
-                body=json_list(rows),
-                content_type=wanted.type.content_type or JSON_V2_TYPE,
-                next_offset=selection.next_offset if bad_offset is None else bad_offset,
-                damaged_at=selection.damaged_at,
-                is_barren=not rows,
-            )
-        if wanted.type.format is RecordFormat.JSON:
-            raise NotAcceptableError(
+        if bad_offset is not None and wanted.type.format is None:
+            rows = json_v2.encode_each(writer, selection)
+        elif bad_offset is not None and rows:
+            next_offset = bad_offset
+        elif bad_offset is not None:
+            raise UnreadableRecordError(
                 f"the record at offset {bad_offset} of {wanted.topic}-{wanted.partition} is not "
                 f"JSON; ask for {BINARY_V2_TYPE}, or go on at offset {bad_offset + 1}"
             )
     return RecordsBody(
-        body=json_list(binary_v2.encode(writer, selection)),
-        content_type=BINARY_V2_TYPE,
-        next_offset=selection.next_offset,
+        body=json_list(rows),
+        content_type=wanted.type.content_type or JSON_V2_TYPE,
+        next_offset=next_offset,
         damaged_at=selection.damaged_at,
-        is_barren=not selection.slices,
+        is_barren=not rows,
     )
 
 

@@ -44,6 +44,8 @@ _TELLING = frozenset(
         "content-encoding",
         "expect",
         "idempotency-key",
+        "origin",
+        "sec-fetch-site",
         "transfer-encoding",
         "upgrade",
         "x-request-id",

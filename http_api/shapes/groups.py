@@ -32,7 +32,8 @@ NEW_CONSUMER = Shape(
                 "type": ["string", "null"],
             },
             "auto.offset.reset": {
-                "description": "where it begins where nothing is committed: `latest` (default), `earliest` or `none`",
+                "description": "where it begins where nothing is committed: `latest` (default, and committed at once), "
+                "`earliest` or `none`",
                 "type": ["string", "null"],
             },
             "auto.commit.enable": {

@@ -11,7 +11,7 @@ from http_api.endpoint import (
     v2_content,
 )
 from http_api.error_sets import CREATE_TOPIC_ERRORS, LEADER_ERRORS, PARTITION_ERRORS, TOPIC_ERRORS
-from http_api.errors import InvalidFieldError
+from http_api.errors import InvalidFieldError, UnreadableRecordError
 from http_api.media import (
     BATCH_TYPE,
     BINARY_V2_TYPE,
@@ -19,11 +19,12 @@ from http_api.media import (
     JSON_TYPE,
     JSON_V2_TYPE,
     NDJSON_TYPE,
+    TEXT_TYPE,
     V2_TYPE,
 )
 from http_api.shapes import requests, v2
 from http_api.shapes.blocks import raw_bytes
-from http_api.v2 import fetch, metadata, produce, produce_head
+from http_api.v2 import fetch, metadata, produce, produce_head, topic_records
 from milena.model import errors as e
 
 _MISSING_ON_TOPIC = 40403
@@ -51,6 +52,7 @@ _FETCH_ERRORS = (
     e.OffsetOutOfRangeError,
     e.ReplicaNotFoundError,
     e.NotAcceptableError,
+    UnreadableRecordError,
 )
 
 _PRODUCE_PARAMS = (
@@ -76,6 +78,8 @@ _RECORDS: Content = {
     JSON_TYPE: requests.PRODUCE_JSON,
     BINARY_V2_TYPE: requests.PRODUCE_BINARY,
     V2_TYPE: requests.PRODUCE_BINARY,
+    TEXT_TYPE: raw_bytes("a record a line: its bytes are the value"),
+    NDJSON_TYPE: raw_bytes("a record a line: its JSON is the value"),
 }
 _BATCHES = raw_bytes("record batches as the log stores them")
 _RECORDS_OR_BATCH: Content = {**_RECORDS, BATCH_TYPE: _BATCHES}
@@ -200,6 +204,30 @@ V2_ROUTES = (
         ok_v2(v2.OFFSETS, "The readable range"),
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS),
         tag=Tag.TOPICS,
+    ),
+    route(
+        "GET /topics/{topic}/records",
+        "fetchTopic",
+        topic_records.fetch_topic,
+        "Read records of all partitions",
+        (
+            Answer(
+                description=(
+                    "Committed records of every partition, in order within each. NDJSON ends where they "
+                    "ended, events go on; the id of an event says where all partitions stand."
+                ),
+                content={NDJSON_TYPE: v2.LINES, EVENTS_TYPE: v2.EVENTS},
+            ),
+        ),
+        topic_records.OFFSET,
+        fetch.TIMESTAMP,
+        fetch.COUNT.param,
+        fetch.FOLLOW.param,
+        fetch.FORMAT.param,
+        topic_records.LAST_EVENT_ID,
+        tag=Tag.RECORDS,
+        errors=(*PARTITION_ERRORS, *LEADER_ERRORS, e.OffsetOutOfRangeError, e.NotAcceptableError),
+        topic_missing_code=fetch.MISSING_ON_FETCH,
     ),
     route(
         "GET /topics/{topic}/partitions/{partition}/records",

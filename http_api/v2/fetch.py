@@ -126,7 +126,7 @@ def parse_options(raw_query: str) -> FetchOptions:
     timestamp = query.get(TIMESTAMP.name)
     return FetchOptions(
         offset=_offset(query.get(OFFSET.name, _EARLIEST)),
-        timestamp_ms=None if timestamp is None else _timestamp(timestamp),
+        timestamp_ms=None if timestamp is None else read_timestamp(timestamp),
         count=COUNT.read(query),
         max_bytes=MAX_BYTES.read(query),
         timeout_ms=TIMEOUT.read(query),
@@ -148,7 +148,12 @@ def _offset(text: str) -> int | str:
     return integer_text("offset", text)
 
 
-def _timestamp(text: str) -> int:
+def read_timestamp(text: str) -> int:
+    """A time of a query, in ms since 1970.
+
+    Raises:
+        MalformedRequestError: it is neither a number nor ISO-8601.
+    """
     if text.removeprefix("-").isdigit():
         return integer_text("timestamp", text)
     # In a query string, the plus of a time zone arrives as a space.
@@ -210,7 +215,6 @@ async def _stream(
     source = RecordSource(
         ports=call.ports,
         request=request,
-        framing=framing,
         format=options.stream_format,
         count=options.count,
         is_following=is_following,
@@ -218,7 +222,7 @@ async def _stream(
     return await stream_answer(
         call,
         framing,
-        source.pieces(),
+        source.bodies(framing),
         topic_missing_code=MISSING_ON_FETCH,
     )
 

@@ -4,7 +4,8 @@ Reads a little at a time, waits where there is nothing, and outlives a change of
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from http_api.formats.answers import rows_of
@@ -39,12 +40,21 @@ def last_event_offset(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some records as they are sent. ``count``: how many. ``damaged_at``: why there are no more."""
+    """Some records, each a JSON text, and where they lie. ``damaged_at``: why there are no more."""
 
-    body: bytes
-    count: int
+    rows: Sequence[bytes]
+    offsets: Sequence[int]
+    start_offset: int
     next_offset: int
     damaged_at: int | None
+    is_large: bool
+    """Another thread takes it on."""
+
+    async def framed(self, framing: StreamFraming, ids: Iterable[bytes]) -> bytes:
+        """As it is sent; ``ids``: of the records, where they are events."""
+        if self.is_large:
+            return await asyncio.to_thread(frame, framing, self.rows, ids)
+        return frame(framing, self.rows, ids)
 
 
 class RecordSource:
@@ -59,7 +69,6 @@ class RecordSource:
         *,
         ports: Ports,
         request: FetchRequest,
-        framing: StreamFraming,
         format: RecordFormat,  # noqa: A002  (what the parameter is called)
         count: int | None,
         is_following: bool,
@@ -70,26 +79,34 @@ class RecordSource:
         self._request = replace(
             request, timeout_ms=0, max_bytes=min(request.max_bytes, PIECE_BYTES)
         )
-        self._framing = framing
         self._format = format
         self._left = count
         self._is_following = is_following
         self._retries = Retries()
 
-    async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The body. An error before the first piece is the caller's; later ones are waited out while they may pass."""
+    async def bodies(self, framing: StreamFraming) -> AsyncGenerator[bytes, None]:
+        """The pieces as they are sent; an event's id is its offset."""
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                yield await piece.framed(framing, (b"%d" % offset for offset in piece.offsets))
+
+    async def pieces(self) -> AsyncGenerator[Piece, None]:
+        """All there is, with empty ones as signs of life.
+
+        An error before the first piece is the caller's; later ones are waited out while they may pass.
+        """
         result, piece = await self._read()
         end = result.high_watermark
         silent_ms = 0
         is_first = True
         while True:
             if self._left is not None:
-                self._left -= piece.count
+                self._left -= len(piece.rows)
             has_moved = piece.next_offset > result.start_offset
             silent_ms = 0 if has_moved else silent_ms + self._request.timeout_ms
             is_over = self._left == 0 or self._is_over(piece.next_offset, end, silent_ms)
-            if piece.body or is_first or not is_over:
-                yield piece.body
+            if piece.rows or is_first or not is_over:
+                yield piece
             if is_over:
                 return
             is_first = False
@@ -139,7 +156,7 @@ class RecordSource:
                 broker_id=result.broker_id,
             )
             await self._reads.doubt(doubt)
-            if not piece.count:
+            if not piece.rows:
                 raise doubt.error
         return result, piece
 
@@ -152,6 +169,11 @@ class RecordSource:
         selection = select(result, count=self._left, bytes_max=PIECE_BYTES)
         writer = RowWriter(self._request.topic, self._request.partition)
         rows = rows_of(writer, selection, self._format)
-        ids = (b"%d" % offset for piece in selection.slices for offset in piece.offsets)
-        body = frame(self._framing, rows, ids)
-        return Piece(body, len(rows), selection.next_offset, selection.damaged_at)
+        return Piece(
+            rows=rows,
+            offsets=[offset for piece in selection.slices for offset in piece.offsets],
+            start_offset=result.start_offset,
+            next_offset=selection.next_offset,
+            damaged_at=selection.damaged_at,
+            is_large=len(result.batches) >= _THREAD_BYTES_MIN,
+        )

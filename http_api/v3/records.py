@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from http_api.answers import SERVER
 from http_api.call import Call
 from http_api.errors import InvalidFieldError
 from http_api.formats.json_texts import JsonTexts
@@ -55,8 +54,7 @@ class _Answer:
         self.response = web.StreamResponse(
             headers=[
                 ("Content-Type", JSON_TYPE),
-                ("X-Request-Id", call.request_id),
-                ("Server", SERVER),
+                *call.own_headers,
             ]
         )
         if call.request.version < HttpVersion11:

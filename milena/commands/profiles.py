@@ -127,7 +127,7 @@ class _Parsing:
         self.refuse_others(values, _PROFILE_KEYS, f"profile {name}: ", section=name)
         url, timeout = values.get("url"), values.get("timeout")
         if not isinstance(url, str) or not url:
-            raise self.wrong(f'profile {name}: say url = "http://host:8082"', "url", section=name)
+            raise self.wrong(f'profile {name}: say url = "http://HOST:PORT"', "url", section=name)
         if timeout is not None and not _is_timeout(timeout):
             told = f"profile {name}: timeout is a number of seconds, at least {TIMEOUT_S_MIN}"
             raise self.wrong(told, "timeout", section=name)

@@ -193,6 +193,21 @@ def addresses() -> OptionKind:
     )
 
 
+def origins() -> OptionKind:
+    """Origins of pages: a TOML array, or separated by commas."""
+
+    def parse(value: object) -> tuple[str, ...]:
+        items = value if isinstance(value, list) else _items(_text(value))
+        return tuple(str(url().parse(item)).lower() for item in items)
+
+    return OptionKind(
+        allowed="http://HOST[:PORT] or https://HOST[:PORT], separated by commas; no `*`",
+        placeholder="URL,...",
+        parse=parse,
+        show=lambda value: ",".join(value) if isinstance(value, tuple) else "",
+    )
+
+
 def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 

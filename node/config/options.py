@@ -214,6 +214,15 @@ class NodeConfig:
             says="none",
         ),
     )
+    cors_origins: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            kinds.origins(),
+            "Origins whose pages may use the API from a browser; pages of others can neither read nor write.",
+            SECURITY,
+            says="none",
+        ),
+    )
 
     auto_create_topics: bool | None = field(
         default=None,

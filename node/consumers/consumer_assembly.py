@@ -12,11 +12,12 @@ from node.consumers.consumer_sessions import IdleClocks
 from node.consumers.partition_ends import EndWatcher
 from node.control.standing import Standing
 from node.groups.group_assembly import Groups
+from node.metadata.lookup import GetTopic
 from node.metadata.store import MetadataStore
 from node.peers.messages import peer_handler
 from node.peers.port import Handler, Peers
 from node.replication.local_replicas import LocalReplicas
-from raft_meta.machine.image import Image, Topic
+from raft_meta.machine.image import Image
 
 
 class RestConsumers:
@@ -32,7 +33,7 @@ class RestConsumers:
         groups: Groups,
         fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
         report_damage: Callable[[Doubt], Awaitable[None]],
-        topic: Callable[[str], Awaitable[Topic]],
+        topic: GetTopic,
         current_image: Callable[[], Awaitable[Image]],
         standing: Standing,
         new_name: Callable[[], str],

@@ -53,12 +53,13 @@ from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.group_messages import by_topic, each_partition
 from node.groups.group_offsets import CommitQueue
 from node.groups.members import member_of
+from node.metadata.lookup import GetTopic
 from node.metadata.store import MetadataStore
 from node.peers.messages import Done
 from node.peers.port import Peers
 from raft_meta.machine import group_rules, partition_sets
 from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
-from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsumer, Topic
+from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsumer
 
 SHARING_MS = 500
 """A subscription waits this long until what it reads is its own."""
@@ -119,7 +120,7 @@ class ConsumerCoordinator:
         *,
         metadata: MetadataStore,
         current_image: Callable[[], Awaitable[Image]],
-        topic: Callable[[str], Awaitable[Topic]],
+        topic: GetTopic,
         fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
         report_damage: Callable[[Doubt], Awaitable[None]],
         calls: CoordinatorCalls,

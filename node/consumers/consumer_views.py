@@ -8,7 +8,7 @@ from http_api.group_ports import TopicPartition
 from milena.model.errors import ConsumerNotFoundError
 from node.consumers.consumer_messages import CommittedRow, ConsumerOffsetRow
 from node.groups.members import assignment_of, member_of
-from node.metadata.lookup import check_partition
+from node.metadata.lookup import GetTopic, check_partition
 from node.metadata.store import MetadataStore
 from raft_meta.machine import partition_sets
 from raft_meta.machine.commands import OffsetCommit
@@ -19,7 +19,6 @@ from raft_meta.machine.image import (
     Image,
     PartitionKey,
     RestConsumer,
-    Topic,
 )
 
 _NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
@@ -98,9 +97,7 @@ async def find_consumer(
     return found
 
 
-async def partition_keys(
-    names: Sequence[TopicPartition], topic: Callable[[str], Awaitable[Topic]]
-) -> list[PartitionKey]:
+async def partition_keys(names: Sequence[TopicPartition], topic: GetTopic) -> list[PartitionKey]:
     """Ids of these partitions, in order.
 
     Raises:
@@ -108,14 +105,14 @@ async def partition_keys(
     """
     keys: list[PartitionKey] = []
     for name, number in names:
-        found = await topic(name)
+        found = await topic(name, number)
         check_partition(found, number)
         keys.append((found.topic_id, number))
     return keys
 
 
 async def offset_commits(
-    offsets: Sequence[ConsumerOffsetRow], topic: Callable[[str], Awaitable[Topic]]
+    offsets: Sequence[ConsumerOffsetRow], topic: GetTopic
 ) -> list[OffsetCommit]:
     """Offsets to commit, by ids.
 

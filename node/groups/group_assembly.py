@@ -9,7 +9,8 @@ from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.group_messages import COMMIT, DELETE, HEARTBEAT
 from node.groups.group_offsets import CommitQueue, ExpirySettings, OffsetExpiry
-from node.groups.group_service import Fetch, GetTopic, GroupService
+from node.groups.group_service import Fetch, GroupService
+from node.metadata.lookup import GetTopic
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from node.peers.port import Peers

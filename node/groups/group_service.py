@@ -38,7 +38,7 @@ from node.groups.group_messages import (
     each_partition,
 )
 from node.groups.members import SESSION_MS_MAX
-from node.metadata.lookup import check_partition
+from node.metadata.lookup import GetTopic, check_partition
 from node.metadata.store import MetadataStore
 from raft_meta.machine import group_rules
 from raft_meta.machine.coordinators import Coordinators
@@ -49,7 +49,6 @@ FETCH_TIMEOUT_MS = 0
 LOOKS_AT_ONCE = 32
 """Partitions whose logs are asked at a time when offsets are reset."""
 
-GetTopic = Callable[[str], Awaitable[Topic]]
 Fetch = Callable[[FetchRequest], Awaitable[FetchResult]]
 
 
@@ -131,10 +130,11 @@ class GroupService:
             raise RequestTooLargeError(
                 f"one commit has at most {group_rules.OFFSETS_PER_COMMIT_MAX} offsets, not {len(offsets)}"
             )
-        topics = {
-            name: await self._topic(name) for name in dict.fromkeys(row.topic for row in offsets)
-        }
+        topics: dict[str, Topic] = {}
         for row in offsets:
+            known = topics.get(row.topic)
+            if known is None or row.partition >= known.partition_count:
+                topics[row.topic] = await self._topic(row.topic, row.partition)
             check_partition(topics[row.topic], row.partition)
         # The last one counts where a partition is named twice.
         rows = {
@@ -171,7 +171,7 @@ class GroupService:
     ) -> Sequence[PartitionCommit]:
         """Commit other offsets for a group without members."""
         group_rules.check_group_id(group)
-        found = await self._topic(topic)
+        found = await self._topic(topic, max(partitions or (0,)))
         wanted = range(found.partition_count) if partitions is None else sorted(set(partitions))
         for partition in wanted:
             check_partition(found, partition)

@@ -1,7 +1,15 @@
 """Looking things up in an image, with the error that a client is told where they are not there. Pure."""
 
+from typing import Protocol
+
 from milena.model.errors import PartitionNotFoundError
 from raft_meta.machine.image import Topic
+
+
+class GetTopic(Protocol):
+    """The topic of a name; ``partition``: one that is asked for, which another node may have just added."""
+
+    async def __call__(self, name: str, partition: int = 0) -> Topic: ...  # noqa: D102
 
 
 def check_partition(topic: Topic, partition: int) -> None:

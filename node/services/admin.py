@@ -97,23 +97,20 @@ class AdminService:
 
     # -- looking up ------------------------------------------------------------------------------
 
-    async def topic(self, name: str) -> Topic:
-        """The topic; what another node has answered with, this one finds too."""
+    async def topic(self, name: str, partition: int = 0) -> Topic:
+        """The topic; what another node has answered with, this one finds too, be it a partition that was added."""
         found = self.image.topic(name)
-        if found is not None:
+        if found is not None and partition < found.partition_count:
             return found
         found = (await self.current_image()).topic(name)
         if found is None:
             raise TopicNotFoundError(f"topic {name!r} does not exist")
         return found
 
-    async def topic_to_write(self, name: str) -> Topic:
+    async def topic_to_write(self, name: str, partition: int = 0) -> Topic:
         """The topic; a missing one is created when auto-creation is on."""
-        found = self.image.topic(name)
-        if found is not None:
-            return found
         try:
-            return await self.topic(name)
+            return await self.topic(name, partition)
         except TopicNotFoundError:
             if not self._defaults.is_auto_create:
                 raise
@@ -172,23 +169,23 @@ class AdminService:
         return self._defaults.replication_factor or min(3, nodes)
 
     async def _enough_brokers(self, image: Image) -> Image:
-        """The image once it has as many live brokers as a topic gets replicas by default.
+        """The image once it has as many brokers, alive or not, as a topic gets replicas by default.
 
-        Fewer replicas than that, because a node is just starting, would stay fewer for ever.
+        Fewer replicas than that, because a node is starting for the first time, would stay fewer for ever.
 
         Raises:
             NotReadyError: brokers are missing.
         """
 
         def is_enough(now: Image) -> bool:
-            return len(now.live_brokers()) >= self._default_factor(now)
+            return len(now.brokers) >= self._default_factor(now)
 
         if is_enough(image):
             return image
         if not await self._metadata.wait_until(is_enough, timeout_ms=BROKERS_WAIT_MS):
             raise NotReadyError(
                 f"a new topic gets {self._default_factor(image)} replicas, but only "
-                f"{len(self.image.live_brokers())} brokers are alive; wait for the others, or create it with "
+                f"{len(self.image.brokers)} brokers have ever started; wait for the others, or create it with "
                 "a replication factor of your own"
             )
         return self.image

@@ -24,7 +24,7 @@ from milena.model.pending import Pending, in_a_task
 from milena.model.requests import Acks, BatchReceipt, ProduceReceipt, ProduceRequest, Receipts
 from milena.model.turns import Turns
 from node.control.membership import Membership
-from node.metadata.lookup import check_partition
+from node.metadata.lookup import GetTopic, check_partition
 from node.metadata.store import MetadataStore
 from node.metadata.topic_settings import stored_codec, topic_settings
 from node.metrics.counts import NodeCounts
@@ -35,6 +35,7 @@ from node.services.gather import WriteGatherer
 from node.services.producers import ProducerService
 from node.services.record_batches import (
     PartitionBatch,
+    highest_partition,
     keyless_record,
     receipts_of,
     receipts_of_one,
@@ -52,9 +53,6 @@ UNACKED_MAX = 10_000
 """Requests with acks=0 that may be under way; nobody waits for them, so nothing else bounds them."""
 UNACKED_BYTES_MAX = 128 << 20
 """What those may hold, where a leader elsewhere takes them slower than clients send them."""
-
-GetTopic = Callable[[str], Awaitable[Topic]]
-"""The topic of a name, made when it is missing and auto-creation is on."""
 
 
 class ProduceService:
@@ -105,12 +103,13 @@ class ProduceService:
             PartitionNotFoundError: nothing was done. All else is raised by what is returned.
         """
         topic = self._metadata.image.topic(request.topic)
-        if topic is None:
+        if topic is None or highest_partition(request) >= topic.partition_count:
             return in_a_task(self._produce_to_new(request), self._tasks)
         return self._produce(topic, request)
 
     async def _produce_to_new(self, request: ProduceRequest) -> Sequence[ProduceReceipt]:
-        return await self._produce(await self._topic_to_write(request.topic), request)
+        topic = await self._topic_to_write(request.topic, highest_partition(request))
+        return await self._produce(topic, request)
 
     def _produce(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
         settings = topic_settings(topic)
@@ -241,7 +240,7 @@ class ProduceService:
         self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
     ) -> BatchReceipt:
         """Append one batch that a client encoded."""
-        found = await self._topic_to_write(topic)
+        found = await self._topic_to_write(topic, partition)
         check_partition(found, partition)
         settings = topic_settings(found)
         header = validate_client_batch(

@@ -14,7 +14,7 @@ One call crosses the peer port: ``read``, with ``topic`` (id), ``partition``, ``
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from milena.disk.files import Buffer
@@ -33,7 +33,7 @@ from milena.model.errors import (
 from milena.model.requests import Doubt, FetchRequest, FetchResult, PartitionOffsets
 from node.control.standing import Standing
 from node.metadata.leaderships import Leaderships
-from node.metadata.lookup import check_partition
+from node.metadata.lookup import GetTopic, check_partition
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
 from node.peers.codec import Fields
@@ -68,8 +68,6 @@ readers, an acknowledgement took seven times as long as alone, with one four tim
 COLD_REST_S_MAX = 0.05
 """A disk on which writers' syncs were done during a cold read rests as long as that read took, and no longer than this:
 half of the disk is theirs."""
-
-GetTopic = Callable[[str], Awaitable[Topic]]
 
 
 class ReadService:
@@ -114,7 +112,7 @@ class ReadService:
                     raise NotLeaderError(moved.message) from moved
 
     async def _fetch(self, request: FetchRequest) -> FetchResult:
-        topic = await self._topic_to_read(request.topic)
+        topic = await self._topic_to_read(request.topic, request.partition)
         check_partition(topic, request.partition)
         runner = self._replicas.find(topic.topic_id, request.partition)
         if request.is_local:

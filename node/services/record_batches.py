@@ -30,6 +30,14 @@ class PartitionBatch:
         self.base_timestamp_ms = base_timestamp_ms
 
 
+def highest_partition(request: ProduceRequest) -> int:
+    """The highest partition that a request names, or 0."""
+    if request.partition is not None:
+        return request.partition
+    named = request.records.partitions
+    return 0 if named is None else max((p for p in named if p is not None), default=0)
+
+
 def split_request(
     topic: Topic, request: ProduceRequest, *, sticky: int, now_ms: int
 ) -> tuple[list[PartitionBatch], dict[int, MilenaError]]:

@@ -4,8 +4,6 @@ One call crosses the peer port: ``delete_records``. Since it names an offset and
 leader in the middle is met by asking the next one; only what ``before`` None stands for is then looked up anew.
 """
 
-from collections.abc import Awaitable, Callable
-
 from milena.model.clock import Clock
 from milena.model.errors import (
     FateUnknownError,
@@ -18,7 +16,7 @@ from milena.model.errors import (
     OffsetOutOfRangeError,
 )
 from node.control.standing import Standing
-from node.metadata.lookup import check_partition
+from node.metadata.lookup import GetTopic, check_partition
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
 from node.peers.port import Peers, PeerUnreachableError
@@ -31,8 +29,6 @@ ANSWER_MARGIN_MS = 1_000
 RETRY_MS = 50
 LEADER_WAIT_MS = 1_000
 """How long a deletion of which nothing was done waits for a leader before it is refused."""
-
-GetTopic = Callable[[str], Awaitable[Topic]]
 
 
 class DeletionService:
@@ -67,7 +63,7 @@ class DeletionService:
             MilenaError: nothing was deleted, but for
             FateUnknownError: it may be deleted, or be so later.
         """
-        topic = await self._topic_to_read(topic_name)
+        topic = await self._topic_to_read(topic_name, partition)
         check_partition(topic, partition)
         now_ms = self._clock.now_ms()
         deadline, patience = now_ms + timeout_ms, now_ms + min(timeout_ms, LEADER_WAIT_MS)

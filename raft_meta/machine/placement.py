@@ -10,13 +10,16 @@ two nodes differ. For each partition in turn
 - ties are broken by an order of brokers drawn once per call: partitions of topics made at different times do not
   all pair the same brokers.
 
-Brokers without a rack count as one rack. A draining broker is taken only when there are not enough others.
+Brokers without a rack count as one rack. A draining broker is taken only when there are not enough others. So is one
+that is fenced, as in Kafka's own controller (KIP-631): its replicas come last in their rows and join when it is back,
+so that a topic made while a node is down has all its replicas once the node is up. None is placed where nobody is
+alive.
 """
 
 from collections.abc import Sequence
 from random import Random
 
-from milena.model.errors import InvalidReplicationError
+from milena.model.errors import InvalidReplicationError, UnavailableError
 from raft_meta.machine.image import Broker, Image, Topic
 
 
@@ -29,6 +32,7 @@ class _Load:
         "broker_id",
         "rack",
         "rank",
+        "reluctance",
         "topic_leaders",
         "topic_replicas",
     )
@@ -36,14 +40,15 @@ class _Load:
     def __init__(self, broker: Broker, rank: int) -> None:
         self.broker_id = broker.broker_id
         self.rack = broker.rack
-        # Draining brokers rank behind all others by a load that no other reaches.
-        burden = 1 << 40 if broker.is_draining else 0
-        self.topic_leaders = self.topic_replicas = burden
+        # Who serves now comes before who is about to leave, and that one before who is gone.
+        self.reluctance = 2 * broker.is_fenced + broker.is_draining
+        self.topic_leaders = self.topic_replicas = 0
         self.all_leaders = self.all_replicas = 0
         self.rank = rank
 
     def as_leader(self) -> tuple[int, ...]:
         return (
+            self.reluctance,
             self.topic_leaders,
             self.topic_replicas,
             self.all_leaders,
@@ -51,8 +56,8 @@ class _Load:
             self.rank,
         )
 
-    def as_follower(self) -> tuple[int, ...]:
-        return self.topic_replicas, self.all_replicas, self.rank
+    def as_follower(self, rack_replicas: int) -> tuple[int, ...]:
+        return self.reluctance, rack_replicas, self.topic_replicas, self.all_replicas, self.rank
 
 
 def place(
@@ -61,7 +66,8 @@ def place(
     """Replicas for new partitions, preferred leader first.
 
     Raises:
-        InvalidReplicationError: fewer live brokers than the replication factor, or a count below 1.
+        InvalidReplicationError: fewer brokers than the replication factor, or a count below 1.
+        UnavailableError: none of them is alive.
     """
     return _place(image, partition_count, replication_factor, rng, ())
 
@@ -72,7 +78,8 @@ def place_more(
     """Replicas for the partitions that ``topic`` lacks to have ``partition_count``, balanced with those it has.
 
     Raises:
-        InvalidReplicationError: fewer live brokers than the topic's replication factor, or no partition to add.
+        InvalidReplicationError: fewer brokers than the topic's replication factor, or no partition to add.
+        UnavailableError: none of them is alive.
     """
     present = [
         image.partitions[topic.topic_id, number].replicas for number in range(topic.partition_count)
@@ -94,15 +101,18 @@ def _place(
             "Partition count and replication factor must be at least 1, not"
             f" {partition_count} and {replication_factor}."
         )
-    if replication_factor > len(live):
+    if replication_factor > len(image.brokers):
         raise InvalidReplicationError(
-            f"Replication factor {replication_factor} is larger than the number of live brokers,"
-            f" {len(live)}."
+            f"Replication factor {replication_factor} is larger than the number of brokers,"
+            f" {len(image.brokers)}."
         )
-    ranks = rng.sample(range(len(live)), len(live))
+    if not live:
+        raise UnavailableError("No broker is alive; try again later.")
+    taken = live if replication_factor <= len(live) else sorted(image.brokers)
+    ranks = rng.sample(range(len(taken)), len(taken))
     loads = {
         broker_id: _Load(image.brokers[broker_id], rank)
-        for broker_id, rank in zip(live, ranks, strict=True)
+        for broker_id, rank in zip(taken, ranks, strict=True)
     }
     for partition in image.partitions.values():
         _count(loads, partition.replicas)
@@ -136,9 +146,7 @@ def _place_one(loads: dict[int, _Load], replication_factor: int) -> tuple[int, .
     racks = {leader.rack: 1}
     del free[leader.broker_id]
     while len(chosen) < replication_factor:
-        follower = min(
-            free.values(), key=lambda load: (racks.get(load.rack, 0), *load.as_follower())
-        )
+        follower = min(free.values(), key=lambda load: load.as_follower(racks.get(load.rack, 0)))
         racks[follower.rack] = racks.get(follower.rack, 0) + 1
         chosen.append(follower)
         del free[follower.broker_id]

@@ -58,6 +58,8 @@ def schema_of(doc: OptionDoc) -> Mapping[str, object]:
     words = doc.kind.allowed.split(" or ")
     if all(re.fullmatch("[a-z]+", word) for word in words):
         return {"enum": words}
+    if doc.kind.allowed.startswith("http://HOST[:PORT]"):
+        return {"type": "string", "pattern": "^https?://[^/, ]+(,https?://[^/, ]+)*$"}
     raise ValueError(f"what is {doc.kind.allowed!r} as a JSON schema?")
 
 

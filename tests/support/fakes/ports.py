@@ -414,9 +414,11 @@ class FakeNode:
 
     # -- MetadataPort
 
-    async def topic(self, name: str) -> Topic:
+    async def topic(self, name: str, partition: int = 0) -> Topic:
         self.fail("topic")
         topic = self.image.topic(name)
+        if topic is not None and partition >= topic.partition_count:
+            topic = (await self.current_image()).topic(name)
         if topic is None:
             raise TopicNotFoundError(f"Topic '{name}' not found.")
         return topic

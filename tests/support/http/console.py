@@ -23,7 +23,7 @@ from tests.support.clusters.live_cluster import SESSION_MS, call, eventually, ok
 FIRST_PORT, NODES = 8082, 3
 PEER_PORTS_FROM = 10
 """How far above the API's ports: further than the most nodes that ``milena dev`` starts."""
-_MILENA = re.compile(r"^milena\b|\.venv/bin/milena\b")
+_MILENA = re.compile(r"^milena\b(?!:)|\.venv/bin/milena\b")
 RUN_S_MAX = 600
 """For all of a document's commands: dozens of processes that start one after the other."""
 STEP_END = "=== end of step ==="

@@ -102,9 +102,9 @@ def provoked(kind, ask):
         yield {"headers": {"X-Forwarded-Proto": "mqtt"}}
         yield {"path": f"{path}?since=x"}
     if kind is e.UnsupportedMediaTypeError:
-        yield {"headers": {"Content-Type": "text/plain"}, "data": ask.data or b"{}"}
+        yield {"headers": {"Content-Type": "text/html"}, "data": ask.data or b"{}"}
     if kind is e.NotAcceptableError:
-        yield {"headers": {"Accept": "text/plain"}}
+        yield {"headers": {"Accept": "text/html"}}
     if kind is InvalidFieldError:
         yield {"data": b'{"unknown":1}', "headers": {"Content-Type": "application/json"}}
         yield {"data": b'{"value":null}', "headers": {"Content-Type": "application/json"}}

@@ -13,7 +13,7 @@ V2, V3 = (
     "/v3/clusters/{cluster}/topics/{topic}/partitions/{partition}",
 )
 OF_LEADERS = {
-    f"{V2}/records", f"{V2}/offsets", f"{V3}/offset",
+    "/topics/{topic}/records", f"{V2}/records", f"{V2}/offsets", f"{V3}/offset",
     V2, V3, f"{V3}/replicas", f"{V3}/replicas/{{broker}}",
 }  # fmt: skip
 """Come from a partition's leader, or say who that is, which has to be found where a majority is slow to answer. Before

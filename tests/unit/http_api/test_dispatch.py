@@ -371,6 +371,7 @@ async def test_a_page_of_another_origin_must_say_what_its_body_is(api, path, hea
     answer = await api.post(path, {"records": [{"value": 1}]}, None, headers=headers)
     assert answer.error == (415, 415)
     assert (await api.call("POST", path, headers=headers)).status == 415
+    assert (await api.post(path, b"a", "text/plain", headers=headers)).status == 415
     assert not api.node.drains
     assert not api.node.produce_requests
 

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from http_api.errors import InvalidFieldError
+from http_api.errors import InvalidFieldError, UnreadableRecordError
 from http_api.formats import binary_v2, json_v2
 from http_api.formats.answers import Wanted, encode_records
 from http_api.formats.envelope import TIMESTAMP_MS_MAX, parse_time
@@ -22,7 +22,6 @@ from milena.model.errors import (
     InvalidRecordError,
     MalformedRequestError,
     MilenaError,
-    NotAcceptableError,
     PartitionNotFoundError,
     RequestTooLargeError,
     UnsupportedSchemaError,
@@ -414,17 +413,21 @@ def test_tombstones_and_missing_keys_are_null_in_both_formats():
     ]
 
 
-def test_without_a_wish_json_if_all_of_it_is_else_binary():
-    assert encode(result(batch([b"1"]))).content_type == JSON_V2
-    assert encode(result()).content_type == JSON_V2
-    for fetched in (
-        result(batch([b"1", b"x"])),
-        result(batch([b"1"], keys=[b"x"])),
-        result(batch([b"1"]), batch([b""], 1)),
+def test_without_a_wish_it_is_json_whatever_the_records_are():
+    for fetched, faults in (
+        (result(), 0),
+        (result(batch([b"1"])), 0),
+        (result(batch([b"1", b"x"])), 1),
+        (result(batch([b"1"], keys=[b"x"])), 1),
+        (result(batch([b"1"]), batch([b""], 1)), 1),
+        (result(batch([b"x"]), batch([b"2"], 1)), 1),
     ):
         made = encode(fetched)
-        assert made.content_type == BINARY_V2
-        assert len(orjson.loads(made.body)) == fetched.high_watermark
+        assert made.content_type == JSON_V2
+        shown = orjson.loads(made.body)
+        assert [row["offset"] for row in shown] == [*range(fetched.high_watermark)]
+        assert sum(row.get("error_code") == 42203 for row in shown) == faults
+        assert made.next_offset == fetched.high_watermark
 
 
 def test_json_ends_before_the_first_record_that_is_none():
@@ -437,7 +440,9 @@ def test_json_ends_before_the_first_record_that_is_none():
 @pytest.mark.parametrize("keys", [None, [b"k"]])
 def test_json_is_refused_when_the_first_record_is_none(keys):
     value = b"x" if keys is None else b"1"
-    with pytest.raises(NotAcceptableError, match=r"offset 5 of t-3 is not JSON.*go on at offset 6"):
+    with pytest.raises(
+        UnreadableRecordError, match=r"offset 5 of t-3 is not JSON.*go on at offset 6"
+    ):
         encode(result(batch([value], 5, keys=keys), start=5), JSON_V2)
 
 
@@ -445,9 +450,9 @@ def test_json_is_refused_when_the_first_record_is_none(keys):
     "value", [b"1,2", b'1}],[{"x":1', b'"a":1', b" ", b"nan", b"1 2", b'{"a":1,}']
 )
 def test_bytes_that_would_break_the_answer_are_not_json(value):
-    with pytest.raises(NotAcceptableError):
+    with pytest.raises(UnreadableRecordError):
         encode(result(batch([value])), JSON_V2)
-    assert rows(result(batch([value])))[0]["value"] == b64(value)
+    assert rows(result(batch([value])))[0]["value_base64"] == b64(value)
 
 
 def test_records_outside_the_range_are_left_out():
@@ -587,7 +592,7 @@ def test_whatever_is_stored_comes_out_in_binary_and_never_breaks_json(batches, s
     assert [(r["offset"], unbase(r["key"]), unbase(r["value"])) for r in shown] == expected
     try:
         as_json = encode(fetched, JSON_V2)
-    except NotAcceptableError:
+    except UnreadableRecordError:
         return
     parsed = json.loads(as_json.body)
     assert [r["offset"] for r in parsed] == [o for o, _, _ in expected[: len(parsed)]]

@@ -112,6 +112,9 @@ def test_refuses_records_in_other_formats(accept):
         (BINARY_V2_TYPE, RecordFormat.BINARY),
         (V2_TYPE, RecordFormat.BINARY),
         (BATCH_TYPE, RecordFormat.BATCH),
+        ("text/plain; charset=utf-8", RecordFormat.TEXT_LINES),
+        ("application/x-ndjson", RecordFormat.JSON_LINES),
+        ("application/jsonl", RecordFormat.JSON_LINES),
     ],
 )
 def test_format_of_a_request(content_type, format_):
@@ -126,7 +129,6 @@ def test_format_of_a_request(content_type, format_):
         ("application/vnd.kafka.jsonschema.v2+json", "schema registry"),
         ("application/vnd.kafka.json.v3+json", "holds no records"),
         ("application/x-www-form-urlencoded", "holds no records"),
-        ("text/plain", "holds no records"),
         ("application/json; charset=latin-1", "charset"),
     ],
 )

@@ -96,7 +96,7 @@ async def test_binary_records(api):
     }
     assert (await api.produce("t", [record], type_=BINARY_V2)).status == 200
     assert requests(api)[0].records.values == [b"\x00"]
-    (read,) = (await api.records("t")).json
+    (read,) = (await api.records("t", accept=BINARY_V2)).json
     assert (read["key"], read["value"]) == (record["key"], record["value"])
 
 
@@ -135,11 +135,43 @@ async def test_bad_bodies(api, body, error):
     assert api.node.logs["t", 0].batches == []
 
 
+LINES = [
+    ("text/plain", b"a b\n\n\xff \r\n{", [b"a b", b"", b"\xff \r", b"{"]),
+    ("text/plain", b"\n", [b""]),
+    ("application/x-ndjson", b'{"a": 1}\r\n\n null\n1.50', [b'{"a": 1}', None, b"1.50"]),
+]
+
+
+@pytest.mark.parametrize(("type_", "body", "values"), LINES)
+@pytest.mark.parametrize("path", ["/topics/t", "/topics/t/partitions/0"])
+async def test_a_record_a_line(api, path, type_, body, values):
+    answer = await api.post(path, body, type_)
+    assert [receipt["offset"] for receipt in answer.json["offsets"]] == [*range(len(values))]
+    [request] = requests(api)
+    assert (request.records.keys, request.records.values) == (None, values)
+
+
+@pytest.mark.parametrize(
+    ("type_", "body", "error", "sentence"),
+    [
+        ("text/plain", b"", (422, 422), "empty"),
+        ("application/x-ndjson", b" \n\n", (422, 422), "no line"),
+        ("application/x-ndjson", b"1\n\n{", (400, 400), "line 3 is not JSON"),
+        ("application/x-ndjson", b"1\nNaN", (400, 400), "line 2 is not JSON"),
+    ],
+)
+async def test_lines_that_are_none(api, type_, body, error, sentence):
+    answer = await api.post("/topics/t", body, type_)
+    assert answer.error == error
+    assert sentence in answer.json["message"]
+    assert not requests(api)
+
+
 async def test_bad_types(api):
     avro = await api.produce("t", [{}], type_="application/vnd.kafka.avro.v2+json")
     assert avro.error == (415, 415)
     assert "schema registry" in avro.json["message"]
-    assert (await api.produce("t", [{}], type_="text/plain")).error == (415, 415)
+    assert (await api.produce("t", [{}], type_="text/html")).error == (415, 415)
     refused = await api.produce("t", [{}], headers={"Accept": "text/html"})
     assert refused.error == (406, 40601)
     assert api.node.logs["t", 0].batches == []

@@ -192,6 +192,16 @@ async def test_a_condition_is_refused_every_time(api, client, name):
     assert len(api.node.produce_requests) == 1
 
 
+async def test_a_page_of_another_origin_is_refused_every_time(api, client):
+    foreign = request("Sec-Fetch-Site: cross-site", body=b"a").replace(
+        JSON_V2.encode(), b"text/plain"
+    )
+    for _ in range(2):
+        status, _, _ = await client.ask(foreign)
+        assert status == "HTTP/1.1 415 Unsupported Media Type"
+    assert not api.node.produce_requests
+
+
 @pytest.mark.parametrize("query", ["?ack=1", "?acks=1&async=true"])
 async def test_a_parameter_that_is_not_known_is_refused_every_time(api, client, query):
     for _ in range(2):

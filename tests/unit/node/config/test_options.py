@@ -234,5 +234,5 @@ def test_secret_comes_from_the_setting_or_its_file(tmp_path: Path):
 def test_the_page_of_settings_is_current():
     page = Path(__file__).parents[4] / "docs" / "configuration.md"
     assert page.read_text(encoding="utf-8") == markdown(), (
-        "run: python -m node.config.options.docs > docs/configuration.md"
+        "run: python -m node.config.docs > docs/configuration.md"
     )

@@ -297,6 +297,16 @@ class TestBeginnings:
             assert await client.read(timeout_ms=10_000) == ["new"]
 
     @virtual
+    @pytest.mark.parametrize(("reset", "committed"), [("latest", {0: 1}), ("earliest", {})])
+    async def test_latest_alone_is_committed(self, reset: str, committed: dict[int, int]) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            await cluster.any.write("t", "old")
+            client = await Client(cluster).create(reset=reset, is_auto_commit=False)
+            await client.subscribe("t")
+            assert await client.committed("t", 0) == committed
+
+    @virtual
     async def test_a_new_partition_is_read_from_its_first_record(self) -> None:
         async with cluster_of() as cluster:
             await cluster.create("t", (1, 2, 3))

@@ -100,13 +100,35 @@ class TestCreate:
         assert not creating.done()
         await cluster.restart(3)
         assert (await creating).replication_factor == 3
-        await cluster.kill(3)
-        await after(1_000)
-        with pytest.raises(NotReadyError, match="only 2 brokers are alive"):
+        await cluster.close()
+
+    @virtual
+    async def test_a_node_that_never_came_is_named_as_what_is_missing(self) -> None:
+        cluster = Cluster()
+        for node_id in (1, 2):
+            await cluster.restart(node_id)
+        await cluster.until(lambda: all(n.membership.is_unfenced for n in cluster.nodes.values()))
+        with pytest.raises(NotReadyError, match="only 2 brokers have ever started"):
             await cluster.nodes[1].admin.create_topic(new("u"))
         topic = await cluster.nodes[1].admin.create_topic(new("u", replication_factor=2))
         assert topic.replication_factor == 2
         await cluster.close()
+
+    @virtual
+    async def test_a_node_that_is_down_costs_no_topic_a_replica(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.kill(3)
+            await cluster.until(lambda: cluster.image.live_brokers() == (1, 2))
+            began = asyncio.get_running_loop().time()
+            topic = await cluster.nodes[1].admin.create_topic(new("t"))
+            assert asyncio.get_running_loop().time() - began < 1, "nobody is waited for"
+            await cluster.nodes[1].write("t", "a")
+            assert cluster.image.partition(topic.topic_id, 0).isr in ((1, 2), (2, 1))
+            await cluster.restart(3)
+            await cluster.until(
+                lambda: 3 in cluster.image.partition(topic.topic_id, 0).isr  # type: ignore[union-attr]
+            )
+            assert await cluster.nodes[3].read("t", is_local=True) == ["a"]
 
     @virtual
     async def test_many_writers_to_a_missing_topic_create_it_once(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milena.model.errors import InvalidReplicationError
+from milena.model.errors import InvalidReplicationError, UnavailableError
 from raft_meta.machine import commands as c
 from raft_meta.machine.placement import place, place_more
 from tests.support.machine.images import TOPIC_ID, Cluster
@@ -19,8 +19,8 @@ def test_the_same_seed_gives_the_same_placement() -> None:
     assert place(image, 20, 3, Random(1)) != place(image, 20, 3, Random(2))
 
 
-def test_too_few_live_brokers_are_refused_with_both_numbers() -> None:
-    with pytest.raises(InvalidReplicationError, match=r"factor 3 .* live brokers, 2"):
+def test_too_few_brokers_are_refused_with_both_numbers() -> None:
+    with pytest.raises(InvalidReplicationError, match=r"factor 3 .* brokers, 2"):
         place(Cluster([None, None]).image, 1, 3, Random(1))
 
 
@@ -69,14 +69,27 @@ def test_many_small_topics_are_balanced_too() -> None:
     assert set(leaders.values()) == {10}
 
 
-def test_a_draining_broker_is_the_last_resort_and_a_fenced_one_none() -> None:
-    cluster = Cluster([None] * 3)
+@pytest.mark.parametrize("racks", [[None] * 4, ["a", "a", "b", "c"]])
+def test_a_draining_broker_is_taken_late_and_a_fenced_one_last(racks: list[str | None]) -> None:
+    cluster = Cluster(racks)
     epochs = {b.broker_id: b.broker_epoch for b in cluster.image.brokers.values()}
-    cluster.do(c.DrainBroker(controller_epoch=1, broker_id=1, broker_epoch=epochs[1], changes=()))
-    assert {row[0] for row in place(cluster.image, 10, 1, Random(1))} == {2, 3}
-    assert all(row[2] == 1 for row in place(cluster.image, 10, 3, Random(1)))
-    cluster.do(c.FenceBroker(controller_epoch=1, broker_id=2, broker_epoch=epochs[2], changes=()))
-    assert {row[0] for row in place(cluster.image, 10, 1, Random(1))} == {3}
+    cluster.do(c.DrainBroker(controller_epoch=1, broker_id=4, broker_epoch=epochs[4], changes=()))
+    assert {row[0] for row in place(cluster.image, 10, 1, Random(1))} == {1, 2, 3}
+    assert all(4 not in row for row in place(cluster.image, 10, 3, Random(1)))
+    assert all(row[3] == 4 for row in place(cluster.image, 10, 4, Random(1)))
+    cluster.do(c.FenceBroker(controller_epoch=1, broker_id=3, broker_epoch=epochs[3], changes=()))
+    for factor in (1, 2):
+        assert all(set(row) <= {1, 2} for row in place(cluster.image, 10, factor, Random(1)))
+    assert all(row[2] == 4 for row in place(cluster.image, 10, 3, Random(1)))
+    assert all(row[2:] == (4, 3) for row in place(cluster.image, 10, 4, Random(1)))
+
+
+def test_nobody_is_given_anything_while_nobody_is_alive() -> None:
+    cluster = Cluster([None])
+    epoch = cluster.image.brokers[1].broker_epoch
+    cluster.do(c.FenceBroker(controller_epoch=1, broker_id=1, broker_epoch=epoch, changes=()))
+    with pytest.raises(UnavailableError, match="No broker is alive"):
+        place(cluster.image, 1, 1, Random(1))
 
 
 def test_what_brokers_hold_already_counts() -> None:
@@ -100,10 +113,10 @@ def test_partitions_that_are_added_balance_those_that_are_there() -> None:
     assert set(held.values()) == {6}
 
 
-def test_nothing_can_be_added_without_enough_brokers() -> None:
+def test_what_is_added_while_a_broker_is_down_has_its_replica_last() -> None:
     cluster = Cluster([None] * 3)
     cluster.create(((1, 2, 3),))
     epoch = cluster.image.brokers[3].broker_epoch
     cluster.do(c.FenceBroker(controller_epoch=1, broker_id=3, broker_epoch=epoch, changes=()))
-    with pytest.raises(InvalidReplicationError, match="live brokers, 2"):
-        place_more(cluster.image, cluster.image.topics[TOPIC_ID], 2, Random(1))
+    [row] = place_more(cluster.image, cluster.image.topics[TOPIC_ID], 2, Random(1))
+    assert (sorted(row), row[2]) == ([1, 2, 3], 3)

@@ -1,0 +1,69 @@
+"""Pages of other origins: who is refused, and who may read the answers (CORS). Source: the Fetch standard, section 3.3.
+
+A browser sends plain text, bytes without a type, or nothing at all to any server that its user can reach, without
+asking; so such bodies are refused from pages of other origins. With a type like JSON's it asks first, by ``OPTIONS``,
+and only the origins that the node is configured with are told yes. ``*`` and ``null`` are none: who means everybody
+has no allow list.
+"""
+
+from collections.abc import Collection, Mapping
+
+from http_api.answers import Pairs
+from http_api.media import JSON_TYPE, TEXT_TYPE
+from http_api.openapi import HEADERS
+from milena.model.errors import UnsupportedMediaTypeError
+
+_OTHER_ORIGINS = frozenset({"cross-site", "same-site"})
+"""What browsers say of a request in ``Sec-Fetch-Site`` when a page of another origin makes it."""
+
+_EXPOSED = ", ".join(HEADERS)
+_TAKEN = "Content-Type, Content-Encoding, Idempotency-Key, Last-Event-ID, X-Request-Id"
+_PREFLIGHT_S = "600"
+"""How long a browser remembers what it was told."""
+
+
+class CrossOrigin:
+    """The origins whose pages may use the API; none unless configured."""
+
+    def __init__(self, allowed: Collection[str]) -> None:
+        self._allowed = frozenset(allowed)
+
+    def headers(self, headers: Mapping[str, str]) -> Pairs:
+        """What an answer to a request with these headers says about who may read it."""
+        if not self._allowed:
+            return ()
+        origin = headers.get("Origin")
+        if origin not in self._allowed:
+            return (("Vary", "Origin"),)
+        return (
+            ("Vary", "Origin"),
+            ("Access-Control-Allow-Origin", origin),
+            ("Access-Control-Expose-Headers", _EXPOSED),
+        )
+
+    def preflight(self, headers: Mapping[str, str], methods: str) -> Pairs:
+        """What the answer to ``OPTIONS`` says besides: ``methods`` are those of the path."""
+        if "Access-Control-Request-Method" not in headers or not self._allows(headers):
+            return ()
+        return (
+            ("Access-Control-Allow-Methods", methods),
+            ("Access-Control-Allow-Headers", _TAKEN),
+            ("Access-Control-Max-Age", _PREFLIGHT_S),
+        )
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Refuse a body that any page may send unasked.
+
+        Raises:
+            UnsupportedMediaTypeError: this is such a request, and its page is none of an allowed origin.
+        """
+        type_ = headers.get("Content-Type", TEXT_TYPE).lower()
+        if not type_.startswith(TEXT_TYPE) or headers.get("Sec-Fetch-Site") not in _OTHER_ORIGINS:
+            return
+        if not self._allows(headers):
+            raise UnsupportedMediaTypeError(
+                f"a page of another origin must say what its body is; send Content-Type: {JSON_TYPE}"
+            )
+
+    def _allows(self, headers: Mapping[str, str]) -> bool:
+        return headers.get("Origin") in self._allowed

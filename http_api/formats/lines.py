@@ -1,0 +1,73 @@
+"""Records as lines: the values of a file, one a line, without keys. Pure.
+
+Plain text keeps the bytes of a line as they are, and an empty line is a record. Each line of NDJSON must be JSON, of
+which every character is kept; empty lines mean nothing there, and ``null`` is no value at all (a tombstone).
+"""
+
+from collections.abc import Iterator
+
+import orjson
+
+from http_api.errors import InvalidFieldError
+from milena.model.errors import MalformedRequestError, RequestTooLargeError
+from milena.model.requests import Records
+from milena.model.turns import Steps
+
+STEP_LINES = 8192
+"""Lines that are looked at in one step."""
+
+_SPACES = b" \t\r"
+
+
+def decode_text_steps(body: bytes, *, records_max: int) -> Steps[Records]:
+    """A record a line of text.
+
+    Raises:
+        InvalidFieldError: no line.
+        RequestTooLargeError: more than ``records_max``.
+    """
+    lines = _lines_of(body, records_max)
+    yield
+    return _records(lines)
+
+
+def decode_json_steps(body: bytes, *, records_max: int) -> Steps[Records]:
+    """A record a line of JSON.
+
+    Raises:
+        MalformedRequestError: a line is not JSON; the message has its number.
+        InvalidFieldError, RequestTooLargeError: as ``decode_text_steps``.
+    """
+    values: list[bytes | None] = []
+    lines = _lines_of(body, records_max)
+    for first in range(0, len(lines), STEP_LINES):
+        values += _json_values(lines[first : first + STEP_LINES], first + 1)
+        yield
+    if not values:
+        raise InvalidFieldError("the body has no line with a record")
+    return _records(values)
+
+
+def _lines_of(body: bytes, records_max: int) -> list[bytes]:
+    if not body:
+        raise InvalidFieldError("the body is empty; a record a line is expected")
+    count = body.count(b"\n") + (not body.endswith(b"\n"))
+    if count > records_max:
+        raise RequestTooLargeError(f"{count} lines; at most {records_max} are taken in one request")
+    return body.removesuffix(b"\n").split(b"\n")
+
+
+def _json_values(lines: list[bytes], first: int) -> Iterator[bytes | None]:
+    for number, line in enumerate(lines, first):
+        text = line.strip(_SPACES)
+        if not text:
+            continue
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise MalformedRequestError(f"line {number} is not JSON: {error}") from None
+        yield None if value is None else text
+
+
+def _records(values: list[bytes] | list[bytes | None]) -> Records:
+    return Records(keys=None, values=[*values], headers=None, timestamps=None, partitions=None)

@@ -1,0 +1,288 @@
+"""v2: the records of a whole topic, from any node, as lines or events that go on where the client says.
+
+Every partition is followed by a source of its own, and their pieces are sent as they come: in order within a partition,
+in none between them. Where a reader stands is all its partitions together, ``0:12,1:40``: the id of each event, which
+browsers send back, and what ``offset`` takes.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from aiohttp import web
+
+from http_api.call import Call
+from http_api.lookup import no_such_partition
+from http_api.media import EVENTS_TYPE, NDJSON_TYPE, RecordFormat, StreamFraming, records_type
+from http_api.params import Param, ParamPlace, text_param
+from http_api.schemas import integer_text, parse_query
+from http_api.shapes.blocks import text
+from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, stream_answer
+from http_api.v2.fetch import COUNT, FOLLOW, FORMAT, MISSING_ON_FETCH, TIMESTAMP, read_timestamp
+from http_api.v2.record_source import Piece, RecordSource
+from milena.model.errors import MalformedRequestError, NotAcceptableError
+from milena.model.requests import FetchRequest
+
+PARTITIONS_MAX = 100
+"""Of a topic that is read by one request: each costs as much as a stream, and makes every id longer."""
+
+_PLACES = "^[0-9]{1,9}:[0-9]{1,19}(,[0-9]{1,9}:[0-9]{1,19})*$"
+_EARLIEST, _LATEST = "earliest", "latest"
+
+OFFSET = text_param(
+    "offset",
+    "`earliest`, `latest`, -N for the last N records of each partition, or the first offsets by partition, "
+    "`0:12,1:40`; a partition that is left out begins at its first record",
+    text(pattern=f"^(earliest|latest|-[0-9]{{1,19}})$|{_PLACES}", default=_EARLIEST),
+)
+LAST_EVENT_ID = Param(
+    name="Last-Event-ID",
+    place=ParamPlace.HEADER,
+    description="go on behind this event; wins over `offset` and `timestamp`",
+    schema=text(pattern=_PLACES),
+    example="0:12,1:40",
+)
+
+Places = Mapping[int, int]
+"""Partition → the next offset to read."""
+
+
+class Beginning(NamedTuple):
+    """Where to begin: at ``places``, everywhere else at ``offset``."""
+
+    offset: int | str
+    places: Places = MappingProxyType({})
+
+
+def parse_beginning(name: str, given: str) -> Beginning:
+    """``offset`` or ``Last-Event-ID``.
+
+    Raises:
+        MalformedRequestError: it is neither a word, nor -N, nor places.
+    """
+    if given in (_EARLIEST, _LATEST):
+        return Beginning(given)
+    if given.startswith("-") and given[1:].isdigit():
+        return Beginning(integer_text(name, given))
+    places: dict[int, int] = {}
+    for item in given.split(","):
+        partition, colon, offset = item.partition(":")
+        if not (colon and partition.isdigit() and len(partition) <= 9 and offset.isdigit()):
+            raise MalformedRequestError(
+                f"Invalid parameter '{name}' got '{given}': give {_EARLIEST}, {_LATEST}, -N, "
+                "or offsets by partition as 0:12,1:40"
+            )
+        places[int(partition)] = integer_text(name, offset)
+    return Beginning(_EARLIEST, places)
+
+
+async def fetch_topic(call: Call) -> web.StreamResponse:
+    """Records of all partitions, one by one, until their ends or for as long as the client stays."""
+    query = parse_query(call.raw_query)
+    framing = _framing(call.header("Accept"))
+    last_id = call.header(LAST_EVENT_ID.name)
+    timestamp = query.get(TIMESTAMP.name)
+    beginning = parse_beginning(OFFSET.name, query.get(OFFSET.name, _EARLIEST))
+    if last_id:
+        beginning, timestamp = parse_beginning(LAST_EVENT_ID.name, last_id), None
+    is_following = FOLLOW.read(query)
+    highest = max(beginning.places, default=0)
+    topic = await call.ports.metadata.topic(call.names["topic"], highest)
+    if highest >= topic.partition_count:
+        raise no_such_partition(topic, highest)
+    if topic.partition_count > PARTITIONS_MAX:
+        raise MalformedRequestError(
+            f"topic '{topic.name}' has {topic.partition_count} partitions; one request reads at most "
+            f"{PARTITIONS_MAX}: read them one by one, or as a consumer group"
+        )
+    reader = TopicReader(
+        call,
+        framing=framing,
+        format=FORMAT.read(query),
+        beginning=beginning,
+        timestamp_ms=None if timestamp is None else read_timestamp(timestamp),
+        count=COUNT.read(query),
+        is_following=framing is StreamFraming.EVENTS if is_following is None else is_following,
+    )
+    return await stream_answer(
+        call,
+        framing,
+        reader.bodies(topic.partition_count),
+        topic_missing_code=MISSING_ON_FETCH,
+        places=topic.partition_count,
+    )
+
+
+def _framing(accept: str) -> StreamFraming:
+    type_ = records_type(accept)
+    framing = StreamFraming.LINES if type_.is_any else type_.framing
+    if framing is None:
+        raise NotAcceptableError(
+            f"records of a whole topic do not come as any of '{accept}'; ask for {NDJSON_TYPE} or {EVENTS_TYPE}"
+        )
+    return framing
+
+
+class TopicReader:
+    """One client's way through all partitions of a topic.
+
+    Invariant: ``_places`` are behind what has been sent, and nothing else; so is each event's id.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        *,
+        framing: StreamFraming,
+        format: RecordFormat,  # noqa: A002  (what the parameter is called)
+        beginning: Beginning,
+        timestamp_ms: int | None,
+        count: int | None,
+        is_following: bool,
+    ) -> None:
+        self._call = call
+        self._topic = call.names["topic"]
+        self._framing = framing
+        self._format = format
+        self._beginning = beginning
+        self._timestamp_ms = timestamp_ms
+        self._left = count
+        self._is_following = is_following
+        self._places: dict[int, int] = {}
+        self._said_s = asyncio.get_running_loop().time()
+
+    async def bodies(self, partition_count: int) -> AsyncGenerator[bytes, None]:
+        """The pieces as they are sent, the first of them empty. An error before it is the caller's.
+
+        A partition that is added while the reader follows is read from its first record.
+        """
+        async with _Sources() as sources:
+            for number in range(partition_count):
+                sources.open(self._source(number, self._beginning, self._timestamp_ms))
+            answers = await sources.all()
+            for number, piece in answers:
+                self._places[number] = piece.start_offset if piece else 0
+            # So that the answer begins, though nothing may come for long.
+            yield b""
+            while True:
+                async for body in self._sent(sources, answers):
+                    yield body
+                if not sources.are_asked or self._left == 0:
+                    return
+                answers = await sources.some()
+                while self._is_following and sources.count < self._partition_count_now():
+                    self._places[sources.count] = 0
+                    sources.open(self._source(sources.count, Beginning(_EARLIEST), None))
+
+    async def _sent(
+        self, sources: "_Sources", answers: Iterable[tuple[int, Piece | None]]
+    ) -> AsyncGenerator[bytes, None]:
+        """What partitions have answered; each is asked for more once its own is on its way."""
+        loop = asyncio.get_running_loop()
+        for number, piece in answers:
+            if piece is None or self._left == 0:
+                continue
+            body = await self._body(number, piece)
+            if body or loop.time() - self._said_s >= KEEP_ALIVE_MS / 1000:
+                yield body
+                self._said_s = loop.time()
+            sources.ask(number)
+
+    def _partition_count_now(self) -> int:
+        topic = self._call.ports.metadata.image.topic(self._topic)
+        return 0 if topic is None else min(topic.partition_count, PARTITIONS_MAX)
+
+    def _source(
+        self, partition: int, beginning: Beginning, timestamp_ms: int | None
+    ) -> RecordSource:
+        request = FetchRequest(
+            topic=self._topic,
+            partition=partition,
+            offset=beginning.places.get(partition, beginning.offset),
+            timestamp_ms=timestamp_ms,
+            max_bytes=PIECE_BYTES,
+            timeout_ms=0,
+            is_local=False,
+        )
+        return RecordSource(
+            ports=self._call.ports,
+            request=request,
+            format=self._format,
+            count=self._left,
+            is_following=self._is_following,
+        )
+
+    async def _body(self, number: int, piece: Piece) -> bytes:
+        next_offset = piece.next_offset
+        if self._left is not None:
+            if len(piece.rows) > self._left:
+                next_offset = piece.offsets[self._left]
+                piece = replace(
+                    piece, rows=piece.rows[: self._left], offsets=piece.offsets[: self._left]
+                )
+            self._left -= len(piece.rows)
+        body = await piece.framed(self._framing, self._ids(number, piece.offsets))
+        self._places[number] = next_offset
+        return body
+
+    def _ids(self, number: int, offsets: Sequence[int]) -> Iterator[bytes]:
+        """Of this partition's events, while the others stand where they do."""
+        others = [b"%d:%d" % place for place in self._places.items()]
+        others[number] = b"%d:%%d" % number
+        return map(b",".join(others).__mod__, (offset + 1 for offset in offsets))
+
+
+class _Sources:
+    """One a partition, by number, and which of them were asked for their next piece. Closed at the end, whole."""
+
+    def __init__(self) -> None:
+        self._pieces: list[AsyncGenerator[Piece, None]] = []
+        self._asked: dict[asyncio.Task[Piece | None], int] = {}
+
+    async def __aenter__(self) -> "_Sources":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._asked:
+            task.cancel()
+        await asyncio.gather(*self._asked, return_exceptions=True)
+        for pieces in self._pieces:
+            await pieces.aclose()
+
+    @property
+    def count(self) -> int:
+        """Of partitions."""
+        return len(self._pieces)
+
+    @property
+    def are_asked(self) -> bool:
+        """Whether one of them is, and has not answered."""
+        return bool(self._asked)
+
+    def open(self, source: RecordSource) -> None:
+        """The next partition; it is asked at once."""
+        self._pieces.append(source.pieces())
+        self.ask(len(self._pieces) - 1)
+
+    def ask(self, number: int) -> None:
+        """Let a source go on, which has answered or was never asked."""
+        self._asked[asyncio.create_task(_next_of(self._pieces[number]))] = number
+
+    async def all(self) -> list[tuple[int, Piece | None]]:
+        """The answers of all, by number; None: it has come to its end."""
+        return await self._answers(asyncio.ALL_COMPLETED)
+
+    async def some(self) -> list[tuple[int, Piece | None]]:
+        """Answers as soon as there are some."""
+        return await self._answers(asyncio.FIRST_COMPLETED)
+
+    async def _answers(self, when: str) -> list[tuple[int, Piece | None]]:
+        done, _ = await asyncio.wait(self._asked, return_when=when)
+        found = [(self._asked.pop(task), task.result()) for task in done]
+        return sorted(found, key=lambda answer: answer[0])
+
+
+async def _next_of(pieces: AsyncGenerator[Piece, None]) -> Piece | None:
+    return await anext(pieces, None)

@@ -1,0 +1,76 @@
+"""Pages of origins that the node is configured with may read and write; pages of others may not."""
+
+import pytest
+
+from tests.support.http.api_server import JSON_V2, serving
+
+OURS, OTHER = "https://app.example", "https://evil.example"
+RECORD = {"records": [{"value": 1}]}
+
+
+def says(answer):
+    return {name: value for name, value in answer.headers.items() if "Access-Control" in name}
+
+
+@pytest.fixture
+async def api():
+    async with serving(origins=[OURS]) as made:
+        made.node.add_topic("t")
+        yield made
+
+
+@pytest.mark.parametrize("path", ["/topics", "/nothing", "/topics/t/partitions/0/records"])
+async def test_an_allowed_page_reads_answers_and_errors(api, path):
+    answer = await api.get(path, headers={"Origin": OURS})
+    assert answer.headers["Access-Control-Allow-Origin"] == OURS
+    assert "Milena-Next-Offset" in answer.headers["Access-Control-Expose-Headers"]
+    assert answer.headers["Vary"] == "Origin"
+
+
+async def test_it_follows_a_stream(api):
+    await api.produce("t", [{"value": 1}])
+    path = "/topics/t/partitions/0/records?count=1"
+    answer = await api.get(path, headers={"Origin": OURS, "Accept": "text/event-stream"})
+    assert answer.headers["Access-Control-Allow-Origin"] == OURS
+    assert b"data:" in answer.body
+
+
+@pytest.mark.parametrize("origin", [OTHER, "null", "*", "https://app.example:8443", OURS.upper()])
+async def test_no_other_page_does(api, origin):
+    answer = await api.get("/topics", headers={"Origin": origin})
+    assert says(answer) == {}
+    assert answer.headers["Vary"] == "Origin", "a cache must not give it the answer of another"
+
+
+async def test_nobody_is_told_anything_where_no_origin_is_configured():
+    async with serving() as api:
+        answer = await api.get("/topics", headers={"Origin": OURS})
+        assert says(answer) == {}
+        assert "Vary" not in answer.headers
+
+
+async def test_a_browser_asks_before_it_writes(api):
+    asks = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type",
+    }
+    told = says(await api.call("OPTIONS", "/topics/t", headers={"Origin": OURS, **asks}))
+    assert told["Access-Control-Allow-Origin"] == OURS
+    assert "POST" in told["Access-Control-Allow-Methods"]
+    assert "Content-Type" in told["Access-Control-Allow-Headers"]
+    assert not says(await api.call("OPTIONS", "/topics/t", headers={"Origin": OTHER, **asks}))
+
+
+@pytest.mark.parametrize(("origin", "status"), [(OURS, 200), (OTHER, 415)])
+@pytest.mark.parametrize("is_repeated", [False, True])
+async def test_plain_text_is_taken_from_allowed_pages_alone(api, origin, status, is_repeated):
+    headers = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
+    for _ in range(1 + is_repeated):
+        answer = await api.post("/topics/t", b"a", "text/plain", headers=headers)
+        assert answer.status == status
+
+
+async def test_a_page_gets_the_header_with_every_write(api):
+    for _ in range(2):  # the second one would have gone the quick way
+        answer = await api.post("/topics/t", RECORD, JSON_V2, headers={"Origin": OURS})
+        assert answer.headers["Access-Control-Allow-Origin"] == OURS
