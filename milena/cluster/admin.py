@@ -17,7 +17,7 @@ from milena.cluster.group_views import GroupSummary, GroupView
 from milena.cluster.http import HttpCall, HttpSession, json_of
 from milena.cluster.moves import Move, RequestedMove, planned_moves, running_moves
 from milena.cluster.node_exam import NodeExam, examine, read_metrics
-from milena.cluster.node_metrics import NodeMetrics
+from milena.cluster.node_metrics import MetricsView
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
 from milena.errors import UnexpectedAnswerError
 from milena.fields import AnswerFields, Json
@@ -77,7 +77,7 @@ class AdminClient:
         """Nodes, topics and leaders; without a majority, as the node that is asked knows them (``is_current``)."""
         return cluster_view(await self._http.get("/metadata"))
 
-    async def node_metrics(self, url: str) -> NodeMetrics:
+    async def node_metrics(self, url: str) -> MetricsView:
         """What the node at ``url`` counts: its own traffic, its replicas, its view of the quorum."""
         return await read_metrics(self._http, url)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from milena.cluster.http import HttpCall, HttpSession, json_of
-from milena.cluster.node_metrics import NodeMetrics, parse_metrics
+from milena.cluster.node_metrics import MetricsView, parse_metrics
 from milena.cluster.view import NodeView
 from milena.errors import ClientError, UnexpectedAnswerError
 from milena.fields import AnswerFields
@@ -29,7 +29,7 @@ class NodeExam:
     version: str = ""
     clock_ahead_ms: int | None = None
     not_ready: str | None = None
-    metrics: NodeMetrics | None = None
+    metrics: MetricsView | None = None
 
 
 async def examine(http: HttpSession, node: NodeView, clock: Clock) -> NodeExam:
@@ -53,7 +53,7 @@ async def examine(http: HttpSession, node: NodeView, clock: Clock) -> NodeExam:
         return NodeExam(node=node, failure=error.message)
 
 
-async def read_metrics(http: HttpSession, url: str) -> NodeMetrics:
+async def read_metrics(http: HttpSession, url: str) -> MetricsView:
     """What the node at ``url`` counts.
 
     Raises:

@@ -8,7 +8,7 @@ import pytest
 from milena import cli
 from milena.cluster.group_views import GroupSummary
 from milena.cluster.node_exam import NodeExam
-from milena.cluster.node_metrics import NodeMetrics
+from milena.cluster.node_metrics import MetricsView
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
 from milena.commands.diagnosis import ClusterExam, Severity, diagnose
 from milena.commands.status_watch import GroupLag
@@ -29,7 +29,7 @@ def exam_of(view, **changes):
 
 def metrics(**changes):
     values = {"raft_has_leader": 1.0, "disk_free_bytes": 50e9, "partitions_under_min_isr": 0.0}
-    return NodeMetrics(values={**values, **changes}, partitions={})
+    return MetricsView(values={**values, **changes}, partitions={})
 
 
 def findings(nodes=None, *, groups=(), partition=None, **view):
