@@ -91,8 +91,7 @@ def _one_node(exam: NodeExam, view: ClusterView) -> Iterator[Finding]:
         yield _wrong(
             check,
             f"{name} is down: {exam.failure}",
-            "start it; if it will not come back, milena rebalance --drain "
-            f"{node.node_id}, then milena nodes remove {node.node_id}",
+            "start it; docs/troubleshooting.md tells what to do when its disk or machine is lost",
         )
     elif exam.failure is not None and not view.is_current:
         # Without a majority nobody knows who is alive.
