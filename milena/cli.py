@@ -24,6 +24,7 @@ from milena.cluster.admin import TIMEOUT_S
 from milena.commands import output
 from milena.commands.bench import bench
 from milena.commands.consume import consume
+from milena.commands.doctor import doctor
 from milena.commands.groups import groups
 from milena.commands.nodes import nodes
 from milena.commands.produce import produce
@@ -155,6 +156,7 @@ def chosen_target(ctx: click.Context, target: ClusterTarget, profile: str | None
 
 cli.add_command(profiles)
 cli.add_command(status)
+cli.add_command(doctor)
 cli.add_command(produce)
 cli.add_command(consume)
 cli.add_command(bench)

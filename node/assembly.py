@@ -333,6 +333,7 @@ class Assembly:
             quorum=self._ports.quorum.status,
             replicas=self._samples,
             is_ready=lambda: self.health.readiness().is_ready,
+            free_bytes=self._ports.directory.free_bytes,
         )
         self.health = HealthService(
             metadata=self.metadata,

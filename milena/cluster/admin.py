@@ -16,10 +16,12 @@ from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupSummary, GroupView
 from milena.cluster.http import HttpCall, HttpSession, json_of
 from milena.cluster.moves import Move, RequestedMove, planned_moves, running_moves
-from milena.cluster.node_metrics import NodeMetrics, parse_metrics
+from milena.cluster.node_exam import NodeExam, examine, read_metrics
+from milena.cluster.node_metrics import MetricsView
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
 from milena.errors import UnexpectedAnswerError
 from milena.fields import AnswerFields, Json
+from milena.model.clock import Clock
 from milena.records import Position, TopicPartition
 
 TIMEOUT_S = 15.0
@@ -75,14 +77,13 @@ class AdminClient:
         """Nodes, topics and leaders; without a majority, as the node that is asked knows them (``is_current``)."""
         return cluster_view(await self._http.get("/metadata"))
 
-    async def node_metrics(self, url: str) -> NodeMetrics:
+    async def node_metrics(self, url: str) -> MetricsView:
         """What the node at ``url`` counts: its own traffic, its replicas, its view of the quorum."""
-        call = HttpCall(method="GET", path="/metrics", accept="text/plain", is_repeatable=True)
-        answer = await self._http.ask(url, call)
-        if answer.status != 200:
-            json_of(answer, "GET /metrics")
-            raise UnexpectedAnswerError(f"GET /metrics: HTTP {answer.status}")
-        return parse_metrics(answer.body.decode("utf-8", "replace"))
+        return await read_metrics(self._http, url)
+
+    async def examine(self, node: NodeView, clock: Clock) -> NodeExam:
+        """What the node says of itself at its URL, or why it says nothing."""
+        return await examine(self._http, node, clock)
 
     async def rebalance(
         self,

@@ -12,7 +12,7 @@ _OF_PARTITIONS = "partition_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeMetrics:
+class MetricsView:
     """One look at a node. Counts of partitions go on from zero when the node starts again.
 
     ``values``: what has no labels, by its name without ``milena_``. ``partitions``: what has a partition's, by its name
@@ -27,7 +27,7 @@ class NodeMetrics:
         return sum(values.get(name, 0.0) for values in self.partitions.values())
 
 
-def parse_metrics(text: str) -> NodeMetrics:
+def parse_metrics(text: str) -> MetricsView:
     """The body of ``GET /metrics``.
 
     Raises:
@@ -47,7 +47,7 @@ def parse_metrics(text: str) -> NodeMetrics:
                 partitions.setdefault(where, {})[name.removeprefix(_OF_PARTITIONS)] = value
     if not values:
         raise UnexpectedAnswerError("metrics: not those of a node; is this a Milena node?")
-    return NodeMetrics(values=values, partitions=partitions)
+    return MetricsView(values=values, partitions=partitions)
 
 
 def _number(text: str) -> float | None:

@@ -85,6 +85,7 @@ class ClusterView:
                 (t.name, p.partition) for t, p in every if p.is_under_replicated
             ),
             has_controller=self.controller_id is not None,
+            has_majority=self.is_current,
         )
 
 
@@ -96,8 +97,11 @@ class Health:
     leaderless: tuple[tuple[str, int], ...]
     under_replicated: tuple[tuple[str, int], ...]
     has_controller: bool
+    has_majority: bool
+    """A majority of the metadata quorum answers; without one, all else here may be old."""
 
     @property
     def is_healthy(self) -> bool:
         """Nothing is wrong."""
-        return self.has_controller and not (self.down or self.leaderless or self.under_replicated)
+        is_agreed = self.has_majority and self.has_controller
+        return is_agreed and not (self.down or self.leaderless or self.under_replicated)

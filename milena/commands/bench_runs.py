@@ -14,7 +14,7 @@ from random import Random
 
 from milena.client import Client
 from milena.commands.latencies import Latencies
-from milena.commands.pace import Pace
+from milena.commands.pace import RecordSchedule
 from milena.errors import ClientError
 from milena.fields import Json
 from milena.model.clock import SystemClock
@@ -125,7 +125,7 @@ async def bench_produce(
     result = BenchResult(what=f"records of {size} bytes written to {topic} and acknowledged")
     latencies = result.latencies["write latency"] = Latencies(chance)
     # Never caught up by forgetting: a record that is sent late was late for whoever wanted to send it.
-    pace = None if rate is None else Pace(rate, catch_up_s=float("inf"))
+    pace = None if rate is None else RecordSchedule(rate, catch_up_s=float("inf"))
     clock, sent = SystemClock(), 0
     watch = Stopwatch()
     on_delivery = partial(_acknowledged, result, latencies, watch, size)
@@ -204,9 +204,9 @@ async def bench_latency(
     )
     written = result.latencies["write latency"] = Latencies(chance)
     seen = result.latencies["write to read latency"] = Latencies(chance)
-    echo = _Echo(seen)
+    echo = Echo(seen)
     watch = Stopwatch()
-    clock, pace, sent = SystemClock(), Pace(rate, catch_up_s=float("inf")), 0
+    clock, pace, sent = SystemClock(), RecordSchedule(rate, catch_up_s=float("inf")), 0
     on_delivery = partial(_acknowledged, result, written, watch, size)
     async with client.reader(topic, 0, start=StartAt.LATEST, follow=True) as reader:
         await reader.locate()
@@ -231,7 +231,7 @@ async def bench_latency(
     return result
 
 
-class _Echo:
+class Echo:
     """What was written and not yet read back, by its bytes."""
 
     def __init__(self, seen: Latencies) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from milena.commands.lines import LINE_BYTES_MAX, BadLineError, LineRule, LineSplitter
-from milena.commands.pace import Pace
+from milena.commands.pace import RecordSchedule
 from milena.commands.produce_tally import BadLine, ProduceTally
 from milena.commands.standard_streams import DaemonThread
 from milena.errors import ClientError
@@ -67,7 +67,7 @@ class LineProducer:
     def __init__(self, options: LineOptions, producer: SendPort, clock: Clock) -> None:
         self.tally = ProduceTally()
         self._clock = clock
-        self._pace = None if options.rate is None else Pace(options.rate)
+        self._pace = None if options.rate is None else RecordSchedule(options.rate)
         self._options = options
         self._producer = producer
         self._stop = asyncio.Event()
@@ -106,7 +106,7 @@ class LineProducer:
             if not piece:
                 return
 
-    async def _wait_for_turn(self, pace: Pace) -> None:
+    async def _wait_for_turn(self, pace: RecordSchedule) -> None:
         now_s = self._clock.now_ms() / 1000
         wait_s = pace.next_due(now_s) - now_s
         if wait_s > 0:

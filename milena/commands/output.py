@@ -103,6 +103,8 @@ def verdict(health: Health) -> str:
     if health.is_healthy:
         return "healthy"
     wrong = []
+    if not health.has_majority:
+        wrong.append("no majority of the metadata quorum")
     if not health.has_controller:
         wrong.append("no controller")
     if health.down:

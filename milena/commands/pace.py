@@ -4,7 +4,7 @@ CATCH_UP_S = 1.0
 """What a sender that was held up may catch up with; what is more is let go, so that no flood follows a stall."""
 
 
-class Pace:
+class RecordSchedule:
     """A schedule: record n is due n / rate seconds after the first. Times are of any one clock."""
 
     def __init__(self, rate: float, *, catch_up_s: float = CATCH_UP_S) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from milena.cluster.admin import AdminClient
 from milena.cluster.group_views import GroupSummary, GroupView
-from milena.cluster.node_metrics import NodeMetrics
+from milena.cluster.node_metrics import MetricsView
 from milena.cluster.view import ClusterView
 from milena.commands import output
 from milena.errors import ClientError
@@ -37,7 +37,7 @@ class Look:
 
     at_ms: float
     view: ClusterView
-    metrics: dict[int, NodeMetrics] = field(default_factory=dict)
+    metrics: dict[int, MetricsView] = field(default_factory=dict)
     groups: tuple[GroupLag, ...] | None = ()
 
 
@@ -67,7 +67,7 @@ async def take_look(client: AdminClient, clock: Clock) -> Look:
     turn = asyncio.Semaphore(QUESTIONS_MAX)
     live = [node for node in view.nodes if node.is_live]
 
-    async def metrics(url: str) -> NodeMetrics | None:
+    async def metrics(url: str) -> MetricsView | None:
         async with turn:
             return await _unless_failed(client.node_metrics(url))
 
@@ -99,7 +99,7 @@ async def _unless_failed(answer: Awaitable[T]) -> T | None:
         return None
 
 
-def group_lag(group: GroupView, metrics: Iterable[NodeMetrics]) -> int | None:
+def group_lag(group: GroupView, metrics: Iterable[MetricsView]) -> int | None:
     """Offsets that a group has to read, over all partitions that it has committed in; None: an end is not known."""
     ends = _ends(metrics)
     if any(where not in ends for where in group.offsets):
@@ -107,7 +107,7 @@ def group_lag(group: GroupView, metrics: Iterable[NodeMetrics]) -> int | None:
     return sum(max(0, ends[where] - at.offset) for where, at in group.offsets.items())
 
 
-def _ends(metrics: Iterable[NodeMetrics]) -> dict[TopicPartition, int]:
+def _ends(metrics: Iterable[MetricsView]) -> dict[TopicPartition, int]:
     """The high watermarks, as the leaders have them."""
     return {
         where: int(values.get("high_watermark", 0))
@@ -178,8 +178,6 @@ def look_text(look: Look, former: Look | None) -> str:
         parts.append(_topics(view, by_topic))
     parts.append(_groups(look.groups))
     parts.append(output.verdict(view.health()))
-    if not view.is_current:
-        parts.append("no majority of the metadata quorum answers: this is what one node knew last")
     return "\n\n".join(part for part in parts if part)
 
 

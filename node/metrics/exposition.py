@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from milena.model.clock import Clock
+from milena.model.errors import DiskFailedError
 from milena.model.types import MonotonicMs
 from node.metrics.counts import (
     LATENCY_BOUNDS_MS,
@@ -59,6 +60,7 @@ class NodeMetrics:
         quorum: Callable[[], QuorumStatus],
         replicas: Callable[[], Iterable[ReplicaSample]],
         is_ready: Callable[[], bool],
+        free_bytes: Callable[[], int],
         has_process: bool = True,
     ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -66,6 +68,7 @@ class NodeMetrics:
         self._registry.register(_QuorumCollector(quorum))
         self._registry.register(_ReplicaCollector(replicas, clock))
         self._registry.register(_CountsCollector(counts))
+        self._registry.register(_DiskCollector(free_bytes))
         if has_process:
             ProcessCollector(registry=self._registry)
 
@@ -232,6 +235,22 @@ class Rates:
             old_ms, old, new_ms, new = new_ms, new, now_ms, count
         readings[name] = (old_ms, old, new_ms, new)
         return (count - old) * 1000 / (now_ms - old_ms) if now_ms > old_ms else 0.0
+
+
+class _DiskCollector(Collector):
+    """Room for what is to come; nothing while the disk does not say."""
+
+    def __init__(self, free_bytes: Callable[[], int]) -> None:
+        self._free_bytes = free_bytes
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            free_bytes = self._free_bytes()
+        except DiskFailedError:
+            return
+        yield _gauge(
+            "disk_free_bytes", "Space left on the file system of the data directory.", free_bytes
+        )
 
 
 class _CountsCollector(Collector):

@@ -231,6 +231,10 @@ class DataDirectory:
 
     # Room.
 
+    def free_bytes(self) -> int:
+        """Space that is left for this process on the file system of the directory."""
+        return self._files.free_bytes(self._root)
+
     def has_room(self, wanted_bytes: int = 0) -> bool:
         """Whether ``wanted_bytes`` can be written and the reserve still be whole."""
         missing = max(self._reserve_bytes - self._reserved_bytes(), 0)

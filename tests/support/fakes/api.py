@@ -21,6 +21,7 @@ class FakeApi:
         self.is_current = True
         self.metrics = None
         """The text of ``GET /metrics``; None: there is no such path."""
+        self.ready = (200, {"status": "ok", "reason": ""})
         self.answer = None
         """(status, body) given to every request instead of the real one."""
         self.request_id = None
@@ -60,6 +61,8 @@ class FakeApi:
         app.add_routes(
             [
                 web.get("/metadata", self._metadata),
+                web.get("/", self._root),
+                web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
                 web.post("/drain", self._drain),
                 web.get("/topics", self._names),
@@ -102,6 +105,13 @@ class FakeApi:
                 "is_current": self.is_current,
             }
         )
+
+    async def _root(self, request):
+        return web.json_response({"milena_version": "0.1.0", "cluster_id": "c1", "node_id": 1})
+
+    async def _readyz(self, request):
+        status, body = self.ready
+        return web.json_response(body, status=status)
 
     async def _metrics(self, request):
         if self.metrics is None:

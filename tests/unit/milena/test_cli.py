@@ -47,13 +47,14 @@ async def test_status_names_under_replicated_partitions_and_exits_1(api, milena)
     assert out.splitlines()[-1] == "degraded: 2 partitions under-replicated"
 
 
-@pytest.mark.parametrize("trouble", ["fenced", "leaderless", "no controller"])
+@pytest.mark.parametrize("trouble", ["fenced", "leaderless", "no controller", "no majority"])
 async def test_status_is_degraded_by(api, milena, trouble):
     api.add_topic("flights", leader=None if trouble == "leaderless" else 1)
     if trouble == "fenced":
         api.brokers[1] = api.broker(2, is_fenced=True)
     if trouble == "no controller":
         api.controller_id = None
+    api.is_current = trouble != "no majority"
     code, out, _ = await milena("status", "--json")
     assert code == 1
     assert json.loads(out)["is_healthy"] is False

@@ -3,6 +3,7 @@
 from immutables import Map
 from prometheus_client.parser import text_string_to_metric_families
 
+from milena.model.errors import DiskFailedError
 from milena.model.types import WallMs
 from node.metrics.counts import LATENCY_BOUNDS_MS, LatencyCounts, NodeCounts, PartitionCounts
 from node.metrics.exposition import RATE_WINDOW_MS, NodeMetrics, Rates, ReplicaSample
@@ -62,6 +63,7 @@ class Node:
         self.clock = FakeClock()
         self.counts = NodeCounts()
         self.through = PartitionCounts()
+        self.is_disk_failed = False
         self.replicas = [
             ReplicaSample(
                 topic='odd"name\\',
@@ -82,8 +84,14 @@ class Node:
             quorum=lambda: STATUS,
             replicas=lambda: self.replicas,
             is_ready=lambda: True,
+            free_bytes=self.free_bytes,
             has_process=False,
         )
+
+    def free_bytes(self) -> int:
+        if self.is_disk_failed:
+            raise DiskFailedError("gone")
+        return 5 << 30
 
     def read(self) -> dict[tuple[str, str], float]:
         """(sample name, its labels' values joined) -> value."""
@@ -188,6 +196,13 @@ def test_latencies_are_a_histogram_in_seconds():
     assert len(LatencyCounts().buckets) == len(LATENCY_BOUNDS_MS) + 1
 
 
+def test_the_room_on_the_disk_is_told_unless_the_disk_fails():
+    node = Node()
+    assert node.read()["milena_disk_free_bytes", ""] == 5 << 30
+    node.is_disk_failed = True
+    assert ("milena_disk_free_bytes", "") not in node.read()
+
+
 def test_two_nodes_in_one_process_share_nothing():
     one, other = Node(), Node()
     one.counts.isr_shrinks = 3
@@ -205,5 +220,6 @@ def test_the_process_is_part_of_it():
         quorum=lambda: STATUS,
         replicas=list,
         is_ready=lambda: False,
+        free_bytes=lambda: 0,
     )
     assert b"process_resident_memory_bytes" in metrics.render()

@@ -1,0 +1,88 @@
+"""One node as it looks from outside: who answers at its URL, and what it says of itself."""
+
+import json
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+from milena.cluster.http import HttpCall, HttpSession, json_of
+from milena.cluster.node_metrics import MetricsView, parse_metrics
+from milena.cluster.view import NodeView
+from milena.errors import ClientError, UnexpectedAnswerError
+from milena.fields import AnswerFields
+from milena.model.clock import Clock
+
+EXAM_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeExam:
+    """Answers of a node. ``failure``: the first question without one, after which nothing more was asked.
+
+    ``answers_as``: which node it says it is. ``clock_ahead_ms``: its clock beside this machine's, to a second or so,
+    since HTTP's dates have no more. ``not_ready``: why it should get no traffic; None: it should.
+    """
+
+    node: NodeView
+    failure: str | None = None
+    answers_as: int | None = None
+    cluster_id: str = ""
+    version: str = ""
+    clock_ahead_ms: int | None = None
+    not_ready: str | None = None
+    metrics: MetricsView | None = None
+
+
+async def examine(http: HttpSession, node: NodeView, clock: Clock) -> NodeExam:
+    """Ask a node everything at the URL under which the cluster knows it; never raises a ``ClientError``."""
+    try:
+        asked_ms = clock.wall_ms()
+        answer = await http.ask(node.url, _get("/"))
+        halfway_ms = (asked_ms + clock.wall_ms()) // 2
+        root = AnswerFields(json_of(answer, "GET /"), "GET /")
+        ready = await http.ask(node.url, _get("/readyz"))
+        return NodeExam(
+            node=node,
+            answers_as=root.integer("node_id"),
+            cluster_id=root.text("cluster_id"),
+            version=root.text("milena_version"),
+            clock_ahead_ms=_ahead_ms(answer.headers.get("Date"), halfway_ms),
+            not_ready=None if ready.status == 200 else _reason(ready.body),
+            metrics=await read_metrics(http, node.url),
+        )
+    except ClientError as error:
+        return NodeExam(node=node, failure=error.message)
+
+
+async def read_metrics(http: HttpSession, url: str) -> MetricsView:
+    """What the node at ``url`` counts.
+
+    Raises:
+        ClientError: no answer, or not that of a node.
+    """
+    answer = await http.ask(url, _get("/metrics", accept="text/plain"))
+    if answer.status != 200:
+        json_of(answer, "GET /metrics")
+        raise UnexpectedAnswerError(f"GET /metrics: HTTP {answer.status}")
+    return parse_metrics(answer.body.decode("utf-8", "replace"))
+
+
+def _get(path: str, *, accept: str = "application/json") -> HttpCall:
+    return HttpCall(
+        method="GET", path=path, accept=accept, timeout_s=EXAM_TIMEOUT_S, is_repeatable=True
+    )
+
+
+def _ahead_ms(date: str | None, wall_ms: int) -> int | None:
+    try:
+        told = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    # A date is cut to the second: half of one is added, so that it errs as far to either side.
+    return round(told.timestamp() * 1000) + 500 - wall_ms
+
+
+def _reason(body: bytes) -> str:
+    try:
+        return AnswerFields(json.loads(body), "GET /readyz").text("reason")
+    except (ValueError, RecursionError, UnexpectedAnswerError):
+        return "for no reason that it gives"

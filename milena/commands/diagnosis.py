@@ -1,0 +1,271 @@
+"""What is wrong with a cluster, the worst first, and what to do about it (pure)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, unique
+
+from milena.cluster.node_exam import NodeExam
+from milena.cluster.view import ClusterView
+from milena.commands.status_watch import GroupLag
+
+SKEW_MS_MAX = 3_000
+"""Dates have whole seconds, and an answer takes its time: less is not seen from outside."""
+DISK_FREE_BYTES_MIN = 1 << 30
+"""Some segments' room, for each of them is closed and another one begun while old ones still stand."""
+PLACES_MAX = 5
+"""Partitions that are named of many."""
+
+
+@unique
+class Severity(Enum):
+    """How bad it is. In this order it is told."""
+
+    WRONG = "wrong"
+    WARNING = "warning"
+    OK = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing, and what to do about it; empty where there is nothing to do."""
+
+    severity: Severity
+    check: str
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterExam:
+    """What was asked. ``groups`` None: nobody could say."""
+
+    view: ClusterView
+    nodes: Sequence[NodeExam]
+    groups: Sequence[GroupLag] | None
+    lag_max: int
+
+
+def diagnose(exam: ClusterExam) -> list[Finding]:
+    """All findings, the worst first; within one severity causes come before what follows from them."""
+    found = [
+        *_reachability(exam),
+        *_quorum(exam),
+        *_leaders(exam.view),
+        *_replicas(exam),
+        *_disks(exam.nodes),
+        *_clocks(exam.nodes),
+        *_versions(exam.nodes),
+        *_groups(exam),
+    ]
+    order = list(Severity)
+    return sorted(found, key=lambda finding: order.index(finding.severity))
+
+
+def _wrong(check: str, found: str, advice: str) -> Finding:
+    return Finding(severity=Severity.WRONG, check=check, found=found, advice=advice)
+
+
+def _warning(check: str, found: str, advice: str) -> Finding:
+    return Finding(severity=Severity.WARNING, check=check, found=found, advice=advice)
+
+
+def _ok(check: str, found: str) -> Finding:
+    return Finding(severity=Severity.OK, check=check, found=found)
+
+
+def _reachability(exam: ClusterExam) -> Iterator[Finding]:
+    check = "nodes"
+    is_all_well = True
+    for node in exam.nodes:
+        found = list(_one_node(node, exam.view))
+        is_all_well = is_all_well and not found
+        yield from found
+    if is_all_well:
+        yield _ok(check, f"all {len(exam.nodes)} answer at their URLs, and are ready")
+
+
+def _one_node(exam: NodeExam, view: ClusterView) -> Iterator[Finding]:
+    check, node = "nodes", exam.node
+    name = f"node {node.node_id} ({node.url})"
+    if exam.failure is not None and not node.is_live:
+        yield _wrong(
+            check,
+            f"{name} is down: {exam.failure}",
+            "start it; docs/troubleshooting.md tells what to do when its disk or machine is lost",
+        )
+    elif exam.failure is not None and not view.is_current:
+        # Without a majority nobody knows who is alive.
+        yield _wrong(check, f"{name} cannot be asked: {exam.failure}", "start it, if it is down")
+    elif exam.failure is not None:
+        yield _wrong(
+            check,
+            f"{name} is alive for the cluster, and cannot be asked from here: {exam.failure}",
+            "give it an address that clients reach (milena start --advertise), or open the way to it",
+        )
+    elif exam.answers_as != node.node_id or exam.cluster_id != view.cluster_id:
+        yield _wrong(
+            check,
+            f"at the URL of {name} answers node {exam.answers_as} of cluster {exam.cluster_id}",
+            "give each node an address that leads to itself (milena start --advertise)",
+        )
+    elif not node.is_live:
+        yield _wrong(
+            check,
+            f"{name} answers, but the cluster has fenced it: {exam.not_ready or 'no heartbeat'}",
+            "look into its log, and whether its peer port reaches the other nodes",
+        )
+    elif exam.not_ready is not None:
+        yield _warning(check, f"{name} is not ready: {exam.not_ready}", "wait, or see its log")
+
+
+def _quorum(exam: ClusterExam) -> Iterator[Finding]:
+    check, view = "quorum", exam.view
+    lost = [
+        e.node.node_id
+        for e in exam.nodes
+        if e.metrics is not None and not e.metrics.values.get("raft_has_leader", 1)
+    ]
+    if not view.is_current:
+        yield _wrong(
+            check,
+            "no majority of the metadata quorum answers: what one node knew last may be old",
+            "start the voters that are down: with a majority of them it goes on by itself; "
+            "docs/troubleshooting.md tells what to do when they are lost",
+        )
+    elif lost:
+        yield _wrong(
+            check,
+            f"nodes that know no Raft leader: {_ids(lost)}",
+            "look whether their peer ports reach the other voters",
+        )
+    elif view.controller_id is None:
+        yield _wrong(check, "there is no controller", "wait a few seconds, and ask again")
+    else:
+        yield _ok(check, f"a majority answers, and node {view.controller_id} is the controller")
+
+
+def _leaders(view: ClusterView) -> Iterator[Finding]:
+    if not view.is_current:
+        yield _warning(
+            "leaders", "not known without a majority, nor who is in sync", "see the quorum"
+        )
+        return
+    leaderless = view.health().leaderless
+    if leaderless:
+        yield _wrong(
+            "leaders",
+            f"{len(leaderless)} partitions without a leader: {_places(leaderless)}",
+            "start the nodes that are in sync: milena topics describe TOPIC shows which",
+        )
+    else:
+        yield _ok("leaders", f"each of {sum(1 for _ in view.partitions())} partitions has one")
+
+
+def _replicas(exam: ClusterExam) -> Iterator[Finding]:
+    if not exam.view.is_current:
+        return
+    check, places = "replicas", exam.view.health().under_replicated
+    refusing = sum(
+        int(e.metrics.values.get("partitions_under_min_isr", 0))
+        for e in exam.nodes
+        if e.metrics is not None
+    )
+    if refusing:
+        yield _wrong(
+            check,
+            f"{refusing} partitions have fewer replicas in sync than min.insync.replicas: acks=all is refused",
+            "bring their nodes back; until then records can be written with acks=1 only",
+        )
+    if places:
+        yield _warning(
+            check,
+            f"{len(places)} partitions are under-replicated: {_places(places)}",
+            "where all nodes are up, replicas are catching up: ask again; else start the nodes that are down",
+        )
+    elif not refusing:
+        yield _ok(check, "all are in sync")
+
+
+def _disks(exams: Iterable[NodeExam]) -> Iterator[Finding]:
+    check = "disks"
+    told = {
+        e.node.node_id: e.metrics.values["disk_free_bytes"]
+        for e in exams
+        if e.metrics is not None and "disk_free_bytes" in e.metrics.values
+    }
+    low = {node_id: free for node_id, free in told.items() if free < DISK_FREE_BYTES_MIN}
+    for node_id, free in low.items():
+        yield _wrong(
+            check,
+            f"node {node_id} has {free / 1e9:.2f} GB left",
+            "make room: lower retention.ms or retention.bytes of large topics, or delete records; "
+            "a node whose disk is full refuses writes",
+        )
+    if told and not low:
+        yield _ok(check, f"at least {min(told.values()) / 1e9:.0f} GB are left on each node")
+
+
+def _clocks(exams: Iterable[NodeExam]) -> Iterator[Finding]:
+    check = "clocks"
+    told = {e.node.node_id: e.clock_ahead_ms for e in exams if e.clock_ahead_ms is not None}
+    if not told:
+        return
+    first, last = min(told, key=told.__getitem__), max(told, key=told.__getitem__)
+    apart_ms = told[last] - told[first]
+    if apart_ms > SKEW_MS_MAX:
+        yield _warning(
+            check,
+            f"the clock of node {last} is about {apart_ms / 1000:.0f} s ahead of that of node {first}",
+            "let all machines keep their time by NTP: retention and timestamps go by these clocks",
+        )
+    elif abs(told[first]) > SKEW_MS_MAX and abs(told[last]) > SKEW_MS_MAX:
+        yield _warning(
+            check,
+            f"this machine's clock is about {abs(told[first]) / 1000:.0f} s off those of all nodes",
+            "set it: records that are written from here bear its time",
+        )
+    else:
+        yield _ok(check, f"no two are more than {SKEW_MS_MAX // 1000} s apart")
+
+
+def _versions(exams: Iterable[NodeExam]) -> Iterator[Finding]:
+    by_version: dict[str, list[int]] = {}
+    for exam in exams:
+        if exam.version:
+            by_version.setdefault(exam.version, []).append(exam.node.node_id)
+    if len(by_version) > 1:
+        mix = "; ".join(
+            f"{version}: nodes {_ids(ids)}" for version, ids in sorted(by_version.items())
+        )
+        yield _warning("versions", mix, "finish the upgrade: new features wait for the last node")
+    elif by_version:
+        yield _ok("versions", f"all that answer are {next(iter(by_version))}")
+
+
+def _groups(exam: ClusterExam) -> Iterator[Finding]:
+    check = "groups"
+    if exam.groups is None:
+        yield _warning(check, "nobody could say how far groups are", "ask again")
+        return
+    late = [g for g in exam.groups if g.lag is not None and g.lag > exam.lag_max]
+    for group in sorted(late, key=lambda g: -(g.lag or 0)):
+        members = group.summary.member_count
+        yield _warning(
+            check,
+            f"group {group.summary.group_id} has {group.lag} records to read, and {members} members",
+            "start its consumers"
+            if not members
+            else "see whether it grows (milena status --watch); "
+            "if so, add members or make them faster",
+        )
+    if not late:
+        yield _ok(check, f"none of {len(exam.groups)} has more than {exam.lag_max} records to read")
+
+
+def _ids(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, ids))
+
+
+def _places(places: Sequence[tuple[str, int]]) -> str:
+    named = ", ".join(f"{topic}-{partition}" for topic, partition in places[:PLACES_MAX])
+    return named + (", …" if len(places) > PLACES_MAX else "")

@@ -1,0 +1,61 @@
+"""``milena doctor``: examines a cluster from outside, and says what is wrong first."""
+
+import asyncio
+from collections.abc import Sequence
+
+import click
+
+from milena.cluster.admin import AdminClient
+from milena.commands import output
+from milena.commands.diagnosis import ClusterExam, Finding, Severity, diagnose
+from milena.commands.status_watch import take_look
+from milena.commands.target import EXIT_DEGRADED, ClusterTarget
+from milena.fields import Json
+from milena.model.clock import SystemClock
+
+LAG_MAX = 10_000
+
+
+@click.command()
+@click.option("--lag", "lag_max", type=click.IntRange(min=0), default=LAG_MAX, show_default=True,
+              metavar="N", help="How much a group may have to read.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def doctor(target: ClusterTarget, lag_max: int, is_json: bool) -> None:
+    """Examine the cluster: every node at its URL, quorum, leaders, replicas, disks, clocks, versions, groups.
+
+    Says what is wrong first, and what to do about it. Exit 0 when nothing is, with or without warnings; 1 when
+    something is; 2 when no node answers.
+    """
+
+    async def work(client: AdminClient) -> ClusterExam:
+        clock = SystemClock()
+        look = await take_look(client, clock)
+        nodes = await asyncio.gather(*(client.examine(node, clock) for node in look.view.nodes))
+        return ClusterExam(view=look.view, nodes=nodes, groups=look.groups, lag_max=lag_max)
+
+    findings = diagnose(target.run(work))
+    click.echo(output.as_json(_json(findings)) if is_json else _text(findings))
+    if any(finding.severity is Severity.WRONG for finding in findings):
+        raise click.exceptions.Exit(EXIT_DEGRADED)
+
+
+def _text(findings: Sequence[Finding]) -> str:
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.severity.value:7}  {finding.check}: {finding.found}")
+        if finding.advice:
+            lines.append(f"{'':7}  -> {finding.advice}")
+    return "\n".join(lines)
+
+
+def _json(findings: Sequence[Finding]) -> list[Json]:
+    return [
+        {
+            "severity": finding.severity.value,
+            "check": finding.check,
+            "found": finding.found,
+            "advice": finding.advice,
+        }
+        for finding in findings
+    ]

@@ -1,0 +1,206 @@
+"""``milena doctor``: what it finds, in which order, and its exit codes."""
+
+import asyncio
+import json
+
+import pytest
+
+from milena import cli
+from milena.cluster.group_views import GroupSummary
+from milena.cluster.node_exam import NodeExam
+from milena.cluster.node_metrics import MetricsView
+from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
+from milena.commands.diagnosis import ClusterExam, Severity, diagnose
+from milena.commands.status_watch import GroupLag
+from tests.support.fakes.api import FakeApi
+from tests.support.http.http_server import serving
+
+
+def node(node_id, **changes):
+    values = {"url": f"http://n{node_id}:1", "rack": None, "is_live": True, "is_draining": False}
+    return NodeView(node_id=node_id, **{**values, **changes})
+
+
+def exam_of(view, **changes):
+    values = {"answers_as": view.node_id, "cluster_id": "c", "version": "1", "clock_ahead_ms": 0}
+    values["metrics"] = metrics()
+    return NodeExam(node=view, **{**values, **changes})
+
+
+def metrics(**changes):
+    values = {"raft_has_leader": 1.0, "disk_free_bytes": 50e9, "partitions_under_min_isr": 0.0}
+    return MetricsView(values={**values, **changes}, partitions={})
+
+
+def findings(nodes=None, *, groups=(), partition=None, **view):
+    nodes = [exam_of(node(1)), exam_of(node(2))] if nodes is None else nodes
+    values = {"partition": 0, "leader": 1, "leader_epoch": 1, "replicas": (1, 2), "isr": (1, 2)}
+    topic = TopicView(name="t", partitions=(PartitionView(**{**values, **(partition or {})}),))
+    cluster = ClusterView(
+        **{
+            "cluster_id": "c",
+            "version": 1,
+            "controller_id": 1,
+            "nodes": tuple(e.node for e in nodes),
+            "topics": (topic,),
+            **view,
+        }
+    )
+    return diagnose(ClusterExam(view=cluster, nodes=nodes, groups=groups, lag_max=100))
+
+
+def lag(of, members=1):
+    summary = GroupSummary(
+        group_id="g",
+        state="STABLE",
+        generation=1,
+        assignor="",
+        coordinator=1,
+        member_count=members,
+    )
+    return (GroupLag(summary=summary, lag=of),)
+
+
+def test_of_a_healthy_cluster_every_check_is_told_to_be_well():
+    found = findings()
+    assert {finding.severity for finding in found} == {Severity.OK}
+    assert [finding.check for finding in found] == [
+        "nodes", "quorum", "leaders", "replicas", "disks", "clocks", "versions", "groups",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity", "check", "said"),
+    [
+        (
+            {"nodes": [exam_of(node(1)), NodeExam(node=node(2, is_live=False), failure="refused")]},
+            Severity.WRONG, "nodes", "node 2 (http://n2:1) is down: refused",
+        ),
+        (
+            {"nodes": [exam_of(node(1)), NodeExam(node=node(2), failure="timed out")]},
+            Severity.WRONG, "nodes", "cannot be asked from here: timed out",
+        ),
+        (
+            {"nodes": [exam_of(node(1)), exam_of(node(2), answers_as=1)]},
+            Severity.WRONG, "nodes", "at the URL of node 2 (http://n2:1) answers node 1",
+        ),
+        (
+            {"nodes": [exam_of(node(1), cluster_id="other")]},
+            Severity.WRONG, "nodes", "of cluster other",
+        ),
+        (
+            {"nodes": [exam_of(node(1)), exam_of(node(2, is_live=False))]},
+            Severity.WRONG, "nodes", "the cluster has fenced it",
+        ),
+        (
+            {"nodes": [exam_of(node(1), not_ready="draining")]},
+            Severity.WARNING, "nodes", "is not ready: draining",
+        ),
+        ({"is_current": False}, Severity.WRONG, "quorum", "no majority"),
+        ({"controller_id": None}, Severity.WRONG, "quorum", "no controller"),
+        (
+            {"nodes": [exam_of(node(1), metrics=metrics(raft_has_leader=0.0))]},
+            Severity.WRONG, "quorum", "nodes that know no Raft leader: 1",
+        ),
+        ({"partition": {"leader": None}}, Severity.WRONG, "leaders", "1 partitions without a leader: t-0"),
+        ({"partition": {"isr": (1,)}}, Severity.WARNING, "replicas", "under-replicated: t-0"),
+        (
+            {"nodes": [exam_of(node(1), metrics=metrics(partitions_under_min_isr=2.0))]},
+            Severity.WRONG, "replicas", "2 partitions have fewer replicas in sync",
+        ),
+        (
+            {"nodes": [exam_of(node(1), metrics=metrics(disk_free_bytes=5e8))]},
+            Severity.WRONG, "disks", "node 1 has 0.50 GB left",
+        ),
+        (
+            {"nodes": [exam_of(node(1)), exam_of(node(2), clock_ahead_ms=60_000)]},
+            Severity.WARNING, "clocks", "the clock of node 2 is about 60 s ahead of that of node 1",
+        ),
+        (
+            {"nodes": [exam_of(node(1), clock_ahead_ms=-60_000)]},
+            Severity.WARNING, "clocks", "this machine's clock is about 60 s off",
+        ),
+        (
+            {"nodes": [exam_of(node(1)), exam_of(node(2), version="2")]},
+            Severity.WARNING, "versions", "1: nodes 1; 2: nodes 2",
+        ),
+        ({"groups": lag(101)}, Severity.WARNING, "groups", "group g has 101 records to read"),
+        ({"groups": None}, Severity.WARNING, "groups", "nobody could say"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_told_first_with_what_to_do(changes, severity, check, said):
+    found = findings(**changes)
+    assert (found[0].severity, found[0].check) == (severity, check)
+    assert said in found[0].found
+    assert found[0].advice
+    assert check not in {f.check for f in found if f.severity is Severity.OK}
+
+
+def test_a_group_that_has_as_much_to_read_as_it_may_is_well():
+    assert findings(groups=lag(100))[-1].severity is Severity.OK
+    assert findings(groups=lag(None))[-1].severity is Severity.OK
+
+
+def test_what_is_wrong_comes_before_warnings_and_these_before_what_is_well():
+    found = findings(partition={"leader": None, "isr": (1,)}, controller_id=None)
+    severities = [finding.severity for finding in found]
+    assert severities == sorted(severities, key=list(Severity).index)
+    assert [f.check for f in found[:3]] == ["quorum", "leaders", "replicas"]
+
+
+def test_without_a_majority_nothing_is_said_that_only_a_majority_knows():
+    nodes = [exam_of(node(1)), NodeExam(node=node(2), failure="refused")]
+    found = findings(nodes, is_current=False, partition={"leader": None, "isr": (1,)})
+    assert [(f.severity, f.check) for f in found[:3]] == [
+        (Severity.WRONG, "nodes"),
+        (Severity.WRONG, "quorum"),
+        (Severity.WARNING, "leaders"),
+    ]
+    assert found[0].advice == "start it, if it is down"
+    assert "replicas" not in {f.check for f in found}
+
+
+@pytest.fixture
+async def api():
+    fake = FakeApi()
+    async with serving(fake.app()) as fake.url:
+        fake.brokers = [{**fake.broker(1), "url": fake.url}]
+        fake.metrics = "milena_ready 1.0\nmilena_disk_free_bytes 5e10\n"
+        yield fake
+
+
+async def run(api, capsys, *words):
+    code = await asyncio.to_thread(cli.run, ["--url", api.url, "doctor", *words])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+async def test_a_healthy_cluster_exits_0(api, capsys):
+    api.add_topic("t", replicas=(1,))
+    code, out, _ = await run(api, capsys)
+    assert code == 0
+    assert out.splitlines()[0] == "ok       nodes: all 1 answer at their URLs, and are ready"
+    assert "ok       clocks: no two are more than 3 s apart" in out.splitlines()
+
+
+async def test_something_wrong_exits_1_and_says_what_to_do(api, capsys, unused_tcp_port):
+    api.brokers.append({**api.broker(2), "url": f"http://127.0.0.1:{unused_tcp_port}"})
+    code, out, _ = await run(api, capsys)
+    assert code == 1
+    wrong, advice = out.splitlines()[:2]
+    assert wrong.startswith("wrong    nodes: node 2 (")
+    assert advice.startswith("         -> ")
+    code, out, _ = await run(api, capsys, "--json")
+    assert (code, json.loads(out)[0]["severity"]) == (1, "wrong")
+
+
+async def test_a_node_that_is_not_ready_says_why(api, capsys):
+    api.ready = (503, {"status": "unavailable", "reason": "the node is draining"})
+    code, out, _ = await run(api, capsys)
+    assert code == 0
+    assert "is not ready: the node is draining" in out.splitlines()[0]
+
+
+async def test_nobody_there_exits_2(capsys, unused_tcp_port):
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    assert await asyncio.to_thread(cli.run, ["--url", url, "doctor"]) == 2
