@@ -144,6 +144,7 @@ NATIVE_ROUTES = (
     _probe("/healthy", "healthy", health.live, "As /livez, under another server's name"),
     _probe("/ready", "ready", health.ready, "As /readyz, under another server's name"),
     _probe("/status/ready", "statusReady", health.ready, "As /readyz, under another server's name"),
+    _probe("/_health", "underscoreHealth", health.live, "As /livez, under another server's name"),
     route(
         "POST /drain",
         "drain",
@@ -172,6 +173,14 @@ NATIVE_ROUTES = (
         "getOpenApi",
         description.get_openapi,
         "This description, as OpenAPI 3.1",
+        ok(native.OPENAPI, "The document"),
+        tag=Tag.NODE,
+    ),
+    route(
+        "GET /openapi",
+        "getOpenApiByShortName",
+        description.get_openapi,
+        "As /openapi.json, under another server's name",
         ok(native.OPENAPI, "The document"),
         tag=Tag.NODE,
     ),

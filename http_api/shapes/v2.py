@@ -82,7 +82,10 @@ RECEIPT = Shape(
             "error_code": nullable(integer("null: the record was taken")),
             "error": nullable(text()),
         },
-        {"message": text("the same as `error`, when it failed")},
+        {
+            "message": text("the same as `error`, when it failed"),
+            "kafka_error_code": integer("Kafka's number for the error, when it failed"),
+        },
     ),
 )
 PRODUCED = Shape(

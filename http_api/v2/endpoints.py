@@ -58,6 +58,7 @@ _FETCH_ERRORS = (
 _PRODUCE_PARAMS = (
     produce_head.ACKS.param,
     produce_head.TIMEOUT_MS.param,
+    produce_head.ASYNC.param,
     produce.IDEMPOTENCY_KEY,
 )
 _FETCH_PARAMS = (
@@ -88,7 +89,8 @@ _PRODUCED = (
     "A receipt a record. When records failed for different causes, or only some of them, the failed ones have "
     "`error_code`, `error` and `message`; when all failed for one cause, the answer is that error."
 )
-_PRODUCED_TO_TOPIC = (Answer(description=_PRODUCED, content=v2_content(v2.PRODUCED)),)
+_SENT_OFF = Answer(status=204, description="With `async=true`: it is on its way")
+_PRODUCED_TO_TOPIC = (Answer(description=_PRODUCED, content=v2_content(v2.PRODUCED)), _SENT_OFF)
 _PRODUCED_TO_PARTITION = (
     Answer(
         description=f"{_PRODUCED} For an encoded batch: where it is.",
@@ -97,6 +99,7 @@ _PRODUCED_TO_PARTITION = (
             JSON_TYPE: {"anyOf": [v2.PRODUCED, v2.BATCH_RECEIPT]},
         },
     ),
+    _SENT_OFF,
 )
 _FETCHED = (
     Answer(

@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 from aiohttp import web
 
-from http_api.answers import json_answer
+from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
 from http_api.lookup import partition_number
 from http_api.media import RecordFormat
@@ -66,6 +66,8 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
     else:
         async with call.shared.turns.room(size, wait_ms=head.timeout_ms):
             receipts = await _append(call, head, steps, size, key)
+    if head.is_async:
+        return empty_answer()
     return PlainAnswer(head.encode(receipts), head.content_type)
 
 
@@ -104,6 +106,8 @@ async def _produce_batch(call: Call, head: ProduceHead, body: bytes) -> web.Resp
     receipt = await call.ports.produce.produce_batch(
         head.topic, head.partition, body, acks=head.acks, timeout_ms=head.timeout_ms
     )
+    if head.is_async:
+        return empty_answer()
     return json_answer(
         {
             "partition": receipt.partition,

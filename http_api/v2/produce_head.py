@@ -37,6 +37,12 @@ TIMEOUT_MS = IntegerParam(
     least=1,
     default=None,
 )
+ASYNC = ChoiceParam(
+    name="async",
+    description="`true`: answer 204 at once, without receipts; records are written as with `acks=0`",
+    words={"false": False, "true": True},
+    hint="true or false",
+)
 Decoder = Callable[..., Steps[Records]]
 DECODERS: dict[RecordFormat, Decoder] = {
     RecordFormat.JSON: json_v2.decode_steps,
@@ -53,6 +59,8 @@ class ProduceOptions:
     acks: Acks
     timeout_ms: int | None
     """None: the server's default."""
+    is_async: bool = False
+    """Nobody wants receipts."""
 
     def wait_ms(self, limits: ApiLimits) -> int:
         """The wait that is granted."""
@@ -63,13 +71,14 @@ class ProduceOptions:
 
 @lru_cache(maxsize=512)
 def parse_options(raw_query: str) -> ProduceOptions:
-    """``?acks=0|1|all&timeout_ms=``; cached, because a producer sends the same with each request.
+    """``?acks=0|1|all&timeout_ms=&async=``; cached, because a producer sends the same with each request.
 
     Raises:
         MalformedRequestError: neither of these values.
     """
     query = parse_query(raw_query)
-    return ProduceOptions(ACKS.read(query), TIMEOUT_MS.read(query))
+    acks, is_async = ACKS.read(query), ASYNC.read(query)
+    return ProduceOptions(Acks.NONE if is_async else acks, TIMEOUT_MS.read(query), is_async)
 
 
 class ProduceHead:
@@ -91,6 +100,7 @@ class ProduceHead:
         """All records go there that name none."""
         self.format = format
         self.acks = options.acks
+        self.is_async = options.is_async
         self.timeout_ms = options.wait_ms(limits)
         self.content_type = content_type
         """Of the answer."""

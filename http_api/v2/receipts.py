@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import orjson
 
 from http_api.answers import printable
-from http_api.errors import row_of
+from http_api.errors import kafka_code_of, row_of
 from milena.model.errors import MilenaError
 from milena.model.requests import ProduceReceipt, Receipts
 
@@ -63,6 +63,7 @@ def receipt_json(receipt: ProduceReceipt) -> dict[str, object]:
     }
     if receipt.error is not None:
         item["error_code"] = row_of(receipt.error).error_code
+        item["kafka_error_code"] = kafka_code_of(receipt.error)
         item["error"] = item["message"] = printable(receipt.error.message)
         item["offset"] = None
     return item

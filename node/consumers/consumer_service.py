@@ -55,6 +55,7 @@ from node.consumers.consumer_messages import (
 from node.consumers.consumer_views import find_consumer
 from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, CoordinatorCalls, Repeat
 from node.groups.group_messages import by_topic, each_partition
+from node.groups.subscriptions import TopicPattern
 from node.metadata.store import MetadataStore
 from raft_meta.machine import group_rules
 from raft_meta.machine.image import ConsumerKey, Image
@@ -167,8 +168,13 @@ class ConsumersService:
             group_id=group, instance=instance, asked_node_id=self._node_id
         )
         answer = await self._calls.call(VIEW, request, repeat=Repeat.ALWAYS)
+        topics = list(answer.topics)
+        if answer.pattern is not None:
+            matches = TopicPattern(answer.pattern).matches
+            image = await self._current_image()
+            topics += sorted(name for name in image.topic_ids if matches(name))
         return ConsumerSubscription(
-            topics=list(answer.topics),
+            topics=topics,
             pattern=answer.pattern,
             partitions=each_partition(answer.partitions),
         )

@@ -86,6 +86,8 @@ def asks(batch: bytes) -> list[Ask]:
         get("healthy", "/healthy"),
         get("ready", "/ready"),
         get("statusReady", "/status/ready"),
+        get("underscoreHealth", "/_health"),
+        get("getOpenApiByShortName", "/openapi"),
         get("getMetrics", "/metrics"),
         get("getOpenApi", "/openapi.json"),
         post(
@@ -104,6 +106,9 @@ def asks(batch: bytes) -> list[Ask]:
         post("produceToTopic", "/topics/orders", _TEXTS, JSON_V2),
         post("produceToTopic", "/topics/orders", _TEXTS, JSON, Accept=JSON),
         post("produceToTopic", "/topics/orders?acks=0", _DECORATED, JSON),
+        post("produceToTopic", "/topics/orders?async=true", _TEXTS, JSON, status=204),
+        post("produceToPartition", f"{partition}?async=true", _BYTES, BINARY_V2, status=204),
+        post("produceBatch", f"{records}?async=true", _DECORATED, JSON_V2, status=204),
         post("produceToPartition", f"{partition}?acks=1", _BYTES, BINARY_V2),
         post("produceToPartition", partition, _BYTES, V2, Accept=JSON),
         post("produceToPartition", partition, batch, BATCH),

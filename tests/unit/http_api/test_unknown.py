@@ -58,7 +58,7 @@ async def test_every_endpoint_knows_what_it_declares(api, route):
     [
         ("POST", "/topics/t?ack=1", "'ack': did you mean 'acks'?"),
         ("POST", "/topics/t?acks=1&ACKS=0", "'ACKS': did you mean 'acks'?"),
-        ("POST", "/topics/t?async=true", "'async': this endpoint knows acks, timeout_ms"),
+        ("POST", "/topics/t?asynch=true", "'asynch': did you mean 'async'?"),
         ("POST", "/topics/t?timeout=1", "'timeout': did you mean 'timeout_ms'?"),
         ("GET", f"{V3}/topics?page_size=5", "'page_size': this endpoint takes none"),
         ("POST", f"{V3}/topics/t/records?ack=1", "'ack': did you mean 'acks'?"),
@@ -71,7 +71,7 @@ async def test_every_endpoint_knows_what_it_declares(api, route):
         (
             "POST",
             "/topics/t?Idempotency-Key=",
-            "'Idempotency-Key': this endpoint knows acks, timeout_ms",
+            "'Idempotency-Key': this endpoint knows acks, async, timeout_ms",
         ),
     ],
 )

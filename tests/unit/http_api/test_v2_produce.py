@@ -5,6 +5,7 @@ import base64
 import orjson
 import pytest
 
+from http_api.errors import ERROR_TABLE, kafka_code_of
 from http_api.ports import ApiLimits
 from http_api.v2.receipts import encode_receipts, receipt_json
 from milena.model.batch.encode import encode_batch
@@ -21,6 +22,7 @@ from milena.model.errors import (
 from milena.model.requests import Acks, ProduceReceipt, Receipts
 from tests.support.fakes.ports import NOW_MS, no_leader
 from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2, V2, serving
+from tests.unit.http_api.test_errors import make
 
 
 def item(partition, offset):
@@ -239,6 +241,7 @@ async def test_some_records_failed(api):
             "partition": 1,
             "offset": None,
             "error_code": 50401,
+            "kafka_error_code": 7,
             "error": "who knows",
             "message": "who knows",
         },
@@ -384,6 +387,28 @@ def test_a_record_for_a_partition_that_is_not_there_has_none():
         "partition": None,
         "offset": None,
         "error_code": 40402,
+        "kafka_error_code": 3,
         "error": "no 9",
         "message": "no 9",
     }
+
+
+@pytest.mark.parametrize("path", ["/topics/t", "/topics/t/partitions/0"])
+@pytest.mark.parametrize("query", ["?async=true", "?async=true&acks=all"])
+async def test_who_wants_no_receipts_is_answered_at_once(api, path, query):
+    for _ in range(2):
+        answer = await api.post(path + query, {"records": [{"value": 1}]}, JSON_V2)
+        assert (answer.status, answer.body) == (204, b"")
+    assert [request.acks for request in requests(api)] == [Acks.NONE] * 2
+    assert (await api.post(f"{path}?async=maybe", {"records": [{}]}, JSON_V2)).error == (400, 400)
+
+
+def test_every_error_has_a_number_that_kafkas_clients_treat_alike():
+    """What was not written, and may be later, is retried by them; what can never be written is not."""
+    retried = {2, 3, 5, 6, 7, 19, 56, 89}
+    for kind, row in ERROR_TABLE.items():
+        code = kafka_code_of(make(kind))
+        if row.status in (429, 503):
+            assert code in retried, kind
+        if row.status in (400, 413, 415, 422) and code > 0:
+            assert code not in retried, kind

@@ -202,7 +202,7 @@ async def test_a_page_of_another_origin_is_refused_every_time(api, client):
     assert not api.node.produce_requests
 
 
-@pytest.mark.parametrize("query", ["?ack=1", "?acks=1&async=true"])
+@pytest.mark.parametrize("query", ["?ack=1", "?acks=1&asynch=true"])
 async def test_a_parameter_that_is_not_known_is_refused_every_time(api, client, query):
     for _ in range(2):
         status, _, body = await client.ask(request(path=f"/topics/t{query}"))

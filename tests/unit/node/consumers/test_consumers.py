@@ -37,6 +37,17 @@ class TestOnAnyNode:
             assert (found.topics, found.pattern, found.partitions) == (["t"], None, [("t", 0)])
 
     @virtual
+    async def test_a_pattern_is_told_with_the_topics_that_it_matches(self) -> None:
+        async with cluster_of() as cluster:
+            for topic in ("b-1", "a-1", "a-2"):
+                await cluster.create(topic, (1, 2, 3))
+            client = await Client(cluster).create(1)
+            service = cluster.nodes[2].consumers.service
+            await service.subscribe(*client.name, (), "a-.*")
+            found = await cluster.nodes[3].consumers.service.subscription(*client.name)
+            assert (found.topics, found.pattern) == (["a-1", "a-2"], "a-.*")
+
+    @virtual
     async def test_a_name_is_taken_once(self) -> None:
         async with cluster_of() as cluster:
             client = await Client(cluster).create(1)
