@@ -21,6 +21,7 @@ V2_TYPE = "application/vnd.kafka.v2+json"
 JSON_V2_TYPE = "application/vnd.kafka.json.v2+json"
 BINARY_V2_TYPE = "application/vnd.kafka.binary.v2+json"
 BATCH_TYPE = "application/vnd.milena.batch"
+ARROW_TYPE = "application/vnd.apache.arrow.stream"
 NDJSON_TYPE = "application/x-ndjson"
 EVENTS_TYPE = "text/event-stream"
 TEXT_TYPE = "text/plain"
@@ -40,6 +41,7 @@ class RecordFormat(StrEnum):
     JSON = "json"
     BINARY = "binary"
     BATCH = "batch"
+    ARROW = "arrow"
     TEXT_LINES = "text lines"
     JSON_LINES = "json lines"
 
@@ -147,6 +149,7 @@ _RECORDS_BY_EMBEDDED = {
 _LINES = RecordsType(None, NDJSON_TYPE, StreamFraming.LINES)
 _RECORDS_BY_NAME = {
     BATCH_TYPE: RecordsType(RecordFormat.BATCH, BATCH_TYPE),
+    ARROW_TYPE: RecordsType(RecordFormat.ARROW, ARROW_TYPE),
     JSON_TYPE: RecordsType(RecordFormat.JSON, JSON_TYPE),
     **dict.fromkeys(_NDJSON_NAMES, _LINES),
     EVENTS_TYPE: RecordsType(None, EVENTS_TYPE, StreamFraming.EVENTS),
@@ -172,7 +175,7 @@ def records_type(accept: str) -> RecordsType:
             return wanted
     raise NotAcceptableError(
         f"cannot answer records as any of '{accept}'; "
-        f"ask for {JSON_V2_TYPE}, {BINARY_V2_TYPE}, {NDJSON_TYPE}, {EVENTS_TYPE} or {BATCH_TYPE}"
+        f"ask for {JSON_V2_TYPE}, {BINARY_V2_TYPE}, {NDJSON_TYPE}, {EVENTS_TYPE}, {BATCH_TYPE} or {ARROW_TYPE}"
     )
 
 
@@ -196,7 +199,7 @@ def consumer_records_type(accept: str, own: RecordFormat) -> RecordsType:
         if media.name in _WILDCARDS:
             return replace(_CONSUMERS_TYPES[own], is_any=True)
         wanted = _records_type_named(media.name)
-        if wanted is None or wanted.format is RecordFormat.BATCH:
+        if wanted is None or wanted.format in (RecordFormat.BATCH, RecordFormat.ARROW):
             continue
         if wanted.framing is not None:
             return wanted

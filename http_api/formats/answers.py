@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from http_api.errors import UnreadableRecordError
-from http_api.formats import binary_v2, json_v2
+from http_api.formats import arrow, binary_v2, json_v2
 from http_api.formats.rows import RowWriter, json_list
 from http_api.formats.selection import Selection, select
 from http_api.media import (
+    ARROW_TYPE,
     BATCH_TYPE,
     BINARY_V2_TYPE,
     JSON_V2_TYPE,
@@ -57,6 +58,14 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
     if wanted.type.format is RecordFormat.BATCH:
         return _batches(result, is_verified=wanted.is_verified)
     selection = select(result, count=wanted.count, bytes_max=wanted.bytes_max)
+    if wanted.type.format is RecordFormat.ARROW:
+        return RecordsBody(
+            body=arrow.encode(selection, topic=wanted.topic, partition=wanted.partition),
+            content_type=ARROW_TYPE,
+            next_offset=selection.next_offset,
+            damaged_at=selection.damaged_at,
+            is_barren=not selection.slices,
+        )
     writer = RowWriter(wanted.topic, wanted.partition)
     next_offset = selection.next_offset
     if wanted.type.format is RecordFormat.BINARY:

@@ -13,6 +13,7 @@ from http_api.endpoint import (
 from http_api.error_sets import CREATE_TOPIC_ERRORS, LEADER_ERRORS, PARTITION_ERRORS, TOPIC_ERRORS
 from http_api.errors import InvalidFieldError, UnreadableRecordError
 from http_api.media import (
+    ARROW_TYPE,
     BATCH_TYPE,
     BINARY_V2_TYPE,
     EVENTS_TYPE,
@@ -113,6 +114,7 @@ _FETCHED = (
             BINARY_V2_TYPE: v2.RECORDS_BINARY,
             JSON_TYPE: v2.RECORDS_JSON,
             BATCH_TYPE: _BATCHES,
+            ARROW_TYPE: raw_bytes("an Arrow IPC stream"),
             NDJSON_TYPE: v2.LINES,
             EVENTS_TYPE: v2.EVENTS,
         },

@@ -7,6 +7,7 @@ from functools import lru_cache
 from aiohttp import web
 
 from http_api.call import Call
+from http_api.formats import arrow
 from http_api.formats.answers import RecordsBody, Wanted, encode_records
 from http_api.formats.envelope import parse_time
 from http_api.lookup import partition_number
@@ -178,6 +179,8 @@ async def fetch_records(call: Call) -> web.StreamResponse:
         timeout_ms=min(options.timeout_ms, limits.fetch_wait_ms_max),
         is_local=options.is_local,
     )
+    if type_.format is RecordFormat.ARROW:
+        arrow.check_available()
     if type_.framing is not None:
         if resumed is not None:
             request = replace(request, offset=resumed, timestamp_ms=None)

@@ -4,7 +4,16 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from tests.support.http.api_server import BATCH, BINARY_V2, EVENTS, JSON_V2, NDJSON, V2, Answer
+from tests.support.http.api_server import (
+    ARROW,
+    BATCH,
+    BINARY_V2,
+    EVENTS,
+    JSON_V2,
+    NDJSON,
+    V2,
+    Answer,
+)
 
 JSON = "application/json"
 
@@ -120,6 +129,7 @@ def asks(batch: bytes) -> list[Ask]:
         get("fetchRecords", f"{records}?count=2", JSON),
         get("fetchRecords", f"{records}?offset=-3", BINARY_V2),
         get("fetchRecords", f"{records}?timestamp=0&max_bytes=1", BATCH),
+        get("fetchRecords", f"{records}?count=2", ARROW),
         get("fetchRecords", f"{records}?offset=latest&timeout=1&replica=local"),
         get("fetchRecords", f"{records}?offset=-3&format=binary", NDJSON),
         get("fetchRecords", f"{records}?offset=-3&follow=false", EVENTS),

@@ -2,14 +2,16 @@
 
 import asyncio
 
+import pyarrow as pa
 import pytest
 
+from http_api.formats import arrow
 from http_api.ports import ApiLimits
 from milena.model.errors import NotReadyError
 from milena.model.requests import Doubt
 from milena.model.types import Codec
 from tests.support.fakes.ports import NOW_MS
-from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2, serving
+from tests.support.http.api_server import ARROW, BATCH, BINARY_V2, JSON_V2, serving
 
 
 def offsets(answer):
@@ -294,3 +296,35 @@ async def test_encoded_batches_are_checked_when_asked_to(filled):
 
 async def test_verify_is_yes_or_no(filled):
     assert (await filled.records("t", "?verify=maybe", accept=BATCH)).error == (400, 400)
+
+
+# -- Arrow -------------------------------------------------------------------------------------------
+
+
+async def test_an_arrow_stream_holds_the_columns(api):
+    api.node.append("t", 0, [b"a", None, b"\xff"], [b"k", None, b""])
+    await api.produce("t", [{"value": 1, "headers": [{"key": "h", "value": "aGk="}, {"key": "n"}]}])
+    answer = await api.records("t", "?offset=1", accept=ARROW)
+    assert (answer.status, answer.headers["Content-Type"]) == (200, ARROW)
+    table = pa.ipc.open_stream(answer.body).read_all()
+    assert table.schema.metadata == {b"topic": b"t", b"partition": b"0"}
+    assert table.drop_columns("timestamp").to_pydict() == {
+        "offset": [1, 2, 3],
+        "key": [None, b"", None],
+        "value": [None, b"\xff", b"1"],
+        "headers": [None, None, [{"key": "h", "value": b"hi"}, {"key": "n", "value": None}]],
+    }
+    assert table["timestamp"].type == pa.timestamp("ms", tz="UTC")
+    assert answer.headers["Milena-Next-Offset"] == "4"
+
+
+async def test_an_arrow_stream_of_nothing_has_its_schema(api):
+    table = pa.ipc.open_stream((await api.records("t", accept=ARROW)).body).read_all()
+    assert (table.num_rows, table.column_names[0]) == (0, "offset")
+
+
+async def test_a_node_without_pyarrow_says_so(api, monkeypatch):
+    monkeypatch.setattr(arrow.importlib.util, "find_spec", lambda name: None)
+    answer = await api.records("t", accept=ARROW)
+    assert answer.error == (406, 40601)
+    assert "extra 'arrow'" in answer.json["message"]
