@@ -193,12 +193,15 @@ CONSUMER_OFFSETS = Shape(
                         {
                             "topic": text(),
                             "partition": count(),
-                            "offset": count("of the next record that the group will read"),
+                            "offset": count(
+                                "of the next record that the group will read; -1: it has committed none",
+                                least=-1,
+                            ),
                             "metadata": text(),
                         }
                     ),
                 ),
-                "partitions without a commit are left out",
+                "of the partitions that were asked for, in their order",
             )
         }
     ),

@@ -33,6 +33,8 @@ ASYNC = text_param(
     text(),
 )
 
+_NOT_COMMITTED = -1
+
 
 async def commit(call: Call) -> web.Response:
     """Commit what the body names; without any, what was delivered."""
@@ -75,16 +77,14 @@ async def get_offsets(call: Call) -> web.Response:
         partitions = await _of_query(call)
     else:
         partitions = list(await call.ports.consumers.assignments(group, instance))
-    found = await call.ports.consumers.committed(group, instance, partitions)
-    listed = [
-        {
-            "topic": item.topic,
-            "partition": item.partition,
-            "offset": item.offset,
-            "metadata": item.metadata,
-        }
-        for item in found
-    ]
+    rows = await call.ports.consumers.committed(group, instance, partitions)
+    found = {(row.topic, row.partition): (row.offset, row.metadata) for row in rows}
+    listed: list[dict[str, object]] = []
+    for topic, partition in partitions:
+        offset, metadata = found.get((topic, partition), (_NOT_COMMITTED, ""))
+        listed.append(
+            {"topic": topic, "partition": partition, "offset": offset, "metadata": metadata}
+        )
     return json_answer({"offsets": listed}, content_type=type_)
 
 

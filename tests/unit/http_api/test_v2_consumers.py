@@ -495,9 +495,10 @@ async def test_offsets_are_asked_for_by_body_by_query_or_by_neither(subscribed):
     offsets = [{"topic": "many", "partition": p, "next_offset": p} for p in (0, 2)]
     assert (await api.post(f"{C1}/offsets", {"offsets": offsets}, V2)).status == 204
     expected = [
-        {"topic": "many", "partition": partition, "offset": partition, "metadata": ""}
-        for partition in (0, 2)
+        {"topic": "many", "partition": partition, "offset": offset, "metadata": ""}
+        for partition, offset in ((0, 0), (1, -1), (2, 2))
     ]
+    none = {"topic": "t", "partition": 0, "offset": -1, "metadata": ""}
 
     async def found(query="", body=None):
         options = {} if body is None else {"data": orjson.dumps(body), "headers": {"Content-Type": V2}}  # fmt: skip
@@ -505,13 +506,13 @@ async def test_offsets_are_asked_for_by_body_by_query_or_by_neither(subscribed):
         assert answer.status == 200, answer
         return answer.json["offsets"]
 
-    assert await found() == expected
+    assert await found() == [*expected, none]
     assert await found("?topic=many") == expected
-    assert await found("?topic=many&partition=2") == expected[1:]
+    assert await found("?topic=many&partition=2") == expected[2:]
     assert await found("?topic=many&partition=2,1,0") == expected[::-1]
-    assert await found("?topic=t") == []
+    assert await found("?topic=t") == [none]
     body = {"partitions": [{"topic": "many", "partition": 2}, {"topic": "t", "partition": 0}]}
-    assert await found(body=body) == expected[1:]
+    assert await found(body=body) == [expected[2], none]
     for query in ("?topic=many&partition=x", "?topic=many&partition=-1", "?topic=many&partition="):
         assert (await api.get(f"{C1}/offsets{query}")).error == (400, 400)
     assert (await api.get(f"{C1}/offsets?topic=x")).error == (404, 40401)
