@@ -42,6 +42,7 @@ class RecordFormat(StrEnum):
     BINARY = "binary"
     BATCH = "batch"
     ARROW = "arrow"
+    TEXT = "text"
     TEXT_LINES = "text lines"
     JSON_LINES = "json lines"
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from http_api.errors import UnreadableRecordError
-from http_api.formats import arrow, binary_v2, json_v2
+from http_api.formats import arrow, binary_v2, json_v2, lines
 from http_api.formats.rows import RowWriter, json_list
 from http_api.formats.selection import Selection, select
 from http_api.media import (
@@ -115,4 +115,6 @@ def rows_of(writer: RowWriter, selection: Selection, format_: RecordFormat) -> l
     """A row a record, come what may."""
     if format_ is RecordFormat.BINARY:
         return binary_v2.encode(writer, selection)
+    if format_ is RecordFormat.TEXT:
+        return lines.encode_text(writer, selection)
     return json_v2.encode_each(writer, selection)

@@ -4,7 +4,6 @@ A JSON key ``"u1"`` is stored with its quotes. ``null`` and an absent field are 
 """
 
 import json
-from binascii import b2a_base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import orjson
 
 from http_api.formats.envelope import Column, decode_envelope
 from http_api.formats.rows import RowWriter
-from http_api.formats.selection import Selection, Slice
+from http_api.formats.selection import Selection
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import Records
 from milena.model.turns import Steps, at_once
@@ -122,27 +121,15 @@ def encode_each(writer: RowWriter, selection: Selection) -> list[bytes]:
             continue
         for index in range(len(piece.values)):
             if index in faults:
-                rows.append(_fault_row(writer, piece, index))
+                rows.append(writer.fault_row(piece, index, _shown, "JSON"))
             else:
                 one = piece.between(index, index + 1)
                 rows += writer.rows(one, one.keys, one.values)
     return rows
 
 
-def _fault_row(writer: RowWriter, piece: Slice, index: int) -> bytes:
-    parts: list[bytes] = []
-    wrong: list[str] = []
-    for name, column in (("key", piece.keys), ("value", piece.values)):
-        item = None if column is None else column[index]
-        if item is None or _json_count([item]):
-            parts.append(b'"%b":%b' % (name.encode(), b"null" if item is None else item))
-        else:
-            parts.append(b'"%b_base64":"%b"' % (name.encode(), b2a_base64(item, newline=False)))
-            wrong.append(name)
-    verb = "is" if len(wrong) == 1 else "are"
-    return writer.fault_row(
-        piece, index, b",".join(parts), f"{' and '.join(wrong)} {verb} not JSON"
-    )
+def _shown(item: bytes) -> bytes | None:
+    return item if _json_count([item]) else None
 
 
 def _faults(column: Sequence[bytes | None]) -> set[int]:

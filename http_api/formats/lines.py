@@ -1,4 +1,4 @@
-"""Records as lines: the values of a file, one a line, without keys. Pure.
+"""Records as lines of a file, one a line, without keys; and as text in the place of JSON. Pure.
 
 Plain text keeps the bytes of a line as they are, and an empty line is a record. Each line of NDJSON must be JSON, of
 which every character is kept; empty lines mean nothing there, and ``null`` is no value at all (a tombstone).
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import orjson
 
 from http_api.errors import InvalidFieldError
+from http_api.formats.rows import RowWriter
+from http_api.formats.selection import Selection
 from milena.model.errors import MalformedRequestError, RequestTooLargeError
 from milena.model.requests import Records
 from milena.model.turns import Steps
@@ -46,6 +48,34 @@ def decode_json_steps(body: bytes, *, records_max: int) -> Steps[Records]:
     if not values:
         raise InvalidFieldError("the body has no line with a record")
     return _records(values)
+
+
+def encode_text(writer: RowWriter, selection: Selection) -> list[bytes]:
+    """All records, keys and values as JSON strings; an error in the place of one that is not UTF-8."""
+    rows: list[bytes] = []
+    for piece in selection.slices:
+        keys = None if piece.keys is None else [_shown(key) for key in piece.keys]
+        values = [_shown(value) for value in piece.values]
+        for index, row in enumerate(writer.rows(piece, keys, values)):
+            key = None if piece.keys is None else piece.keys[index]
+            is_whole = all(
+                item is None or shown is not None
+                for item, shown in (
+                    (piece.values[index], values[index]),
+                    (key, keys and keys[index]),
+                )
+            )
+            rows.append(
+                row if is_whole else writer.fault_row(piece, index, _shown, "text in UTF-8")
+            )
+    return rows
+
+
+def _shown(item: bytes | None) -> bytes | None:
+    try:
+        return None if item is None else orjson.dumps(item.decode())
+    except UnicodeDecodeError:
+        return None
 
 
 def _lines_of(body: bytes, records_max: int) -> list[bytes]:

@@ -4,7 +4,7 @@ Keys and values arrive as JSON text and are written as they are; one ``%`` a rec
 """
 
 from binascii import b2a_base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import orjson
 
@@ -42,11 +42,29 @@ class RowWriter:
             return map(self._plain.__mod__, columns)
         return self._decorated(columns, piece.headers or [None] * len(values))
 
-    def fault_row(self, piece: Slice, index: int, parts: bytes, fault: str) -> bytes:
-        """A row in the place of a record that its format cannot show; ``parts``: what is shown of key and value."""
+    def fault_row(
+        self, piece: Slice, index: int, show: Callable[[bytes], bytes | None], what: str
+    ) -> bytes:
+        """A row in the place of a record that its format cannot show.
+
+        ``show`` turns a key or value into JSON text, or into None when it is not ``what`` the format takes; then its
+        bytes are there as base64.
+        """
+        parts: list[bytes] = []
+        wrong: list[str] = []
+        for name, column in (("key", piece.keys), ("value", piece.values)):
+            item = None if column is None else column[index]
+            shown = b"null" if item is None else show(item)
+            if shown is not None:
+                parts.append(b'"%b":%b' % (name.encode(), shown))
+            else:
+                assert item is not None, "it is shown as null"
+                parts.append(b'"%b_base64":"%b"' % (name.encode(), b2a_base64(item, newline=False)))
+                wrong.append(name)
+        fault = f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not {what}"
         row = b'{"topic":%b,%b,"partition":%d,"offset":%d' % (
             self._topic,
-            parts,
+            b",".join(parts),
             self._partition,
             piece.offsets[index],
         )

@@ -76,9 +76,14 @@ FOLLOW = ChoiceParam(
 )
 FORMAT = ChoiceParam(
     name="format",
-    description="of NDJSON and server-sent events: how keys and values are written; `binary` is base64",
-    words={"json": RecordFormat.JSON, "binary": RecordFormat.BINARY},
-    hint="json or binary",
+    description="of NDJSON and server-sent events: how keys and values are written; `binary` is base64, "
+    "`text` strings of what is UTF-8",
+    words={
+        "json": RecordFormat.JSON,
+        "binary": RecordFormat.BINARY,
+        "text": RecordFormat.TEXT,
+    },
+    hint="json, binary or text",
 )
 VERIFY = ChoiceParam(
     name="verify",

@@ -156,6 +156,33 @@ async def test_a_record_that_is_not_json_is_an_error_in_its_place(api):
     assert found[3]["value"] == 4
 
 
+async def test_text_is_written_as_strings(api):
+    api.node.append("t", 0, [b'say "a"', None, b"\xff", b"b"], [b"k", b"", None, b"\xfe"])
+    found = lines((await api.records("t", "?format=text", accept=LINES)).body)
+    shown = [
+        {k: v for k, v in row.items() if k not in ("topic", "partition", "timestamp")}
+        for row in found
+    ]
+    assert shown == [
+        {"key": "k", "value": 'say "a"', "offset": 0},
+        {"key": "", "value": None, "offset": 1},
+        {
+            "key": None,
+            "value_base64": "/w==",
+            "offset": 2,
+            "error_code": 42203,
+            "error": "value is not text in UTF-8",
+        },
+        {
+            "key_base64": "/g==",
+            "value": "b",
+            "offset": 3,
+            "error_code": 42203,
+            "error": "key is not text in UTF-8",
+        },
+    ]
+
+
 async def test_any_bytes_go_as_base64(api):
     api.node.append("t", 0, [b"\xff"], [b"k"])
     (record,) = lines((await api.records("t", "?format=binary", accept=LINES)).body)
