@@ -6,6 +6,7 @@ browsers send back, and what ``offset`` takes.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -56,8 +57,8 @@ class Beginning(NamedTuple):
     places: Places = MappingProxyType({})
 
 
-def parse_beginning(name: str, given: str) -> Beginning:
-    """``offset`` or ``Last-Event-ID``.
+def parse_beginning(given: str) -> Beginning:
+    """``offset``.
 
     Raises:
         MalformedRequestError: it is neither a word, nor -N, nor places.
@@ -65,28 +66,44 @@ def parse_beginning(name: str, given: str) -> Beginning:
     if given in (_EARLIEST, _LATEST):
         return Beginning(given)
     if given.startswith("-") and given[1:].isdigit():
-        return Beginning(integer_text(name, given))
-    places: dict[int, int] = {}
-    for item in given.split(","):
-        partition, colon, offset = item.partition(":")
-        if not (colon and partition.isdigit() and len(partition) <= 9 and offset.isdigit()):
-            raise MalformedRequestError(
-                f"Invalid parameter '{name}' got '{given}': give {_EARLIEST}, {_LATEST}, -N, "
-                "or offsets by partition as 0:12,1:40"
-            )
-        places[int(partition)] = integer_text(name, offset)
+        return Beginning(integer_text(OFFSET.name, given))
+    places = _places(OFFSET.name, given)
+    if places is None:
+        raise MalformedRequestError(
+            f"Invalid parameter 'offset' got '{given}': give {_EARLIEST}, {_LATEST}, -N, "
+            "or offsets by partition as 0:12,1:40"
+        )
     return Beginning(_EARLIEST, places)
+
+
+def parse_last_id(given: str) -> Beginning:
+    """``Last-Event-ID``.
+
+    Raises:
+        MalformedRequestError: it is none of ours.
+    """
+    places = _places(LAST_EVENT_ID.name, given)
+    if places is None:
+        raise MalformedRequestError(f"Last-Event-ID '{given}' is not the id of an event")
+    return Beginning(_EARLIEST, places)
+
+
+def _places(name: str, given: str) -> Places | None:
+    if re.fullmatch(_PLACES, given) is None:
+        return None
+    pairs = (item.split(":") for item in given.split(","))
+    return {int(partition): integer_text(name, offset) for partition, offset in pairs}
 
 
 async def fetch_topic(call: Call) -> web.StreamResponse:
     """Records of all partitions, one by one, until their ends or for as long as the client stays."""
     query = parse_query(call.raw_query)
     framing = _framing(call.header("Accept"))
-    last_id = call.header(LAST_EVENT_ID.name)
+    last_id = call.request.headers.get(LAST_EVENT_ID.name)
     timestamp = query.get(TIMESTAMP.name)
-    beginning = parse_beginning(OFFSET.name, query.get(OFFSET.name, _EARLIEST))
-    if last_id:
-        beginning, timestamp = parse_beginning(LAST_EVENT_ID.name, last_id), None
+    beginning = parse_beginning(query.get(OFFSET.name, _EARLIEST))
+    if last_id is not None:
+        beginning, timestamp = parse_last_id(last_id), None
     is_following = FOLLOW.read(query)
     highest = max(beginning.places, default=0)
     topic = await call.ports.metadata.topic(call.names["topic"], highest)

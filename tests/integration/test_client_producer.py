@@ -22,11 +22,12 @@ from tests.support.clusters.live_cluster import (
     end_offset,
     eventually,
     leader_of,
+    ok,
     others,
     partition_state,
+    read,
     restart,
     running_cluster,
-    values,
     wait_in_sync,
 )
 
@@ -115,7 +116,7 @@ def wait_everywhere(cluster, topic, sent):
 
     def is_everywhere():
         return all(
-            len(values(node, topic, partition, replica="local")) == len(pairs)
+            len(ok(read(node, topic, partition, replica="local"))) == len(pairs)
             for node in cluster.nodes
             for partition, pairs in sent.items()
         )

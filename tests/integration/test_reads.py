@@ -164,13 +164,14 @@ def test_what_was_acknowledged_is_at_once_readable_everywhere(cluster):
             assert values(reader, topic, offset=-1) == [number]
 
 
-def test_bytes_that_are_no_json_are_answered_in_base64(cluster):
+def test_bytes_that_are_no_json_are_told_in_base64_in_their_place(cluster):
     topic = create_topic(cluster.node(1), "bytes")
-    ok(write_batch(cluster.node(1), topic, encoded(b"\xff\x00")))
+    ok(write_batch(cluster.node(1), topic, encoded(b"\xff\x00", b"1")))
     for node in cluster.nodes:
         answer = read(node, topic)
-        assert ok(answer)[0]["value"] == "/wA="
-        assert answer.headers["Content-Type"] == "application/vnd.kafka.binary.v2+json"
+        bad, good = ok(answer)
+        assert (bad["value_base64"], bad["error_code"], good["value"]) == ("/wA=", 42203, 1)
+        assert answer.headers["Content-Type"] == "application/vnd.kafka.json.v2+json"
 
 
 def test_a_deleted_topic_is_gone_on_every_node(cluster):

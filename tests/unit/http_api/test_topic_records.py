@@ -61,6 +61,13 @@ async def test_other_beginnings_are_refused(filled, offset):
     assert "offset" in answer.json["message"]
 
 
+@pytest.mark.parametrize("id_", ["", "earliest", "-5", "12", "0:1,"])
+async def test_ids_that_are_none_are_refused(filled, id_):
+    answer = await filled.get(PATH, headers={"Last-Event-ID": id_})
+    assert answer.error == (400, 400)
+    assert "Last-Event-ID" in answer.json["message"]
+
+
 async def test_an_event_says_where_all_partitions_stand(filled):
     """Whoever comes back with an id gets what that reader had not seen, and nothing twice."""
     found = events((await filled.get(f"{PATH}?follow=false", headers={"Accept": EVENTS})).body)
