@@ -8,6 +8,7 @@ browsers send back, and what ``offset`` takes.
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -184,8 +185,9 @@ class TopicReader:
             # So that the answer begins, though nothing may come for long.
             yield b""
             while True:
-                async for body in self._sent(sources, answers):
-                    yield body
+                async with aclosing(self._sent(sources, answers)) as bodies:
+                    async for body in bodies:
+                        yield body
                 if not sources.are_asked or self._left == 0:
                     return
                 answers = await sources.some()
