@@ -81,7 +81,7 @@ ALLOWED = {
 OS_FILES = {"milena/disk/os_files.py", "milena/disk/cached_reads.py"}
 ENTRY_POINTS = {
     "node.cli",
-    "node.dump",
+    "node.process.dump",
     "node.__main__",
     "milena.__main__",
     "loadtest.demo",

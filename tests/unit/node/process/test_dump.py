@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from milena.cli import load_command
 from milena.commands.target import EXIT_MISSING_EXTRA
 from milena.model.batch.header import HEADER_BYTES, ProducerStamp
-from node.dump import dump
+from node.process.dump import dump
 from tests.support.disk.log_model import NOW_MS, make_batch, stamped
 
 FIRST, SECOND = "00000000000000000000.log", "00000000000000000004.log"
@@ -136,7 +136,7 @@ def test_a_folder_without_segments_says_where_they_are(tmp_path):
 
 
 def test_it_is_announced_as_a_command_of_the_server(monkeypatch):
-    project = tomllib.loads((Path(__file__).parents[3] / "node" / "pyproject.toml").read_text())
+    project = tomllib.loads((Path(__file__).parents[4] / "node" / "pyproject.toml").read_text())
     value = project["project"]["entry-points"]["milena.commands"]["dump"]
     point = EntryPoint(name="dump", value=value, group="milena.commands")
     assert load_command(point) is dump
@@ -152,7 +152,7 @@ def test_it_is_announced_as_a_command_of_the_server(monkeypatch):
 
 
 def test_every_option_is_told_of():
-    page = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "command-line.md").read_text()
     section = page.partition("\n## dump\n")[2].partition("\n## ")[0]
     for parameter in dump.params:
         if isinstance(parameter, click.Option):
