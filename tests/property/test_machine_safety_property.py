@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -525,6 +526,7 @@ class Replication:
             assert all(self.has_committed(member) for member in members)
 
 
+@pytest.mark.deep
 @settings(max_examples=300, deadline=None)
 @given(st.integers(min_value=0, max_value=1 << 32), st.booleans())
 def test_a_committed_record_lives_as_long_as_one_in_sync_disk(

@@ -166,6 +166,7 @@ def test_min_partitions_are_made_if_there_are_as_many_records():
     assert len(plan_tasks(ranges_of(2, 1), target_records=500, tasks_min=7)) == 3
 
 
+@pytest.mark.deep
 @given(
     counts=st.lists(st.integers(0, 5000), max_size=12),
     start=st.integers(0, 10),

@@ -303,6 +303,7 @@ def test_what_rots_last_is_found_and_restored_before_the_run_is_judged() -> None
     assert (part.rotted, part.found, part.restored) == (1, 1, 1)
 
 
+@pytest.mark.deep
 def test_replicas_move_about_while_answers_of_the_quorum_get_lost() -> None:
     kinds = ("kill", "isolate", "lose_answers", "replace")
     options = Options(observers=2, seconds=12, kinds=kinds, parts=("moving",))
