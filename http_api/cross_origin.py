@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from http_api.answers import Pairs
 from http_api.media import JSON_TYPE, TEXT_TYPE
 from http_api.openapi import HEADERS
+from http_api.urls import host_of
 from milena.model.errors import UnsupportedMediaTypeError
 
 _OTHER_ORIGINS = frozenset({"cross-site", "same-site"})
@@ -58,12 +59,26 @@ class CrossOrigin:
             UnsupportedMediaTypeError: this is such a request, and its page is none of an allowed origin.
         """
         type_ = headers.get("Content-Type", TEXT_TYPE).lower()
-        if not type_.startswith(TEXT_TYPE) or headers.get("Sec-Fetch-Site") not in _OTHER_ORIGINS:
-            return
-        if not self._allows(headers):
+        if type_.startswith(TEXT_TYPE) and _is_foreign(headers) and not self._allows(headers):
             raise UnsupportedMediaTypeError(
                 f"a page of another origin must say what its body is; send Content-Type: {JSON_TYPE}"
             )
 
     def _allows(self, headers: Mapping[str, str]) -> bool:
         return headers.get("Origin") in self._allowed
+
+
+def _is_foreign(headers: Mapping[str, str]) -> bool:
+    """Whether a page of another origin sent this.
+
+    Over plain http to other machines browsers leave ``Sec-Fetch-Site`` out; ``Origin`` comes with every such request.
+    """
+    site = headers.get("Sec-Fetch-Site")
+    if site is not None:
+        return site in _OTHER_ORIGINS
+    origin = headers.get("Origin")
+    if origin is None:
+        return False
+    host = host_of(headers) or ""
+    # The scheme is left out: a proxy in front may speak another one with the page.
+    return origin.partition("://")[2].lower() != host.lower()

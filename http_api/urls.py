@@ -1,6 +1,7 @@
 """Absolute URLs of answers, as the client sees this server: ``Forwarded``, ``X-Forwarded-*``, then ``Host``."""
 
 import re
+from collections.abc import Mapping
 from urllib.parse import quote
 
 from aiohttp import web
@@ -20,7 +21,7 @@ def base_url(request: web.BaseRequest) -> str:
     headers = request.headers
     forwarded = _forwarded(headers.get("Forwarded", ""))
     scheme = forwarded.get("proto") or _first(headers.get("X-Forwarded-Proto")) or request.scheme
-    host = forwarded.get("host") or _first(headers.get("X-Forwarded-Host")) or headers.get("Host")
+    host = host_of(headers)
     prefix = _first(headers.get("X-Forwarded-Path")) or ""
     if scheme.lower() not in ("http", "https"):
         raise MalformedRequestError(f"'{scheme}' is not a scheme that this server is reached by")
@@ -29,6 +30,12 @@ def base_url(request: web.BaseRequest) -> str:
     if not _PREFIX.fullmatch(prefix):
         raise MalformedRequestError(f"X-Forwarded-Path '{prefix}' is not a path")
     return f"{scheme.lower()}://{host}{prefix.rstrip('/')}"
+
+
+def host_of(headers: Mapping[str, str]) -> str | None:
+    """``host[:port]`` as the client sees this server, unchecked."""
+    forwarded = _forwarded(headers.get("Forwarded", ""))
+    return forwarded.get("host") or _first(headers.get("X-Forwarded-Host")) or headers.get("Host")
 
 
 def _first(header: str | None) -> str | None:

@@ -74,3 +74,30 @@ async def test_a_page_gets_the_header_with_every_write(api):
     for _ in range(2):  # the second one would have gone the quick way
         answer = await api.post("/topics/t", RECORD, JSON_V2, headers={"Origin": OURS})
         assert answer.headers["Access-Control-Allow-Origin"] == OURS
+
+
+@pytest.mark.parametrize("type_", ["text/plain", None])
+@pytest.mark.parametrize("origin", [OTHER, "null", "http://HOST.evil.example", "http://HOST:1"])
+@pytest.mark.parametrize("path", ["/topics/t", "/drain"])
+async def test_what_browsers_leave_out_over_plain_http_lets_nobody_in(api, path, origin, type_):
+    """``Sec-Fetch-Site`` is told to https and localhost alone; ``Origin`` comes with every write."""
+    host = api.base_url.removeprefix("http://")
+    headers = {"Origin": origin.replace("HOST", host.partition(":")[0])}
+    for _ in range(2):
+        assert (await api.post(path, b"{}", type_, headers=headers)).error == (415, 415)
+    assert not api.node.produce_requests
+    assert not api.node.drains
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Host": "log.example:8082", "Origin": "http://log.example:8082"},
+        {"Host": "Log.example", "Origin": "https://log.example"},
+        {"X-Forwarded-Host": "log.example", "Origin": "https://log.example"},
+        {"Origin": OURS},
+    ],
+)
+async def test_the_own_origin_needs_no_list(api, headers):
+    assert (await api.post("/topics/t", b"a", "text/plain", headers=headers)).status == 200
