@@ -4,7 +4,7 @@ Plain text keeps the bytes of a line as they are, and an empty line is a record.
 which every character is kept; empty lines mean nothing there, and ``null`` is no value at all (a tombstone).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import orjson
 
@@ -54,21 +54,22 @@ def encode_text(writer: RowWriter, selection: Selection) -> list[bytes]:
     """All records, keys and values as JSON strings; an error in the place of one that is not UTF-8."""
     rows: list[bytes] = []
     for piece in selection.slices:
-        keys = None if piece.keys is None else [_shown(key) for key in piece.keys]
         values = [_shown(value) for value in piece.values]
-        for index, row in enumerate(writer.rows(piece, keys, values)):
-            key = None if piece.keys is None else piece.keys[index]
-            is_whole = all(
-                item is None or shown is not None
-                for item, shown in (
-                    (piece.values[index], values[index]),
-                    (key, keys and keys[index]),
-                )
-            )
-            rows.append(
-                row if is_whole else writer.fault_row(piece, index, _shown, "text in UTF-8")
-            )
+        keys = None if piece.keys is None else [_shown(key) for key in piece.keys]
+        faults = _faults(piece.values, values)
+        if keys is not None and piece.keys is not None:
+            faults |= _faults(piece.keys, keys)
+        whole = list(writer.rows(piece, keys, values))
+        for index in faults:
+            whole[index] = writer.fault_row(piece, index, _shown, "text in UTF-8")
+        rows += whole
     return rows
+
+
+def _faults(stored: Sequence[bytes | None], shown: Sequence[bytes | None]) -> set[int]:
+    """Positions of items that are there, and cannot be shown."""
+    pairs = enumerate(zip(stored, shown, strict=True))
+    return {index for index, (item, text) in pairs if item is not None and text is None}
 
 
 def _shown(item: bytes | None) -> bytes | None:

@@ -46,6 +46,7 @@ from node.consumers.consumer_messages import (
     ConsumerSeekRequest,
     ConsumerSubscribeRequest,
     ConsumerTakeBackRequest,
+    ConsumerViewAnswer,
     ConsumerViewRequest,
     ReturnedAnswer,
     ReturnedRequest,
@@ -164,10 +165,7 @@ class ConsumersService:
 
     async def subscription(self, group: str, instance: str) -> ConsumerSubscription:
         """Topics that it is subscribed to, and partitions that it reads."""
-        request = ConsumerViewRequest(
-            group_id=group, instance=instance, asked_node_id=self._node_id
-        )
-        answer = await self._calls.call(VIEW, request, repeat=Repeat.ALWAYS)
+        answer = await self._view(group, instance)
         topics = list(answer.topics)
         if answer.pattern is not None:
             matches = TopicPattern(answer.pattern).matches
@@ -192,7 +190,13 @@ class ConsumersService:
 
     async def assignments(self, group: str, instance: str) -> Sequence[TopicPartition]:
         """Partitions that it reads from now."""
-        return (await self.subscription(group, instance)).partitions
+        return each_partition((await self._view(group, instance)).partitions)
+
+    async def _view(self, group: str, instance: str) -> ConsumerViewAnswer:
+        request = ConsumerViewRequest(
+            group_id=group, instance=instance, asked_node_id=self._node_id
+        )
+        return await self._calls.call(VIEW, request, repeat=Repeat.ALWAYS)
 
     async def seek(self, group: str, instance: str, seeks: Sequence[Seek]) -> None:
         """Deliver from there next."""
