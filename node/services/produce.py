@@ -100,7 +100,8 @@ class ProduceService:
         """Append the request's records; one receipt each, in order.
 
         Raises:
-            PartitionNotFoundError: nothing was done. All else is raised by what is returned.
+            MilenaError: nothing was done. All else is raised by what is returned, also that a partition is missing: the
+                quorum is asked before that is said.
         """
         topic = self._metadata.image.topic(request.topic)
         if topic is None or highest_partition(request) >= topic.partition_count:
