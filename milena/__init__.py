@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         UnreachableError,
         UnreadableOffsetError,
     )
+    from milena.producing.deliveries import Deliveries, DeliveryRun, Receipts
     from milena.producing.delivery import Delivery
     from milena.producing.options import ProducerOptions
     from milena.producing.partitioner import Topology
@@ -87,7 +88,9 @@ __all__ = [
     "ConsumerOptions",
     "DecodedRecord",
     "Decoder",
+    "Deliveries",
     "Delivery",
+    "DeliveryRun",
     "DeliveryTimeoutError",
     "FetchedChunk",
     "GroupMember",
@@ -112,6 +115,7 @@ __all__ = [
     "ProducerOptions",
     "RebalanceListener",
     "Receipt",
+    "Receipts",
     "RecordTooLargeError",
     "SequenceRefusedError",
     "ServerFailedError",
@@ -143,6 +147,7 @@ _MODULES = {
     "milena.client": ("Client",),
     "milena.consuming.consumer": ("Consumer",),
     "milena.consuming.options": ("ConsumerOptions", "RebalanceListener"),
+    "milena.producing.deliveries": ("Deliveries", "DeliveryRun", "Receipts"),
     "milena.producing.delivery": ("Delivery",),
     "milena.cluster.group_admin": ("PartitionLag",),
     "milena.cluster.group_views": ("GroupMember", "GroupOffset", "GroupSummary", "GroupView"),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
-from milena.blocking.clients import Delivery, PartitionReader, Producer, Resource
+from milena.blocking.clients import Deliveries, Delivery, PartitionReader, Producer, Resource
 from milena.blocking.consumer import Consumer, on_threads
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.client import Client as AsyncClient
@@ -35,6 +35,7 @@ __all__ = [
     "Admin",
     "Client",
     "Consumer",
+    "Deliveries",
     "Delivery",
     "PartitionReader",
     "Producer",

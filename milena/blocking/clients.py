@@ -9,6 +9,8 @@ from typing import Self, TypeVar
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.errors import ClientError
 from milena.model.clock import SystemClock
+from milena.producing.deliveries import Deliveries as AsyncDeliveries
+from milena.producing.deliveries import DeliveriesCallback, DeliveryRun, Receipts
 from milena.producing.delivery import DeliveryCallback, RecordBatch
 from milena.producing.producer import Needs, buffer_full
 from milena.producing.producer import Producer as AsyncProducer
@@ -90,18 +92,60 @@ class Delivery:
             ClientError: as ``milena.producing.producer.Producer`` lists.
         """
         if not self._batch.is_settled:
-            self._wait(timeout_s)
+            _wait_settled(self._batch, timeout_s)
         outcome = self._batch.outcome(self._number)
         if isinstance(outcome, ClientError):
             raise outcome
         return outcome
 
-    def _wait(self, timeout_s: float | None) -> None:
-        event = threading.Event()
-        self._batch.waiters.append(event.set)
-        # Settled before the waiter was listed, it would never hear of it.
-        if not self._batch.is_settled and not event.wait(timeout_s):
-            raise TimeoutError(f"not delivered within {timeout_s} s")
+
+def _wait_settled(batch: RecordBatch, timeout_s: float | None) -> None:
+    event = threading.Event()
+    batch.waiters.append(event.set)
+    # Settled before the waiter was listed, it would never hear of it.
+    if not batch.is_settled and not event.wait(timeout_s):
+        raise TimeoutError(f"not delivered within {timeout_s} s")
+
+
+class Deliveries:
+    """Records that were sent together, on their way; ask for their results, or forget them."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: AsyncDeliveries) -> None:
+        self._inner = inner
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    @property
+    def is_done(self) -> bool:
+        """``result`` would not wait."""
+        return self._inner.is_done
+
+    @property
+    def runs(self) -> list[DeliveryRun] | None:
+        """What became of them, partition by partition; None while any is under way."""
+        return self._inner.runs
+
+    @property
+    def outcomes(self) -> list[Receipt | ClientError] | None:
+        """The receipt or the error of each record, in the order of the values; None while any is under way."""
+        return self._inner.outcomes
+
+    def result(self, timeout_s: float | None = None) -> Receipts:
+        """Wait for the receipts, in the order of the values.
+
+        Raises:
+            TimeoutError: some are still under way after this time; ask again.
+            ClientError: that of the first record that has one, as ``milena.producing.producer.Producer`` lists.
+        """
+        clock = SystemClock()
+        deadline_ms = None if timeout_s is None else clock.now_ms() + timeout_s * 1000
+        for batch in [part.batch for part in self._inner.parts if not part.batch.is_settled]:
+            left_s = None if deadline_ms is None else max(0.0, deadline_ms - clock.now_ms()) / 1000
+            _wait_settled(batch, left_s)
+        return self._inner.receipts()
 
 
 class Producer(Resource):
@@ -135,9 +179,39 @@ class Producer(Resource):
         )
         if isinstance(found, Needs):
             found = self._send_later(
-                topic, value, key, partition, headers, timestamp_ms, on_delivery
+                topic,
+                partition,
+                lambda: self._producer.offer(
+                    topic, value, key, partition, headers, timestamp_ms, on_delivery
+                ),
             )
         return Delivery(*found)
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[object],
+        *,
+        keys: Sequence[object] | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveriesCallback | None = None,
+    ) -> Deliveries:
+        """Take all of these records or none; parameters and errors as those of the asynchronous producer.
+
+        ``on_delivery`` is called on the client's own thread, with what awaits there, and must not block.
+        """
+        self._thread.check()
+        records = self._producer.outgoing(values, keys, headers, timestamp_ms)
+
+        def offer() -> AsyncDeliveries | Needs:
+            return self._producer.offer_many(topic, records, partition, on_delivery)
+
+        found = offer()
+        if isinstance(found, Needs):
+            found = self._send_later(topic, partition, offer)
+        return Deliveries(found)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything sent so far has its outcome.
@@ -153,21 +227,12 @@ class Producer(Resource):
             timeout_ms = None if timeout_s is None else timeout_s * 1000
             self._thread.run(self._producer.close(timeout_ms))
 
-    def _send_later(
-        self,
-        topic: str,
-        value: object,
-        key: object,
-        partition: int | None,
-        headers: Sequence[tuple[str, bytes | None]],
-        timestamp_ms: int | None,
-        on_delivery: DeliveryCallback | None,
-    ) -> tuple[RecordBatch, int]:
+    def _send_later(self, topic: str, partition: int | None, offer: Callable[[], T | Needs]) -> T:
         producer = self._producer
         deadline_ms = self._clock.now_ms() + producer.options.max_block_ms
         while True:
             times_freed = producer.times_freed
-            found = producer.offer(topic, value, key, partition, headers, timestamp_ms, on_delivery)
+            found = offer()
             if not isinstance(found, Needs):
                 return found
             if found is Needs.TOPIC:

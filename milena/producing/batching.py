@@ -10,12 +10,15 @@ The buffer counts what is not settled yet, whether open, waiting or under way, s
 The caller holds a lock where threads share it.
 """
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from milena.model.batch.header import ProducerStamp
 from milena.model.columns import Headers
+from milena.producing.deliveries import DeliveryPart
 from milena.producing.delivery import RecordBatch
 from milena.producing.sequences import LaneSequence
 
@@ -73,6 +76,20 @@ class Shipment:
             Shipment(self.batch, self.start, middle, self.deadline_ms),
             Shipment(self.batch, middle, self.stop, self.deadline_ms),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRows:
+    """Records for one place, in order; keys, if any has one, and sizes are as many as values.
+
+    ``ends`` are sums of the sizes up to and including each record, and ``places`` the records' numbers among all that
+    were sent together.
+    """
+
+    keys: Sequence[bytes | None] | None
+    values: Sequence[bytes | None]
+    places: Sequence[int]
+    ends: Sequence[int]
 
 
 class MonotonicClock(Protocol):
@@ -160,16 +177,48 @@ class Accumulator:
         """
         batch = lane.open
         if batch is None or not self.has_open(lane, size_bytes):
-            self.seal(lane)
-            batch = RecordBatch(lane.topic, lane.partition, opened_ms=clock.now_ms())
-            lane.open = batch
-            self.unsettled[batch] = None
+            batch = self._open(lane, clock)
         number = batch.add(key, value, headers, timestamp_ms, size_bytes)
         self.buffered_bytes += size_bytes
+        return batch, number, self._is_due(lane, batch, number)
+
+    def add_many(
+        self,
+        lane: Lane,
+        rows: RecordRows,
+        start: int,
+        headers: Headers | None,
+        timestamp_ms: int,
+        clock: MonotonicClock,
+    ) -> tuple[DeliveryPart, bool]:
+        """Put records from ``start`` on into the lane's open batch, as many as go in, one at least; as ``add``."""
+        ends = rows.ends
+        before = ends[start - 1] if start else 0
+        batch = lane.open
+        if batch is None or not self.has_open(lane, ends[start] - before):
+            batch = self._open(lane, clock)
+        room = self._batch_bytes - batch.size_bytes
+        stop = bisect_right(ends, before + room, start + 1)
+        stop = min(stop, start + RECORDS_PER_BATCH_MAX - batch.record_count)
+        size_bytes = ends[stop - 1] - before
+        keys = None if rows.keys is None else rows.keys[start:stop]
+        first = batch.extend(keys, rows.values[start:stop], headers, timestamp_ms, size_bytes)
+        self.buffered_bytes += size_bytes
+        return DeliveryPart(batch, first, rows.places[start:stop]), self._is_due(lane, batch, first)
+
+    def _open(self, lane: Lane, clock: MonotonicClock) -> RecordBatch:
+        self.seal(lane)
+        batch = RecordBatch(lane.topic, lane.partition, opened_ms=clock.now_ms())
+        lane.open = batch
+        self.unsettled[batch] = None
+        return batch
+
+    def _is_due(self, lane: Lane, batch: RecordBatch, first: int) -> bool:
+        """Whether to look at the lane after records from this number on; a full batch is sealed."""
         if batch.size_bytes + RECORD_OVERHEAD_BYTES >= self._batch_bytes:
             self.seal(lane)
-            return batch, number, True
-        return batch, number, number == 0
+            return True
+        return first == 0
 
     def seal(self, lane: Lane) -> None:
         """The open batch takes no more records and gets in line."""

@@ -9,7 +9,7 @@ so that none is missed without a lock.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple
 
 from milena.errors import ClientError
@@ -92,6 +92,31 @@ class RecordBatch:
         self.size_bytes += size_bytes
         return number
 
+    def extend(
+        self,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        headers: Headers | None,
+        timestamp_ms: int,
+        size_bytes: int,
+    ) -> int:
+        """Append records with the same headers and timestamp, of ``size_bytes`` together; the first one's number."""
+        first, count = self.record_count, len(values)
+        if keys is not None and self._keys is None:
+            self._keys = [None] * first
+        if headers is not None and self._headers is None:
+            self._headers = [None] * first
+        if self._keys is not None:
+            self._keys += [None] * count if keys is None else keys
+        if self._headers is not None:
+            self._headers += [headers] * count
+        self._values += values
+        self._timestamps += [timestamp_ms] * count
+        self.record_count = first + count
+        self._unsettled += count
+        self.size_bytes += size_bytes
+        return first
+
     def call_back(self, number: int, callback: DeliveryCallback) -> None:
         """Call this when the record has its outcome."""
         if self.callbacks is None:
@@ -137,6 +162,18 @@ class RecordBatch:
             for wake in waiters:
                 wake()
 
+    def runs(
+        self, start: int, stop: int
+    ) -> Iterator[tuple[int, int, int | None, ClientError | None]]:
+        """The records in [start, stop) of a settled batch by outcome: first, behind the last, first offset, error."""
+        ends = [outcome.first for outcome in self._outcomes[1:]]
+        for outcome, end in zip(self._outcomes, [*ends, self.record_count], strict=True):
+            first, last = max(start, outcome.first), min(stop, end)
+            if first < last:
+                base = outcome.base_offset
+                offset = None if base is None else base + first - outcome.first
+                yield first, last, offset, outcome.error
+
     def outcome(self, number: int) -> Receipt | ClientError:
         """Result of a record of a settled batch."""
         found = self._outcomes[0]
@@ -180,14 +217,14 @@ class Delivery:
 
     def __await__(self) -> Generator[None, None, Receipt]:
         if not self._batch.is_settled:
-            yield from _settled(self._batch)
+            yield from until_settled(self._batch)
         outcome = self._batch.outcome(self._number)
         if isinstance(outcome, ClientError):
             raise outcome
         return outcome
 
 
-def _settled(batch: RecordBatch) -> Generator[None, None, None]:
+def until_settled(batch: RecordBatch) -> Generator[None, None, None]:
     """Wait for it on the running loop, the producer's own."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -209,7 +246,7 @@ async def wait_settled(batch: RecordBatch) -> None:
 
     class _Settled:
         def __await__(self) -> Generator[None, None, None]:
-            return _settled(batch)
+            return until_settled(batch)
 
     if not batch.is_settled:
         await _Settled()

@@ -4,13 +4,15 @@ Made anew whenever the topic's partitions or leaders change; only the turn that 
 over.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby, repeat
 
 from milena.cluster.view import TopicView
 from milena.errors import BadRecordError
 from milena.model.batch.header import HEADER_BYTES
-from milena.producing.batching import Lane
+from milena.producing.batching import Lane, RecordRows
 from milena.producing.options import MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX
+from milena.producing.outgoing import OutgoingRecords
 from milena.producing.partitioner import (
     Partitioner,
     Topology,
@@ -66,6 +68,22 @@ class TopicPlacement:
             return choose(self._partitioner, key, value, self.topology)
         return None if key is None else key_partition(key, self.partition_count)
 
+    def partitions_for(
+        self, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]
+    ) -> list[int | None] | None:
+        """``partition_for`` of each record; None: any for all.
+
+        Raises:
+            BadRecordError: the rule failed.
+        """
+        if self._partitioner is None and keys is None:
+            return None
+        if self._partitioner is None and keys is not None:
+            count = self.partition_count
+            return [None if key is None else key_partition(key, count) for key in keys]
+        rows = zip(keys or repeat(None), values, strict=False)
+        return [self.partition_for(key, value) for key, value in rows]
+
     def lane(self, partition: int) -> Lane:
         """The lane of a partition that the caller named.
 
@@ -82,6 +100,37 @@ class TopicPlacement:
         """The next lane in turn, sticky from now on: the batch of the last one is closed."""
         self.sticky = self._lanes[next_in_turn(self._available, self.sticky.partition)]
         return self.sticky
+
+
+def placed_rows(
+    placement: TopicPlacement, records: OutgoingRecords, partition: int | None
+) -> list[tuple[int | None, RecordRows]]:
+    """Where the records go: rows and their partition, None where that may be any; to be taken in this order.
+
+    Raises:
+        BadRecordError: the caller's rule failed, or there is no such partition.
+    """
+    if partition is not None:
+        placement.lane(partition)
+        return [(partition, records.rows)]
+    chosen = placement.partitions_for(records.keys, records.values)
+    if chosen is None:
+        return [(None, records.rows)]
+    return [
+        (found, records.rows_at(places))
+        # What may go anywhere must not overtake what goes to the partition that it comes to.
+        for _, run in groupby(range(len(chosen)), lambda place: chosen[place] is None)
+        for found, places in _by_partition(chosen, run).items()
+    ]
+
+
+def _by_partition(
+    chosen: Sequence[int | None], places: Iterable[int]
+) -> dict[int | None, list[int]]:
+    found: dict[int | None, list[int]] = {}
+    for place in places:
+        found.setdefault(chosen[place], []).append(place)
+    return found
 
 
 def _record_bytes_max(topic: TopicView) -> int:

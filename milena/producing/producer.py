@@ -14,27 +14,33 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from enum import Enum, unique
+from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from milena.errors import (
     BufferFullError,
     ClientClosedError,
     ClientError,
+    RecordTooLargeError,
 )
 from milena.model.clock import Clock
-from milena.producing.batching import Accumulator, Lane, Shipment, record_size
+from milena.producing.batching import Accumulator, Lane, RecordRows, Shipment, record_size
+from milena.producing.deliveries import Deliveries, DeliveriesCallback, DeliveryPart
 from milena.producing.delivery import Delivery, DeliveryCallback, RecordBatch, wait_settled
 from milena.producing.options import ProducerOptions
-from milena.producing.placement import TopicPlacement
+from milena.producing.outgoing import OutgoingRecords, outgoing_records
+from milena.producing.placement import TopicPlacement, placed_rows
 from milena.producing.record_checks import check_timestamp, checked_headers, too_large
 from milena.producing.sender import AppendPort, LeaderPort, Sender
 from milena.producing.serializers import plain_bytes, serialize
 from milena.producing.topic_placements import TopicMakerPort, TopicPlacements, TopicPort
 from milena.records import Headers
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -183,9 +189,56 @@ class Producer:
         )
         if isinstance(found, Needs):
             found = await self._send_later(
-                found, topic, value, key, partition, headers, timestamp_ms, on_delivery
+                found,
+                topic,
+                partition,
+                lambda: self.offer(
+                    topic, value, key, partition, headers, timestamp_ms, on_delivery
+                ),
             )
         return Delivery(*found)
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[object],
+        *,
+        keys: Sequence[object] | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveriesCallback | None = None,
+    ) -> Deliveries:
+        """Take records as if ``send`` took one after the other, at a fraction of its cost, and all of them or none.
+
+        They go where ``send`` would let them go, keyless ones in turns of whole batches, and each has an outcome of
+        its own. It waits for room for all of them.
+
+        Args:
+            topic: its name.
+            values: what ``value_serializer`` takes; None is a tombstone.
+            keys: as many as values, what ``key_serializer`` takes, None where a record has none.
+            partition: this one for all, whatever the keys.
+            headers: of every record.
+            timestamp_ms: of every record.
+            on_delivery: called once with what this returns, when every record has its outcome.
+
+        Raises:
+            RecordTooLargeError: a record as in ``send``, or together more than the buffer can hold.
+            ClientError: as ``send``; an error of one record names its place, from 0.
+        """
+        records = self.outgoing(values, keys, headers, timestamp_ms)
+        if self._is_turn_due:
+            await _Turn()
+            self._is_turn_due = False
+
+        def offer() -> Deliveries | Needs:
+            return self.offer_many(topic, records, partition, on_delivery)
+
+        found = Needs.ROOM if self._room_waiters else offer()
+        if isinstance(found, Needs):
+            found = await self._send_later(found, topic, partition, offer)
+        return found
 
     async def flush(self) -> None:
         """Send what has gathered now, and wait until everything sent so far has its outcome."""
@@ -215,6 +268,11 @@ class Producer:
             logger.warning("producer closed before everything was delivered")
         finally:
             await self._abort()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What is under way, as ``buffer_bytes`` counts it."""
+        return self._accumulator.buffered_bytes
 
     # -- for programs and the blocking façade ------------------------------------------------------
 
@@ -255,6 +313,54 @@ class Producer:
         return self._take(
             placement, partition, raw_key, raw_value, pairs, timestamp_ms, size, on_delivery
         )
+
+    def outgoing(
+        self,
+        values: Sequence[object],
+        keys: Sequence[object] | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int | None,
+    ) -> OutgoingRecords:
+        """Records for ``offer_many``. From any thread.
+
+        Raises:
+            BadRecordError: as ``send_many``.
+        """
+        if timestamp_ms is not None:
+            check_timestamp(timestamp_ms, self._clock.wall_ms())
+        return outgoing_records(
+            values,
+            keys,
+            checked_headers(headers) if headers else None,
+            timestamp_ms,
+            value_serializer=self.options.value_serializer,
+            key_serializer=self.options.key_serializer,
+        )
+
+    def offer_many(
+        self,
+        topic: str,
+        records: OutgoingRecords,
+        partition: int | None,
+        on_delivery: DeliveriesCallback | None,
+    ) -> Deliveries | Needs:
+        """Take all of these records if that needs no waiting. From any thread.
+
+        Raises:
+            BadRecordError, RecordTooLargeError, ClientClosedError: as ``send_many``.
+        """
+        placement = self._topics.get(topic)
+        if placement is None:
+            self._check_open()
+            return Needs.TOPIC
+        self._check_sizes(topic, records, placement)
+        if partition is not None and partition >= placement.partition_count:
+            return Needs.TOPIC
+        rows = placed_rows(placement, records, partition)
+        deliveries = self._take_many(placement, rows, records, on_delivery)
+        if isinstance(deliveries, Deliveries) and on_delivery is not None and not deliveries:
+            _call_together(on_delivery, deliveries)
+        return deliveries
 
     async def learn_topic(self, topic: str, partition: int | None) -> None:
         """Do what ``Needs.TOPIC`` asks for.
@@ -325,13 +431,7 @@ class Producer:
             self._check_open()
             if not accumulator.has_room(size_bytes):
                 return Needs.ROOM
-            if partition is not None:
-                lane = placement.lane(partition)
-            else:
-                lane = placement.sticky
-                if not accumulator.has_open(lane, size_bytes):
-                    self._close_batch(lane)
-                    lane = placement.advance()
+            lane = self._lane_for(placement, partition, size_bytes)
             batch, number, is_due = accumulator.add(
                 lane, key, value, headers, timestamp_ms, size_bytes, self._clock
             )
@@ -343,6 +443,66 @@ class Producer:
         if must_wake:
             self._wake(lane)
         return batch, number
+
+    def _check_sizes(self, topic: str, records: OutgoingRecords, placement: TopicPlacement) -> None:
+        """All or none is promised: so they must fit into the buffer together."""
+        largest, buffer_bytes = max(records.sizes, default=0), self.options.buffer_bytes
+        if largest > min(placement.record_bytes_max, buffer_bytes):
+            raise too_large(topic, largest, placement.record_bytes_max, buffer_bytes)
+        if records.size_bytes > buffer_bytes:
+            raise RecordTooLargeError(
+                f"{len(records.sizes)} records of {records.size_bytes} bytes do not fit into "
+                f"buffer_bytes={buffer_bytes}; send them in parts"
+            )
+
+    def _take_many(
+        self,
+        placement: TopicPlacement,
+        placed: Sequence[tuple[int | None, RecordRows]],
+        records: OutgoingRecords,
+        on_delivery: DeliveriesCallback | None,
+    ) -> Deliveries | Needs:
+        accumulator = self._accumulator
+        timestamp_ms = records.timestamp_ms
+        if timestamp_ms is None:
+            timestamp_ms = self._clock.wall_ms()
+        parts: list[DeliveryPart] = []
+        due: list[Lane] = []
+        with self._lock:
+            self._check_open()
+            if not accumulator.has_room(records.size_bytes):
+                return Needs.ROOM
+            for partition, rows in placed:
+                start = 0
+                while start < len(rows.values):
+                    size_bytes = rows.ends[start] - (rows.ends[start - 1] if start else 0)
+                    lane = self._lane_for(placement, partition, size_bytes)
+                    part, is_due = accumulator.add_many(
+                        lane, rows, start, records.headers, timestamp_ms, self._clock
+                    )
+                    start += len(part.places)
+                    parts.append(part)
+                    if is_due:
+                        due.append(lane)
+            deliveries = Deliveries(parts)
+            if on_delivery is not None:
+                deliveries.when_done(partial(_call_together, on_delivery))
+            to_wake = [lane for lane in dict.fromkeys(due) if not lane.is_busy]
+            if any(lane.waiting for lane in due):
+                self._is_turn_due = True
+        for lane in to_wake:
+            self._wake(lane)
+        return deliveries
+
+    def _lane_for(self, placement: TopicPlacement, partition: int | None, size_bytes: int) -> Lane:
+        """The lane of a partition; None: the one whose turn it is, which moves on when its batch is full."""
+        if partition is not None:
+            return placement.lane(partition)
+        lane = placement.sticky
+        if not self._accumulator.has_open(lane, size_bytes):
+            self._close_batch(lane)
+            lane = placement.advance()
+        return lane
 
     def _close_batch(self, lane: Lane) -> None:
         """The lane loses its turn: what it holds is sent."""
@@ -368,14 +528,10 @@ class Producer:
         self,
         needs: Needs,
         topic: str,
-        value: object,
-        key: object,
         partition: int | None,
-        headers: Sequence[tuple[str, bytes | None]],
-        timestamp_ms: int | None,
-        on_delivery: DeliveryCallback | None,
-    ) -> tuple[RecordBatch, int]:
-        found: tuple[RecordBatch, int] | Needs = needs
+        offer: Callable[[], T | Needs],
+    ) -> T:
+        found: T | Needs = needs
         deadline_ms = self._clock.now_ms() + self.options.max_block_ms
         has_waited = False
         try:
@@ -385,7 +541,7 @@ class Producer:
                 else:
                     await self._wait_for_room(deadline_ms, is_next=has_waited)
                     has_waited = True
-                found = self.offer(topic, value, key, partition, headers, timestamp_ms, on_delivery)
+                found = offer()
         finally:
             # One freed batch may hold room for more than one record.
             self._wake_room_waiters(1)
@@ -490,6 +646,14 @@ class Producer:
     def _drained(self, lane: Lane) -> Iterable[Shipment]:
         while lane.waiting:
             yield lane.waiting.popleft()
+
+
+def _call_together(callback: DeliveriesCallback, deliveries: Deliveries) -> None:
+    try:
+        callback(deliveries)
+    except Exception:
+        # The program's own fault, which must not stop the delivery of other records.
+        logger.exception("delivery callback failed records=%d", len(deliveries))
 
 
 class _Turn:

@@ -213,6 +213,31 @@ def test_no_room_in_time_is_an_error(thread):
             delivery.result(10)
 
 
+def test_many_are_delivered_from_the_callers_thread_and_wait_for_room_together(thread):
+    cluster, called = ScriptedCluster(), []
+    values = [b"%0200d" % number for number in range(8)]
+    options = {"batch_bytes": 1024, "buffer_bytes": 2048, "linger_ms": 5000}
+    with blocking_producer(cluster, thread, **options) as producer:
+        kept = [producer.send_many("t", values, on_delivery=called.append) for _ in range(10)]
+        producer.flush()
+        assert [kept[-1].result(10)[n].offset for n in range(8)] == list(range(72, 80))
+        assert [len(run.places) for run in kept[-1].runs] == [4, 4]
+    assert [deliveries.is_done for deliveries in kept] == [True] * 10
+    assert len(called) == 10
+    assert cluster.logs[0].values == values * 10
+
+
+def test_a_result_of_many_that_is_not_there_in_time_may_be_asked_for_again(thread):
+    cluster = ScriptedCluster(partitions=2)
+    with blocking_producer(cluster, thread, linger_ms=60_000) as producer:
+        deliveries = producer.send_many("t", [b"a", b"b"], keys=[b"k1", b"k2"])
+        with pytest.raises(TimeoutError):
+            deliveries.result(0.001)
+        assert deliveries.outcomes is None
+        producer.flush()
+        assert len(deliveries.result(10)) == len(deliveries) == len(deliveries.outcomes) == 2
+
+
 def test_a_callback_may_send_but_never_waits_for_room(thread):
     cluster = ScriptedCluster()
     outcomes = []

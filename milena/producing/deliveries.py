@@ -1,0 +1,136 @@
+"""Records that were sent together: one handle for all of them, in which each still has an outcome of its own.
+
+A handle knows which numbers of which batches its records have, and nothing else; receipts are made when somebody looks
+at them. So a record costs nothing here that is not asked about.
+
+Threads: as in ``milena.producing.delivery``.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, overload
+
+from milena.errors import ClientError
+from milena.producing.delivery import RecordBatch, until_settled
+from milena.records import Receipt
+
+DeliveriesCallback = Callable[["Deliveries"], None]
+"""Called once, when every record has its outcome, on the loop's thread; must not block."""
+
+
+class DeliveryPart(NamedTuple):
+    """The records at these places among those that were sent: in this order, the batch's from number ``first`` on."""
+
+    batch: RecordBatch
+    first: int
+    places: Sequence[int]
+
+
+class DeliveryRun(NamedTuple):
+    """Records of one partition with the same outcome: written from ``base_offset`` on (None: not told), or an error.
+
+    ``places`` ascend: which of the values that were sent these are, from 0.
+    """
+
+    partition: int
+    places: Sequence[int]
+    base_offset: int | None
+    error: ClientError | None
+
+
+class Deliveries:
+    """Records on their way. Await them for their receipts, in the order of the values, or forget them.
+
+    Awaiting raises the error of the first record that has one, as ``Producer`` lists them; ``outcomes`` and ``runs``
+    tell of each record. A task that is cancelled while it waits takes nothing back.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[DeliveryPart]) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return sum(len(part.places) for part in self.parts)
+
+    @property
+    def is_done(self) -> bool:
+        """Every record has its outcome."""
+        return all(part.batch.is_settled for part in self.parts)
+
+    @property
+    def runs(self) -> list[DeliveryRun] | None:
+        """What became of them, partition by partition; None while any is under way."""
+        if not self.is_done:
+            return None
+        return [
+            DeliveryRun(batch.partition, places[start - first : stop - first], offset, error)
+            for batch, first, places in self.parts
+            for start, stop, offset, error in batch.runs(first, first + len(places))
+        ]
+
+    @property
+    def outcomes(self) -> list[Receipt | ClientError] | None:
+        """The receipt or the error of each record, in the order of the values; None while any is under way."""
+        if not self.is_done:
+            return None
+        found: dict[int, Receipt | ClientError] = {}
+        for batch, first, places in self.parts:
+            found.update((place, batch.outcome(first + n)) for n, place in enumerate(places))
+        return [found[place] for place in range(len(found))]
+
+    def __await__(self) -> Generator[None, None, "Receipts"]:
+        for part in self.parts:
+            if not part.batch.is_settled:
+                yield from until_settled(part.batch)
+        return self.receipts()
+
+    def receipts(self) -> "Receipts":
+        """The receipts of records that are done.
+
+        Raises:
+            ClientError: the error of the first record that has one.
+        """
+        failed = [run for run in self.runs or () if run.error is not None]
+        if failed:
+            error = min(failed, key=lambda run: run.places[0]).error
+            assert error is not None, failed
+            raise error
+        return Receipts(self)
+
+    def when_done(self, callback: DeliveriesCallback) -> None:
+        """Call this when every record has its outcome. To be asked under the producer's lock, which settling needs."""
+        left = len(self.parts)
+
+        def settled() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                callback(self)
+
+        for part in self.parts:
+            part.batch.waiters.append(settled)
+
+
+class Receipts(Sequence[Receipt]):
+    """Receipts in the order of the values, each made when it is looked at."""
+
+    __slots__ = ("_deliveries", "_made")
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
+        self._made: list[Receipt] | None = None
+
+    def __len__(self) -> int:
+        return len(self._deliveries)
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if self._made is None:
+            outcomes = self._deliveries.outcomes or []
+            self._made = [outcome for outcome in outcomes if isinstance(outcome, Receipt)]
+        return self._made[index]

@@ -1,0 +1,98 @@
+"""Records that are sent together, as bytes and checked, before it is known which partitions they go to (pure).
+
+Columns, not objects: what is done to each of a million records a second is done by loops in C.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import add
+
+from milena.errors import BadRecordError
+from milena.model.columns import Headers
+from milena.producing.batching import KEY_OVERHEAD_BYTES, RecordRows, record_size
+from milena.producing.serializers import Serializer, plain_bytes, serialize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutgoingRecords:
+    """Records with the headers and the timestamp (None: the moment of sending) that they share."""
+
+    keys: list[bytes | None] | None
+    values: list[bytes | None]
+    headers: Headers | None
+    timestamp_ms: int | None
+    sizes: list[int]
+    """Bytes that each takes in a batch before compression, rounded up."""
+    size_bytes: int
+
+    @property
+    def rows(self) -> RecordRows:
+        """All, for one place."""
+        ends = list(accumulate(self.sizes))
+        return RecordRows(self.keys, self.values, range(len(self.values)), ends)
+
+    def rows_at(self, places: Sequence[int]) -> RecordRows:
+        """Some of them, in this order."""
+        values, keys, sizes = self.values, self.keys, self.sizes
+        return RecordRows(
+            None if keys is None else [keys[place] for place in places],
+            [values[place] for place in places],
+            places,
+            list(accumulate([sizes[place] for place in places])),
+        )
+
+
+def outgoing_records(
+    values: Sequence[object],
+    keys: Sequence[object] | None,
+    headers: Headers | None,
+    timestamp_ms: int | None,
+    *,
+    value_serializer: Serializer,
+    key_serializer: Serializer,
+) -> OutgoingRecords:
+    """Make bytes of the records.
+
+    Raises:
+        BadRecordError: a record that cannot be bytes, by its place; fewer or more keys than values.
+    """
+    if isinstance(values, bytes | bytearray | memoryview | str):
+        # A sequence of numbers or letters, and hardly what was meant.
+        raise BadRecordError(f"send_many takes a list of values, not {type(values).__name__}")
+    if keys is not None and len(keys) != len(values):
+        raise BadRecordError(f"{len(keys)} keys for {len(values)} values")
+    raw_values = _raw(values, value_serializer, "value")
+    raw_keys = None if keys is None else _raw(keys, key_serializer, "key")
+    overhead_bytes = record_size(None, None, headers)
+    sizes = [length + overhead_bytes for length in _lengths(raw_values, none=0)]
+    if raw_keys is not None:
+        # A record without a key has no length of one either.
+        lengths = _lengths(raw_keys, none=-KEY_OVERHEAD_BYTES)
+        sizes = list(map(add, sizes, [length + KEY_OVERHEAD_BYTES for length in lengths]))
+    return OutgoingRecords(
+        keys=raw_keys,
+        values=raw_values,
+        headers=headers,
+        timestamp_ms=timestamp_ms,
+        sizes=sizes,
+        size_bytes=sum(sizes),
+    )
+
+
+def _raw(given: Sequence[object], serializer: Serializer, what: str) -> list[bytes | None]:
+    if serializer is plain_bytes and set(map(type, given)) <= _BYTES_OR_NONE:
+        # The types are those of the signature, as the line above has found.
+        return list(given)  # type: ignore[arg-type]
+    return [serialize(serializer, item, f"{what} {place}") for place, item in enumerate(given)]
+
+
+_BYTES_OR_NONE = {bytes, type(None)}
+
+
+def _lengths(column: list[bytes | None], *, none: int) -> Sequence[int]:
+    try:
+        # Without a call in Python for each, where none is None.
+        return list(map(len, column))  # type: ignore[arg-type]
+    except TypeError:
+        return [none if item is None else len(item) for item in column]
