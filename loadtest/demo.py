@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from secrets import token_hex
 
 import aiohttp
 import click
@@ -22,17 +21,20 @@ from tqdm import tqdm
 
 from loadtest.failover import Failover
 from loadtest.local_cluster import ClusterError, LocalCluster, LocalNode
+from loadtest.pages import Page
 from loadtest.reader import Reader, ReadError
 from loadtest.source import JSON_TYPE, Source, SourceError, flights, lines
 from loadtest.tally import Tally, TallyVerdict
-from loadtest.writer import REQUEST_TIMEOUT_S, Progress, WriteError, Writer
+from loadtest.writer import Progress, write_all
+from milena.client import Client
 from milena.cluster.admin import AdminClient
 from milena.errors import ClientError
 
 PARTITIONS = 6
 REPLICATION_FACTOR = 3
-WORKERS = 6
-RECORDS_PER_REQUEST = 1000
+BATCH_BYTES = 512 << 10
+REQUEST_TIMEOUT_S = 10.0
+"""Of a page of records: longer than a failover that may still be under way."""
 KILL_AT = 0.4
 """The leader dies when this share of the records is acknowledged."""
 LOGGED_EVERY_S = 5.0
@@ -74,19 +76,20 @@ async def write_and_check(cluster: LocalCluster, settings: DemoSettings) -> Tall
         await admin.create_topic(
             settings.topic, partitions=PARTITIONS, replication_factor=REPLICATION_FACTOR
         )
+    progress, failover = await write(cluster, settings, tally)
     limits = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=2)
     async with aiohttp.ClientSession(timeout=limits) as session:
-        progress, failover = await write(session, cluster, settings, tally)
         reader_node = next(n for n in reversed(cluster.nodes) if n is not failover.killed)
         began = time.monotonic()
         with progress_bar("read", source.count) as bar:
 
-            def on_record(partition: int, offset: int, key: str | None, value: str) -> None:
-                tally.read(partition, offset, key, value)
-                bar.update()
+            def on_page(partition: int, page: Page) -> None:
+                for record in page.records:
+                    tally.read(partition, record.offset, record.key, record.value)
+                bar.update(len(page.records))
 
             reader = Reader(session, [reader_node.url], settings.topic)
-            await reader.read_all(source.media_type, on_record)
+            await reader.read_all(on_page)
         read_s = time.monotonic() - began
     verdict = tally.verdict()
     print_report(verdict, progress, read_s, reader_node)
@@ -94,7 +97,7 @@ async def write_and_check(cluster: LocalCluster, settings: DemoSettings) -> Tall
 
 
 async def write(
-    session: aiohttp.ClientSession, cluster: LocalCluster, settings: DemoSettings, tally: Tally
+    cluster: LocalCluster, settings: DemoSettings, tally: Tally
 ) -> tuple[Progress, Failover]:
     """Write the source while a leader dies; returns once the leader is back."""
     source = settings.source
@@ -108,18 +111,14 @@ async def write(
                 is_due.set()
 
         progress = Progress(time.monotonic, on_acknowledged)
-        writer = Writer(
-            session,
-            [node.url for node in cluster.nodes],
-            settings.topic,
-            run_id=token_hex(8),
-            progress=progress,
-            workers=WORKERS,
-            records_per_request=min(RECORDS_PER_REQUEST, max(1, source.count // (4 * WORKERS))),
-        )
-        async with asyncio.TaskGroup() as tasks:
+        urls = [node.url for node in cluster.nodes]
+        async with (
+            Client(urls) as client,
+            client.producer(batch_bytes=BATCH_BYTES) as producer,
+            asyncio.TaskGroup() as tasks,
+        ):
             tasks.create_task(failover.run(is_due, is_written))
-            await writer.write(source, lambda record: tally.wrote(record.key, record.value))
+            await write_all(producer, settings.topic, source, progress, lambda r: tally.wrote(*r))
             is_written.set()
     return progress, failover
 
@@ -136,15 +135,13 @@ def print_report(verdict: TallyVerdict, progress: Progress, read_s: float, node:
     """A short table."""
     megabytes = progress.value_bytes / 1e6
     write_s, read_s = max(progress.seconds, 1e-9), max(read_s, 1e-9)
-    gap = f"{progress.longest_gap_s:.2f} s (partition {progress.longest_gap_partition})"
     rows = (
         ("written, acks=all", f"{verdict.written:,} records, {megabytes:.1f} MB"),
         (
             "write rate",
             f"{verdict.written / write_s:,.0f} records/s, {megabytes / write_s:.1f} MB/s",
         ),
-        ("longest write gap", f"{gap}, a leader's death included"),
-        ("requests repeated", f"{progress.retries:,}"),
+        ("longest write gap", f"{progress.longest_gap_s:.2f} s, a leader's death included"),
         (f"read back from node {node.node_id}", f"{verdict.read:,} records"),
         ("read rate", f"{verdict.read / read_s:,.0f} records/s, {megabytes / read_s:.1f} MB/s"),
         (
@@ -230,7 +227,7 @@ def main(path: Path | None, is_kept: bool, records: int | None, directory: Path)
             source=source, topic=topic_of(source), directory=directory, is_kept=is_kept
         )
         code = asyncio.run(demonstrate(settings))
-    except* (SourceError, ClusterError, ClientError, WriteError, ReadError) as group:
+    except* (SourceError, ClusterError, ClientError, ReadError) as group:
         for error in leaves(group):
             print(f"demo: {error}", file=sys.stderr)
         code = EXIT_FAILED

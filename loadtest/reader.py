@@ -8,7 +8,6 @@ from urllib.parse import quote
 import aiohttp
 
 from loadtest.pages import Page, PageFormat, parse_page
-from loadtest.source import json_text
 
 PAGE_BYTES = 2 << 20
 WAIT_MS = 500
@@ -16,8 +15,8 @@ ATTEMPTS = 40
 RETRY_AFTER_S = 0.25
 """Ten seconds in all: longer than any failover that may still be under way."""
 
-OnRecord = Callable[[int, int, str | None, str], None]
-"""partition, offset, key and value as JSON texts"""
+OnPage = Callable[[int, Page], None]
+"""partition, and its next records"""
 
 
 class ReadError(Exception):
@@ -32,7 +31,7 @@ class Reader:
         self._urls = tuple(urls)
         self._path = f"/topics/{quote(topic, safe='')}/partitions"
 
-    async def read_all(self, accept: str, on_record: OnRecord) -> None:
+    async def read_all(self, on_page: OnPage) -> None:
         """Read every partition from its first offset to its end; partitions at once, each in order.
 
         Raises:
@@ -43,7 +42,7 @@ class Reader:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for number in numbers:
-                    tasks.create_task(self._read_partition(number, accept, on_record))
+                    tasks.create_task(self._read_partition(number, on_page))
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
 
@@ -72,16 +71,10 @@ class Reader:
             yield page
             at = page.records[-1].offset + 1
 
-    async def _read_partition(self, partition: int, accept: str, on_record: OnRecord) -> None:
-        at, end = await self.offsets(partition)
-        while at < end:
-            records = json.loads(await self._records(partition, at, accept))
-            for record in records:
-                key = None if record["key"] is None else json_text(record["key"])
-                on_record(partition, record["offset"], key, json_text(record["value"]))
-            if not records:
-                raise ReadError(f"partition {partition} ends at {at}, it should end at {end}")
-            at = records[-1]["offset"] + 1
+    async def _read_partition(self, partition: int, on_page: OnPage) -> None:
+        start, end = await self.offsets(partition)
+        async for page in self.pages(partition, start, end):
+            on_page(partition, page)
 
     async def _records(self, partition: int, at: int, accept: str) -> bytes:
         params = {"offset": str(at), "max_bytes": str(PAGE_BYTES), "timeout": str(WAIT_MS)}

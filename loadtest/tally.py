@@ -1,6 +1,7 @@
 """Every record that was written, and the judgement of what was read back (pure).
 
-Values are remembered as digests of eight bytes: two different values of one key collide once in 10^19.
+Values are remembered by their hash, of 64 bits and keyed anew in each process: two different ones of a key collide once
+in 10^19.
 A keyed record must come back in the order of its key and from one partition; of a record without a key only the
 number of copies is known.
 """
@@ -8,13 +9,6 @@ number of copies is known.
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-from loadtest.fingerprints import fingerprint
-
-
-def digest(value: str) -> bytes:
-    """Digest by which a value is remembered."""
-    return fingerprint(None, value.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,22 +59,22 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._written: defaultdict[str | None, list[bytes]] = defaultdict(list)
-        self._read: defaultdict[str | None, list[bytes]] = defaultdict(list)
-        self._homes: defaultdict[str, set[int]] = defaultdict(set)
+        self._written: defaultdict[bytes | None, list[int]] = defaultdict(list)
+        self._read: defaultdict[bytes | None, list[int]] = defaultdict(list)
+        self._homes: defaultdict[bytes, set[int]] = defaultdict(set)
         self._next_offsets: dict[int, int] = {}
         self._offset_gaps = 0
 
-    def wrote(self, key: str | None, value: str) -> None:
+    def wrote(self, key: bytes | None, value: bytes) -> None:
         """A record was handed to the writer, after all earlier ones of its key."""
-        self._written[key].append(digest(value))
+        self._written[key].append(hash(value))
 
-    def read(self, partition: int, offset: int, key: str | None, value: str) -> None:
+    def read(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
         """A record was read back."""
         if offset != self._next_offsets.get(partition, 0):
             self._offset_gaps += 1
         self._next_offsets[partition] = offset + 1
-        self._read[key].append(digest(value))
+        self._read[key].append(hash(value))
         if key is not None:
             self._homes[key].add(partition)
 

@@ -9,7 +9,6 @@ other bytes that are not; a topic may hold both.
 """
 
 import json
-from base64 import b64encode
 from dataclasses import dataclass
 from enum import Enum, unique
 from random import Random
@@ -91,18 +90,17 @@ class RecordMaker:
         stored = [self._record(sequence) for sequence in range(first, self._next_sequence)]
         return WriteRequest(
             first_sequence=first,
-            body=request_body([self._sent(key, value) for key, value in stored]),
+            body=request_body(self._dialect.value, stored),
             fingerprints=b"".join(fingerprint(key, value) for key, value in stored),
             record_count=record_count,
             value_bytes=sum(len(value) for _, value in stored),
         )
 
-    def _record(self, sequence: int) -> tuple[bytes | None, bytes]:
-        """Key and value as they will be stored."""
+    def _record(self, sequence: int) -> Record:
         key = self._key()
         if self._dialect is Dialect.JSON:
-            return key, self._json_value(key, sequence)
-        return key, self._binary_value(key, sequence)
+            return Record(key, self._json_value(key, sequence))
+        return Record(key, self._binary_value(key, sequence))
 
     def _key(self) -> bytes | None:
         if not self._key_count:
@@ -130,12 +128,6 @@ class RecordMaker:
         while len(piece) < size:
             piece += self._padding[: size - len(piece)]
         return piece
-
-    def _sent(self, key: bytes | None, value: bytes) -> Record:
-        """The record as JSON texts, as a request's body has it."""
-        if self._dialect is Dialect.JSON:
-            return Record(None if key is None else key.decode(), value.decode())
-        return Record(None if key is None else _base64_text(key), _base64_text(value))
 
 
 def identify(key: bytes | None, value: bytes | None) -> RecordId:
@@ -181,7 +173,3 @@ def _check(writer: int, sequence: int, key: bytes | None, padding: bytes, checks
 
 def _checksum(writer: int, sequence: int, key: bytes | None, padding: bytes) -> int:
     return crc32c(b"%b%b|%b" % (_IDS.pack(writer, sequence), key or b"", padding))
-
-
-def _base64_text(stored: bytes) -> str:
-    return f'"{b64encode(stored).decode()}"'

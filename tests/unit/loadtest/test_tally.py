@@ -4,7 +4,7 @@ import pytest
 
 from loadtest.tally import Tally
 
-WRITTEN = [("a", "1"), ("a", "2"), ("b", "1"), (None, "x"), (None, "x")]
+WRITTEN = [(b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (None, b"x"), (None, b"x")]
 
 
 def judge(reads):
@@ -16,7 +16,13 @@ def judge(reads):
     return tally.verdict()
 
 
-GOOD = [(0, 0, "a", "1"), (0, 1, "a", "2"), (1, 0, None, "x"), (1, 1, "b", "1"), (0, 2, None, "x")]
+GOOD = [
+    (0, 0, b"a", b"1"),
+    (0, 1, b"a", b"2"),
+    (1, 0, None, b"x"),
+    (1, 1, b"b", b"1"),
+    (0, 2, None, b"x"),
+]
 
 
 def test_everything_once_and_in_order_is_good():
@@ -30,16 +36,16 @@ def test_everything_once_and_in_order_is_good():
     ("reads", "found"),
     [
         (GOOD[:4], {"missing": 1}),
-        ([*GOOD, (1, 2, "b", "1")], {"doubled": 1}),
-        ([*GOOD, (1, 2, None, "x")], {"doubled": 1}),
-        ([*GOOD, (1, 2, "b", "9")], {"foreign": 1}),
-        ([*GOOD, (1, 2, "c", "1")], {"foreign": 1}),
-        ([(0, 0, "a", "2"), (0, 1, "a", "1"), *GOOD[2:]], {"keys_out_of_order": 1}),
-        ([GOOD[0], (1, 0, "a", "2"), (1, 1, None, "x"), (1, 2, "b", "1"), (0, 1, None, "x")],
+        ([*GOOD, (1, 2, b"b", b"1")], {"doubled": 1}),
+        ([*GOOD, (1, 2, None, b"x")], {"doubled": 1}),
+        ([*GOOD, (1, 2, b"b", b"9")], {"foreign": 1}),
+        ([*GOOD, (1, 2, b"c", b"1")], {"foreign": 1}),
+        ([(0, 0, b"a", b"2"), (0, 1, b"a", b"1"), *GOOD[2:]], {"keys_out_of_order": 1}),
+        ([GOOD[0], (1, 0, b"a", b"2"), (1, 1, None, b"x"), (1, 2, b"b", b"1"), (0, 1, None, b"x")],
          {"keys_in_two_partitions": 1}),
-        ([*GOOD[:4], (0, 3, None, "x")], {"offset_gaps": 1}),
-        ([*GOOD[:4], (0, 1, None, "x")], {"offset_gaps": 1}),
-        ([*GOOD[:3], (1, 1, "b", "damaged"), GOOD[4]], {"missing": 1, "foreign": 1}),
+        ([*GOOD[:4], (0, 3, None, b"x")], {"offset_gaps": 1}),
+        ([*GOOD[:4], (0, 1, None, b"x")], {"offset_gaps": 1}),
+        ([*GOOD[:3], (1, 1, b"b", b"damaged"), GOOD[4]], {"missing": 1, "foreign": 1}),
     ],
 )  # fmt: skip
 def test_each_fault_is_counted_as_itself(reads, found):
