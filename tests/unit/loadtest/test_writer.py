@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.source import JSON_TYPE, Record, Source, json_text
 from loadtest.writer import RECORDS_PER_CALL, Progress, write_all
-from milena.errors import TooLargeError
+from milena.errors import AnswerError
 from milena.producing.options import ProducerOptions
 from milena.producing.producer import Producer
 from tests.support.fakes.scripted_cluster import ScriptedClock, ScriptedCluster, not_now, unknown
@@ -52,12 +52,10 @@ async def test_every_record_is_written_once_in_the_order_of_its_key():
 
 async def test_what_is_refused_ends_the_run():
     cluster = ScriptedCluster()
-    cluster.logs[0].script = [
-        TooLargeError("a batch of 9 bytes is too large", status=413, error_code=413)
-    ]
+    cluster.logs[0].script = [AnswerError("a value is wrong", status=422, error_code=42205)]
     progress = Progress(lambda: 0.0, lambda _: None)
     async with producing(cluster) as producer:
-        with pytest.raises(TooLargeError, match="too large"):
+        with pytest.raises(AnswerError, match="a value is wrong"):
             await write_all(producer, "t", source(10), progress, lambda _: None)
     assert progress.records == 0
 
