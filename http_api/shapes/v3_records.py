@@ -65,7 +65,12 @@ _PLACE = {
     "topic_name": text(),
     "partition_id": count(),
     "offset": nullable(count("null: acks=0")),
-    "timestamp": nullable(text("the record's own, if it was given", format="date-time")),
+    "timestamp": nullable(
+        text(
+            "as readers see it; null: not known, as of acks=0 under LogAppendTime",
+            format="date-time",
+        )
+    ),
     "key": _SIZED,
     "value": _SIZED,
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import orjson
 
@@ -31,7 +32,11 @@ class Job:
     def request(self, records: Records) -> ProduceRequest:
         """To append these."""
         return ProduceRequest(
-            topic=self.topic, records=records, acks=self.acks, timeout_ms=self.timeout_ms
+            topic=self.topic,
+            records=records,
+            acks=self.acks,
+            timeout_ms=self.timeout_ms,
+            wants_times=True,
         )
 
     def receipt_head(self) -> bytes:
@@ -81,7 +86,8 @@ async def append_texts(call: Call, job: Job, texts: Sequence[bytes]) -> list[byt
     except MilenaError as error:
         return [failure(error)] * len(texts)
     if isinstance(receipts, Receipts) and not receipts.errors and None not in receipts.offsets:
-        places = zip(receipts.partitions, receipts.offsets, map(len, texts), strict=True)
+        times = map(_time, _times(receipts))
+        places = zip(receipts.partitions, receipts.offsets, times, map(len, texts), strict=True)
         return list(map(_text_receipt(job.receipt_head()).__mod__, places))
     return _receipts(job, map(text_record, texts), receipts)
 
@@ -99,38 +105,52 @@ def _receipts(
 ) -> list[bytes]:
     head = job.receipt_head()
     return [
-        _receipt(head, record, partition, offset) if error is None else failure(error)
-        for record, (partition, offset, error) in zip(records, _columns(receipts), strict=True)
+        _receipt(head, record, partition, offset, time_ms) if error is None else failure(error)
+        for record, (partition, offset, time_ms, error) in zip(
+            records, _columns(receipts), strict=True
+        )
     ]
 
 
 def _columns(
     receipts: Sequence[ProduceReceipt],
-) -> Iterable[tuple[int, int | None, MilenaError | None]]:
-    """Partition, offset and error of each."""
+) -> Iterable[tuple[int, int | None, int | None, MilenaError | None]]:
+    """Partition, offset, time and error of each."""
     if isinstance(receipts, Receipts):
         errors = map(receipts.errors.get, receipts.partitions)
-        return zip(receipts.partitions, receipts.offsets, errors, strict=True)
-    return ((receipt.partition, receipt.offset, receipt.error) for receipt in receipts)
+        times = _times(receipts)
+        return zip(receipts.partitions, receipts.offsets, times, errors, strict=True)
+    return ((r.partition, r.offset, r.timestamp_ms, r.error) for r in receipts)
 
 
-def _receipt(head: bytes, record: V3Record, partition: int, offset: int | None) -> bytes:
+def _times(receipts: Receipts) -> Sequence[int | None]:
+    return [None] * len(receipts) if receipts.times is None else receipts.times
+
+
+def _receipt(
+    head: bytes, record: V3Record, partition: int, offset: int | None, time_ms: int | None
+) -> bytes:
     """By hand, for there is one for each record: what JSON could disagree about is in ``head``."""
-    time_ms = record.timestamp_ms
     return b'%b"partition_id":%d,"offset":%b,"timestamp":%b,"key":%b,"value":%b}' % (
         head,
         partition,
         b"null" if offset is None else b"%d" % offset,
-        b"null" if time_ms is None else b'"%b"' % iso_time(time_ms).encode(),
+        _time(time_ms),
         record.key.receipt(),
         record.value.receipt(),
     )
 
 
+@lru_cache(maxsize=64)
+def _time(time_ms: int | None) -> bytes:
+    """As JSON; cached, because records that came together mostly have one time."""
+    return b"null" if time_ms is None else b'"%b"' % iso_time(time_ms).encode()
+
+
 def _text_receipt(head: bytes) -> bytes:
-    """The form of ``_receipt`` for a text: what is left open are partition, offset and size."""
+    """The form of ``_receipt`` for a text: what is left open are partition, offset, time and size."""
     return head.replace(b"%", b"%%") + (
-        b'"partition_id":%d,"offset":%d,"timestamp":null,"key":null,'
+        b'"partition_id":%d,"offset":%d,"timestamp":%b,"key":null,'
         b'"value":{"type":"STRING","size":%d}}'
     )
 

@@ -53,6 +53,8 @@ class ProduceRequest:
     timeout_ms: int
     partition: int | None = None
     idempotency: IdempotencyKey | None = None
+    wants_times: bool = False
+    """Receipts are to have the records' times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,8 @@ class ProduceReceipt:
     partition: int
     offset: int | None
     error: MilenaError | None = None
+    timestamp_ms: int | None = None
+    """Wall ms, as readers see it; None: nobody asked, or it is not known."""
 
 
 _NO_ERRORS: Mapping[int, MilenaError] = {}
@@ -82,6 +86,8 @@ class Receipts(Sequence[ProduceReceipt]):
     offsets: Sequence[int | None]
     errors: Mapping[int, MilenaError] = field(default_factory=lambda: _NO_ERRORS)
     """By partition: a partition takes or refuses all of its records of one request."""
+    times: Sequence[int | None] | None = None
+    """As ``ProduceReceipt.timestamp_ms``; None for the whole column, too."""
 
     @classmethod
     def run(cls, partition: int, base_offset: int, count: int) -> "Receipts":
@@ -107,12 +113,20 @@ class Receipts(Sequence[ProduceReceipt]):
     def __getitem__(self, index: int | slice) -> "ProduceReceipt | Receipts":
         if isinstance(index, slice):
             return Receipts(
-                partitions=self.partitions[index], offsets=self.offsets[index], errors=self.errors
+                partitions=self.partitions[index],
+                offsets=self.offsets[index],
+                errors=self.errors,
+                times=None if self.times is None else self.times[index],
             )
         partition = self.partitions[index]
         error = self.errors.get(partition)
-        offset = None if error is not None else self.offsets[index]
-        return ProduceReceipt(partition=partition, offset=offset, error=error)
+        if error is not None:
+            return ProduceReceipt(partition=partition, offset=None, error=error)
+        return ProduceReceipt(
+            partition=partition,
+            offset=self.offsets[index],
+            timestamp_ms=None if self.times is None else self.times[index],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +137,8 @@ class BatchReceipt:
     base_offset: int | None
     last_offset: int | None
     is_duplicate: bool = False
+    append_time_ms: int | None = None
+    """The leader's, wall ms; None: not known, as of a duplicate."""
     leader_epoch: int = 0
     """The partition's, as the node that answers knows it now; grows with each change of leader."""
 

@@ -177,10 +177,11 @@ class AppendQueue:
 
     def _write(self, group: Sequence[_Append]) -> None:
         try:
+            now_ms = self._clock.wall_ms()
             offsets = self._log.append_as_leader(
                 [append.batch for append in group],
                 leader_epoch=self._leader_epoch(Acks.NONE),
-                now_ms=self._clock.wall_ms(),
+                now_ms=now_ms,
                 headers=[append.header for append in group],
             )
         except DiskFullError as error:
@@ -200,7 +201,7 @@ class AppendQueue:
             self._counts.bytes_in += len(append.batch)
         self._tell_appended()
         for append, base_offset in zip(group, offsets, strict=True):
-            self._answer(append, self._receipt(append, base_offset))
+            self._answer(append, self._receipt(append, base_offset, now_ms))
 
     def _refuse(self, group: Sequence[_Append], error: MilenaError) -> None:
         """One of them cannot be appended: find out which, so that the others are not refused with it."""
@@ -210,12 +211,15 @@ class AppendQueue:
         for append in group:
             self._write([append])
 
-    def _receipt(self, append: _Append, base_offset: int) -> BatchReceipt:
+    def _receipt(self, append: _Append, base_offset: int, now_ms: int) -> BatchReceipt:
         if append.acks is Acks.NONE:
             return BatchReceipt(partition=self._partition, base_offset=None, last_offset=None)
         last_offset = base_offset + append.header.last_offset_delta
         return BatchReceipt(
-            partition=self._partition, base_offset=base_offset, last_offset=last_offset
+            partition=self._partition,
+            base_offset=base_offset,
+            last_offset=last_offset,
+            append_time_ms=now_ms,
         )
 
     def _answer(self, append: _Append, receipt: BatchReceipt) -> None:

@@ -1,6 +1,5 @@
 """Records of one partition become batches: one, or as many as a topic's ``max.message.bytes`` asks for. Pure."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from milena.model.batch.encode import encode_batch
@@ -12,9 +11,6 @@ from node.metadata.topic_settings import record_codec
 from node.services.record_batches import PartitionBatch, halve, size_of_columns
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Topic
-
-Offsets = Sequence[int | None]
-"""Of the records of a request or a batch, in order; None: nobody waits for them."""
 
 
 class EncodedPiece(NamedTuple):

@@ -17,8 +17,8 @@ from milena.model.errors import MilenaError
 from milena.model.pending import Pending
 from milena.model.requests import Acks, ProduceReceipt
 from milena.model.turns import at_once
-from node.services.encoding import Offsets, encode
-from node.services.record_batches import PartitionBatch, merge, receipts_of_one
+from node.services.encoding import encode
+from node.services.record_batches import Appended, PartitionBatch, merge, receipts_of_one
 from node.services.to_leader import ToLeader
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Topic
@@ -123,15 +123,15 @@ class WriteGatherer:
         where, part = group.where, merge(group.parts)
         try:
             pieces = at_once(encode(where.topic, where.settings, part, group.size, None))
-            offsets = self._to_leader.append(
+            appended = self._to_leader.append(
                 where.topic, where.partition, pieces, acks=where.acks, timeout_ms=where.timeout_ms
             )
         except Exception as error:  # noqa: BLE001 - goes on through the requests that wait for it
-            offsets = Pending()
-            offsets.set_exception(error)
-        offsets.add_done_callback(partial(self._on_done, key, group))
+            appended = Pending()
+            appended.set_exception(error)
+        appended.add_done_callback(partial(self._on_done, key, group))
 
-    def _on_done(self, key: _Key, group: _Group, done: Pending[Offsets]) -> None:
+    def _on_done(self, key: _Key, group: _Group, done: Pending[Appended]) -> None:
         """Answer everybody, and let those go who arrived meanwhile.
 
         In the next turn: this may be called from deep within what the next batch would change.
@@ -154,7 +154,9 @@ class WriteGatherer:
             elif done.cancelled():
                 pending.cancel()
             elif error is None:
-                pending.set_result(receipts_of_one(part, done.result()[place : place + count]))
+                pending.set_result(
+                    receipts_of_one(part, done.result().between(place, place + count))
+                )
             elif isinstance(error, MilenaError):
                 pending.set_result(receipts_of_one(part, error))
             else:

@@ -23,6 +23,8 @@ class AppendBatchAnswer(Message, frozen=True, kw_only=True):
     base_offset: int = field(name="base")
     last_offset: int = field(name="last")
     is_duplicate: bool = field(name="dup")
+    append_time_ms: int = field(name="time", default=-1)
+    """Of the leader's clock; -1: not known."""
 
 
 class ReadRequest(Message, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from milena.model.errors import (
 from milena.model.pending import Pending, in_a_task
 from milena.model.requests import Acks, BatchReceipt, ProduceReceipt, ProduceRequest, Receipts
 from milena.model.turns import Turns
+from milena.model.types import TimestampType
 from node.control.membership import Membership
 from node.metadata.lookup import GetTopic, check_partition
 from node.metadata.store import MetadataStore
@@ -30,10 +31,11 @@ from node.metadata.topic_settings import stored_codec, topic_settings
 from node.metrics.counts import NodeCounts
 from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
-from node.services.encoding import Offsets, encode
+from node.services.encoding import encode
 from node.services.gather import WriteGatherer
 from node.services.producers import ProducerService
 from node.services.record_batches import (
+    Appended,
     PartitionBatch,
     highest_partition,
     keyless_record,
@@ -160,7 +162,7 @@ class ProduceService:
         if request.acks is Acks.NONE:
             append = partial(self._append_encoded, topic, settings, part, size, request)
             self._append_unacked([append], size_of(request.records))
-            return receipts_of_one(part, [None] * len(part.places))
+            return receipts_of_one(part, _unacked(part, settings))
         appending = self._append_encoded(topic, settings, part, size, request)
         return receipts_of_one(part, await _outcome(appending))
 
@@ -177,20 +179,20 @@ class ProduceService:
                 [partial(self._append_part, topic, settings, part, request) for part in parts],
                 size_of(request.records),
             )
-            outcomes: list[MilenaError | Offsets] = [[None] * len(part.places) for part in parts]
+            outcomes: list[MilenaError | Appended] = [_unacked(part, settings) for part in parts]
         else:
             appends = [self._append_part(topic, settings, part, request) for part in parts]
             outcomes = list(await asyncio.gather(*(_outcome(a) for a in appends)))
         return receipts_of(len(request.records.values), parts, outcomes, errors)
 
     def _append_unacked(
-        self, appends: Sequence[Callable[[], Awaitable[Offsets]]], size: int
+        self, appends: Sequence[Callable[[], Awaitable[Appended]]], size: int
     ) -> None:
         is_full = len(self._unacked) + len(appends) > UNACKED_MAX
         if is_full or self._unacked_bytes + size > UNACKED_BYTES_MAX:
             raise TooManyRequestsError("too many writes with acks=0 are under way; try again")
 
-        async def ignore(append: Callable[[], Awaitable[Offsets]]) -> None:
+        async def ignore(append: Callable[[], Awaitable[Appended]]) -> None:
             outcome = await _outcome(append())
             if isinstance(outcome, MilenaError):
                 logger.info("write with acks=0 failed: %s", outcome)
@@ -208,12 +210,12 @@ class ProduceService:
 
     async def _append_part(
         self, topic: Topic, settings: TopicSettings, part: PartitionBatch, request: ProduceRequest
-    ) -> Offsets:
+    ) -> Appended:
         """One partition's records of a request: together with others', or on their own."""
         size = size_of_columns(part.columns)
         gathered = self._gather(topic, settings, part, size, request)
         if gathered is not None:
-            return _offsets_in(await gathered)
+            return _appended_in(await gathered)
         return await self._append_encoded(topic, settings, part, size, request)
 
     async def _append_encoded(
@@ -223,7 +225,7 @@ class ProduceService:
         part: PartitionBatch,
         size: int,
         request: ProduceRequest,
-    ) -> Offsets:
+    ) -> Appended:
         """One partition's records of a request on their own."""
         if settings.is_compacted:
             error = keyless_record(topic, part)
@@ -268,9 +270,9 @@ class ProduceService:
 
         if acks is Acks.NONE:
 
-            async def nobody_waits() -> Offsets:
+            async def nobody_waits() -> Appended:
                 await append()
-                return []
+                return Appended([])
 
             self._append_unacked([nobody_waits], len(batch))
             return BatchReceipt(
@@ -300,15 +302,21 @@ def _is_allocated(header: BatchHeader, image: Image) -> bool:
     return epoch is not None and header.producer_epoch <= epoch
 
 
-def _offsets_in(receipts: Sequence[ProduceReceipt]) -> Offsets:
-    """Offsets of records of one partition, or the error of them all, raised."""
+def _unacked(part: PartitionBatch, settings: TopicSettings) -> Appended:
+    """Records that nobody waits for; where the append's time is theirs, it is not known."""
+    nothing = [None] * len(part.places)
+    return Appended(nothing, nothing if settings.timestamp_type is TimestampType.APPEND else None)
+
+
+def _appended_in(receipts: Sequence[ProduceReceipt]) -> Appended:
+    """Records of one partition, or the error of them all, raised."""
     assert isinstance(receipts, Receipts), "they were gathered"
     for error in receipts.errors.values():
         raise error
-    return receipts.offsets
+    return Appended(receipts.offsets, receipts.times)
 
 
-async def _outcome(append: Awaitable[Offsets]) -> MilenaError | Offsets:
+async def _outcome(append: Awaitable[Appended]) -> MilenaError | Appended:
     try:
         return await append
     except MilenaError as error:

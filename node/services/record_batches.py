@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from milena.model.columns import RecordColumns
 from milena.model.errors import InvalidRecordError, MilenaError
@@ -12,22 +13,46 @@ from node.metadata.lookup import check_partition, no_partition
 from raft_meta.machine.image import Topic
 
 
+class Appended(NamedTuple):
+    """What became of the records of a request or a batch, in order."""
+
+    offsets: Sequence[int | None]
+    """None: nobody waits for them."""
+    times: Sequence[int | None] | None = None
+    """When they were appended (wall ms, None: not known), where readers see that; None: they see the records' own."""
+
+    def between(self, first: int, last: int) -> "Appended":
+        """Of the records at these places, the last one exclusive."""
+        times = None if self.times is None else self.times[first:last]
+        return Appended(self.offsets[first:last], times)
+
+
 @dataclass(slots=True, init=False)
 class PartitionBatch:
-    """Records of one request for one partition. ``places``: their positions in the request."""
+    """Records of one request for one partition. ``places``: their positions in the request.
+
+    ``wants_times``: its receipts are to have the records' times.
+    """
 
     partition: int
     places: Sequence[int]
     columns: RecordColumns
     base_timestamp_ms: int
+    wants_times: bool
 
     def __init__(
-        self, partition: int, places: Sequence[int], columns: RecordColumns, base_timestamp_ms: int
+        self,
+        partition: int,
+        places: Sequence[int],
+        columns: RecordColumns,
+        base_timestamp_ms: int,
+        wants_times: bool = False,
     ) -> None:
         self.partition = partition
         self.places = places
         self.columns = columns
         self.base_timestamp_ms = base_timestamp_ms
+        self.wants_times = wants_times
 
 
 def highest_partition(request: ProduceRequest) -> int:
@@ -46,20 +71,19 @@ def split_request(
     ``sticky``: the partition for records that name none and have no key.
     """
     records = request.records
-    count = len(records.values)
     if request.partition is not None:
         check_partition(topic, request.partition)
-        return [_whole(request.partition, records, count, now_ms)], {}
+        return [_whole(request.partition, request, now_ms)], {}
     if records.keys is None and records.partitions is None and request.idempotency is None:
-        return [_whole(sticky, records, count, now_ms)], {}
+        return [_whole(sticky, request, now_ms)], {}
     chosen, errors = _choose(topic, request, sticky)
     if not errors and len(set(chosen)) == 1:
-        return [_whole(chosen[0], records, count, now_ms)], {}
+        return [_whole(chosen[0], request, now_ms)], {}
     by_partition: dict[int, list[int]] = {}
     for place, partition in enumerate(chosen):
         if place not in errors:
             by_partition.setdefault(partition, []).append(place)
-    parts = [_some(p, records, places, now_ms) for p, places in by_partition.items()]
+    parts = [_some(p, request, places, now_ms) for p, places in by_partition.items()]
     return parts, errors
 
 
@@ -112,7 +136,8 @@ def keyless_record(topic: Topic, part: PartitionBatch) -> InvalidRecordError | N
     )
 
 
-def _whole(partition: int, records: Records, count: int, now_ms: int) -> PartitionBatch:
+def _whole(partition: int, request: ProduceRequest, now_ms: int) -> PartitionBatch:
+    records = request.records
     base, deltas = _timestamps(records.timestamps, now_ms)
     columns = RecordColumns(
         offset_deltas=None,
@@ -121,10 +146,14 @@ def _whole(partition: int, records: Records, count: int, now_ms: int) -> Partiti
         values=records.values,
         headers=records.headers,
     )
-    return PartitionBatch(partition, range(count), columns, base)
+    places = range(len(records.values))
+    return PartitionBatch(partition, places, columns, base, request.wants_times)
 
 
-def _some(partition: int, records: Records, places: Sequence[int], now_ms: int) -> PartitionBatch:
+def _some(
+    partition: int, request: ProduceRequest, places: Sequence[int], now_ms: int
+) -> PartitionBatch:
+    records = request.records
     timestamps = records.timestamps
     base, deltas = _timestamps(
         None if timestamps is None else [timestamps[i] for i in places], now_ms
@@ -136,7 +165,7 @@ def _some(partition: int, records: Records, places: Sequence[int], now_ms: int) 
         values=[records.values[i] for i in places],
         headers=None if records.headers is None else [records.headers[i] for i in places],
     )
-    return PartitionBatch(partition, places, columns, base)
+    return PartitionBatch(partition, places, columns, base, request.wants_times)
 
 
 def _timestamps(
@@ -213,32 +242,58 @@ def merge(parts: Sequence[PartitionBatch]) -> PartitionBatch:
 
 
 def receipts_of_one(
-    part: PartitionBatch, outcome: MilenaError | Sequence[int | None]
+    part: PartitionBatch, outcome: MilenaError | Appended
 ) -> Sequence[ProduceReceipt]:
     """Receipts of a request whose records all went to one partition."""
     count = len(part.places)
     if isinstance(outcome, MilenaError):
         return Receipts.failed(part.partition, outcome, count)
-    return Receipts(partitions=[part.partition] * count, offsets=outcome)
+    return Receipts(
+        partitions=[part.partition] * count, offsets=outcome.offsets, times=_times(part, outcome)
+    )
 
 
 def receipts_of(
     count: int,
     parts: Sequence[PartitionBatch],
-    outcomes: Sequence[MilenaError | Sequence[int | None]],
+    outcomes: Sequence[MilenaError | Appended],
     errors: dict[int, MilenaError],
-) -> list[ProduceReceipt]:
+) -> Sequence[ProduceReceipt]:
     """Receipts in request order, from each partition's offsets or error."""
-    receipts: list[ProduceReceipt | None] = [None] * count
-    for place, error in errors.items():
-        receipts[place] = ProduceReceipt(partition=-1, offset=None, error=error)
+    partitions = [-1] * count
+    offsets: list[int | None] = [None] * count
+    times: list[int | None] | None = None
+    failed: dict[int, MilenaError] = {}
     for part, outcome in zip(parts, outcomes, strict=True):
+        for place in part.places:
+            partitions[place] = part.partition
         if isinstance(outcome, MilenaError):
-            for place in part.places:
-                receipts[place] = ProduceReceipt(
-                    partition=part.partition, offset=None, error=outcome
-                )
-        else:
-            for place, offset in zip(part.places, outcome, strict=True):
-                receipts[place] = ProduceReceipt(partition=part.partition, offset=offset)
-    return [r for r in receipts if r is not None]
+            failed[part.partition] = outcome
+            continue
+        for place, offset in zip(part.places, outcome.offsets, strict=True):
+            offsets[place] = offset
+        told = _times(part, outcome)
+        if told is not None:
+            times = times or [None] * count
+            for place, time in zip(part.places, told, strict=True):
+                times[place] = time
+    receipts = Receipts(partitions=partitions, offsets=offsets, errors=failed, times=times)
+    if not errors:
+        return receipts
+    # Each of them has an error of its own, which names the partition that is not there.
+    return [
+        ProduceReceipt(partition=-1, offset=None, error=errors[place])
+        if place in errors
+        else receipts[place]
+        for place in range(count)
+    ]
+
+
+def _times(part: PartitionBatch, appended: Appended) -> Sequence[int | None] | None:
+    """Of the records, as readers see them, where the request asks for that."""
+    if not part.wants_times:
+        return None
+    if appended.times is not None:
+        return appended.times
+    base, deltas = part.base_timestamp_ms, part.columns.timestamp_deltas
+    return [base] * len(part.places) if deltas is None else [base + delta for delta in deltas]

@@ -23,6 +23,7 @@ from milena.model.errors import (
 )
 from milena.model.pending import Pending, in_a_task, mapped
 from milena.model.requests import Acks, BatchReceipt
+from milena.model.types import TimestampType
 from node.control.membership import Membership
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
@@ -31,9 +32,10 @@ from node.peers.messages import ask_with_body, pack, unpack
 from node.peers.port import Peers, PeerUnreachableError
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
-from node.services.encoding import EncodedPiece, Offsets
+from node.services.encoding import EncodedPiece
 from node.services.messages import PRODUCE, AppendBatchAnswer, AppendBatchRequest
 from node.services.producers import ProducerService
+from node.services.record_batches import Appended
 from raft_meta.machine.image import Image, PartitionKey, Topic
 
 LEADER_WAIT_MS = 1_000
@@ -102,8 +104,8 @@ class ToLeader:
         *,
         acks: Acks,
         timeout_ms: int,
-    ) -> Pending[Offsets]:
-        """Append batches that no log recognises, and that have waited for others; the offsets of their records.
+    ) -> Pending[Appended]:
+        """Append batches that no log recognises, and that have waited for others; where their records are.
 
         At once where this node leads: turns of the loop, and a task, are most of what a lone writer would wait for.
         """
@@ -115,7 +117,7 @@ class ToLeader:
         header = decode_header(batch)
         assert header.producer_id < 0, "it would have to be brought again"
         receipt = runner.append(batch, header, acks=acks, timeout_ms=timeout_ms, at_once=True)
-        return mapped(receipt, lambda done: _offsets(done.result(), count))
+        return mapped(receipt, lambda done: _appended(done.result(), header, count))
 
     def _led_here(self, topic_id: str, partition: int, acks: Acks) -> PartitionRunner | None:
         """The replica, if this node may append to it now."""
@@ -135,14 +137,16 @@ class ToLeader:
         *,
         acks: Acks,
         timeout_ms: int,
-    ) -> Offsets:
-        """Append batches one after the other; the offsets of their records."""
+    ) -> Appended:
+        """Append batches one after the other; where their records are."""
         total = sum(count for _, count in pieces)
         offsets: list[int | None] = []
+        times: list[int | None] = []
         for batch, count in pieces:
+            header = decode_header(batch)
             try:
                 receipt = await self.bring(
-                    topic, partition, batch, decode_header(batch), acks=acks, timeout_ms=timeout_ms
+                    topic, partition, batch, header, acks=acks, timeout_ms=timeout_ms
                 )
             except FateUnknownError:
                 raise
@@ -154,10 +158,12 @@ class ToLeader:
                     f"{topic.name}-{partition}: the first {len(offsets)} of {total} records "
                     f"were written, the others not: {error.message}"
                 ) from error
+            appended = _appended(receipt, header, count)
             if len(pieces) == 1:
-                return _offsets(receipt, count)
-            offsets += _offsets(receipt, count)
-        return offsets
+                return appended
+            offsets += appended.offsets
+            times += appended.times or ()
+        return Appended(offsets, times or None)
 
     async def bring(
         self,
@@ -340,6 +346,7 @@ class ToLeader:
             base_offset=answer.base_offset if is_known else None,
             last_offset=answer.last_offset if is_known else None,
             is_duplicate=answer.is_duplicate,
+            append_time_ms=None if answer.append_time_ms < 0 else answer.append_time_ms,
         )
 
     async def _reach(
@@ -418,11 +425,14 @@ class ToLeader:
                 base_offset=-1 if receipt.base_offset is None else receipt.base_offset,
                 last_offset=-1 if receipt.last_offset is None else receipt.last_offset,
                 is_duplicate=receipt.is_duplicate,
+                append_time_ms=-1 if receipt.append_time_ms is None else receipt.append_time_ms,
             )
         )
 
 
-def _offsets(receipt: BatchReceipt, count: int) -> Offsets:
+def _appended(receipt: BatchReceipt, header: BatchHeader, count: int) -> Appended:
+    is_timed = header.timestamp_type is TimestampType.APPEND
+    times = [receipt.append_time_ms] * count if is_timed else None
     if receipt.base_offset is None:
-        return [None] * count
-    return range(receipt.base_offset, receipt.base_offset + count)
+        return Appended([None] * count, times)
+    return Appended(range(receipt.base_offset, receipt.base_offset + count), times)

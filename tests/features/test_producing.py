@@ -1,6 +1,7 @@
 """Producing: who picks the partition, when a write counts, and what a retry does."""
 
 from collections import Counter
+from datetime import datetime
 
 import pytest
 
@@ -100,3 +101,18 @@ def test_a_bad_request_is_told_what_to_change(cluster):
     assert call(cluster.node(2), path, too_large).refusal == (413, 413)
     assert end_offset(cluster.node(3), topic) == 0
     ok(call(cluster.node(2), path, {"records": [{"value": 1}]}))
+
+
+def test_receipts_of_v3_tell_a_record_s_time_as_its_readers_get_it(cluster):
+    """A record's own time, else when the request came; where the topic says so, when the leader appended it."""
+    clusters = call(cluster.node(1), "GET /v3/clusters").json["data"]
+    for kind in ("CreateTime", "LogAppendTime"):
+        topic = create_topic(cluster.node(1), f"times-{kind.lower()}", message_timestamp_type=kind)
+        path = f"/v3/clusters/{clusters[0]['cluster_id']}/topics/{topic}/records:batch"
+        told = []
+        for node in cluster.nodes:
+            entries = [{"id": "now"}, {"id": "then", "timestamp": 1_700_000_000_001}]
+            answer = call(node, f"POST {path}", {"entries": entries})
+            told += [datetime.fromisoformat(row["timestamp"]) for row in answer.json["successes"]]
+        read = ok(call(cluster.node(1), f"GET /topics/{topic}/partitions/0/records"))
+        assert [round(time.timestamp() * 1000) for time in told] == [r["timestamp"] for r in read]

@@ -314,9 +314,12 @@ class FakeNode:
         )
         base_offset = log.append(batch)
         self._wake()
-        receipts: Sequence[ProduceReceipt] = Receipts.run(partition, base_offset, count)
-        if request.acks is Acks.NONE:
-            receipts = Receipts(partitions=[partition] * count, offsets=[None] * count)
+        is_told = request.acks is not Acks.NONE
+        receipts: Sequence[ProduceReceipt] = Receipts(
+            partitions=[partition] * count,
+            offsets=range(base_offset, base_offset + count) if is_told else [None] * count,
+            times=(times or [NOW_MS] * count) if request.wants_times else None,
+        )
         if request.idempotency is not None:
             log.keys[request.idempotency.key_hash] = (
                 request.idempotency.body_hash,

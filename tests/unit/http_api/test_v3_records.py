@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from http_api.formats import json_texts
 from http_api.formats.json_texts import JsonTexts
+from http_api.formats.v3_records import iso_time
+from http_api.media import BINARY_V2_TYPE
 from http_api.ports import ApiLimits
 from milena.model.batch.decode import decode_columns, iterate_batches
 from milena.model.errors import (
@@ -20,7 +22,7 @@ from milena.model.errors import (
     TopicNotFoundError,
 )
 from milena.model.requests import Acks
-from tests.support.fakes.ports import CLUSTER_ID
+from tests.support.fakes.ports import CLUSTER_ID, NOW_MS
 from tests.support.http.api_server import V3, serving
 
 PATH = f"{V3}/topics/t/records"
@@ -77,6 +79,27 @@ async def test_one_record(api):
         }
     ]
     assert stored(api) == [("ä".encode(), b'{"a":[1,null]}')]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [{"value": {"type": "STRING", "data": "text alone"}}] * 2,
+        [record(1), record(2, timestamp=1_700_000_000_001)],
+        [record(1, partition_id=0, timestamp=0), record(2, partition_id=1)],
+    ],
+    ids=["texts", "one partition", "two partitions"],
+)
+async def test_receipts_have_the_times_that_readers_get(api, records):
+    answer = await produce(api, *records, path=PATH.replace("/t/", "/many/"))
+    told = [receipt["timestamp"] for receipt in receipts(answer)]
+    read = []
+    for partition in range(3):
+        path = f"/topics/many/partitions/{partition}/records"
+        answer = await api.get(path, accept=BINARY_V2_TYPE)
+        read += [iso_time(row["timestamp"]) for row in answer.json]
+    assert told == read
+    assert all(told)
 
 
 async def test_what_comes_together_is_appended_together_and_answered_in_order(api):
@@ -314,7 +337,8 @@ async def test_a_batch_says_of_each_record_what_became_of_it(api):
     ]
     answer = await api.post(BATCH, {"entries": entries})
     assert answer.status == 207
-    taken = {"cluster_id": CLUSTER_ID, "topic_name": "t", "partition_id": 0, "timestamp": None}
+    taken = {"cluster_id": CLUSTER_ID, "topic_name": "t", "partition_id": 0}
+    taken["timestamp"] = iso_time(NOW_MS)
     assert answer.json["successes"] == [
         {"id": "a", **taken, "offset": 0, "key": None, "value": {"type": "JSON", "size": 1}},
         {"id": "c", **taken, "offset": 1, "key": {"type": "STRING", "size": 1}, "value": None},

@@ -15,9 +15,9 @@ from milena.model.pending import Pending, in_a_task
 from milena.model.requests import Acks, ProduceReceipt, Receipts
 from milena.model.types import WallMs
 from node.metadata.topic_settings import topic_settings
-from node.services.encoding import EncodedPiece, Offsets
+from node.services.encoding import EncodedPiece
 from node.services.gather import HOLD_MS, MEMBER_BYTES_MAX, WriteGatherer
-from node.services.record_batches import PartitionBatch, size_of_columns
+from node.services.record_batches import Appended, PartitionBatch, size_of_columns
 from raft_meta.machine.image import Topic
 from tests.support.time.virtual_time import after, settle, virtual
 
@@ -55,7 +55,7 @@ class Appends:
         self.error: Exception | None = None
         self.next_offset = 10
         self.is_here = False
-        self.under_way: list[Pending[Offsets]] = []
+        self.under_way: list[Pending[Appended]] = []
         self.gatherer = WriteGatherer(self)  # type: ignore[arg-type]  # the one method that it calls
         self.tasks: set[asyncio.Task[object]] = set()
 
@@ -67,28 +67,28 @@ class Appends:
         *,
         acks: Acks,
         timeout_ms: int,
-    ) -> Pending[Offsets]:
+    ) -> Pending[Appended]:
         (piece,) = pieces
         self.batches.append(decode_columns(piece.batch, decode_header(piece.batch)))
         if not self.is_here:
             return in_a_task(self.bring(piece.record_count), self.tasks)
         if self.error is not None:
             raise self.error
-        offsets: Pending[Offsets] = Pending()
+        offsets: Pending[Appended] = Pending()
         self.under_way.append(offsets)
         return offsets
 
-    async def bring(self, count: int) -> Offsets:
+    async def bring(self, count: int) -> Appended:
         await self.gate.wait()
         if self.error is not None:
             raise self.error
         first = self.next_offset
         self.next_offset += count
-        return range(first, self.next_offset)
+        return Appended(range(first, self.next_offset))
 
     def complete(self) -> None:
         count = len(self.batches[-1].values)
-        self.under_way.pop().set_result(range(10, 10 + count))
+        self.under_way.pop().set_result(Appended(range(10, 10 + count)))
 
     def submit(
         self, part: PartitionBatch, acks: Acks = Acks.ALL, timeout_ms: int = 1_000

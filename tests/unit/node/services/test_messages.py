@@ -26,8 +26,8 @@ ON_THE_WIRE = [
         {"topic": "t1", "partition": 2, "epoch": 3, "acks": -1, "timeout_ms": 500},
     ),
     (
-        AppendBatchAnswer(base_offset=7, last_offset=9, is_duplicate=True),
-        {"base": 7, "last": 9, "dup": True},
+        AppendBatchAnswer(base_offset=7, last_offset=9, is_duplicate=True, append_time_ms=5),
+        {"base": 7, "last": 9, "dup": True, "time": 5},
     ),
     (
         ReadRequest(
@@ -92,6 +92,10 @@ def test_a_read_of_the_release_before_doubts_nothing() -> None:
         "timeout_ms": 500, "epoch": 3,
     }  # fmt: skip
     assert not unpack(ReadRequest, earlier).is_doubted
+
+
+def test_a_leader_of_the_release_before_does_not_tell_when_it_appended() -> None:
+    assert unpack(AppendBatchAnswer, {"base": 7, "last": 9, "dup": False}).append_time_ms == -1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from milena.model.errors import NoLeaderError, PartitionNotFoundError
 from milena.model.partitioner import partition_for_key
 from milena.model.requests import Acks, IdempotencyKey, ProduceReceipt, ProduceRequest, Records
 from node.services.record_batches import (
+    Appended,
     PartitionBatch,
     halve,
     receipts_of,
@@ -27,7 +28,12 @@ TOPIC = Topic(
 
 
 def split(
-    records: Records, *, partition: int | None = None, key: bytes | None = None, sticky: int = 2
+    records: Records,
+    *,
+    partition: int | None = None,
+    key: bytes | None = None,
+    sticky: int = 2,
+    wants_times: bool = False,
 ) -> tuple[list[PartitionBatch], dict[int, PartitionNotFoundError]]:
     request = ProduceRequest(
         topic="t",
@@ -36,6 +42,7 @@ def split(
         timeout_ms=1,
         partition=partition,
         idempotency=None if key is None else IdempotencyKey(key_hash=key, body_hash=b"8" * 8),
+        wants_times=wants_times,
     )
     return split_request(TOPIC, request, sticky=sticky, now_ms=NOW)  # type: ignore[return-value]
 
@@ -129,7 +136,8 @@ def test_receipts_stand_in_the_order_of_the_request() -> None:
     parts, errors = split(
         Records(keys=None, values=[b"a", b"b", b"c", b"d"], partitions=[1, 9, 0, 1])
     )
-    receipts = receipts_of(4, parts, [range(10, 12), NoLeaderError("none")], dict(errors))
+    outcomes = [Appended(range(10, 12)), NoLeaderError("none")]
+    receipts = receipts_of(4, parts, outcomes, dict(errors))
     assert receipts[0] == ProduceReceipt(partition=1, offset=10)
     assert receipts[1].error is errors[1]
     assert isinstance(receipts[2].error, NoLeaderError)
@@ -138,5 +146,17 @@ def test_receipts_stand_in_the_order_of_the_request() -> None:
 
 def test_receipts_of_one_partition() -> None:
     [part], _ = split(Records(keys=None, values=[b"a", b"b"]), partition=3)
-    assert [r.offset for r in receipts_of_one(part, range(4, 6))] == [4, 5]
+    assert [r.offset for r in receipts_of_one(part, Appended(range(4, 6)))] == [4, 5]
     assert all(r.error for r in receipts_of_one(part, NoLeaderError("none")))
+
+
+def test_receipts_have_times_only_where_the_request_asks_for_them() -> None:
+    records = Records(keys=None, values=[b"a", b"b"], timestamps=[7, None], partitions=[1, 0])
+    parts, _ = split(records)
+    receipts = receipts_of(2, parts, [Appended([1]), Appended([2])], {})
+    assert [r.timestamp_ms for r in receipts] == [None, None]
+    parts, _ = split(records, wants_times=True)
+    receipts = receipts_of(2, parts, [Appended([1]), Appended([2])], {})
+    assert [r.timestamp_ms for r in receipts] == [7, NOW], "own times, else those of the request"
+    receipts = receipts_of(2, parts, [Appended([1], [9]), Appended([None], [None])], {})
+    assert [r.timestamp_ms for r in receipts] == [9, None], "the appends' where those count"

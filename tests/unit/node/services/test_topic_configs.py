@@ -1,5 +1,8 @@
 """Every topic config takes effect while the topic is used: no node is restarted, no log is opened anew."""
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 
 from milena.model.batch.decode import check_batch, iterate_batches, timestamps_of
@@ -162,6 +165,44 @@ async def test_message_timestamp_type() -> None:
             (TimestampType.APPEND, False),
             (TimestampType.CREATE, True),
         ]
+
+
+async def told_times(cluster: Cluster, node_id: int, *stamps: int | None) -> Sequence[int | None]:
+    """The times that receipts tell of a record for each stamp, written through a node."""
+    receipts = await cluster.nodes[node_id].produce.produce(
+        ProduceRequest(
+            topic="t",
+            records=Records(keys=None, values=[b"x"] * len(stamps), timestamps=[*stamps]),
+            acks=Acks.ALL,
+            timeout_ms=2_000,
+            partition=0,
+            wants_times=True,
+        )
+    )
+    return [receipt.timestamp_ms for receipt in receipts]
+
+
+@virtual
+async def test_receipts_tell_the_times_that_readers_get() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        told: list[int | None] = []
+        for kind in ("CreateTime", "LogAppendTime"):
+            await alter(cluster, message_timestamp_type=kind)
+            # Node 1 leads, from node 2 on they are forwarded; stamped records go alone, others with others.
+            for node_id in (1, 2):
+                told += await told_times(cluster, node_id, 1_000, 3_000, None)
+                told += await told_times(cluster, node_id, None)
+                both = (told_times(cluster, node_id, None), told_times(cluster, node_id, None))
+                for times in await asyncio.gather(*both):
+                    told += times
+        assert None not in told
+        data = (await cluster.nodes[1].fetch("t", 0)).batches
+        read: list[int] = []
+        for position, header in iterate_batches(data):
+            read += timestamps_of(header, columns_of(data, header, position))
+        assert read == told
+        assert told.count(1_000) == told.count(3_000) == 2, "only where records keep their own"
 
 
 def unsynced(cluster: Cluster) -> list[int]:
