@@ -30,6 +30,9 @@ class QuickHandler(Protocol):
     content_type: str
     """Of the answers."""
 
+    headers: Mapping[str, str]
+    """Of the answers that are no errors; mostly none."""
+
     def start(self, body: bytes) -> "Pending[Sequence[ProduceReceipt]]":
         """Hand a body to the node.
 

@@ -274,6 +274,12 @@ def produce_format(content_type: str) -> RecordFormat:
 
 
 @lru_cache(maxsize=512)
+def names_record_format(content_type: str) -> bool:
+    """Whether a type that ``produce_format`` takes says how records are written; what is JSON, or nothing, does not."""
+    return content_type.lower().partition(";")[0].strip() not in ("", JSON_TYPE)
+
+
+@lru_cache(maxsize=512)
 def check_json_type(content_type: str) -> None:
     """Nothing, if a body of this type may be read as JSON.
 

@@ -80,6 +80,10 @@ HEADERS: Mapping[str, tuple[str, str]] = {
     "Milena-Next-Offset": ("integer", "the offset to go on with"),
     "Milena-High-Watermark": ("integer", "one above the last record that readers see"),
     "Milena-Log-Start-Offset": ("integer", "the first record there is"),
+    "Milena-Record-Format": (
+        "string",
+        "as what records were taken whose `Content-Type` says nothing of it: `json`",
+    ),
     "Milena-Leader-Epoch": ("integer", "grows with each change of the partition's leader"),
 }
 """Headers of answers: type and meaning."""

@@ -160,6 +160,8 @@ class QuickRequest:
             body = handler.encode(done.result())
         except Exception as error:  # noqa: BLE001 - the last resort of a server: never half an answer
             return self._refusal(error, own)
+        if handler.headers:
+            own.update(handler.headers)
         return 200, encode_answer(200, "OK", body, handler.content_type, own)
 
     def _refusal(self, error: Exception, own: Mapping[str, str]) -> tuple[int, bytes]:

@@ -90,8 +90,14 @@ _PRODUCED = (
     "A receipt a record. When records failed for different causes, or only some of them, the failed ones have "
     "`error_code`, `error` and `message`; when all failed for one cause, the answer is that error."
 )
-_SENT_OFF = Answer(status=204, description="With `async=true`: it is on its way")
-_PRODUCED_TO_TOPIC = (Answer(description=_PRODUCED, content=v2_content(v2.PRODUCED)), _SENT_OFF)
+_PRODUCE_HEADERS = (produce_head.RECORD_FORMAT,)
+_SENT_OFF = Answer(
+    status=204, description="With `async=true`: it is on its way", headers=_PRODUCE_HEADERS
+)
+_PRODUCED_TO_TOPIC = (
+    Answer(description=_PRODUCED, content=v2_content(v2.PRODUCED), headers=_PRODUCE_HEADERS),
+    _SENT_OFF,
+)
 _PRODUCED_TO_PARTITION = (
     Answer(
         description=f"{_PRODUCED} For an encoded batch: where it is.",
@@ -99,6 +105,7 @@ _PRODUCED_TO_PARTITION = (
             V2_TYPE: v2.PRODUCED,
             JSON_TYPE: {"anyOf": [v2.PRODUCED, v2.BATCH_RECEIPT]},
         },
+        headers=_PRODUCE_HEADERS,
     ),
     _SENT_OFF,
 )

@@ -66,9 +66,10 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
     else:
         async with call.shared.turns.room(size, wait_ms=head.timeout_ms):
             receipts = await _append(call, head, steps, size, key)
+    headers = tuple(head.headers.items())
     if head.is_async:
-        return empty_answer()
-    return PlainAnswer(head.encode(receipts), head.content_type)
+        return empty_answer(headers=headers)
+    return PlainAnswer(head.encode(receipts), head.content_type, headers)
 
 
 async def _append(

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from http_api.formats import binary_v2, json_v2, lines
 from http_api.lookup import parse_partition
-from http_api.media import RecordFormat, metadata_type, produce_format
+from http_api.media import RecordFormat, metadata_type, names_record_format, produce_format
 from http_api.params import ChoiceParam, IntegerParam
 from http_api.ports import ApiLimits, Ports
 from http_api.schemas import parse_query
@@ -43,6 +43,9 @@ ASYNC = ChoiceParam(
     words={"false": False, "true": True},
     hint="true or false",
 )
+RECORD_FORMAT = "Milena-Record-Format"
+_NO_HEADERS: Mapping[str, str] = {}
+
 Decoder = Callable[..., Steps[Records]]
 DECODERS: dict[RecordFormat, Decoder] = {
     RecordFormat.JSON: json_v2.decode_steps,
@@ -93,6 +96,7 @@ class ProduceHead:
         format: RecordFormat,  # noqa: A002  (what it is called everywhere)
         options: ProduceOptions,
         content_type: str,
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> None:
         limits = ports.limits
         self.topic = topic
@@ -104,6 +108,8 @@ class ProduceHead:
         self.timeout_ms = options.wait_ms(limits)
         self.content_type = content_type
         """Of the answer."""
+        self.headers = headers
+        """Of the answer to what was taken."""
         self._ports = ports
         self._records_max = limits.records_per_request_max
 
@@ -152,13 +158,17 @@ def read_head(
         MilenaError: it is at fault.
     """
     answer_type = metadata_type(accept)
+    format_ = produce_format(content_type)
+    # Proxies differ in what such a body is: its client is told, and others pay nothing for that.
+    is_told = not names_record_format(content_type)
     return ProduceHead(
         ports,
         topic,
         partition,
-        format=produce_format(content_type),
+        format=format_,
         options=parse_options(raw_query),
         content_type=answer_type,
+        headers={RECORD_FORMAT: format_.value} if is_told else _NO_HEADERS,
     )
 
 

@@ -412,3 +412,25 @@ def test_every_error_has_a_number_that_kafkas_clients_treat_alike():
             assert code in retried, kind
         if row.status in (400, 413, 415, 422) and code > 0:
             assert code not in retried, kind
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "Application/JSON; charset=utf-8", None]
+)
+async def test_a_type_that_names_no_format_is_told_as_which_it_was_taken(api, content_type):
+    body = {"records": [{"value": "x"}]}
+    for path in ("/topics/t", "/topics/t/partitions/0"):
+        answer = await api.post(path, body, content_type)
+        assert (answer.status, answer.headers["Milena-Record-Format"]) == (200, "json")
+    answer = await api.post("/topics/t?async=true", body, content_type)
+    assert (answer.status, answer.headers["Milena-Record-Format"]) == (204, "json")
+
+
+async def test_a_type_that_names_its_format_is_not_told(api):
+    json_body, binary_body = {"records": [{"value": 1}]}, {"records": [{"value": "AA=="}]}
+    for content_type, body in ((JSON_V2, json_body), (BINARY_V2, binary_body), (V2, binary_body)):
+        answer = await api.post("/topics/t", body, content_type)
+        assert answer.status == 200
+        assert "Milena-Record-Format" not in answer.headers
+    answer = await api.post("/topics/t", b"line\n", "text/plain")
+    assert (answer.status, "Milena-Record-Format" in answer.headers) == (200, False)

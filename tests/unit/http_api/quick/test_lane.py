@@ -94,6 +94,14 @@ async def test_the_second_request_of_a_head_takes_the_lane_and_is_answered_alike
     assert usual[1]["X-Request-Id"] != quick[1]["X-Request-Id"]
 
 
+async def test_a_type_that_names_no_format_is_told_as_which_it_was_taken(api, client):
+    plain = request().replace(JSON_V2.encode(), b"application/json")
+    first, second = await client.ask(plain), await client.ask(plain)
+    assert first[1].keys() == second[1].keys()
+    assert second[1]["Milena-Record-Format"] == "json"
+    assert len(api.node.quick_requests) == 1
+
+
 async def test_a_head_is_known_to_all_connections(api, client):
     await client.ask(request())
     async with connected(api) as other:
