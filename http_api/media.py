@@ -20,6 +20,7 @@ JSON_TYPE = "application/json"
 V2_TYPE = "application/vnd.kafka.v2+json"
 JSON_V2_TYPE = "application/vnd.kafka.json.v2+json"
 BINARY_V2_TYPE = "application/vnd.kafka.binary.v2+json"
+TEXT_V2_TYPE = "application/vnd.kafka.text.v2+json"
 BATCH_TYPE = "application/vnd.milena.batch"
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 NDJSON_TYPE = "application/x-ndjson"
@@ -145,6 +146,7 @@ _ANY_RECORDS = RecordsType(None, "", is_any=True)
 _RECORDS_BY_EMBEDDED = {
     "json": RecordsType(RecordFormat.JSON, JSON_V2_TYPE),
     "binary": RecordsType(RecordFormat.BINARY, BINARY_V2_TYPE),
+    "text": RecordsType(RecordFormat.TEXT, TEXT_V2_TYPE),
     None: _ANY_RECORDS,
 }
 _LINES = RecordsType(None, NDJSON_TYPE, StreamFraming.LINES)
@@ -176,13 +178,15 @@ def records_type(accept: str) -> RecordsType:
             return wanted
     raise NotAcceptableError(
         f"cannot answer records as any of '{accept}'; "
-        f"ask for {JSON_V2_TYPE}, {BINARY_V2_TYPE}, {NDJSON_TYPE}, {EVENTS_TYPE}, {BATCH_TYPE} or {ARROW_TYPE}"
+        f"ask for {JSON_V2_TYPE}, {BINARY_V2_TYPE}, {TEXT_V2_TYPE}, "
+        f"{NDJSON_TYPE}, {EVENTS_TYPE}, {BATCH_TYPE} or {ARROW_TYPE}"
     )
 
 
 _CONSUMERS_TYPES = {
     RecordFormat.JSON: RecordsType(RecordFormat.JSON, JSON_V2_TYPE),
     RecordFormat.BINARY: RecordsType(RecordFormat.BINARY, BINARY_V2_TYPE),
+    RecordFormat.TEXT: RecordsType(RecordFormat.TEXT, TEXT_V2_TYPE),
 }
 _PLAIN_CONSUMERS_TYPES = {format_: RecordsType(format_, JSON_TYPE) for format_ in _CONSUMERS_TYPES}
 
@@ -238,6 +242,14 @@ def _records_type_named(name: str) -> RecordsType | None:
     return None if match is None else _RECORDS_BY_EMBEDDED.get(match["embedded"])
 
 
+_PRODUCED_BY_EMBEDDED = {
+    "json": RecordFormat.JSON,
+    "binary": RecordFormat.BINARY,
+    "text": RecordFormat.TEXT,
+    None: RecordFormat.BINARY,
+}
+
+
 @lru_cache(maxsize=512)
 def produce_format(content_type: str) -> RecordFormat:
     """The format of records in a request's body; JSON when nothing is said, binary for ``vnd.kafka.v2+json``.
@@ -260,15 +272,13 @@ def produce_format(content_type: str) -> RecordFormat:
         if match["embedded"] in _SCHEMA_FORMATS:
             raise UnsupportedMediaTypeError(
                 f"{match['embedded']} needs a schema registry, which is not part of this cluster; "
-                f"send {JSON_V2_TYPE} or {BINARY_V2_TYPE}"
+                f"send {JSON_V2_TYPE}, {BINARY_V2_TYPE} or {TEXT_V2_TYPE}"
             )
-        if match["embedded"] == "json":
-            return RecordFormat.JSON
-        if match["embedded"] in (None, "binary"):
-            return RecordFormat.BINARY
+        if match["embedded"] in _PRODUCED_BY_EMBEDDED:
+            return _PRODUCED_BY_EMBEDDED[match["embedded"]]
     raise UnsupportedMediaTypeError(
         f"Content-Type '{name}' holds no records; "
-        f"send {JSON_V2_TYPE}, {BINARY_V2_TYPE}, {JSON_TYPE} or {BATCH_TYPE}, "
+        f"send {JSON_V2_TYPE}, {BINARY_V2_TYPE}, {TEXT_V2_TYPE}, {JSON_TYPE} or {BATCH_TYPE}, "
         f"or a record a line as {TEXT_TYPE} or {NDJSON_TYPE}"
     )
 

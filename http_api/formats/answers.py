@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from http_api.errors import UnreadableRecordError
-from http_api.formats import arrow, binary_v2, json_v2, lines
+from http_api.formats import arrow, binary_v2, json_v2, text_v2
 from http_api.formats.rows import RowWriter, json_list
 from http_api.formats.selection import Selection, select
 from http_api.media import (
@@ -52,8 +52,8 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
     the place of a record that is not JSON, as in streams.
 
     Raises:
-        UnreadableRecordError: JSON was asked for, and the very first record is not JSON. When a later one is not, the
-            answer ends before it, so that a reader gets the error exactly at the record's offset.
+        UnreadableRecordError: JSON or text was asked for, and the very first record is not that. When a later one is
+            not, the answer ends before it, so that a reader gets the error exactly at the record's offset.
     """
     if wanted.type.format is RecordFormat.BATCH:
         return _batches(result, is_verified=wanted.is_verified)
@@ -71,7 +71,8 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
     if wanted.type.format is RecordFormat.BINARY:
         rows = binary_v2.encode(writer, selection)
     else:
-        rows, bad_offset = json_v2.encode(writer, selection)
+        is_text = wanted.type.format is RecordFormat.TEXT
+        rows, bad_offset = (text_v2 if is_text else json_v2).encode(writer, selection)
         if bad_offset is not None and wanted.type.format is None:
             rows = json_v2.encode_each(writer, selection)
         elif bad_offset is not None and rows:
@@ -79,7 +80,8 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
         elif bad_offset is not None:
             raise UnreadableRecordError(
                 f"the record at offset {bad_offset} of {wanted.topic}-{wanted.partition} is not "
-                f"JSON; ask for {BINARY_V2_TYPE}, or go on at offset {bad_offset + 1}"
+                f"{'text in UTF-8' if is_text else 'JSON'}; "
+                f"ask for {BINARY_V2_TYPE}, or go on at offset {bad_offset + 1}"
             )
     return RecordsBody(
         body=json_list(rows),
@@ -116,5 +118,5 @@ def rows_of(writer: RowWriter, selection: Selection, format_: RecordFormat) -> l
     if format_ is RecordFormat.BINARY:
         return binary_v2.encode(writer, selection)
     if format_ is RecordFormat.TEXT:
-        return lines.encode_text(writer, selection)
+        return text_v2.encode_each(writer, selection)
     return json_v2.encode_each(writer, selection)

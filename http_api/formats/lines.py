@@ -1,16 +1,14 @@
-"""Records as lines of a file, one a line, without keys; and as text in the place of JSON. Pure.
+"""Records as lines of a file, one a line, without keys. Pure.
 
 Plain text keeps the bytes of a line as they are, and an empty line is a record. Each line of NDJSON must be JSON, of
 which every character is kept; empty lines mean nothing there, and ``null`` is no value at all (a tombstone).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import orjson
 
 from http_api.errors import InvalidFieldError
-from http_api.formats.rows import RowWriter
-from http_api.formats.selection import Selection
 from milena.model.errors import MalformedRequestError, RequestTooLargeError
 from milena.model.requests import Records
 from milena.model.turns import Steps
@@ -48,35 +46,6 @@ def decode_json_steps(body: bytes, *, records_max: int) -> Steps[Records]:
     if not values:
         raise InvalidFieldError("the body has no line with a record")
     return _records(values)
-
-
-def encode_text(writer: RowWriter, selection: Selection) -> list[bytes]:
-    """All records, keys and values as JSON strings; an error in the place of one that is not UTF-8."""
-    rows: list[bytes] = []
-    for piece in selection.slices:
-        values = [_shown(value) for value in piece.values]
-        keys = None if piece.keys is None else [_shown(key) for key in piece.keys]
-        faults = _faults(piece.values, values)
-        if keys is not None and piece.keys is not None:
-            faults |= _faults(piece.keys, keys)
-        whole = list(writer.rows(piece, keys, values))
-        for index in faults:
-            whole[index] = writer.fault_row(piece, index, _shown, "text in UTF-8")
-        rows += whole
-    return rows
-
-
-def _faults(stored: Sequence[bytes | None], shown: Sequence[bytes | None]) -> set[int]:
-    """Positions of items that are there, and cannot be shown."""
-    pairs = enumerate(zip(stored, shown, strict=True))
-    return {index for index, (item, text) in pairs if item is not None and text is None}
-
-
-def _shown(item: bytes | None) -> bytes | None:
-    try:
-        return None if item is None else orjson.dumps(item.decode())
-    except UnicodeDecodeError:
-        return None
 
 
 def _lines_of(body: bytes, records_max: int) -> list[bytes]:

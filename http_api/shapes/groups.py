@@ -28,7 +28,7 @@ NEW_CONSUMER = Shape(
         {
             "name": nullable(text("absent: the consumer is given one", minLength=1, maxLength=255)),
             "format": {
-                "description": "`binary` (default) or `json`: how its records are written",
+                "description": "`binary` (default), `json` or `text`: how its records are written",
                 "type": ["string", "null"],
             },
             "auto.offset.reset": {

@@ -75,6 +75,11 @@ RECORD_BINARY = _record(
     nullable(base64("null or absent: no key")),
     nullable(base64("null or absent: a tombstone")),
 )
+RECORD_TEXT = _record(
+    "TextRecordIn",
+    nullable(text("null or absent: no key")),
+    nullable(text("null or absent: a tombstone")),
+)
 
 _NO_SCHEMA = nothing("there is no schema registry")
 
@@ -98,6 +103,7 @@ def _records(name: str, record: Shape, key: str, value: object) -> Shape:
 
 PRODUCE_JSON = _records("ProduceJson", RECORD_JSON, "u1", {"item": "tea", "count": 2})
 PRODUCE_BINARY = _records("ProduceBinary", RECORD_BINARY, "dTE=", "AAECAw==")
+PRODUCE_TEXT = _records("ProduceText", RECORD_TEXT, "u1", "tea")
 
 _CONFIG_VALUE: Part = {
     "description": "text; numbers and booleans are taken as theirs; null keeps the default",

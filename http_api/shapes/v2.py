@@ -131,6 +131,7 @@ def _record(key: Part, value: Part) -> Schema:
 
 RECORDS_JSON = Shape("JsonRecords", listing(_record(anything(), anything())))
 RECORDS_BINARY = Shape("BinaryRecords", listing(_record(nullable(base64()), nullable(base64()))))
+RECORDS_TEXT = Shape("TextRecords", listing(_record(nullable(text()), nullable(text()))))
 
 FAULT = Shape(
     "RecordFault",
@@ -139,13 +140,13 @@ FAULT = Shape(
             "topic": text(),
             **_WHERE,
             "error_code": integer("42203"),
-            "error": text("what is not JSON"),
+            "error": text("what is not JSON, or not text"),
         },
         {
             "key": anything(),
-            "key_base64": base64("in place of `key`, when that is not JSON"),
+            "key_base64": base64("in place of `key`, when that is what `error` says"),
             "value": anything(),
-            "value_base64": base64("in place of `value`, when that is not JSON"),
+            "value_base64": base64("in place of `value`, when that is what `error` says"),
             **_MORE,
         },
     ),
@@ -153,6 +154,10 @@ FAULT = Shape(
 CONSUMER_RECORDS_JSON = Shape(
     "JsonRecordsOrFaults",
     listing({"anyOf": [_record(anything(), anything()), FAULT]}),
+)
+CONSUMER_RECORDS_TEXT = Shape(
+    "TextRecordsOrFaults",
+    listing({"anyOf": [_record(nullable(text()), nullable(text())), FAULT]}),
 )
 LINES = text(
     "a record a line, as in the list of the JSON types, or in its place `topic`, `key` or `key_base64`, `value` or "

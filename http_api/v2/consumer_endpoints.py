@@ -3,7 +3,14 @@
 from http_api.endpoint import Answer, Body, Content, Tag, ok_v2, route, v2_content
 from http_api.error_sets import CONSUMER_ERRORS, COORDINATOR_ERRORS, LEADER_ERRORS, PARTITION_ERRORS
 from http_api.errors import BodyTimeoutError, InvalidFieldError
-from http_api.media import BINARY_V2_TYPE, EVENTS_TYPE, JSON_TYPE, JSON_V2_TYPE, NDJSON_TYPE
+from http_api.media import (
+    BINARY_V2_TYPE,
+    EVENTS_TYPE,
+    JSON_TYPE,
+    JSON_V2_TYPE,
+    NDJSON_TYPE,
+    TEXT_V2_TYPE,
+)
 from http_api.shapes import groups as shapes
 from http_api.shapes import v2
 from http_api.v2 import consumer_offsets, consumer_records, consumers
@@ -23,6 +30,7 @@ _SEEK_ERRORS = (*_CHOICE_ERRORS, *PARTITION_ERRORS, *LEADER_ERRORS)
 _RECORDS: Content = {
     JSON_V2_TYPE: v2.CONSUMER_RECORDS_JSON,
     BINARY_V2_TYPE: v2.RECORDS_BINARY,
+    TEXT_V2_TYPE: v2.CONSUMER_RECORDS_TEXT,
     JSON_TYPE: v2.CONSUMER_RECORDS_JSON,
     NDJSON_TYPE: v2.LINES,
     EVENTS_TYPE: v2.EVENTS,

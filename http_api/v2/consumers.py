@@ -24,7 +24,7 @@ from milena.model.errors import (
     UnsupportedSchemaError,
 )
 
-FORMATS = ("binary", "json")
+FORMATS = ("binary", "json", "text")
 _SCHEMA_FORMATS = ("avro", "jsonschema", "protobuf")
 _RESETS = ("latest", "earliest", "none")
 
@@ -73,10 +73,12 @@ def _format(fields: Fields) -> str:
     name = (fields.text("format") or FORMATS[0]).lower()
     if name in _SCHEMA_FORMATS:
         raise UnsupportedSchemaError(
-            f"'format' is '{name}', which needs a schema registry; there is none here: use json or binary"
+            f"'format' is '{name}', which needs a schema registry; there is none here: use json, binary or text"
         )
     if name not in FORMATS:
-        raise InvalidConsumerError(f"Invalid format type. 'format' is '{name}': use json or binary")
+        raise InvalidConsumerError(
+            f"Invalid format type. 'format' is '{name}': use json, binary or text"
+        )
     return name
 
 

@@ -21,6 +21,7 @@ from http_api.media import (
     JSON_V2_TYPE,
     NDJSON_TYPE,
     TEXT_TYPE,
+    TEXT_V2_TYPE,
     V2_TYPE,
 )
 from http_api.shapes import requests, v2
@@ -80,6 +81,7 @@ _RECORDS: Content = {
     JSON_TYPE: requests.PRODUCE_JSON,
     BINARY_V2_TYPE: requests.PRODUCE_BINARY,
     V2_TYPE: requests.PRODUCE_BINARY,
+    TEXT_V2_TYPE: requests.PRODUCE_TEXT,
     TEXT_TYPE: raw_bytes("a record a line: its bytes are the value"),
     NDJSON_TYPE: raw_bytes("a record a line: its JSON is the value"),
 }
@@ -119,6 +121,7 @@ _FETCHED = (
         content={
             JSON_V2_TYPE: v2.RECORDS_JSON,
             BINARY_V2_TYPE: v2.RECORDS_BINARY,
+            TEXT_V2_TYPE: v2.RECORDS_TEXT,
             JSON_TYPE: v2.RECORDS_JSON,
             BATCH_TYPE: _BATCHES,
             ARROW_TYPE: raw_bytes("an Arrow IPC stream"),

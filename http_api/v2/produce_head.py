@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from http_api.formats import binary_v2, json_v2, lines
+from http_api.formats import binary_v2, json_v2, lines, text_v2
 from http_api.lookup import parse_partition
 from http_api.media import RecordFormat, metadata_type, names_record_format, produce_format
 from http_api.params import ChoiceParam, IntegerParam
@@ -50,6 +50,7 @@ Decoder = Callable[..., Steps[Records]]
 DECODERS: dict[RecordFormat, Decoder] = {
     RecordFormat.JSON: json_v2.decode_steps,
     RecordFormat.BINARY: binary_v2.decode_steps,
+    RecordFormat.TEXT: text_v2.decode_steps,
     RecordFormat.TEXT_LINES: lines.decode_text_steps,
     RecordFormat.JSON_LINES: lines.decode_json_steps,
 }

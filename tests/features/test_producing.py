@@ -1,5 +1,6 @@
 """Producing: who picks the partition, when a write counts, and what a retry does."""
 
+from base64 import b64decode
 from collections import Counter
 from datetime import datetime
 
@@ -116,3 +117,25 @@ def test_receipts_of_v3_tell_a_record_s_time_as_its_readers_get_it(cluster):
             told += [datetime.fromisoformat(row["timestamp"]) for row in answer.json["successes"]]
         read = ok(call(cluster.node(1), f"GET /topics/{topic}/partitions/0/records"))
         assert [round(time.timestamp() * 1000) for time in told] == [r["timestamp"] for r in read]
+
+
+def test_text_is_written_and_read_as_strings_without_quotes_in_the_log(cluster):
+    """What one client writes as text another reads as text, by a fetch or as a consumer."""
+    text = "application/vnd.kafka.text.v2+json"
+    topic = create_topic(cluster.node(1), "text")
+    records = {"records": [{"key": "k", "value": "tëa"}]}
+    offsets_of(call(cluster.node(1), f"POST /topics/{topic}", records, content_type=text))
+    path = f"GET /topics/{topic}/partitions/0/records"
+    binary = "application/vnd.kafka.binary.v2+json"
+    (stored,) = ok(call(cluster.node(2), path, headers={"Accept": binary}))
+    assert b64decode(stored["value"]) == "tëa".encode()
+    (read,) = ok(call(cluster.node(3), path, headers={"Accept": text}))
+    assert (read["key"], read["value"]) == ("k", "tëa")
+
+    new = {"name": "c", "format": "text", "auto.offset.reset": "earliest"}
+    ok(call(cluster.node(1), "POST /consumers/readers-of-text", new))
+    base = "/consumers/readers-of-text/instances/c"
+    place = {"partitions": [{"topic": topic, "partition": 0}]}
+    ok(call(cluster.node(2), f"POST {base}/assignments", place))
+    delivered = call(cluster.node(3), f"GET {base}/records", timeout=5_000)
+    assert [row["value"] for row in ok(delivered)] == ["tëa"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import crc32c
 import msgpack
 
-from http_api.formats import binary_v2, json_v2
+from http_api.formats import binary_v2, json_v2, text_v2
 from http_api.formats.json_texts import JsonTexts
 from http_api.formats.v3_records import columns_of, parse_record, texts_of
 from http_api.media import metadata_type, produce_format, records_type
@@ -42,6 +42,7 @@ from milena.model.errors import (
     MilenaError,
     StartupError,
 )
+from milena.model.turns import at_once
 from milena.model.types import Codec
 from node.consumers import consumer_messages
 from node.groups import group_messages
@@ -631,6 +632,10 @@ def _binary_records(data: bytes) -> object:
     return _encoded(binary_v2.decode(data, records_max=1000))
 
 
+def _text_records(data: bytes) -> object:
+    return _encoded(at_once(text_v2.decode_steps(data, records_max=1000)))
+
+
 def _encoded(records: object) -> bytes:
     """As the node packs them."""
     stamps = None
@@ -657,6 +662,13 @@ def _json_seeds() -> list[bytes]:
 def _binary_seeds() -> list[bytes]:
     return [
         b'{"records":[{"key":"aw==","value":"dmFsdWU="},{"value":null}]}',
+        b'{"records":[{"value":"","partition":1,"headers":[]}]}',
+    ]
+
+
+def _text_seeds() -> list[bytes]:
+    return [
+        b'{"records":[{"key":"k","value":"\\u00e9"},{"value":null}]}',
         b'{"records":[{"value":"","partition":1,"headers":[]}]}',
     ]
 
@@ -828,6 +840,7 @@ TARGETS: tuple[Target, ...] = (
     Target("response", _response, (MilenaError,), _response_seeds),
     Target("json-records", _json_records, (MilenaError,), _json_seeds),
     Target("binary-records", _binary_records, (MilenaError,), _binary_seeds),
+    Target("text-records", _text_records, (MilenaError,), _text_seeds),
     Target("v3-records", _v3_records, (MilenaError,), _v3_record_seeds),
     Target("partitions", _partitions, (MilenaError,), _partition_seeds),
     Target("topic-pattern", _topic_pattern, (MilenaError,), _topic_pattern_seeds),

@@ -15,6 +15,7 @@ from tests.support.fakes.ports import CLUSTER_ID, FakeNode
 
 JSON_V2 = "application/vnd.kafka.json.v2+json"
 BINARY_V2 = "application/vnd.kafka.binary.v2+json"
+TEXT_V2 = "application/vnd.kafka.text.v2+json"
 V2 = "application/vnd.kafka.v2+json"
 BATCH = "application/vnd.milena.batch"
 ARROW = "application/vnd.apache.arrow.stream"

@@ -11,6 +11,7 @@ from tests.support.http.api_server import (
     EVENTS,
     JSON_V2,
     NDJSON,
+    TEXT_V2,
     V2,
     Answer,
 )
@@ -67,6 +68,7 @@ def post(
 
 
 _TEXTS = {"records": [{"key": "u1", "value": {"item": "tea"}}, {"value": None}]}
+_STRINGS = {"records": [{"key": "u1", "value": "tea"}, {"value": None}]}
 _BYTES = {"records": [{"key": "dTE=", "value": "AAEC"}]}
 _DECORATED = {
     "records": [
@@ -120,6 +122,7 @@ def asks(batch: bytes) -> list[Ask]:
         post("produceBatch", f"{records}?async=true", _DECORATED, JSON_V2, status=204),
         post("produceToPartition", f"{partition}?acks=1", _BYTES, BINARY_V2),
         post("produceToPartition", partition, _BYTES, V2, Accept=JSON),
+        post("produceToPartition", partition, _STRINGS, TEXT_V2),
         post("produceToPartition", partition, batch, BATCH),
         post("produceBatch", records, _DECORATED, JSON_V2),
         post("produceBatch", f"{records}?timeout_ms=5000", batch, BATCH),
@@ -128,6 +131,7 @@ def asks(batch: bytes) -> list[Ask]:
         get("fetchRecords", f"{records}?count=2", JSON_V2),
         get("fetchRecords", f"{records}?count=2", JSON),
         get("fetchRecords", f"{records}?offset=-3", BINARY_V2),
+        get("fetchRecords", f"{records}?count=2", TEXT_V2),
         get("fetchRecords", f"{records}?timestamp=0&max_bytes=1", BATCH),
         get("fetchRecords", f"{records}?count=2", ARROW),
         get("fetchRecords", f"{records}?offset=latest&timeout=1&replica=local"),
@@ -237,13 +241,14 @@ _PLACES = {"partitions": [_ORDERS_0]}
 
 
 def consumer_asks() -> list[Ask]:
-    """Of REST consumers: one that reads JSON, another bytes."""
+    """Of REST consumers: one that reads JSON, another bytes, a third one text."""
     base = "/consumers/rest/instances"
     new = {"name": "c1", "format": "json", "auto.offset.reset": "earliest", "ext": {}}
     asked = [
         post("createConsumer", "/consumers/rest", new, V2),
         post("createConsumer", "/consumers/rest", {**new, "name": "c2"}, JSON, Accept=JSON),
         post("createConsumer", "/consumers/rest", {**new, "name": "b", "format": "binary"}, V2),
+        post("createConsumer", "/consumers/rest", {**new, "name": "t", "format": "text"}, V2),
         post("subscribeConsumer", f"{base}/c1/subscription", {"topics": ["orders"]}, V2, 204),
     ]
     for accept in (V2, JSON):
@@ -257,9 +262,10 @@ def consumer_asks() -> list[Ask]:
         ("c1", "?timeout=1", NDJSON),
         ("c1", "?timeout=1&follow=false", EVENTS),
         ("b", "?timeout=1", BINARY_V2),
+        ("t", "?timeout=1", TEXT_V2),
     ):
-        if name == "b":
-            asked.append(post("assignConsumer", f"{base}/b/assignments", _PLACES, V2, 204))
+        if name != "c1":
+            asked.append(post("assignConsumer", f"{base}/{name}/assignments", _PLACES, V2, 204))
         asked.append(get("consumeRecords", f"{base}/{name}/records{query}", accept))
     asked += [
         post("commitConsumerOffsets", f"{base}/c1/offsets", {"offsets": []}, V2, 204),

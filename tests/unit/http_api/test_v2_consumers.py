@@ -5,7 +5,7 @@ import pytest
 
 from http_api.group_ports import OffsetToCommit, Reset, Seek
 from tests.support.fakes.ports import NOW_MS
-from tests.support.http.api_server import BINARY_V2, EVENTS, JSON_V2, NDJSON, V2
+from tests.support.http.api_server import BINARY_V2, EVENTS, JSON_V2, NDJSON, TEXT_V2, V2
 
 GROUP = "/consumers/g"
 C1 = f"{GROUP}/instances/c1"
@@ -116,7 +116,7 @@ async def test_text_and_values_are_both_taken_under_any_of_the_names_of_json(api
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        ({"format": "text"}, (422, 42204)),
+        ({"format": "xml"}, (422, 42204)),
         ({"format": "avro"}, (422, 42202)),
         ({"format": "jsonschema"}, (422, 42202)),
         ({"format": 1}, (400, 400)),
@@ -331,6 +331,22 @@ async def test_a_consumer_of_bytes(api):
         assert answer.headers["Content-Type"] == type_
         assert (answer.json[0]["key"], answer.json[0]["value"]) == ("aw==", "/w==")
     assert (await api.get(f"{C1}/records", JSON_V2)).error == (406, 40601)
+
+
+async def test_a_consumer_of_text(api):
+    api.node.append("t", 0, [b"tea", b"\xff"], [b"u1", None])
+    await create(api, format="TEXT")
+    place = {"partitions": [{"topic": "t", "partition": 0}]}
+    await api.post(f"{C1}/assignments", place, V2)
+    for accept, type_ in ((TEXT_V2, TEXT_V2), (None, TEXT_V2), (V2, TEXT_V2), (JSON, JSON)):
+        await api.post(f"{C1}/positions/beginning", place, V2)
+        answer = await api.get(f"{C1}/records", accept)
+        assert answer.headers["Content-Type"] == type_
+        one, other = answer.json
+        assert (one["key"], one["value"]) == ("u1", "tea")
+        assert (other["value_base64"], other["error_code"]) == ("/w==", 42203)
+    for accept in (JSON_V2, BINARY_V2):
+        assert (await api.get(f"{C1}/records", accept)).error == (406, 40601)
 
 
 async def test_time_and_bytes_are_the_callers_or_the_consumers(subscribed):

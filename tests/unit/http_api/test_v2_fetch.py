@@ -11,7 +11,7 @@ from milena.model.errors import NotReadyError
 from milena.model.requests import Doubt
 from milena.model.types import Codec
 from tests.support.fakes.ports import NOW_MS
-from tests.support.http.api_server import ARROW, BATCH, BINARY_V2, JSON_V2, serving
+from tests.support.http.api_server import ARROW, BATCH, BINARY_V2, JSON_V2, TEXT_V2, serving
 
 
 def offsets(answer):
@@ -328,3 +328,19 @@ async def test_a_node_without_pyarrow_says_so(api, monkeypatch):
     answer = await api.records("t", accept=ARROW)
     assert answer.error == (406, 40601)
     assert "extra 'arrow'" in answer.json["message"]
+
+
+async def test_text_by_name_ends_before_a_record_that_is_none_and_says_so_at_it(api):
+    api.node.append("t", 0, ["tëa".encode(), b"", None], [b"u1", b"u2", None])
+    api.node.append("t", 0, [b"c", b"\xff", b"d"])
+    api.node.append("t", 0, [b"e"], [b"\xff"])
+    answer = await api.records("t", accept=TEXT_V2)
+    assert answer.headers["Content-Type"] == TEXT_V2
+    assert answer.headers["Milena-Next-Offset"] == "4"
+    rows = [(row["key"], row["value"]) for row in answer.json]
+    assert rows == [("u1", "tëa"), ("u2", ""), (None, None), (None, "c")]
+    for offset in (4, 6):
+        refused = await api.records("t", f"?offset={offset}", accept=TEXT_V2)
+        assert refused.error == (422, 42203)
+        assert f"offset {offset} of t-0 is not text in UTF-8" in refused.json["message"]
+    assert offsets(await api.records("t", "?offset=5&count=1", accept=TEXT_V2)) == [5]

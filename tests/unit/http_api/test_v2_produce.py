@@ -21,7 +21,7 @@ from milena.model.errors import (
 )
 from milena.model.requests import Acks, ProduceReceipt, Receipts
 from tests.support.fakes.ports import NOW_MS, no_leader
-from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2, V2, serving
+from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2, TEXT_V2, V2, serving
 from tests.unit.http_api.test_errors import make
 
 
@@ -434,3 +434,25 @@ async def test_a_type_that_names_its_format_is_not_told(api):
         assert "Milena-Record-Format" not in answer.headers
     answer = await api.post("/topics/t", b"line\n", "text/plain")
     assert (answer.status, "Milena-Record-Format" in answer.headers) == (200, False)
+
+
+async def test_text_is_stored_as_its_bare_bytes(api):
+    records = [{"key": "u1", "value": "tëa"}, {"value": ""}, {"key": None, "value": None}]
+    for path in ("/topics/t", "/topics/t/partitions/0"):
+        assert (await api.post(path, {"records": records}, TEXT_V2)).status == 200
+    (stored, again) = (request.records for request in requests(api))
+    assert stored.keys == [b"u1", None, None]
+    assert stored.values == ["tëa".encode(), b"", None]
+    assert (again.keys, again.values) == (stored.keys, stored.values)
+
+
+@pytest.mark.parametrize("wrong", [1, True, 1.5, {"a": 1}, ["a"]])
+@pytest.mark.parametrize("field", ["key", "value"])
+async def test_what_is_no_string_is_no_text(api, field, wrong):
+    body = {"records": [{"key": "a", "value": "b"}, {field: wrong}]}
+    answer = await api.post("/topics/t", body, TEXT_V2)
+    assert answer.error == (422, 42208)
+    assert answer.json["message"].startswith(f"records[1].{field} must be a string")
+    answer = await api.post("/topics/t", {"records": [{"value": wrong}]}, TEXT_V2)
+    assert answer.error == (422, 42208)
+    assert not requests(api)

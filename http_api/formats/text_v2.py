@@ -1,0 +1,88 @@
+"""Records as kafka text v2: keys and values are JSON strings, stored as their bare text in UTF-8.
+
+``null`` and an absent field are no value at all (a tombstone). Source: Strimzi's bridge, its embedded format "text".
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from http_api.formats.envelope import Column, decode_envelope
+from http_api.formats.rows import RowWriter
+from http_api.formats.selection import Selection, Slice
+from http_api.schemas import json_kind
+from milena.model.errors import InvalidRecordError
+from milena.model.requests import Records
+from milena.model.turns import Steps
+
+
+def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
+    """Records of a body, decoded in steps, since a large one must not hold the loop.
+
+    Raises:
+        InvalidRecordError: a key or value is no string.
+        InvalidRequestError, NotFoundError, LimitReachedError: see ``decode_envelope``.
+    """
+    return decode_envelope(body, _decode_items, records_max=records_max)
+
+
+def _decode_items(items: list[Any], field: str, first: int) -> Column:
+    try:
+        # What was read as JSON holds no half characters.
+        return [None if item is None else item.encode() for item in items]
+    except AttributeError:
+        index, wrong = next(
+            (i, item) for i, item in enumerate(items, first) if not isinstance(item, str | None)
+        )
+        raise InvalidRecordError(
+            f"records[{index}].{field} must be a string, since the format is text, not {json_kind(wrong)}"
+        ) from None
+
+
+def encode(writer: RowWriter, selection: Selection) -> tuple[list[bytes], int | None]:
+    """The records up to the first whose key or value is not UTF-8, and the offset of that one."""
+    rows: list[bytes] = []
+    for piece in selection.slices:
+        keys, values, faults = _columns(piece)
+        good = min(faults, default=len(values))
+        keys = None if keys is None else keys[:good]
+        rows += writer.rows(piece.between(0, good), keys, values[:good])
+        if good < len(values):
+            return rows, piece.offsets[good]
+    return rows, None
+
+
+def encode_each(writer: RowWriter, selection: Selection) -> list[bytes]:
+    """All records; an error object in the place of one whose key or value is not UTF-8, with its bytes as base64."""
+    rows: list[bytes] = []
+    for piece in selection.slices:
+        keys, values, faults = _columns(piece)
+        whole = list(writer.rows(piece, keys, values))
+        for index in faults:
+            whole[index] = writer.fault_row(piece, index, _shown, "text in UTF-8")
+        rows += whole
+    return rows
+
+
+def _columns(piece: Slice) -> tuple[Column | None, Column, set[int]]:
+    """Keys and values as JSON strings, and the positions of records that cannot be shown."""
+    values = [_shown(value) for value in piece.values]
+    faults = _faults(piece.values, values)
+    if piece.keys is None:
+        return None, values, faults
+    keys = [_shown(key) for key in piece.keys]
+    return keys, values, faults | _faults(piece.keys, keys)
+
+
+def _faults(stored: Sequence[bytes | None], shown: Sequence[bytes | None]) -> set[int]:
+    """Positions of items that are there, and cannot be shown."""
+    pairs = enumerate(zip(stored, shown, strict=True))
+    return {index for index, (item, text) in pairs if item is not None and text is None}
+
+
+def _shown(item: bytes | None) -> bytes | None:
+    try:
+        return None if item is None else orjson.dumps(item.decode())
+    except UnicodeDecodeError:
+        return None
