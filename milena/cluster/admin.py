@@ -19,7 +19,7 @@ from milena.cluster.moves import Move, RequestedMove, planned_moves, running_mov
 from milena.cluster.node_exam import NodeExam, examine, read_metrics
 from milena.cluster.node_metrics import MetricsView
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
-from milena.errors import UnexpectedAnswerError
+from milena.errors import NotNowError, UnexpectedAnswerError
 from milena.fields import AnswerFields, Json
 from milena.model.clock import Clock
 from milena.records import Position, TopicPartition
@@ -28,6 +28,8 @@ TIMEOUT_S = 15.0
 """Longer than the longest election, so that an answer that comes late is still seen."""
 _BATCH_TYPE = "application/vnd.milena.batch"
 _START_OFFSET = "Milena-Start-Offset"
+_NO_QUORUM = 50305
+"""The API's number for: no majority of the metadata quorum answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,20 @@ class AdminClient:
     async def cluster(self) -> ClusterView:
         """Nodes, topics and leaders; without a majority, as the node that is asked knows them (``is_current``)."""
         return cluster_view(await self._http.get("/metadata"))
+
+    async def has_majority(self) -> bool:
+        """Whether a majority of the metadata quorum answers; asks the least that needs one.
+
+        Raises:
+            ClientError: nobody knows.
+        """
+        try:
+            await self._http.get("/brokers")
+        except NotNowError as error:
+            if error.error_code == _NO_QUORUM:
+                return False
+            raise
+        return True
 
     async def node_metrics(self, url: str) -> MetricsView:
         """What the node at ``url`` counts: its own traffic, its replicas, its view of the quorum."""

@@ -12,6 +12,7 @@ from milena.commands.consume_following import check_member, print_following
 from milena.commands.consume_options import ConsumeOptions
 from milena.commands.formats import Format, Layout
 from milena.commands.options import moment, separator
+from milena.commands.quorum_watch import quorum_watched
 from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import ClusterTarget, NoSuchPartitionError
 from milena.reading.cursor import OnOutOfRange
@@ -164,6 +165,7 @@ async def print_records(client: Client, options: ConsumeOptions) -> None:
     if left == 0:
         return
     async with AsyncExitStack() as stack:
+        watch = await stack.enter_async_context(quorum_watched(client.admin.has_majority))
         output = stack.enter_context(DaemonThread("standard output"))
         readers = [
             await stack.enter_async_context(_reader(client, options, partition, len(partitions)))
@@ -174,6 +176,7 @@ async def print_records(client: Client, options: ConsumeOptions) -> None:
             printed = records if left is None else records[:left]
             data = options.layout.encode(printed)
             await output.call(partial(write_all, sys.stdout.fileno(), data))
+            watch.on_records()
             if left is not None:
                 left -= len(printed)
                 if left == 0:

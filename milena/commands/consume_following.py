@@ -12,6 +12,7 @@ import click
 
 from milena.client import Client
 from milena.commands.consume_options import ConsumeOptions
+from milena.commands.quorum_watch import quorum_watched
 from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import EXIT_INTERRUPTED
 
@@ -51,17 +52,21 @@ async def print_following(client: Client, options: ConsumeOptions) -> None:
     await client.metadata.partition_count(options.topic)
     left = options.records_max
     with DaemonThread("standard output") as output, ended_by_signals():
-        async with client.consumer(
-            options.topic,
-            group=options.group,
-            start=options.start,
-            on_out_of_range=options.on_out_of_range,
-        ) as consumer:
+        async with (
+            quorum_watched(client.admin.has_majority) as watch,
+            client.consumer(
+                options.topic,
+                group=options.group,
+                start=options.start,
+                on_out_of_range=options.on_out_of_range,
+            ) as consumer,
+        ):
             while left is None or left > 0:
                 most = RECORDS_AT_ONCE if left is None else min(left, RECORDS_AT_ONCE)
                 records = await consumer.poll(most)
                 data = options.layout.encode(records)
                 await output.call(partial(write_all, sys.stdout.fileno(), data))
+                watch.on_records()
                 if left is not None:
                     left -= len(records)
 

@@ -62,6 +62,7 @@ class FakeApi:
             [
                 web.get("/metadata", self._metadata),
                 web.get("/", self._root),
+                web.get("/brokers", self._broker_ids),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
                 web.post("/drain", self._drain),
@@ -108,6 +109,9 @@ class FakeApi:
 
     async def _root(self, request):
         return web.json_response({"milena_version": "0.1.0", "cluster_id": "c1", "node_id": 1})
+
+    async def _broker_ids(self, request):
+        return web.json_response({"brokers": [broker["broker_id"] for broker in self.brokers]})
 
     async def _readyz(self, request):
         status, body = self.ready
