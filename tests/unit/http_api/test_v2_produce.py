@@ -179,6 +179,16 @@ async def test_bad_types(api):
     assert api.node.logs["t", 0].batches == []
 
 
+@pytest.mark.parametrize("content_type", [JSON_V2, "application/json", BINARY_V2, TEXT_V2, V2])
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_topic_that_is_not_there_refuses_the_request_as_a_whole(api, content_type, count):
+    """As Confluent's proxy: where Redpanda's answers 200, who looks at the status alone takes records for written."""
+    body = {"records": [{"key": "AA==", "value": "AA=="}] * count}
+    answer = await api.post("/topics/x", body, content_type)
+    assert answer.error == (404, 40401)
+    assert set(answer.json) == {"error_code", "message"}
+
+
 async def test_unknown_topics_and_partitions(api):
     assert (await api.produce("x", [{}])).error == (404, 40401)
     assert (await api.post("/topics/t/partitions/5", {"records": [{}]})).error == (404, 40402)
