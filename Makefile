@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --ignore tests/compiled/test_tree.py
 QUICK := smoke or not (integration or chaos or deep or long)
 
-.PHONY: demo compiled test test-rest test-all test-compiled test-moves test-spark test-helm loadtest bench bench-compare lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
+.PHONY: demo compiled test test-rest test-all test-compiled test-moves test-spark test-helm loadtest bench bench-compare bench-check lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
 
 .venv: $(STAMP)
 
@@ -77,6 +77,11 @@ bench: $(STAMP)  ## every figure beside its peers, in rounds; BENCH_ARGS="--rows
 
 bench-compare: $(STAMP)  ## this tree beside the commit BASE, row by row: same, better or worse; BASE=main BENCH_ARGS="--rows fetch"
 	$(RUN) -m loadtest.bench.compare $(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
+
+# Sources, not extensions, which would have to be made of both trees; rows that a record passes through.
+bench-check: $(STAMP)  ## a short bench-compare with the commit in .ci/bench-base; fails where a row is worse by 15 %, twice
+	MILENA_PURE=1 $(RUN) -m loadtest.bench.compare --base $$(cat .ci/bench-base) --rows json-all,json-1000,latency-default,fetch \
+		--rounds 6 --seconds 1 --tolerance 0.15 --again $(BENCH_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

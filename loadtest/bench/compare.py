@@ -3,7 +3,8 @@
     python -m loadtest.bench.compare --base main [--rows json-all,fetch] [--rounds 8] [--seconds 2] [--out bench-report]
 
 Nodes run from both trees; what loads them is this process and so the same code for both, and nothing of the base is
-imported here. The exit code is 0 when no row is worse (``comparison.py`` says when one is), 1 when one is or the trees
+imported here. With ``--again`` a row that is worse is measured once more, in twice the rounds, before that is said. The
+exit code is 0 when no row is worse (``comparison.py`` says when one is), 1 when one is or the trees
 cannot be compared, 2 when nothing was measured.
 """
 
@@ -24,7 +25,7 @@ import uvloop
 from loadtest.bench import comparison
 from loadtest.bench.__main__ import chosen_rows, list_rows, machine_of
 from loadtest.bench.base_tree import BaseTreeError, check_out, environment_of
-from loadtest.bench.comparison import ROUNDS_MIN, base_name
+from loadtest.bench.comparison import ROUNDS_MIN, TOLERANCE, ComparedRow, RowVerdict, base_name
 from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.plan import BenchPlan, InTurns
 from loadtest.bench.report import contender_table
@@ -105,11 +106,37 @@ async def run(
     return done
 
 
+Measure = Callable[[Sequence[Target], int], dict[str, Rounds]]
+"""Rows and a number of rounds to what was measured, stage by stage."""
+
+
+def judged(
+    rows: Sequence[Target], rounds: int, tolerance: float, measured: Measure, *, is_repeated: bool
+) -> tuple[list[ComparedRow], dict[str, Rounds]]:
+    """Each row's verdict, and what it is from.
+
+    ``is_repeated``: what comes out as worse is measured once more, in twice the rounds, and that counts.
+    """
+    stages = measured(rows, rounds)
+    compared = [comparison.compare(row, stages[row.stage], tolerance) for row in rows]
+    worse = [row.target for row in compared if row.change is RowVerdict.WORSE]
+    if not (worse and is_repeated):
+        return compared, stages
+    stages |= measured(worse, 2 * rounds)
+    again = {row.name: comparison.compare(row, stages[row.stage], tolerance) for row in worse}
+    return [again.get(row.target.name, row) for row in compared], stages
+
+
 @click.command()
 @click.option("--base", "commit", required=True, help="What git calls the commit to compare with.")
 @click.option("--rows", metavar="A,B", help=f"Rows or stages; absent: {_USUAL_ROWS}.")
 @click.option("--rounds", default=8, show_default=True, type=click.IntRange(min=ROUNDS_MIN))
 @click.option("--seconds", default=2.0, show_default=True, help="Of one turn of one tree.")
+@click.option("--tolerance", default=TOLERANCE, show_default=True, type=click.FloatRange(0, 1),
+              help="A row that is worse by less is the same.")  # fmt: skip
+@click.option(
+    "--again", is_flag=True, help="Measure rows that are worse once more, in twice the rounds."
+)
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
@@ -118,7 +145,14 @@ async def run(
 @click.option("--out", default="bench-report", show_default=True, type=click.Path(path_type=Path))
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=list_rows)
 def main(
-    commit: str, rows: str | None, rounds: int, seconds: float, directory: Path | None, out: Path
+    commit: str,
+    rows: str | None,
+    rounds: int,
+    seconds: float,
+    tolerance: float,
+    again: bool,
+    directory: Path | None,
+    out: Path,
 ) -> None:
     """Measure this tree beside another commit, in rounds in which both take turns."""
     chosen = rows_of(rows)
@@ -144,11 +178,14 @@ def main(
             say=lambda text: click.echo(text, err=True),
             has_peers=False,
         )
+
+        def measured(rows: Sequence[Target], rounds: int) -> dict[str, Rounds]:
+            return runner.run(run(rows, replace(plan, rounds=rounds), base))
+
         try:
-            stages = runner.run(run(chosen, plan, base))
+            compared, stages = judged(chosen, rounds, tolerance, measured, is_repeated=again)
         except (HttpLoadError, ClientError, ClusterError, OSError) as error:
             raise click.ClickException(f"not compared: {error}") from error
-    compared = [comparison.compare(row, stages[row.stage]) for row in chosen]
     title = (
         f"this tree beside {commit} ({tree.name}): {rounds} rounds of {seconds:g} s, {machine.build} nodes, "
         f"Python {machine.python}, {machine.cores} cores, {machine.file_system}"

@@ -5,7 +5,7 @@ started for that round: what differs from one start of the same program to the n
 
 A row is worse (better) when both hold:
 
-- The median of its ratios lies more than ``TOLERANCE`` on the worse (better) side of 1: less is of no interest.
+- The median of its ratios lies more than the tolerance on the worse (better) side of 1: less is of no interest.
 - The interval that holds the true median with ``CONFIDENCE`` lies on that side of 1 as a whole: it is hardly noise.
 
 The interval's ends are order statistics, by the sign test: the k+1 least of n ratios all lie above the true median as
@@ -30,6 +30,7 @@ from loadtest.bench.targets import Target
 from milena.commands import output
 
 TOLERANCE = 0.05
+"""Unless somebody asks for another one."""
 CONFIDENCE = 0.99
 ROUNDS_MIN = 5
 """Of fewer, chance alone would have all on one side too often."""
@@ -62,7 +63,7 @@ def base_name(contender: str) -> str:
     return f"{contender}, base"
 
 
-def compare(target: Target, rounds: Rounds) -> ComparedRow:
+def compare(target: Target, rounds: Rounds, tolerance: float = TOLERANCE) -> ComparedRow:
     """Judge one row."""
     name, quantity = target.subject, target.quantity
     ratios = rounds.ratios(name, base_name(name), quantity)
@@ -72,7 +73,7 @@ def compare(target: Target, rounds: Rounds) -> ComparedRow:
     interval = interval_of(ratios)
     return ComparedRow(
         target=target,
-        change=change_of(interval, is_less_better=target.is_less_better),
+        change=change_of(interval, tolerance, is_less_better=target.is_less_better),
         interval=interval,
         old=median(rounds.figures(base_name(name), quantity)),
         new=median(rounds.figures(name, quantity)),
@@ -99,11 +100,11 @@ def _miss(count: int, left_out: int) -> float:
     return sum(comb(count, heads) for heads in range(left_out + 1)) / (1 << count - 1)
 
 
-def change_of(interval: Spread, *, is_less_better: bool) -> RowVerdict:
+def change_of(interval: Spread, tolerance: float, *, is_less_better: bool) -> RowVerdict:
     """The rule above."""
-    if interval.median > 1 + TOLERANCE and interval.least > 1:
+    if interval.median > 1 + tolerance and interval.least > 1:
         return RowVerdict.WORSE if is_less_better else RowVerdict.BETTER
-    if interval.median < 1 - TOLERANCE and interval.greatest < 1:
+    if interval.median < 1 - tolerance and interval.greatest < 1:
         return RowVerdict.BETTER if is_less_better else RowVerdict.WORSE
     return RowVerdict.SAME
 

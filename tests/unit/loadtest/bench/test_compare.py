@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadtest.bench.base_tree import BaseTreeError, check_out, environment_of
-from loadtest.bench.compare import main, measure, rows_of
+from loadtest.bench.compare import judged, main, measure, rows_of
 from loadtest.bench.comparison import (
     RowVerdict,
     base_name,
@@ -86,6 +86,39 @@ def test_the_exit_code_and_the_record_tell_of_a_row_that_is_worse(ratios, code):
     assert exit_code(rows) == code
     record = figures(rows, {"fetch": _rounds(ratios)}, MACHINE)
     assert json.loads(json.dumps(record))["rows"][1]["change"] == rows[1].change.value
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "change"), [(0.05, RowVerdict.WORSE), (0.15, RowVerdict.SAME)]
+)
+def test_what_is_tolerated_is_the_same(tolerance, change):
+    assert compare(ROW, _rounds(SLOWER), tolerance).change is change
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "change"),
+    [
+        (NOISE, None, RowVerdict.SAME),
+        (SLOWER, NOISE, RowVerdict.SAME),
+        (SLOWER, SLOWER, RowVerdict.WORSE),
+    ],
+)
+def test_a_row_is_worse_only_where_twice_the_rounds_say_so_again(first, second, change):
+    other, asked = replace(ROW, name="other", stage="latency"), []
+    measurements = [{"fetch": _rounds(first), "latency": _rounds(NOISE)}]
+    if second is not None:
+        measurements.append({"fetch": _rounds(second)})
+
+    def measured(rows, rounds):
+        asked.append(([row.name for row in rows], rounds))
+        return measurements[len(asked) - 1]
+
+    compared, stages = judged([ROW, other], 5, 0.05, measured, is_repeated=True)
+    assert [(row.target.name, row.change) for row in compared] == [
+        ("row", change), ("other", RowVerdict.SAME),
+    ]  # fmt: skip
+    assert asked == [(["row", "other"], 5), (["row"], 10)][: len(measurements)]
+    assert stages.keys() == {"fetch", "latency"}
 
 
 def test_each_figure_of_milena_is_a_row_once_and_needs_turns():
