@@ -1,18 +1,18 @@
 """Lines of a source to records of a topic: reads, parses, sends, and counts what became of each (asyncio shell)."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from milena.commands.lines import LINE_BYTES_MAX, BadLineError, LineRule, LineSplitter
+from milena.commands.lines import BadLineError, LineRule, LineSplitter
 from milena.commands.pace import RecordSchedule
 from milena.commands.produce_tally import BadLine, ProduceTally
 from milena.commands.standard_streams import DaemonThread
-from milena.errors import ClientError
+from milena.errors import BadRecordError, ClientError, RecordTooLargeError
 from milena.model.clock import Clock
-from milena.records import Receipt
+from milena.producing.deliveries import Deliveries, DeliveriesCallback
 
 T = TypeVar("T")
 
@@ -27,17 +27,17 @@ class SourcePort(Protocol):
 class SendPort(Protocol):
     """A producer, as far as lines need it."""
 
-    async def send(
+    async def send_many(
         self,
         topic: str,
-        value: bytes | None,
+        values: Sequence[bytes | None],
         *,
-        key: bytes | None = None,
+        keys: Sequence[bytes | None] | None = None,
         partition: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
-        on_delivery: Callable[[Receipt | None, ClientError | None], None] | None = None,
+        on_delivery: DeliveriesCallback | None = None,
     ) -> object:
-        """Take a record, once there is room for it."""
+        """Take these records or none, once there is room for them."""
 
     async def flush(self) -> None:
         """Wait until every record taken so far was acknowledged or failed."""
@@ -96,21 +96,29 @@ class LineProducer:
         splitter = LineSplitter()
         while (got := await self._unless_stopped(thread.call(source.read))) is not None:
             piece, position = got
-            for line in splitter.feed(piece) if piece else splitter.end():
-                if self._pace is not None:
-                    await self._wait_for_turn(self._pace)
+            async for lines in self._in_turn(splitter.feed(piece) if piece else splitter.end()):
                 if self._stop.is_set():
                     return
-                await self._send(line)
+                await self._send(lines)
             on_progress(position)
             if not piece:
                 return
 
-    async def _wait_for_turn(self, pace: RecordSchedule) -> None:
-        now_s = self._clock.now_ms() / 1000
-        wait_s = pace.next_due(now_s) - now_s
-        if wait_s > 0:
-            await self._unless_stopped(self._clock.sleep(wait_s * 1000))
+    async def _in_turn(self, lines: list[bytes | None]) -> AsyncIterator[list[bytes | None]]:
+        """The lines, as many at a time as are due; all at once without a rate."""
+        if self._pace is None:
+            yield lines
+            return
+        due: list[bytes | None] = []
+        for line in lines:
+            now_s = self._clock.now_ms() / 1000
+            wait_s = self._pace.next_due(now_s) - now_s
+            if wait_s > 0:
+                yield due
+                due = []
+                await self._unless_stopped(self._clock.sleep(wait_s * 1000))
+            due.append(line)
+        yield due
 
     async def _unless_stopped(self, work: Coroutine[None, None, T]) -> T | None:
         """Result of the work; None when it is time to stop first."""
@@ -124,33 +132,52 @@ class LineProducer:
             stopping.cancel()
             await asyncio.gather(reading, stopping, return_exceptions=True)
 
-    async def _send(self, line: bytes | None) -> None:
-        self.tally.lines += 1
-        number = self.tally.lines
-        try:
-            if line is None:
-                raise BadLineError(
-                    f"longer than {LINE_BYTES_MAX} bytes, which no node takes; split it, or say "
-                    "--on-bad-line skip"
-                )
-            key, value = self._options.rule.parse(line)
-        except BadLineError as error:
-            self._note_bad(number, error)
+    async def _send(self, lines: list[bytes | None]) -> None:
+        parsed = self._options.rule.parse_all(
+            lines, first=self.tally.lines + 1, is_skipping=self._options.is_skipping_bad_lines
+        )
+        keys, values, numbers = parsed.keys, parsed.values, parsed.numbers
+        if values and not await self._send_records(keys, values, numbers):
             return
+        self.tally.lines = parsed.last
+        for number, error in parsed.bad:
+            self._note_bad(number, error)
+
+    async def _send_records(
+        self, keys: list[bytes | None] | None, values: list[bytes | None], numbers: Sequence[int]
+    ) -> bool:
+        """Send the records of these lines; where one cannot be sent, those before it. Whether all were."""
         try:
-            await self._producer.send(
+            await self._producer.send_many(
                 self._options.topic,
-                value,
-                key=key,
+                values,
+                keys=keys,
                 partition=self._options.partition,
                 headers=self._options.headers,
-                on_delivery=partial(self._on_delivery, number),
+                on_delivery=partial(self._on_delivery, numbers),
             )
+        except (BadRecordError, RecordTooLargeError) as error:
+            if len(values) > 1:
+                return await self._send_each(keys, values, numbers)
+            self._on_failure(numbers[0], error)
+            return False
         except ClientError as error:
-            self._on_delivery(number, None, error)
-            return
-        self.tally.sent += 1
-        self.tally.sent_bytes += len(value or b"") + len(key or b"")
+            self._on_failure(numbers[0], error)
+            return False
+        self.tally.sent += len(values)
+        self.tally.sent_bytes += sum(map(len, filter(None, values)))
+        self.tally.sent_bytes += sum(map(len, filter(None, keys or ())))
+        return True
+
+    async def _send_each(
+        self, keys: list[bytes | None] | None, values: list[bytes | None], numbers: Sequence[int]
+    ) -> bool:
+        for place in range(len(values)):
+            one = slice(place, place + 1)
+            key = None if keys is None else keys[one]
+            if not await self._send_records(key, values[one], numbers[one]):
+                return False
+        return True
 
     def _note_bad(self, number: int, error: BadLineError) -> None:
         if self.tally.bad_line is None:
@@ -160,7 +187,13 @@ class LineProducer:
         else:
             self._stop.set()
 
-    def _on_delivery(self, number: int, receipt: Receipt | None, error: ClientError | None) -> None:
-        self.tally.on_delivery(number, receipt, error)
-        if error is not None:
-            self._stop.set()
+    def _on_delivery(self, numbers: Sequence[int], deliveries: Deliveries) -> None:
+        for run in deliveries.runs or ():
+            self.tally.on_run(run, numbers)
+            if run.error is not None:
+                self._stop.set()
+
+    def _on_failure(self, line: int, error: ClientError) -> None:
+        self.tally.lines = line
+        self.tally.on_failure(line, error)
+        self._stop.set()

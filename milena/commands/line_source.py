@@ -12,7 +12,8 @@ import zlib
 from types import TracebackType
 from typing import Protocol, Self
 
-READ_BYTES = 256 << 10
+READ_BYTES = 1 << 20
+"""Some thousand lines: what is done for a piece is little for each of them."""
 STANDARD_INPUT = "-"
 
 _GZIP_WINDOW_BITS = 31

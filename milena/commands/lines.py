@@ -5,7 +5,7 @@ record with an empty value; a last line without an end is a line like the others
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 LINE_BYTES_MAX = 32 << 20
@@ -28,22 +28,26 @@ class LineSplitter:
         self._held_bytes = 0
         self._is_too_long = False
 
-    def feed(self, piece: bytes) -> Iterator[bytes | None]:
+    def feed(self, piece: bytes) -> list[bytes | None]:
         """The lines that end in this piece."""
         head, *rest = piece.split(b"\n")
         self._hold(head)
         if not rest:
-            return
-        yield self._release()
+            return []
         tail = rest.pop()
-        for line in rest:
-            yield line if len(line) <= self._bytes_max else None
+        lines = [self._release(), *rest]
+        if len(piece) > self._bytes_max:
+            # Only then can one of them be.
+            lines = [self._bounded(line) for line in lines]
         self._hold(tail)
+        return lines
 
-    def end(self) -> Iterator[bytes | None]:
+    def end(self) -> list[bytes | None]:
         """The last line, when the stream does not end with a line's end."""
-        if self._held_bytes or self._is_too_long:
-            yield self._release()
+        return [self._release()] if self._held_bytes or self._is_too_long else []
+
+    def _bounded(self, line: bytes | None) -> bytes | None:
+        return None if line is None or len(line) > self._bytes_max else line
 
     def _hold(self, piece: bytes) -> None:
         if self._is_too_long or self._held_bytes + len(piece) > self._bytes_max:
@@ -67,6 +71,21 @@ KeyedValue = tuple[bytes | None, bytes | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedLines:
+    """Lines as columns of records.
+
+    ``numbers``: the line of each record; ``bad``: lines that are none, and why, in order; ``last``: the last line that
+    was looked at, which is the first bad one where that ends it.
+    """
+
+    keys: list[bytes | None] | None
+    values: list[bytes | None]
+    numbers: Sequence[int]
+    bad: Sequence[tuple[int, BadLineError]] = ()
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LineRule:
     """How a line becomes a key and a value. At most one of ``key_separator`` and ``key_field`` is given.
 
@@ -80,12 +99,57 @@ class LineRule:
     key_field: tuple[str, ...] | None = None
     null_marker: bytes | None = None
 
-    def parse(self, line: bytes) -> KeyedValue:
+    @property
+    def is_keyed(self) -> bool:
+        """Lines have keys."""
+        return self.key_separator is not None or self.key_field is not None
+
+    def parse_all(self, lines: list[bytes | None], *, first: int, is_skipping: bool) -> ParsedLines:
+        """Lines from number ``first`` on as records; None is one above the bound.
+
+        The first bad one is the last, unless they are skipped.
+        """
+        if self.is_keyed or None in lines:
+            return self._parse_each(lines, first=first, is_skipping=is_skipping)
+        # The commonest case, in which a line costs no call.
+        values = lines
+        if self.null_marker is not None:
+            values = [None if line == self.null_marker else line for line in lines]
+        numbers = range(first, first + len(lines))
+        return ParsedLines(keys=None, values=values, numbers=numbers, last=numbers.stop - 1)
+
+    def _parse_each(
+        self, lines: list[bytes | None], *, first: int, is_skipping: bool
+    ) -> ParsedLines:
+        pairs: list[KeyedValue] = []
+        numbers: list[int] = []
+        bad: list[tuple[int, BadLineError]] = []
+        for number, line in enumerate(lines, first):
+            try:
+                pairs.append(self.parse(line))
+            except BadLineError as error:
+                bad.append((number, error))
+                if not is_skipping:
+                    break
+            else:
+                numbers.append(number)
+        is_cut = bool(bad) and not is_skipping
+        return ParsedLines(
+            keys=[key for key, _ in pairs] if self.is_keyed else None,
+            values=[value for _, value in pairs],
+            numbers=numbers,
+            bad=bad,
+            last=bad[0][0] if is_cut else first + len(lines) - 1,
+        )
+
+    def parse(self, line: bytes | None) -> KeyedValue:
         """Key and value.
 
         Raises:
-            BadLineError: no separator, no JSON, or no such field.
+            BadLineError: no separator, no JSON, no such field, or a line above the bound.
         """
+        if line is None:
+            raise _too_long()
         key: bytes | None = None
         value: bytes | None = line
         if self.key_separator is not None:
@@ -98,6 +162,13 @@ class LineRule:
         elif self.key_field is not None:
             key = _key_at(self.key_field, line)
         return key, None if value == self.null_marker else value
+
+
+def _too_long() -> BadLineError:
+    return BadLineError(
+        f"longer than {LINE_BYTES_MAX} bytes, which no node takes; split it, or say "
+        "--on-bad-line skip"
+    )
 
 
 def _key_at(path: tuple[str, ...], line: bytes) -> bytes | None:

@@ -1,10 +1,11 @@
 """Counts of what became of the lines that were sent (pure)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from milena.errors import ClientError
 from milena.fields import Json
-from milena.records import Receipt
+from milena.producing.deliveries import DeliveryRun
 
 
 def counted(count: int, thing: str) -> str:
@@ -52,26 +53,24 @@ class ProduceTally:
     is_interrupted: bool = False
     partitions: dict[int, PartitionTally] = field(default_factory=dict)
 
-    def on_delivery(self, line: int, receipt: Receipt | None, error: ClientError | None) -> None:
-        """Count the record on this line by its fate: a receipt, or an error."""
-        if receipt is None:
-            assert error is not None, f"line {line} was neither written nor refused"
-            self.on_failure(line, error)
+    def on_run(self, run: DeliveryRun, lines: Sequence[int]) -> None:
+        """Count records that have one fate, a receipt or an error; ``lines``: those of all that were sent together."""
+        if run.error is not None:
+            self.on_failure(lines[run.places[0]], run.error, len(run.places))
             return
-        self.acknowledged += 1
-        tally = self.partitions.get(receipt.partition)
-        if tally is None:
-            tally = self.partitions[receipt.partition] = PartitionTally()
-        tally.records += 1
-        if receipt.offset is not None:
-            if tally.first_offset is None or receipt.offset < tally.first_offset:
-                tally.first_offset = receipt.offset
-            if tally.last_offset is None or receipt.offset > tally.last_offset:
-                tally.last_offset = receipt.offset
+        count, first = len(run.places), run.base_offset
+        self.acknowledged += count
+        tally = self.partitions.setdefault(run.partition, PartitionTally())
+        tally.records += count
+        if first is not None:
+            if tally.first_offset is None or first < tally.first_offset:
+                tally.first_offset = first
+            if tally.last_offset is None or first + count - 1 > tally.last_offset:
+                tally.last_offset = first + count - 1
 
-    def on_failure(self, line: int, error: ClientError) -> None:
-        """The record on this line was not acknowledged."""
-        self.failed += 1
+    def on_failure(self, line: int, error: ClientError, records: int = 1) -> None:
+        """The record on this line, and others of lines behind it, were not acknowledged."""
+        self.failed += records
         if self.first_failure is None or line < self.first_failure[0]:
             self.first_failure = line, error
 

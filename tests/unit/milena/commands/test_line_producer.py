@@ -7,37 +7,50 @@ import pytest
 
 from milena.commands.line_producer import LineOptions, LineProducer
 from milena.commands.line_source import BadSourceError
-from milena.commands.lines import LineRule
+from milena.commands.lines import LINE_BYTES_MAX, LineRule
 from milena.commands.produce_tally import ProduceTally
-from milena.errors import BadRecordError, NotNowError
-from milena.records import Receipt
+from milena.errors import BadRecordError, NotNowError, UnreachableError
+from milena.producing.deliveries import DeliveryRun
 from tests.support.time.fake_clock import FakeClock
 
 
-class PaperProducer:
-    """Acknowledges on flush, or as told."""
+class PaperDeliveries:
+    """Of one partition each, as told."""
 
-    def __init__(self, *, refuse=(), fail=()):
+    def __init__(self, runs):
+        self.runs = runs
+
+
+class PaperProducer:
+    """Acknowledges on flush, or as told: ``refuse`` and ``fail`` are values. Odd records go to partition 1."""
+
+    def __init__(self, *, refuse=(), fail=(), error=None):
         self.sent = []
+        self.calls = 0
         self.flushed = 0
-        self._refuse, self._fail = refuse, fail
+        self._refuse, self._fail, self._error = refuse, fail, error
         self._waiting = []
 
-    async def send(self, topic, value, *, key=None, partition=None, headers=(), on_delivery=None):
-        number = len(self.sent) + 1
-        if number in self._refuse:
-            raise BadRecordError("not this one")
-        self.sent.append((key, value))
-        receipt = Receipt(
-            topic=topic, partition=partition or number % 2, offset=number, timestamp_ms=0
-        )
-        error = NotNowError("late", status=503, error_code=50302) if number in self._fail else None
-        self._waiting.append((on_delivery, receipt, error))
+    async def send_many(
+        self, topic, values, *, keys=None, partition=None, headers=(), on_delivery=None
+    ):
+        self.calls += 1
+        if set(values) & {*self._refuse}:
+            raise self._error or BadRecordError("not this one")
+        runs = []
+        for place, value in enumerate(values):
+            self.sent.append((None if keys is None else keys[place], value))
+            number = len(self.sent)
+            late = NotNowError("late", status=503, error_code=50302)
+            error = late if value in self._fail else None
+            at = None if error else number
+            runs.append(DeliveryRun(partition or number % 2, [place], at, error))
+        self._waiting.append((on_delivery, PaperDeliveries(runs)))
 
     async def flush(self):
         self.flushed += 1
-        for on_delivery, receipt, error in self._waiting:
-            on_delivery(None if error else receipt, error)
+        for on_delivery, deliveries in self._waiting:
+            on_delivery(deliveries)
         self._waiting.clear()
 
 
@@ -93,9 +106,43 @@ async def test_bad_lines_may_be_skipped_and_the_first_is_remembered():
     assert "2 bad lines skipped" in tally.summary_text(1)
 
 
+async def test_lines_of_one_piece_are_sent_together():
+    producer = PaperProducer()
+    await run(producer, b"1\n2\n3\n4", b"\n5\n6\n")
+    assert producer.calls == 2
+    assert [value for _, value in producer.sent] == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
+@pytest.mark.parametrize("rule", [{}, {"null_marker": b"-"}, {"key_separator": b"="}])
+async def test_a_line_above_the_bound_is_a_bad_line(rule):
+    producer = PaperProducer()
+    text = b"a=1\n" + b"x" * (LINE_BYTES_MAX + 1) + b"\nb=2\n"
+    tally = await run(producer, text, rule=rule, is_skipping_bad_lines=True)
+    assert len(producer.sent) == 2
+    assert (tally.lines, tally.skipped, tally.bad_line.line) == (3, 1, 2)
+    assert "longer than" in tally.bad_line.reason
+
+
+async def test_failed_lines_are_counted_from_the_first_of_the_input():
+    producer = PaperProducer(fail=(b"k5", b"k6"))
+    text = b"a=1\nbad\na=2\n", b"bad\na=k5\na=k6\na=3\n"
+    tally = await run(producer, *text, rule={"key_separator": b"="}, is_skipping_bad_lines=True)
+    assert tally.first_failure[0] == 5
+    assert (tally.lines, tally.skipped, tally.failed, tally.acknowledged) == (7, 2, 2, 3)
+
+
+async def test_a_refusal_that_is_no_records_fault_ends_the_run():
+    error = UnreachableError("no node")
+    producer = PaperProducer(refuse=(b"2",), error=error)
+    tally = await run(producer, b"1\n", b"0\n2\n3\n", b"4\n")
+    assert producer.sent == [(None, b"1")]
+    assert tally.first_failure == (2, error)
+    assert (tally.lines, tally.acknowledged, tally.failed) == (2, 1, 1)
+
+
 @pytest.mark.parametrize("how", ["refuse", "fail"])
 async def test_the_first_record_that_was_not_acknowledged_is_named(how):
-    producer = PaperProducer(**{how: (2,)})
+    producer = PaperProducer(**{how: (b"2",)})
     tally = await run(producer, b"1\n2\n3\n")
     line, error = tally.first_failure
     assert line == 2
@@ -141,7 +188,7 @@ async def test_stopping_ends_a_read_that_waits():
 
 def test_without_offsets_partitions_are_counted_all_the_same():
     tally = ProduceTally()
-    tally.on_delivery(1, Receipt(topic="t", partition=0, offset=None, timestamp_ms=0), None)
+    tally.on_run(DeliveryRun(0, [0], None, None), [1])
     assert tally.summary_json(0)["partitions"] == [
         {"partition": 0, "records": 1, "first_offset": None, "last_offset": None}
     ]
