@@ -15,22 +15,15 @@ Exit codes, the same for every command:
 
 import sys
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from milena.cluster.admin import TIMEOUT_S
 from milena.commands import output
-from milena.commands.bench import bench
-from milena.commands.consume import consume
-from milena.commands.doctor import doctor
-from milena.commands.groups import groups
-from milena.commands.nodes import nodes
-from milena.commands.produce import produce
-from milena.commands.profiles import complete_profile, own_profiles, profiles
-from milena.commands.rebalance import reassignments, rebalance
-from milena.commands.status import status
+from milena.commands.profiles import complete_profile, own_profiles
 from milena.commands.target import (
     EXIT_DEGRADED,
     EXIT_INTERRUPTED,
@@ -40,12 +33,28 @@ from milena.commands.target import (
     exit_code,
     told,
 )
-from milena.commands.topics import topics
 from milena.errors import ClientError
 from milena.model.build_kind import build_kind
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 DEFAULT_URL = "http://127.0.0.1:8082"
 COMMAND_GROUP = "milena.commands"
+OWN_COMMANDS = {
+    "bench": "bench",
+    "consume": "consume",
+    "doctor": "doctor",
+    "groups": "groups",
+    "nodes": "nodes",
+    "produce": "produce",
+    "profiles": "profiles",
+    "reassignments": "rebalance",
+    "rebalance": "rebalance",
+    "status": "status",
+    "topics": "topics",
+}
+"""The module of ``milena.commands`` that each is in, under its own name: one command must not wait for all of them."""
 OWN_PACKAGES = frozenset({"milena", "node", "http_api", "raft_meta", "storage"})
 """A module of these that cannot be found is a fault of the installation, not an extra left out."""
 
@@ -59,27 +68,43 @@ class MissingExtraError(click.ClickException):
 class CommandsByName(click.Group):
     """A group that also has the commands other packages announce under ``milena.commands``.
 
-    They are imported when they are asked for: the client works without the server's dependencies.
+    All are imported when they are asked for: the client works without the server's dependencies, and a command that is
+    run again and again starts without those of the others.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Own commands and announced ones."""
-        return sorted({*super().list_commands(ctx), *_announced()})
+        return sorted({*super().list_commands(ctx), *OWN_COMMANDS, *_announced()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """An own command, else an announced one."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
+        if cmd_name in OWN_COMMANDS:
+            found: object = getattr(
+                import_module(f"milena.commands.{OWN_COMMANDS[cmd_name]}"), cmd_name
+            )
+            assert isinstance(found, click.Command), f"{cmd_name} is not a command"
+            return found
         point = _announced().get(cmd_name)
         return None if point is None else load_command(point)
 
 
-def _announced() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=COMMAND_GROUP)}
+def _announced() -> "dict[str, EntryPoint]":
+    # Half of what the other modules cost: whoever names a command of the client does not need it.
+    points = import_module("importlib.metadata").entry_points(group=COMMAND_GROUP)
+    return {point.name: point for point in points}
 
 
-def load_command(point: EntryPoint) -> click.Command:
+def _show_version(ctx: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted and not ctx.resilient_parsing:
+        number = import_module("importlib.metadata").version("milena")
+        click.echo(f"milena, version {number} ({build_kind()})")
+        ctx.exit()
+
+
+def load_command(point: "EntryPoint") -> click.Command:
     """The command behind an entry point, or a stand-in that says which extra to install."""
     try:
         command = point.load()
@@ -117,16 +142,15 @@ def _stand_in(name: str, missing: str) -> click.Command:
               help="A cluster by its name in ~/.config/milena/config.toml.")  # fmt: skip
 @click.option("--timeout", "timeout_s", default=TIMEOUT_S, show_default=True, metavar="SECONDS",
               type=click.FloatRange(min=0.1), help="Longest wait for an answer.")  # fmt: skip
-@click.version_option(version("milena"), prog_name="milena",
-                      message=f"%(prog)s, version %(version)s ({build_kind()})")  # fmt: skip
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+              help="Show the version and exit.")  # fmt: skip
 @click.pass_context
 def cli(ctx: click.Context, url: str, profile: str | None, timeout_s: float) -> None:
     """A partitioned, replicated, append-only log over HTTP/JSON."""
     target = ClusterTarget(url=url, timeout_s=timeout_s)
     # What runs nodes asks no cluster: it must not mind what a user wrote into a file.
-    ctx.obj = (
-        target if ctx.invoked_subcommand in _announced() else chosen_target(ctx, target, profile)
-    )
+    is_own = ctx.invoked_subcommand in OWN_COMMANDS or ctx.invoked_subcommand in cli.commands
+    ctx.obj = chosen_target(ctx, target, profile) if is_own else target
 
 
 def chosen_target(ctx: click.Context, target: ClusterTarget, profile: str | None) -> ClusterTarget:
@@ -142,7 +166,7 @@ def chosen_target(ctx: click.Context, target: ClusterTarget, profile: str | None
     is_profile_named = profile_from is ParameterSource.COMMANDLINE
     if url_from is not ParameterSource.DEFAULT and not is_profile_named:
         return target
-    if ctx.invoked_subcommand == profiles.name:
+    if ctx.invoked_subcommand == "profiles":
         return target
     found = own_profiles()
     name = profile or found.default
@@ -152,19 +176,6 @@ def chosen_target(ctx: click.Context, target: ClusterTarget, profile: str | None
     is_timeout_said = ctx.get_parameter_source("timeout_s") is not ParameterSource.DEFAULT
     timeout_s = target.timeout_s if is_timeout_said else chosen.timeout_s or target.timeout_s
     return ClusterTarget(url=chosen.url, timeout_s=timeout_s)
-
-
-cli.add_command(profiles)
-cli.add_command(status)
-cli.add_command(doctor)
-cli.add_command(produce)
-cli.add_command(consume)
-cli.add_command(bench)
-cli.add_command(topics)
-cli.add_command(groups)
-cli.add_command(nodes)
-cli.add_command(rebalance)
-cli.add_command(reassignments)
 
 
 @cli.command()

@@ -6,10 +6,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Literal
 
 import click
-from tqdm import tqdm
 
 from milena.client import Client
 from milena.commands import output
@@ -234,14 +234,13 @@ def stopping_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def progress_bar(source: LineSource) -> Iterator[Callable[[int], None]]:
     """On a terminal: how far into the file, and how fast."""
-    is_shown = sys.stderr.isatty() and source.size_bytes is not None
+    if source.size_bytes is None or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    # It takes longer to load than a small file takes to be written.
+    tqdm = import_module("tqdm").tqdm
     with tqdm(
-        desc="produce",
-        total=source.size_bytes,
-        unit="B",
-        unit_scale=True,
-        file=sys.stderr,
-        disable=not is_shown,
+        desc="produce", total=source.size_bytes, unit="B", unit_scale=True, file=sys.stderr
     ) as bar:
 
         def on_progress(position: int) -> None:

@@ -39,3 +39,16 @@ def test_the_client_needs_nothing_of_the_server():
     assert not of_the_server & {name.partition(".")[0] for name in loaded}
     packages = {name.partition(".")[0] for name in loaded}
     assert not {"node", "http_api", "raft_meta"} & packages
+
+
+def test_no_progress_bar_is_loaded_that_nobody_sees():
+    assert "tqdm" not in loaded_after("import milena.commands.produce")
+
+
+def test_a_command_loads_nothing_of_the_others():
+    run = "from milena import cli; cli.run(['topics', '--help'])"
+    loaded = {*loaded_after(run)}
+    assert "milena.commands.topics" in loaded
+    others = {f"milena.commands.{name}" for name in ("bench", "consume", "doctor", "produce")}
+    assert not others & loaded
+    assert "tqdm" not in loaded
