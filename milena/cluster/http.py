@@ -8,17 +8,24 @@ Answers are not trusted: no more of a body is read than the call allows, and wha
 ``UnexpectedAnswerError``. Redirects are not followed, for a write must not go to where its sender did not look.
 """
 
-import io
+import asyncio
+import errno
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlencode
 
-import aiohttp
-from yarl import URL
-
+from milena.cluster.http_answer import AnswerTooLargeError, BrokenAnswerError
+from milena.cluster.http_connection import (
+    ConnectError,
+    ConnectionEndedError,
+    Connections,
+    Origin,
+    Request,
+)
 from milena.cluster.routing import NodeRoutes, normalise_url
 from milena.errors import (
     AnswerError,
@@ -59,8 +66,7 @@ JSON_TYPE = "application/json"
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 """What nodes make; anything else is not shown to people."""
 
-_PLAIN_BODY_BYTES_MAX = 1 << 20
-"""aiohttp writes bytes up to here in one piece; a larger body is given as a file, which it writes in steps."""
+_ERRNO = re.compile(r"\[Errno ([0-9]+)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +104,8 @@ class HttpSession:
         self.routes = NodeRoutes(url)
         self._timeout_s = timeout_s
         self._clock = SystemClock() if clock is None else clock
-        self._session: aiohttp.ClientSession | None = None
+        self._connections: Connections | None = None
+        self._origins: dict[str, Origin] = {}
         self._answered: set[str] = set()
         """URLs that have answered in HTTP, however they refused."""
 
@@ -108,9 +115,8 @@ class HttpSession:
         return self.routes.seeds[0]
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
-            cookie_jar=aiohttp.DummyCookieJar(),
+        self._connections = Connections(
+            clock=self._clock, connect_timeout_s=CONNECT_TIMEOUT_S, count_max=CONNECTIONS_MAX
         )
         return self
 
@@ -120,9 +126,9 @@ class HttpSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._connections is not None:
+            self._connections.close()
+            self._connections = None
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
         """Ask; the answer's JSON.
@@ -207,35 +213,52 @@ class HttpSession:
         return json_of(await self.send(call), f"{call.method} {call.path}")
 
     async def _send_to(self, url: str, call: HttpCall, timeout_s: float) -> RawAnswer:
-        assert self._session is not None, "use the client as a context manager"
-        target = _target(url, call.path)
+        assert self._connections is not None, "use the client as a context manager"
+        origin = self._origin(url)
         headers = {"Accept": call.accept}
         if call.body is not None:
             headers["Content-Type"] = call.content_type
+        request = Request(
+            method=call.method,
+            path=call.path,
+            headers=headers,
+            body=call.body,
+            answer_bytes_max=call.answer_bytes_max,
+        )
         try:
-            async with self._session.request(
-                call.method,
-                target,
-                data=_payload(call.body),
-                headers=headers,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(
-                    total=timeout_s, sock_connect=min(timeout_s, CONNECT_TIMEOUT_S)
-                ),
-            ) as response:
-                body = await _read_bounded(response, call)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise UnreachableError(f"cannot reach {url}: {_reason(error)}") from error
-        except aiohttp.InvalidURL as error:
-            raise UnreachableError(f"{url} is not a URL of a node") from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._connections.ask(
+                    origin, request, is_repeatable=call.is_repeatable
+                )
+        except ConnectError as error:
+            raise UnreachableError(f"cannot reach {url}: {_reason(error.__cause__)}") from error
+        except AnswerTooLargeError as error:
+            raise UnexpectedAnswerError(
+                f"{call.method} {call.path}: the answer of {url} has more than "
+                f"{call.answer_bytes_max} bytes"
+            ) from error
+        except (ConnectionEndedError, BrokenAnswerError, TimeoutError) as error:
             reason = f"{_reason(error)}{self._suspicion(url, error)}"
             message = f"no answer from {url} to {call.method} {call.path}: {reason}"
             if call.is_repeatable:
                 raise UnreachableError(message) from error
             raise UnknownResultError(message, status=504, error_code=None) from error
         self._answered.add(url)
-        return RawAnswer(status=response.status, headers=response.headers, body=body, url=url)
+        coding = answer.headers.get("Content-Encoding", "identity")
+        if coding != "identity":
+            raise UnexpectedAnswerError(
+                f"{call.method} {call.path}: {url} sent a body in {coding!r}, which nobody asked for"
+            )
+        return RawAnswer(status=answer.status, headers=answer.headers, body=answer.body, url=url)
+
+    def _origin(self, url: str) -> Origin:
+        found = self._origins.get(url)
+        if found is None:
+            try:
+                found = self._origins[url] = Origin.of(url)
+            except ValueError as error:
+                raise UnreachableError(f"{url} is not a URL of a node: {error}") from error
+        return found
 
     def _suspicion(self, url: str, error: BaseException) -> str:
         """What else a connection that broke may mean; of a node that has answered before, nothing.
@@ -243,50 +266,15 @@ class HttpSession:
         A port that speaks TLS hangs up on plain HTTP, and under TLS 1.3 a node hangs up on a client without a
         certificate after the handshake: for the client both are nodes that ended.
         """
-        is_broken = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
-        if not is_broken or url in self._answered:
+        if not isinstance(error, ConnectionEndedError) or url in self._answered:
             return ""
-        if URL(url).scheme == "https":
+        if self._origin(url).scheme == "https":
             return "; the node may want a client certificate, and this client has none to show"
         return "; the port may want https"
 
 
 def _query(params: Mapping[str, str] | None) -> str:
-    return "" if not params else f"?{URL.build(query=params).raw_query_string}"
-
-
-def _target(url: str, path: str) -> URL:
-    try:
-        target = URL(url + path, encoded=True)
-    except ValueError as error:
-        raise UnreachableError(f"{url} is not a URL of a node") from error
-    if target.scheme not in ("http", "https"):
-        raise UnreachableError(
-            f"{url} is not a URL of a node: it must begin with http:// or https://"
-        )
-    return target
-
-
-def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
-    if body is None or len(body) <= _PLAIN_BODY_BYTES_MAX:
-        return body
-    return io.BytesIO(body)
-
-
-async def _read_bounded(response: aiohttp.ClientResponse, call: HttpCall) -> bytes:
-    """The whole body; a body that is too large closes the connection unread."""
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_any():
-        size += len(chunk)
-        if size > call.answer_bytes_max:
-            response.close()
-            raise UnexpectedAnswerError(
-                f"{call.method} {call.path}: the answer of {response.url.origin()} has more than "
-                f"{call.answer_bytes_max} bytes"
-            )
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    return "" if not params else f"?{urlencode(params)}"
 
 
 def json_of(answer: RawAnswer, what: str) -> Json:
@@ -365,9 +353,9 @@ def _answer_error(
     return ServerFailedError if status >= 500 else AnswerError
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
-        # asyncio's text repeats the address: "Connect call failed ('127.0.0.1', 8082)".
-        cause = error.os_error
-        return "connection refused" if isinstance(cause, ConnectionRefusedError) else str(cause)
+def _reason(error: BaseException | None) -> str:
+    # asyncio's text has an address, or several: "[Errno 111] Connect call failed ('127.0.0.1', 8082)".
+    numbers = set(_ERRNO.findall(str(error)))
+    if numbers == {str(errno.ECONNREFUSED)}:
+        return "connection refused"
     return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)

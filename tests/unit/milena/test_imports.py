@@ -26,6 +26,11 @@ def loaded_after(statement):
     ).stdout.split()
 
 
+def test_a_command_is_there_without_a_general_http_client():
+    loaded = {*loaded_after("import milena.commands.produce, milena.sync; from milena import cli")}
+    assert not {"aiohttp", "yarl"} & loaded
+
+
 def test_importing_the_package_loads_no_part_of_it():
     loaded = loaded_after("import milena")
     assert not {"aiohttp", "asyncio", "msgpack", "milena.client", "milena.errors"} & {*loaded}

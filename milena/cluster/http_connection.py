@@ -1,0 +1,262 @@
+"""Connections of HTTP/1.1 to the nodes of a cluster: one request under way on each, kept for the next.
+
+Not a client for all of the web: no redirects, cookies, proxies or compression. What a lost connection means for a
+request is ``milena.cluster.http``'s business.
+
+A general client costs more to load than a small file takes to be written, and several times as much for a call.
+"""
+
+import asyncio
+import re
+import ssl
+from base64 import b64encode
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self, cast
+from urllib.parse import unquote, urlsplit
+
+from milena.cluster.http_answer import AnswerReader, AnswerTooLargeError, BrokenAnswerError
+from milena.model.clock import Clock
+
+KEPT_MS = 15_000
+"""How long an idle connection is used again: nodes, and what may stand before them, end theirs later."""
+
+SCHEMES = {"http": 80, "https": 443}
+
+_HAPPY_EYEBALLS_S = 0.25
+"""RFC 8305: how long the first address may take before the next is tried beside it."""
+
+_ONE_WRITE_BYTES_MAX = 1 << 20
+"""Up to here a copy costs less than another call, and less than waking the node for a head without its body."""
+
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+
+
+class ConnectionEndedError(Exception):
+    """The connection was lost before the answer was whole. ``has_begun``: some of it had come."""
+
+    def __init__(self, reason: str, *, has_begun: bool) -> None:
+        super().__init__(reason)
+        self.has_begun = has_begun
+
+
+class ConnectError(Exception):
+    """There is no connection: nothing was sent. The cause says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where to connect to, and what every request to it begins with."""
+
+    scheme: str
+    host: str
+    port: int
+    base_path: str
+    head: str
+    """The headers ``Host`` and, where the URL has a user, ``Authorization``."""
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """The origin of a node's URL.
+
+        Raises:
+            ValueError: it is none, or of a scheme that is not in ``SCHEMES``.
+        """
+        found = urlsplit(url)
+        if found.scheme not in SCHEMES:
+            raise ValueError("it must begin with http:// or https://")
+        if not found.hostname:
+            raise ValueError("it has no host")
+        name = found.hostname.encode("idna").decode() if not found.hostname.isascii() else None
+        host = name or found.hostname
+        shown = f"[{host}]" if ":" in host else host
+        port = found.port or SCHEMES[found.scheme]
+        place = shown if port == SCHEMES[found.scheme] else f"{shown}:{port}"
+        if not (_VISIBLE.fullmatch(place) and _VISIBLE.fullmatch(f"/{found.path}")):
+            # They go into the head of a request, in which a line's end would begin something else.
+            raise ValueError("it has characters that no URL has")
+        head = f"Host: {place}\r\n"
+        if found.username is not None:
+            user = f"{unquote(found.username)}:{unquote(found.password or '')}"
+            head += f"Authorization: Basic {b64encode(user.encode()).decode()}\r\n"
+        return cls(found.scheme, host, port, found.path, head)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request; ``path`` is percent-encoded and holds the query."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes | None
+    answer_bytes_max: int
+
+    def head(self, origin: Origin) -> bytes:
+        """The bytes before the body.
+
+        Raises:
+            ValueError: a path that was not encoded.
+        """
+        path = origin.base_path + self.path
+        if not _VISIBLE.fullmatch(path):
+            raise ValueError("the path has characters that no URL has")
+        lines = [f"{name}: {value}\r\n" for name, value in self.headers.items()]
+        if self.body is not None or self.method != "GET":
+            lines.append(f"Content-Length: {len(self.body or b'')}\r\n")
+        return f"{self.method} {path} HTTP/1.1\r\n{origin.head}{''.join(lines)}\r\n".encode("ascii")
+
+
+class Connection(asyncio.Protocol):
+    """One connection, from one answer to the next."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.idle_since_ms = 0.0
+        self._transport: asyncio.Transport | None = None
+        self._reader: AnswerReader | None = None
+        self._done: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: it is there."""
+        # uvloop's transports act like asyncio's without being any.
+        self._transport = cast("asyncio.Transport", transport)
+        self.is_open = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: it is gone."""
+        self.is_open = False
+        reader, done = self._reader, self._done
+        if reader is None or done is None or done.done():
+            return
+        if reader.end():
+            done.set_result(None)
+        else:
+            reason = str(exc) if exc is not None else "Server disconnected"
+            done.set_exception(ConnectionEndedError(reason, has_begun=reader.has_begun))
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes came."""
+        reader, done = self._reader, self._done
+        if reader is None or done is None or done.done():
+            # Nothing was asked.
+            self.close()
+            return
+        try:
+            if reader.feed(data):
+                done.set_result(None)
+        except (BrokenAnswerError, AnswerTooLargeError) as error:
+            done.set_exception(error)
+
+    async def ask(self, origin: Origin, request: Request) -> AnswerReader:
+        """The answer. Whoever gets none closes the connection.
+
+        Raises:
+            ConnectionEndedError: it was lost.
+            BrokenAnswerError, AnswerTooLargeError: what came is no answer, or too much.
+        """
+        assert self._transport is not None, "it is connected"
+        self._reader = reader = AnswerReader(body_bytes_max=request.answer_bytes_max)
+        self._done = asyncio.get_running_loop().create_future()
+        head, body = request.head(origin), request.body or b""
+        if len(body) <= _ONE_WRITE_BYTES_MAX:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+        try:
+            await self._done
+        finally:
+            self._reader = self._done = None
+        return reader
+
+    def close(self) -> None:
+        """Drop it, whatever is under way."""
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Connections:
+    """All connections of a session, of one event loop; at most ``count_max`` at a time, others wait."""
+
+    def __init__(self, *, clock: Clock, connect_timeout_s: float, count_max: int) -> None:
+        self._clock = clock
+        self._connect_timeout_s = connect_timeout_s
+        self._room = asyncio.Semaphore(count_max)
+        self._idle: defaultdict[Origin, list[Connection]] = defaultdict(list)
+        self._busy: set[Connection] = set()
+        self._tls: ssl.SSLContext | None = None
+
+    async def ask(self, origin: Origin, request: Request, *, is_repeatable: bool) -> AnswerReader:
+        """The answer to a request.
+
+        ``is_repeatable``: sent again where the connection had been kept and was lost without a byte.
+
+        Raises:
+            ConnectError: nothing was sent.
+            ConnectionEndedError, BrokenAnswerError, AnswerTooLargeError: as ``Connection.ask``.
+        """
+        async with self._room:
+            kept = self._kept(origin)
+            try:
+                return await self._ask(origin, request, kept)
+            except ConnectionEndedError as error:
+                if kept is None or error.has_begun or not is_repeatable:
+                    raise
+            # The node ended what it took for idle, in the moment in which it was asked.
+            return await self._ask(origin, request, None)
+
+    async def _ask(
+        self, origin: Origin, request: Request, connection: Connection | None
+    ) -> AnswerReader:
+        if connection is None:
+            connection = await self._connect(origin)
+        self._busy.add(connection)
+        is_reusable = False
+        try:
+            reader = await connection.ask(origin, request)
+            is_reusable = reader.is_reusable
+        finally:
+            self._busy.discard(connection)
+            if is_reusable and connection.is_open:
+                connection.idle_since_ms = self._clock.now_ms()
+                self._idle[origin].append(connection)
+            else:
+                connection.close()
+        return reader
+
+    def _kept(self, origin: Origin) -> Connection | None:
+        """The connection that was used last, if it is still good."""
+        idle, since_ms = self._idle[origin], self._clock.now_ms() - KEPT_MS
+        while idle:
+            connection = idle.pop()
+            if connection.is_open and connection.idle_since_ms > since_ms:
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, origin: Origin) -> Connection:
+        if origin.scheme == "https" and self._tls is None:
+            self._tls = ssl.create_default_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    Connection,
+                    origin.host,
+                    origin.port,
+                    ssl=self._tls if origin.scheme == "https" else None,
+                    happy_eyeballs_delay=_HAPPY_EYEBALLS_S,
+                )
+        # A name that is too long or badly encoded is a UnicodeError.
+        except (OSError, UnicodeError) as error:
+            raise ConnectError(str(error)) from error
+        return connection
+
+    def close(self) -> None:
+        """Drop all of them."""
+        for connection in [*self._busy, *(c for idle in self._idle.values() for c in idle)]:
+            connection.close()
+        self._idle.clear()
