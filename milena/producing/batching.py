@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 from milena.model.batch.header import ProducerStamp
@@ -78,18 +79,39 @@ class Shipment:
         )
 
 
-@dataclass(frozen=True, slots=True)
 class RecordRows:
-    """Records for one place, in order; keys, if any has one, and sizes are as many as values.
+    """Records for one place, in order; keys, if any has one, sizes and places are as many as values.
 
-    ``ends`` are sums of the sizes up to and including each record, and ``places`` the records' numbers among all that
-    were sent together.
+    ``places`` are the records' numbers among all that were sent together, ``size_bytes`` is the sum of the sizes.
     """
 
-    keys: Sequence[bytes | None] | None
-    values: Sequence[bytes | None]
-    places: Sequence[int]
-    ends: Sequence[int]
+    __slots__ = ("_ends", "keys", "places", "size_bytes", "sizes", "values")
+
+    def __init__(
+        self,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        places: Sequence[int],
+        sizes: Sequence[int],
+    ) -> None:
+        self.keys = keys
+        self.values = values
+        self.places = places
+        self.sizes = sizes
+        self.size_bytes = sum(sizes)
+        self._ends: list[int] | None = None
+
+    def cut(self, start: int, room_bytes: int, count_max: int) -> tuple[int, int]:
+        """How far the records from ``start`` on fit, one at least: the first that does not, and the others' size."""
+        if start == 0 and self.size_bytes <= room_bytes and len(self.values) <= count_max:
+            # Where all go at once nobody needs the sums, which cost as much as all the rest.
+            return len(self.values), self.size_bytes
+        if self._ends is None:
+            self._ends = list(accumulate(self.sizes))
+        before = self._ends[start - 1] if start else 0
+        stop = bisect_right(self._ends, before + room_bytes, start + 1)
+        stop = min(stop, start + count_max)
+        return stop, self._ends[stop - 1] - before
 
 
 class MonotonicClock(Protocol):
@@ -192,15 +214,12 @@ class Accumulator:
         clock: MonotonicClock,
     ) -> tuple[DeliveryPart, bool]:
         """Put records from ``start`` on into the lane's open batch, as many as go in, one at least; as ``add``."""
-        ends = rows.ends
-        before = ends[start - 1] if start else 0
         batch = lane.open
-        if batch is None or not self.has_open(lane, ends[start] - before):
+        if batch is None or not self.has_open(lane, rows.sizes[start]):
             batch = self._open(lane, clock)
-        room = self._batch_bytes - batch.size_bytes
-        stop = bisect_right(ends, before + room, start + 1)
-        stop = min(stop, start + RECORDS_PER_BATCH_MAX - batch.record_count)
-        size_bytes = ends[stop - 1] - before
+        stop, size_bytes = rows.cut(
+            start, self._batch_bytes - batch.size_bytes, RECORDS_PER_BATCH_MAX - batch.record_count
+        )
         keys = None if rows.keys is None else rows.keys[start:stop]
         first = batch.extend(keys, rows.values[start:stop], headers, timestamp_ms, size_bytes)
         self.buffered_bytes += size_bytes

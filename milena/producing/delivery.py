@@ -9,6 +9,7 @@ so that none is missed without a lock.
 """
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple
 
@@ -32,7 +33,8 @@ class RecordBatch:
     """Records of one partition that travel together.
 
     Invariants:
-        - keys, headers and timestamps are as long as ``values``, or None: no record has any;
+        - keys and headers are as long as ``values``, or None: no record has any;
+        - record ``n`` has the timestamp at the last of ``_time_starts`` that is not above ``n``;
         - outcomes ascend by ``first`` once it is settled, and cover all records.
     """
 
@@ -40,6 +42,7 @@ class RecordBatch:
         "_headers",
         "_keys",
         "_outcomes",
+        "_time_starts",
         "_timestamps",
         "_unsettled",
         "_values",
@@ -64,6 +67,7 @@ class RecordBatch:
         self._keys: list[bytes | None] | None = None
         self._headers: list[Headers | None] | None = None
         self._timestamps: list[int] = []
+        self._time_starts: list[int] = []
         self._outcomes: list[DeliveryOutcome] = []
         self._unsettled = 0
 
@@ -86,7 +90,9 @@ class RecordBatch:
         if self._headers is not None:
             self._headers.append(headers)
         self._values.append(value)
-        self._timestamps.append(timestamp_ms)
+        if not number or self._timestamps[-1] != timestamp_ms:
+            self._timestamps.append(timestamp_ms)
+            self._time_starts.append(number)
         self.record_count = number + 1
         self._unsettled += 1
         self.size_bytes += size_bytes
@@ -111,7 +117,9 @@ class RecordBatch:
         if self._headers is not None:
             self._headers += [headers] * count
         self._values += values
-        self._timestamps += [timestamp_ms] * count
+        if not first or self._timestamps[-1] != timestamp_ms:
+            self._timestamps.append(timestamp_ms)
+            self._time_starts.append(first)
         self.record_count = first + count
         self._unsettled += count
         self.size_bytes += size_bytes
@@ -125,17 +133,28 @@ class RecordBatch:
 
     def columns(self, start: int, stop: int) -> tuple[RecordColumns, int]:
         """The records in [start, stop) as columns, and their base timestamp in ms."""
-        timestamps = self._timestamps[start:stop]
-        base = timestamps[0]
-        is_even = min(timestamps) == max(timestamps)
+        base, deltas = self._times(start, stop)
         columns = RecordColumns(
             offset_deltas=None,
-            timestamp_deltas=None if is_even else [t - base for t in timestamps],
+            timestamp_deltas=deltas,
             keys=None if self._keys is None else self._keys[start:stop],
             values=self._values[start:stop],
             headers=None if self._headers is None else self._headers[start:stop],
         )
         return columns, base
+
+    def _times(self, start: int, stop: int) -> tuple[int, list[int] | None]:
+        """The first record's timestamp, and what the others are after it; None: all are the same."""
+        begin = bisect_right(self._time_starts, start) - 1
+        end = bisect_left(self._time_starts, stop)
+        base = self._timestamps[begin]
+        if end - begin == 1:
+            return base, None
+        bounds = [start, *self._time_starts[begin + 1 : end], stop]
+        deltas: list[int] = []
+        for n, timestamp_ms in enumerate(self._timestamps[begin:end]):
+            deltas += [timestamp_ms - base] * (bounds[n + 1] - bounds[n])
+        return base, deltas
 
     @property
     def is_settled(self) -> bool:
@@ -188,7 +207,7 @@ class RecordBatch:
             topic=self.topic,
             partition=self.partition,
             offset=None if base is None else base + number - found.first,
-            timestamp_ms=self._timestamps[number],
+            timestamp_ms=self._timestamps[bisect_right(self._time_starts, number) - 1],
         )
 
 

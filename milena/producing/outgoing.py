@@ -5,13 +5,15 @@ Columns, not objects: what is done to each of a million records a second is done
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import add
+from operator import add, itemgetter
+from typing import TypeVar
 
 from milena.errors import BadRecordError
 from milena.model.columns import Headers
 from milena.producing.batching import KEY_OVERHEAD_BYTES, RecordRows, record_size
 from milena.producing.serializers import Serializer, plain_bytes, serialize
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +31,20 @@ class OutgoingRecords:
     @property
     def rows(self) -> RecordRows:
         """All, for one place."""
-        ends = list(accumulate(self.sizes))
-        return RecordRows(self.keys, self.values, range(len(self.values)), ends)
+        return RecordRows(self.keys, self.values, range(len(self.values)), self.sizes)
 
     def rows_at(self, places: Sequence[int]) -> RecordRows:
         """Some of them, in this order."""
-        values, keys, sizes = self.values, self.keys, self.sizes
-        return RecordRows(
-            None if keys is None else [keys[place] for place in places],
-            [values[place] for place in places],
-            places,
-            list(accumulate([sizes[place] for place in places])),
-        )
+        keys = None if self.keys is None else _picked(self.keys, places)
+        return RecordRows(keys, _picked(self.values, places), places, _picked(self.sizes, places))
+
+
+def _picked(column: list[T], places: Sequence[int]) -> Sequence[T]:
+    if len(places) == 1:
+        return [column[places[0]]]
+    # In one call, which gives a tuple for two places or more.
+    found: tuple[T, ...] = itemgetter(*places)(column)
+    return found
 
 
 def outgoing_records(
@@ -65,11 +69,9 @@ def outgoing_records(
     raw_values = _raw(values, value_serializer, "value")
     raw_keys = None if keys is None else _raw(keys, key_serializer, "key")
     overhead_bytes = record_size(None, None, headers)
-    sizes = [length + overhead_bytes for length in _lengths(raw_values, none=0)]
+    sizes = _plus(overhead_bytes, raw_values, none=overhead_bytes)
     if raw_keys is not None:
-        # A record without a key has no length of one either.
-        lengths = _lengths(raw_keys, none=-KEY_OVERHEAD_BYTES)
-        sizes = list(map(add, sizes, [length + KEY_OVERHEAD_BYTES for length in lengths]))
+        sizes = list(map(add, sizes, _plus(KEY_OVERHEAD_BYTES, raw_keys, none=0)))
     return OutgoingRecords(
         keys=raw_keys,
         values=raw_values,
@@ -90,9 +92,10 @@ def _raw(given: Sequence[object], serializer: Serializer, what: str) -> list[byt
 _BYTES_OR_NONE = {bytes, type(None)}
 
 
-def _lengths(column: list[bytes | None], *, none: int) -> Sequence[int]:
+def _plus(overhead_bytes: int, column: list[bytes | None], *, none: int) -> list[int]:
+    """The length of each with what is around it; of a None what is said."""
     try:
         # Without a call in Python for each, where none is None.
-        return list(map(len, column))  # type: ignore[arg-type]
+        return list(map(overhead_bytes.__add__, map(len, column)))  # type: ignore[arg-type]
     except TypeError:
-        return [none if item is None else len(item) for item in column]
+        return [none if item is None else overhead_bytes + len(item) for item in column]

@@ -4,6 +4,7 @@ Made anew whenever the topic's partitions or leaders change; only the turn that 
 over.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, repeat
 
@@ -80,7 +81,9 @@ class TopicPlacement:
             return None
         if self._partitioner is None and keys is not None:
             count = self.partition_count
-            return [None if key is None else key_partition(key, count) for key in keys]
+            if None in keys:
+                return [None if key is None else key_partition(key, count) for key in keys]
+            return list(map(key_partition, keys, repeat(count)))
         rows = zip(keys or repeat(None), values, strict=False)
         return [self.partition_for(key, value) for key, value in rows]
 
@@ -116,21 +119,23 @@ def placed_rows(
     chosen = placement.partitions_for(records.keys, records.values)
     if chosen is None:
         return [(None, records.rows)]
+    if None not in chosen:
+        return _rows_by_partition(records, chosen, range(len(chosen)))
     return [
-        (found, records.rows_at(places))
+        placed
         # What may go anywhere must not overtake what goes to the partition that it comes to.
         for _, run in groupby(range(len(chosen)), lambda place: chosen[place] is None)
-        for found, places in _by_partition(chosen, run).items()
+        for placed in _rows_by_partition(records, chosen, run)
     ]
 
 
-def _by_partition(
-    chosen: Sequence[int | None], places: Iterable[int]
-) -> dict[int | None, list[int]]:
-    found: dict[int | None, list[int]] = {}
+def _rows_by_partition(
+    records: OutgoingRecords, chosen: Sequence[int | None], places: Iterable[int]
+) -> list[tuple[int | None, RecordRows]]:
+    found: defaultdict[int | None, list[int]] = defaultdict(list)
     for place in places:
-        found.setdefault(chosen[place], []).append(place)
-    return found
+        found[chosen[place]].append(place)
+    return [(partition, records.rows_at(some)) for partition, some in found.items()]
 
 
 def _record_bytes_max(topic: TopicView) -> int:

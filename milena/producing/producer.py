@@ -446,8 +446,12 @@ class Producer:
 
     def _check_sizes(self, topic: str, records: OutgoingRecords, placement: TopicPlacement) -> None:
         """All or none is promised: so they must fit into the buffer together."""
-        largest, buffer_bytes = max(records.sizes, default=0), self.options.buffer_bytes
-        if largest > min(placement.record_bytes_max, buffer_bytes):
+        buffer_bytes = self.options.buffer_bytes
+        largest_allowed = min(placement.record_bytes_max, buffer_bytes)
+        if records.size_bytes <= largest_allowed:
+            return
+        largest = max(records.sizes)
+        if largest > largest_allowed:
             raise too_large(topic, largest, placement.record_bytes_max, buffer_bytes)
         if records.size_bytes > buffer_bytes:
             raise RecordTooLargeError(
@@ -475,8 +479,7 @@ class Producer:
             for partition, rows in placed:
                 start = 0
                 while start < len(rows.values):
-                    size_bytes = rows.ends[start] - (rows.ends[start - 1] if start else 0)
-                    lane = self._lane_for(placement, partition, size_bytes)
+                    lane = self._lane_for(placement, partition, rows.sizes[start])
                     part, is_due = accumulator.add_many(
                         lane, rows, start, records.headers, timestamp_ms, self._clock
                     )
