@@ -32,7 +32,8 @@ from milena.records import ConsumedRecord, Position, StartAt, TopicPartition
 CLOSE_PATIENCE_MS = 5_000
 """For the last commit: what cannot be committed within this is read again by somebody else."""
 
-ALL = 1 << 30
+RUN_RECORDS = 500
+"""What an iteration takes at a time: fewer than make the garbage collector look at them (700)."""
 
 
 class Consumer:
@@ -194,7 +195,7 @@ class Consumer:
 
     async def next_run(self) -> list[ConsumedRecord]:
         """Records of one partition, of which none was given yet: ``mark`` says which one the application is at."""
-        ((_, records),) = await self._next(ALL, None, is_iterated=True)
+        ((_, records),) = await self._next(RUN_RECORDS, None, is_iterated=True)
         return records
 
     def mark(self, record: ConsumedRecord) -> None:

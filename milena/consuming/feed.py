@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from milena.errors import ClientClosedError, ClientError
 from milena.model.clock import Clock
-from milena.reading.chunk_records import records_of
+from milena.reading.chunk_records import ChunkRecords
 from milena.reading.reader import PartitionReader
 from milena.records import ConsumedRecord, FetchedChunk, Position, TopicPartition
 
@@ -50,10 +50,12 @@ class Feed:
         self._error: ClientError | None = None
         self._chunk: FetchedChunk | None = None
         self._room = asyncio.Event()
-        self._left: list[ConsumedRecord] = []
-        self._at = 0
+        self._records: ChunkRecords | None = None
+        """Of the chunk that is being given."""
+        self._returned: list[ConsumedRecord] = []
+        """What was put back, and comes before all others."""
         self._goes_on_at = 0
-        """Where the records in ``_left`` end, and what a compaction left out behind them."""
+        """Where the last chunk ended, with what a compaction left out behind its records."""
 
     # -- where it stands ---------------------------------------------------------------------------
 
@@ -62,7 +64,8 @@ class Feed:
         """``take`` gives something, or raises."""
         if self.is_paused:
             return False
-        return self._at < len(self._left) or self._chunk is not None or self._error is not None
+        fetched = (self._records, self._chunk, self._error)
+        return bool(self._returned) or any(part is not None for part in fetched)
 
     @property
     def has_failed(self) -> bool:
@@ -88,7 +91,7 @@ class Feed:
         """Forget what was fetched, and go on from ``start``, after a rest."""
         self._stop()
         self._start = start
-        self._left, self._at, self._chunk, self._error = [], 0, None, None
+        self._returned, self._records, self._chunk, self._error = [], None, None, None
         self.position = start if isinstance(start, int) else None
         self._room.set()
         self._task = asyncio.create_task(self._fetch(rest_ms))
@@ -126,24 +129,49 @@ class Feed:
         Raises:
             ClientError: the partition cannot be read; the next call tries again.
         """
-        while self._at >= len(self._left):
-            if self._chunk is None:
-                if self._error is not None:
-                    self._raise_error()
-                return []
-            self._unpack(self._chunk)
-        records = self._left[self._at : self._at + most]
-        self._at += len(records)
-        self.position = self._next_offset()
+        records: list[ConsumedRecord] = []
+        if self._returned:
+            records, self._returned = self._returned[:most], self._returned[most:]
+            if len(records) < most and self._records is not None and self._records.has_records:
+                records += self._take_of_chunk(most - len(records))
+            self.position = self._next_offset()
+        while not records:
+            if self._records is None and not self._begin_chunk():
+                break
+            records = self._take_of_chunk(most)
         return records
 
     def put_back(self, records: list[ConsumedRecord]) -> None:
         """These, the last that ``take`` gave, were not used: they come next."""
         if records:
-            self._left = records + self._left[self._at :]
-            self._at = 0
+            self._returned = records + self._returned
             self.position = records[0].offset
             self._on_news(self)
+
+    def _begin_chunk(self) -> bool:
+        """Go on with what was fetched; False when nothing was."""
+        if self._chunk is None:
+            if self._error is not None:
+                self._raise_error()
+            return False
+        self._records = ChunkRecords(self._chunk)
+        self._chunk = None
+        self._room.set()
+        return True
+
+    def _take_of_chunk(self, most: int) -> list[ConsumedRecord]:
+        assert self._records is not None, "a chunk was begun"
+        try:
+            records = self._records.take(most)
+        except ClientError:
+            # Fetched again: it may have been this node's copy.
+            self.seek(self._records.next_offset)
+            raise
+        self._goes_on_at = self._records.next_offset
+        if self._records.is_done:
+            self._records = None
+        self.position = self._goes_on_at
+        return records
 
     # -- fetching ----------------------------------------------------------------------------------
 
@@ -164,22 +192,8 @@ class Feed:
                 self._chunk = chunk
                 self._on_news(self)
 
-    def _unpack(self, chunk: FetchedChunk) -> None:
-        try:
-            records = records_of(chunk)
-        except ClientError:
-            # Fetched again: it may have been this node's copy.
-            self.seek(chunk.start_offset)
-            raise
-        self._left, self._at = records, 0
-        self._goes_on_at = chunk.next_offset
-        self._chunk = None
-        self._room.set()
-        if not records:
-            self.position = chunk.next_offset
-
     def _next_offset(self) -> int:
-        return self._left[self._at].offset if self._at < len(self._left) else self._goes_on_at
+        return self._returned[0].offset if self._returned else self._goes_on_at
 
     def _raise_error(self) -> None:
         error, self._error = self._error, None

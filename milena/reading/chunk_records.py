@@ -1,15 +1,17 @@
 """The records of a fetched chunk, a column at a time (pure).
 
 A record is made by one C loop over all columns, at a sixth of a microsecond each. The garbage collector would walk over
-the new records a dozen times while they are made, and take twice as long as that: it waits until they are there.
+the new records a dozen times while they are made, and take twice as long as that: it waits until they are there. Then
+it walks over them once, which takes as long as making them; where a few hundred are made at a time, and are gone before
+the next are, it never does.
 """
 
 import gc
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 
 from milena.errors import UnexpectedAnswerError
 from milena.model.batch.decode import decode_columns, iterate_headers, offsets_of, timestamps_of
@@ -33,8 +35,75 @@ def records_of(chunk: FetchedChunk) -> list[ConsumedRecord]:
         for position, header in iterate_headers(chunk.data):
             if header.is_control or header.record_count == 0:
                 continue
-            records += _records(chunk, header, _columns(chunk, header, position))
+            records += _lazy_records(chunk, header, _columns(chunk, header, position))[1]
     return records
+
+
+class ChunkRecords:
+    """The records of [start_offset, end_offset), in order, each made when it is taken; control batches hold none."""
+
+    def __init__(self, chunk: FetchedChunk) -> None:
+        self._chunk = chunk
+        self._headers = iterate_headers(chunk.data)
+        self._offsets: Sequence[int] = ()
+        self._made: Iterator[ConsumedRecord] = iter(())
+        self._at = 0
+        self._bad_offset: int | None = None
+        self._error: UnexpectedAnswerError | None = None
+        self._advance()
+
+    @property
+    def has_records(self) -> bool:
+        """``take`` gives some."""
+        return self._at < len(self._offsets)
+
+    @property
+    def is_done(self) -> bool:
+        """``take`` gives nothing, and does not raise."""
+        return not self.has_records and self._error is None
+
+    @property
+    def next_offset(self) -> int:
+        """Where to go on: at the next record, at the batch that cannot be read, or behind the chunk."""
+        if self.has_records:
+            return self._offsets[self._at]
+        return self._chunk.next_offset if self._bad_offset is None else self._bad_offset
+
+    def take(self, most: int) -> list[ConsumedRecord]:
+        """The next records, at most so many, of one batch or more.
+
+        Raises:
+            UnexpectedAnswerError: as ``records_of``, once all before that batch were taken.
+        """
+        records: list[ConsumedRecord] = []
+        with _collector_paused():
+            while len(records) < most and self._at < len(self._offsets):
+                some = list(islice(self._made, most - len(records)))
+                self._at += len(some)
+                # Most often all that is wanted is of one batch, and nothing is copied.
+                records = records + some if records else some
+                if self._at >= len(self._offsets):
+                    self._advance()
+        if not records and self._error is not None:
+            raise self._error
+        return records
+
+    def _advance(self) -> None:
+        """Go on to the next batch with records of the chunk."""
+        self._at, self._offsets = 0, ()
+        for position, header in self._headers:
+            if header.is_control or header.record_count == 0:
+                continue
+            try:
+                columns = _columns(self._chunk, header, position)
+            except UnexpectedAnswerError as error:
+                self._bad_offset = max(header.base_offset, self._chunk.start_offset)
+                self._error = error
+                return
+            offsets, made = _lazy_records(self._chunk, header, columns)
+            if offsets:
+                self._offsets, self._made = offsets, made
+                return
 
 
 def _columns(chunk: FetchedChunk, header: BatchHeader, position: int) -> RecordColumns:
@@ -59,9 +128,10 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _records(
+def _lazy_records(
     chunk: FetchedChunk, header: BatchHeader, columns: RecordColumns
-) -> list[ConsumedRecord]:
+) -> tuple[Sequence[int], Iterator[ConsumedRecord]]:
+    """Offsets of a batch's records in the chunk, and what makes the records."""
     offsets = offsets_of(header, columns)
     first = bisect_left(offsets, chunk.start_offset)
     last = bisect_left(offsets, chunk.end_offset)
@@ -77,7 +147,7 @@ def _records(
         strict=False,
     )
     # What ``ConsumedRecord._make`` does, without its Python frame.
-    return list(map(partial(tuple.__new__, ConsumedRecord), columns_of_records))
+    return offsets[first:last], map(partial(tuple.__new__, ConsumedRecord), columns_of_records)
 
 
 def _headers(

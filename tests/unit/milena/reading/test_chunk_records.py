@@ -9,7 +9,7 @@ from milena.errors import UnexpectedAnswerError
 from milena.model.batch.decode import records_in
 from milena.model.batch.header import decode_header
 from milena.model.types import Codec, TimestampType
-from milena.reading.chunk_records import records_of
+from milena.reading.chunk_records import ChunkRecords, records_of
 from milena.records import ConsumedRecord, FetchedChunk
 from tests.support.fakes.partition import APPEND_TIME_MS, BASE_TIMESTAMP_MS, stored
 
@@ -99,9 +99,45 @@ def test_any_range_of_any_batches_is_what_reading_one_by_one_gives(rows, start, 
     assert found == list(records_in(data, start, end))
 
 
-def test_a_payload_that_is_no_records_is_a_typed_error():
-    batch = bytearray(stored(9, b"aaaa"))
+def rotten(offset):
+    """A batch whose checksum holds, and whose payload is no records."""
+    batch = bytearray(stored(offset, b"aaaa"))
     batch[-5:] = b"\xc1" * 5
     batch[31:35] = crc32c(bytes(batch[35:])).to_bytes(4, "big")
+    return bytes(batch)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize(("start", "end"), [(0, 1000), (1, 8), (3, 4), (4, 6), (9, 9)])
+def test_records_that_are_taken_by_and_by_are_the_same(most, start, end):
+    given_chunk = chunk(
+        stored(0, b"a", b"b", b"c", b"d", keep=[0, 2]),
+        stored(4, b"x", is_control=True),
+        stored(5, b"e", b"f", b"g", codec=Codec.LZ4),
+        start=start,
+        end=end,
+    )
+    records, found = ChunkRecords(given_chunk), []
+    while not records.is_done:
+        assert records.has_records
+        at = records.next_offset
+        some = records.take(most)
+        assert 1 <= len(some) <= most
+        assert some[0].offset == at
+        found += some
+    assert found == records_of(given_chunk)
+    assert (records.next_offset, records.take(most)) == (end, [])
+
+
+def test_what_comes_before_a_batch_that_cannot_be_read_is_given_first():
+    records = ChunkRecords(chunk(stored(0, b"a", b"b"), rotten(2), stored(3, b"c")))
+    assert [record.offset for record in records.take(10)] == [0, 1]
+    assert (records.is_done, records.has_records, records.next_offset) == (False, False, 2)
+    with pytest.raises(UnexpectedAnswerError, match="t-3: the batch at offset 2 cannot be read"):
+        records.take(10)
+
+
+def test_a_payload_that_is_no_records_is_a_typed_error():
+    batch = rotten(9)
     with pytest.raises(UnexpectedAnswerError, match="t-3: the batch at offset 9 cannot be read"):
         records_of(chunk(bytes(batch)))
