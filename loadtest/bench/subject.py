@@ -80,6 +80,13 @@ class Subject:
         assert leader is not None, "a new topic has leaders"
         return self.cluster.node(leader).url
 
+    async def leader_urls(self, name: str) -> list[str]:
+        """The URL of the node that leads each partition of a topic."""
+        async with AdminClient(self.nodes[0].url) as admin:
+            topic = await admin.topic(name)
+        leaders = [partition.leader for partition in topic.partitions]
+        return [self.cluster.node(leader).url for leader in leaders if leader is not None]
+
     async def cluster_id(self) -> str:
         """Id with which v3's paths begin."""
         async with AdminClient(self.nodes[0].url) as admin:
@@ -131,22 +138,32 @@ def batch_of(records: int, size: int) -> bytes:
     return encode_batch(columns, base_timestamp_ms=int(time.time() * 1000))
 
 
-def batch_ask(url: str, topic: str, *, records: int, size: int, acks: str) -> Ask:
+def batch_ask(
+    url: str, topic: str, *, records: int, size: int, acks: str, partition: int = 0
+) -> Ask:
     """One encoded batch a request."""
-    path = f"/topics/{topic}/partitions/0/records?acks={acks}"
+    path = f"/topics/{topic}/partitions/{partition}/records?acks={acks}"
     body = batch_of(records, size)
     request = encode_request(url, "POST", path, body, Content_Type=BATCH_TYPE)
     return Ask(requests=[request], units=records, proof=_APPENDED)
 
 
-def fetch_ask(url: str, topic: str, offsets: Sequence[int], *, max_bytes: int, units: float) -> Ask:
+def fetch_ask(
+    url: str,
+    topic: str,
+    offsets: Sequence[int],
+    *,
+    max_bytes: int,
+    units: float,
+    partition: int = 0,
+) -> Ask:
     """Stored batches from these offsets on, in turn."""
     return Ask(
         requests=[
             encode_request(
                 url,
                 "GET",
-                f"/topics/{topic}/partitions/0/records?offset={offset}&max_bytes={max_bytes}",
+                f"/topics/{topic}/partitions/{partition}/records?offset={offset}&max_bytes={max_bytes}",
                 Accept=BATCH_TYPE,
             )
             for offset in offsets

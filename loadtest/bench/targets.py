@@ -145,6 +145,17 @@ NATS_PULL = "NATS JetStream R3, pull, 100 B"
 CONSUMER = "Python consumer, batches of records, 100 B"
 CONSUMER_EACH = "Python consumer, one record at a time, 100 B"
 
+READY_BATCHES = "bare client, finished batches of 2,240 x 100 B"
+READY_JSON = "bare client, finished JSON of 1,000 x 100 B"
+READY_FETCH = "bare client, stored batches of 100 B"
+PRODUCER = "Python producer, send, 100 B"
+PRODUCER_BLOCKING = f"{PRODUCER}, blocking"
+PRODUCER_MANY = "Python producer, send_many, 100 B"
+PRODUCER_MANY_BLOCKING = f"{PRODUCER_MANY}, blocking"
+PRODUCE_LINES = "milena produce, 500,000 lines of 100 B"
+PRODUCE_START = "milena produce, 10,000 lines of 100 B"
+GROUP_CONSUMER = "Python consumer of a group, polls, 100 B"
+
 TAIL_ACK, TAIL_DELIVERY = "tail, acknowledgement", "tail, delivery"
 COLD_ACK = f"{TAIL_ACK}, four read an old log"
 COLD_DELIVERY = f"{TAIL_DELIVERY}, four read an old log"
@@ -380,6 +391,77 @@ TARGETS: tuple[Target, ...] = (
         subject=CONSUMER_EACH,
         reference=NATS_PULL,
         durability=_NOTHING,
+    ),
+    Target(
+        name="producer-many",
+        what="Python producer, send_many of 1,000 x 100 B / the same batches, finished",
+        stage="clients",
+        subject=PRODUCER_MANY,
+        reference=READY_BATCHES,
+        durability=_PLAIN,
+        floor=0.4,
+        ambition=0.6,
+    ),
+    Target(
+        name="producer-many-blocking",
+        what="the same, blocking",
+        stage="clients",
+        subject=PRODUCER_MANY_BLOCKING,
+        reference=READY_BATCHES,
+        durability=_PLAIN,
+        floor=0.4,
+        ambition=0.6,
+    ),
+    Target(
+        name="producer",
+        what="Python producer, send of 100 B / the same batches, finished",
+        stage="clients",
+        subject=PRODUCER,
+        reference=READY_BATCHES,
+        durability=_PLAIN,
+        floor=0.12,
+        ambition=0.6,
+    ),
+    Target(
+        name="producer-blocking",
+        what="the same, blocking",
+        stage="clients",
+        subject=PRODUCER_BLOCKING,
+        reference=READY_BATCHES,
+        durability=_PLAIN,
+        floor=0.12,
+        ambition=0.6,
+    ),
+    Target(
+        name="produce-lines",
+        what="milena produce, lines of 100 B, its start included / the same as finished JSON",
+        stage="clients",
+        subject=PRODUCE_LINES,
+        reference=READY_JSON,
+        durability=_PLAIN,
+        floor=0.6,
+        ambition=0.8,
+    ),
+    Target(
+        name="produce-start",
+        what="milena produce of 10,000 lines, from start to end, ms",
+        stage="clients",
+        subject=PRODUCE_START,
+        quantity=Quantity.P50,
+        durability=_PLAIN,
+        floor=600,
+        ambition=300,
+        is_less_better=True,
+    ),
+    Target(
+        name="group-consumer",
+        what="Python consumer of a group, records of 100 B / stored batches as they are",
+        stage="clients",
+        subject=GROUP_CONSUMER,
+        reference=READY_FETCH,
+        durability=_NOTHING,
+        floor=0.05,
+        ambition=0.15,
     ),
     *(
         Target(

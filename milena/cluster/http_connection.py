@@ -241,15 +241,10 @@ class Connections:
         if origin.scheme == "https" and self._tls is None:
             self._tls = ssl.create_default_context()
             self._tls.set_alpn_protocols(["http/1.1"])
+        tls = self._tls if origin.scheme == "https" else None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    Connection,
-                    origin.host,
-                    origin.port,
-                    ssl=self._tls if origin.scheme == "https" else None,
-                    happy_eyeballs_delay=_HAPPY_EYEBALLS_S,
-                )
+                connection = await _connected(origin, tls)
         # A name that is too long or badly encoded is a UnicodeError.
         except (OSError, UnicodeError) as error:
             raise ConnectError(str(error)) from error
@@ -260,3 +255,15 @@ class Connections:
         for connection in [*self._busy, *(c for idle in self._idle.values() for c in idle)]:
             connection.close()
         self._idle.clear()
+
+
+async def _connected(origin: Origin, tls: ssl.SSLContext | None) -> Connection:
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, asyncio.BaseEventLoop):
+        _, connection = await loop.create_connection(
+            Connection, origin.host, origin.port, ssl=tls, happy_eyeballs_delay=_HAPPY_EYEBALLS_S
+        )
+    else:
+        # uvloop tries one address after the other, and knows no such word.
+        _, connection = await loop.create_connection(Connection, origin.host, origin.port, ssl=tls)
+    return connection

@@ -91,3 +91,27 @@ async def test_a_record_is_sent_and_forgotten_waited_for_or_called_back(cluster)
     victim.process.start()
     await cluster.wait_ready(victim)
     wait_in_sync(cluster, topic)
+
+
+async def test_a_list_of_records_is_written_once_and_in_order_though_its_leader_is_killed(cluster):
+    """All are taken at once, with keys or without; each has a receipt that is true."""
+    topic = create_topic(cluster.node(1), "client-many", partitions=3)
+    values = [b"%06d" % number for number in range(30_000)]
+    keys = [b"user-%d" % (number % 50) for number in range(30_000)]
+    async with Client(urls(cluster)) as client, client.producer(batch_bytes=8 << 10) as producer:
+        sent = [await producer.send_many(topic, values[:10_000], keys=keys[:10_000])]
+        victim = leader_of(cluster, topic)
+        victim.process.kill()
+        for start in (10_000, 20_000):
+            some = slice(start, start + 10_000)
+            sent.append(await producer.send_many(topic, values[some], keys=keys[some]))
+        receipts = [receipt for deliveries in sent for receipt in await deliveries]
+        victim.process.start()
+        await cluster.wait_ready()
+        stored = [await everything(client, topic, partition) for partition in range(3)]
+    assert sum(map(len, stored)) == 30_000
+    for number, receipt in enumerate(receipts):
+        record = stored[receipt.partition][receipt.offset]
+        assert (record.key, record.value) == (keys[number], values[number])
+    for records in stored:
+        assert [r.value for r in records] == sorted(r.value for r in records)

@@ -2,7 +2,16 @@
 
 from loadtest.bench.plan import InTurns, Stage
 from loadtest.bench.resident import RESIDENT_BYTES
-from loadtest.bench.stages import metadata, produce, reading, recovery, soak, standing, tail
+from loadtest.bench.stages import (
+    clients,
+    metadata,
+    produce,
+    reading,
+    recovery,
+    soak,
+    standing,
+    tail,
+)
 
 IN_TURNS: dict[str, InTurns] = {
     "requests": InTurns(start=produce.requests),
@@ -12,6 +21,7 @@ IN_TURNS: dict[str, InTurns] = {
     "metadata": InTurns(start=metadata.commits),
     "fetch": InTurns(start=reading.fetch),
     "consumer": InTurns(start=reading.consumer),
+    "clients": InTurns(start=clients.clients),
 }
 STAGES: dict[str, Stage] = {
     **IN_TURNS,

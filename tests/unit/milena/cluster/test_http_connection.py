@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 
 from milena.cluster.http_connection import (
     KEPT_MS,
@@ -152,6 +153,21 @@ async def test_no_more_connections_than_there_may_be():
     async with serving(*[OK] * 9, count_max=3) as raw:
         await asyncio.gather(*(ask(raw) for _ in range(9)))
     assert raw.opened <= 3
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_other_loops_than_asyncios_will_do(new_loop, unused_tcp_port):
+    async def main():
+        async with serving(OK, None) as raw:
+            assert (await ask(raw)).body == b"ok"
+            with pytest.raises(ConnectionEndedError, match="Server disconnected"):
+                await ask(raw, is_repeatable=False)
+            raw.origin = Origin.of(f"http://127.0.0.1:{unused_tcp_port}")
+            with pytest.raises(ConnectError, match="Errno 111"):
+                await ask(raw)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
 
 
 async def test_nobody_there_is_told_from_a_lost_connection(unused_tcp_port):

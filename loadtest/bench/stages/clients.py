@@ -1,0 +1,234 @@
+"""What programs see of the cluster's speed: the Python client and ``milena produce``, each beside a bare client.
+
+The bare client sends, to the same topic, requests that were finished before the turn began: the same batches as the
+producer makes, or the same lines as JSON. What is left of its figure is what making them costs.
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from time import perf_counter
+
+from loadtest.bench import targets
+from loadtest.bench.http_load import Ask, HttpLoadError
+from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rounds import Contender, Turn
+from loadtest.bench.samples import Rounds
+from loadtest.bench.stages.produce import SMALL, start_milena
+from loadtest.bench.subject import Subject, batch_ask, fetch_ask, http_turn, json_ask
+from milena import sync
+from milena.client import Client
+from milena.records import StartAt
+
+PARTITIONS = 6
+BATCH_RECORDS = 2_240
+"""Of 100 B: what the producer puts into a batch of 256 KiB, as it is set up when nothing is said."""
+LIST_RECORDS = 1_000
+"""What a program gives to ``send_many`` at a time."""
+JSON_CONNECTIONS = 2
+"""To each leader: six in all, as many as there are partitions."""
+FETCH_BYTES = 1 << 20
+STORED_S = 1.0
+"""How long the topic is written to that consumers read."""
+LINES, FEW_LINES = 500_000, 10_000
+_VALUE = b"x" * SMALL
+
+Sending = Callable[[str, float], Awaitable[int]]
+"""Sends to a node's URL for so many seconds; how many records."""
+
+
+async def clients(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+    """Records of 100 B into six partitions, and out of six others."""
+    subject = await start_milena(plan, stack)
+    urls = await _partitioned(subject, "plain", is_bounded=True)
+    stored = await _partitioned(subject, "stored", is_bounded=False)
+    await spread(_batches(stored, "stored"), connections=1, seconds=STORED_S)
+    many, few = (_lines(plan.directory, count) for count in (LINES, FEW_LINES))
+    pids, url = subject.pids, urls[0]
+    return [
+        _bare(targets.READY_BATCHES, _batches(urls, "plain"), 1, pids),
+        _bare(targets.READY_JSON, _json(urls, "plain"), JSON_CONNECTIONS, pids),
+        _bare(targets.READY_FETCH, _fetches(stored, "stored"), 1, pids),
+        _sending(targets.PRODUCER, url, _send, pids),
+        _sending(targets.PRODUCER_BLOCKING, url, _send_blocking, pids),
+        _sending(targets.PRODUCER_MANY, url, _send_many, pids),
+        _sending(targets.PRODUCER_MANY_BLOCKING, url, _send_many_blocking, pids),
+        _sending(targets.GROUP_CONSUMER, url, _poll, pids),
+        _command(targets.PRODUCE_LINES, url, many, LINES, pids),
+        _command(targets.PRODUCE_START, url, few, FEW_LINES, pids),
+    ]
+
+
+async def _partitioned(subject: Subject, name: str, *, is_bounded: bool) -> list[str]:
+    """A topic; the URLs of its partitions' leaders."""
+    await subject.create_topic(name, is_durable=False, is_bounded=is_bounded, partitions=PARTITIONS)
+    return await subject.leader_urls(name)
+
+
+# -- the bare client -----------------------------------------------------------------------------------
+
+
+async def spread(asks: Sequence[tuple[str, Ask]], *, connections: int, seconds: float) -> Turn:
+    """Load several servers at once."""
+    turns = await asyncio.gather(
+        *(http_turn(url, ask, connections=connections, seconds=seconds) for url, ask in asks)
+    )
+    return Turn(
+        latencies_s=[latency_s for turn in turns for latency_s in turn.latencies_s],
+        units=sum(turn.units for turn in turns),
+        seconds=max(turn.seconds for turn in turns),
+    )
+
+
+def _batches(urls: Sequence[str], topic: str) -> list[tuple[str, Ask]]:
+    return [
+        (
+            url,
+            batch_ask(
+                url, topic, records=BATCH_RECORDS, size=SMALL, acks="all", partition=partition
+            ),
+        )
+        for partition, url in enumerate(urls)
+    ]
+
+
+def _json(urls: Sequence[str], topic: str) -> list[tuple[str, Ask]]:
+    return [
+        (url, json_ask(url, topic, records=LIST_RECORDS, size=SMALL, acks="all"))
+        for url in dict.fromkeys(urls)
+    ]
+
+
+def _fetches(urls: Sequence[str], topic: str) -> list[tuple[str, Ask]]:
+    """The first batches of each partition that go into a fetch."""
+    records = FETCH_BYTES // (BATCH_RECORDS * SMALL) * BATCH_RECORDS
+    return [
+        (
+            url,
+            fetch_ask(url, topic, [0], max_bytes=FETCH_BYTES, units=records, partition=partition),
+        )
+        for partition, url in enumerate(urls)
+    ]
+
+
+def _bare(
+    name: str, asks: Sequence[tuple[str, Ask]], connections: int, pids: tuple[int, ...]
+) -> Contender:
+    async def turn(seconds: float) -> Turn:
+        return await spread(asks, connections=connections, seconds=seconds)
+
+    return Contender(name=name, turn=turn, pids=pids)
+
+
+# -- the client ----------------------------------------------------------------------------------------
+
+
+def _sending(name: str, url: str, sending: Sending, pids: tuple[int, ...]) -> Contender:
+    async def turn(seconds: float) -> Turn:
+        began_s = perf_counter()
+        count = await sending(url, seconds)
+        took_s = perf_counter() - began_s
+        return Turn(latencies_s=[took_s], units=count, seconds=took_s)
+
+    return Contender(name=name, turn=turn, pids=pids)
+
+
+async def _send(url: str, seconds: float) -> int:
+    count, ends_s = 0, perf_counter() + seconds
+    async with Client(url) as client, client.producer() as producer:
+        while perf_counter() < ends_s:
+            for _ in range(LIST_RECORDS):
+                await producer.send("plain", _VALUE)
+            count += LIST_RECORDS
+    return count
+
+
+async def _send_many(url: str, seconds: float) -> int:
+    values = [_VALUE] * LIST_RECORDS
+    count, ends_s = 0, perf_counter() + seconds
+    async with Client(url) as client, client.producer() as producer:
+        while perf_counter() < ends_s:
+            await producer.send_many("plain", values)
+            count += LIST_RECORDS
+    return count
+
+
+async def _send_blocking(url: str, seconds: float) -> int:
+    def send() -> int:
+        count, ends_s = 0, perf_counter() + seconds
+        with sync.Client(url) as client, client.producer() as producer:
+            while perf_counter() < ends_s:
+                for _ in range(LIST_RECORDS):
+                    producer.send("plain", _VALUE)
+                count += LIST_RECORDS
+        return count
+
+    return await asyncio.to_thread(send)
+
+
+async def _send_many_blocking(url: str, seconds: float) -> int:
+    def send() -> int:
+        values = [_VALUE] * LIST_RECORDS
+        count, ends_s = 0, perf_counter() + seconds
+        with sync.Client(url) as client, client.producer() as producer:
+            while perf_counter() < ends_s:
+                producer.send_many("plain", values)
+                count += LIST_RECORDS
+        return count
+
+    return await asyncio.to_thread(send)
+
+
+async def _poll(url: str, seconds: float) -> int:
+    """As often through the log as there is time; joining the group is counted in."""
+    count, ends_s = 0, perf_counter() + seconds
+    async with (
+        Client(url) as client,
+        client.consumer(
+            "stored", group="bench", start=StartAt.EARLIEST, auto_commit=False
+        ) as consumer,
+    ):
+        while perf_counter() < ends_s:
+            records = await consumer.poll(timeout_s=0.05)
+            count += len(records)
+            if not records:
+                for topic, partition in consumer.assignment:
+                    consumer.seek(topic, partition, StartAt.EARLIEST)
+    return count
+
+
+# -- the command ---------------------------------------------------------------------------------------
+
+
+def _lines(directory: Path, count: int) -> Path:
+    path = directory / f"{count}.lines"
+    path.write_bytes((_VALUE + b"\n") * count)
+    return path
+
+
+def _command(name: str, url: str, path: Path, count: int, pids: tuple[int, ...]) -> Contender:
+    """``milena produce`` of a file, start to end, again and again while there is time."""
+
+    async def once() -> float:
+        began_s = perf_counter()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "milena", "--url", url, "produce", "plain", str(path)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await process.communicate()
+        if process.returncode != 0:
+            raise HttpLoadError(f"milena produce: {said.decode(errors='replace')[-300:]}")
+        return perf_counter() - began_s
+
+    async def turn(seconds: float) -> Turn:
+        latencies_s = [await once()]
+        while sum(latencies_s) < seconds:
+            latencies_s.append(await once())
+        took_s = sum(latencies_s)
+        return Turn(latencies_s=latencies_s, units=count * len(latencies_s), seconds=took_s)
+
+    return Contender(name=name, turn=turn, pids=pids)
