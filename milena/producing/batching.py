@@ -183,6 +183,30 @@ class Accumulator:
             and batch.record_count < RECORDS_PER_BATCH_MAX
         )
 
+    def add_to_open(
+        self,
+        lane: Lane,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+        size_bytes: int,
+    ) -> tuple[RecordBatch, int] | None:
+        """What most records need, in one call: a place in the open batch, which is not full by it.
+
+        None, and nothing is changed, where there is no such place: then ``has_room`` and ``add`` have their say.
+        """
+        batch = lane.open
+        if (
+            batch is None
+            or batch.size_bytes + size_bytes + RECORD_OVERHEAD_BYTES >= self._batch_bytes
+            or self.buffered_bytes + size_bytes > self._buffer_bytes
+            or batch.record_count >= RECORDS_PER_BATCH_MAX
+        ):
+            return None
+        self.buffered_bytes += size_bytes
+        return batch, batch.add(key, value, headers, timestamp_ms, size_bytes)
+
     def add(
         self,
         lane: Lane,

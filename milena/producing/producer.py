@@ -105,6 +105,7 @@ class Producer:
             clock=clock,
             chance=chance,
         )
+        self._has_plain_values = options.value_serializer is plain_bytes
         self._lock = threading.Lock()
         self._topics = TopicPlacements(
             options,
@@ -295,8 +296,11 @@ class Producer:
         if placement is None:
             self._check_open()
             return Needs.TOPIC
-        raw_key = self._raw_key(key)
-        raw_value = self._raw_value(value)
+        # Bytes as they are need no call.
+        raw_key = None if key is None else self._raw_key(key)
+        raw_value = (
+            value if type(value) is bytes and self._has_plain_values else self._raw_value(value)
+        )
         pairs = checked_headers(headers) if headers else None
         size = record_size(raw_key, raw_value, pairs)
         if size > placement.record_bytes_max or size > self.options.buffer_bytes:
@@ -428,7 +432,14 @@ class Producer:
     ) -> tuple[RecordBatch, int] | Needs:
         accumulator = self._accumulator
         with self._lock:
-            self._check_open()
+            if self._is_closing:
+                self._check_open()
+            lane = placement.sticky if partition is None else placement.lane(partition)
+            found = accumulator.add_to_open(lane, key, value, headers, timestamp_ms, size_bytes)
+            if found is not None:
+                if on_delivery is not None:
+                    found[0].call_back(found[1], on_delivery)
+                return found
             if not accumulator.has_room(size_bytes):
                 return Needs.ROOM
             lane = self._lane_for(placement, partition, size_bytes)
@@ -521,7 +532,7 @@ class Producer:
         return serialize(self.options.key_serializer, key, "the key")
 
     def _raw_value(self, value: object) -> bytes | None:
-        if type(value) is bytes and self.options.value_serializer is plain_bytes:
+        if type(value) is bytes and self._has_plain_values:
             return value
         return serialize(self.options.value_serializer, value, "the value")
 

@@ -73,6 +73,26 @@ def test_a_record_that_does_not_fit_opens_the_next_batch():
     assert [s.batch for s in lane.waiting] == [first]
 
 
+def test_the_quick_way_adds_where_nothing_else_is_to_be_done_and_else_changes_nothing():
+    acc = accumulator(batch_bytes=200, buffer_bytes=280)
+    lane, other = acc.lane("t", 0), acc.lane("t", 1)
+    size = record_size(None, b"x" * 30, None)
+
+    def quick(place):
+        before = acc.buffered_bytes
+        found = acc.add_to_open(place, None, b"x" * 30, None, 5, size)
+        assert acc.buffered_bytes == before + (size if found else 0)
+        return found
+
+    assert quick(lane) is None, "no batch is open"
+    batch, _, _ = add(acc, lane, b"x" * 30)
+    assert [quick(lane), quick(lane)] == [(batch, 1), (batch, 2)]
+    assert quick(lane) is None, "it would fill the batch"
+    assert (batch.record_count, lane.open) == (3, batch)
+    add(acc, other, b"x" * 90)
+    assert quick(other) is None, "the buffer has no room"
+
+
 def test_a_batch_holds_no_more_records_than_readers_unpack_at_once():
     acc = accumulator(batch_bytes=1 << 30, buffer_bytes=1 << 30)
     lane = acc.lane("t", 0)
