@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         UnreachableError,
         UnreadableOffsetError,
     )
-    from milena.producing.deliveries import Deliveries, DeliveryRun, Receipts
+    from milena.producing.deliveries import Deliveries, DeliveryReceipts, DeliveryRun
     from milena.producing.delivery import Delivery
     from milena.producing.options import ProducerOptions
     from milena.producing.partitioner import Topology
@@ -90,6 +90,7 @@ __all__ = [
     "Decoder",
     "Deliveries",
     "Delivery",
+    "DeliveryReceipts",
     "DeliveryRun",
     "DeliveryTimeoutError",
     "FetchedChunk",
@@ -115,7 +116,6 @@ __all__ = [
     "ProducerOptions",
     "RebalanceListener",
     "Receipt",
-    "Receipts",
     "RecordTooLargeError",
     "SequenceRefusedError",
     "ServerFailedError",
@@ -147,7 +147,7 @@ _MODULES = {
     "milena.client": ("Client",),
     "milena.consuming.consumer": ("Consumer",),
     "milena.consuming.options": ("ConsumerOptions", "RebalanceListener"),
-    "milena.producing.deliveries": ("Deliveries", "DeliveryRun", "Receipts"),
+    "milena.producing.deliveries": ("Deliveries", "DeliveryRun", "DeliveryReceipts"),
     "milena.producing.delivery": ("Delivery",),
     "milena.cluster.group_admin": ("PartitionLag",),
     "milena.cluster.group_views": ("GroupMember", "GroupOffset", "GroupSummary", "GroupView"),

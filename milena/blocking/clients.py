@@ -10,7 +10,7 @@ from milena.blocking.loop_thread import ClientLoopThread
 from milena.errors import ClientError
 from milena.model.clock import SystemClock
 from milena.producing.deliveries import Deliveries as AsyncDeliveries
-from milena.producing.deliveries import DeliveriesCallback, DeliveryRun, Receipts
+from milena.producing.deliveries import DeliveriesCallback, DeliveryReceipts, DeliveryRun
 from milena.producing.delivery import DeliveryCallback, RecordBatch
 from milena.producing.producer import Needs, buffer_full
 from milena.producing.producer import Producer as AsyncProducer
@@ -133,7 +133,7 @@ class Deliveries:
         """The receipt or the error of each record, in the order of the values; None while any is under way."""
         return self._inner.outcomes
 
-    def result(self, timeout_s: float | None = None) -> Receipts:
+    def result(self, timeout_s: float | None = None) -> DeliveryReceipts:
         """Wait for the receipts, in the order of the values.
 
         Raises:

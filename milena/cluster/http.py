@@ -22,9 +22,9 @@ from milena.cluster.http_answer import AnswerTooLargeError, BrokenAnswerError
 from milena.cluster.http_connection import (
     ConnectError,
     ConnectionEndedError,
-    Connections,
+    HttpConnections,
+    HttpRequest,
     Origin,
-    Request,
 )
 from milena.cluster.routing import NodeRoutes, normalise_url
 from milena.errors import (
@@ -104,7 +104,7 @@ class HttpSession:
         self.routes = NodeRoutes(url)
         self._timeout_s = timeout_s
         self._clock = SystemClock() if clock is None else clock
-        self._connections: Connections | None = None
+        self._connections: HttpConnections | None = None
         self._origins: dict[str, Origin] = {}
         self._answered: set[str] = set()
         """URLs that have answered in HTTP, however they refused."""
@@ -115,7 +115,7 @@ class HttpSession:
         return self.routes.seeds[0]
 
     async def __aenter__(self) -> Self:
-        self._connections = Connections(
+        self._connections = HttpConnections(
             clock=self._clock, connect_timeout_s=CONNECT_TIMEOUT_S, count_max=CONNECTIONS_MAX
         )
         return self
@@ -218,7 +218,7 @@ class HttpSession:
         headers = {"Accept": call.accept}
         if call.body is not None:
             headers["Content-Type"] = call.content_type
-        request = Request(
+        request = HttpRequest(
             method=call.method,
             path=call.path,
             headers=headers,

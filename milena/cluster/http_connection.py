@@ -84,7 +84,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HttpRequest:
     """One request; ``path`` is percent-encoded and holds the query."""
 
     method: str
@@ -108,7 +108,7 @@ class Request:
         return f"{self.method} {path} HTTP/1.1\r\n{origin.head}{''.join(lines)}\r\n".encode("ascii")
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One connection, from one answer to the next."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
         except (BrokenAnswerError, AnswerTooLargeError) as error:
             done.set_exception(error)
 
-    async def ask(self, origin: Origin, request: Request) -> AnswerReader:
+    async def ask(self, origin: Origin, request: HttpRequest) -> AnswerReader:
         """The answer. Whoever gets none closes the connection.
 
         Raises:
@@ -178,25 +178,27 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-class Connections:
+class HttpConnections:
     """All connections of a session, of one event loop; at most ``count_max`` at a time, others wait."""
 
     def __init__(self, *, clock: Clock, connect_timeout_s: float, count_max: int) -> None:
         self._clock = clock
         self._connect_timeout_s = connect_timeout_s
         self._room = asyncio.Semaphore(count_max)
-        self._idle: defaultdict[Origin, list[Connection]] = defaultdict(list)
-        self._busy: set[Connection] = set()
+        self._idle: defaultdict[Origin, list[HttpConnection]] = defaultdict(list)
+        self._busy: set[HttpConnection] = set()
         self._tls: ssl.SSLContext | None = None
 
-    async def ask(self, origin: Origin, request: Request, *, is_repeatable: bool) -> AnswerReader:
+    async def ask(
+        self, origin: Origin, request: HttpRequest, *, is_repeatable: bool
+    ) -> AnswerReader:
         """The answer to a request.
 
         ``is_repeatable``: sent again where the connection had been kept and was lost without a byte.
 
         Raises:
             ConnectError: nothing was sent.
-            ConnectionEndedError, BrokenAnswerError, AnswerTooLargeError: as ``Connection.ask``.
+            ConnectionEndedError, BrokenAnswerError, AnswerTooLargeError: as ``HttpConnection.ask``.
         """
         async with self._room:
             kept = self._kept(origin)
@@ -209,7 +211,7 @@ class Connections:
             return await self._ask(origin, request, None)
 
     async def _ask(
-        self, origin: Origin, request: Request, connection: Connection | None
+        self, origin: Origin, request: HttpRequest, connection: HttpConnection | None
     ) -> AnswerReader:
         if connection is None:
             connection = await self._connect(origin)
@@ -227,7 +229,7 @@ class Connections:
                 connection.close()
         return reader
 
-    def _kept(self, origin: Origin) -> Connection | None:
+    def _kept(self, origin: Origin) -> HttpConnection | None:
         """The connection that was used last, if it is still good."""
         idle, since_ms = self._idle[origin], self._clock.now_ms() - KEPT_MS
         while idle:
@@ -237,7 +239,7 @@ class Connections:
             connection.close()
         return None
 
-    async def _connect(self, origin: Origin) -> Connection:
+    async def _connect(self, origin: Origin) -> HttpConnection:
         if origin.scheme == "https" and self._tls is None:
             self._tls = ssl.create_default_context()
             self._tls.set_alpn_protocols(["http/1.1"])
@@ -257,13 +259,19 @@ class Connections:
         self._idle.clear()
 
 
-async def _connected(origin: Origin, tls: ssl.SSLContext | None) -> Connection:
+async def _connected(origin: Origin, tls: ssl.SSLContext | None) -> HttpConnection:
     loop = asyncio.get_running_loop()
     if isinstance(loop, asyncio.BaseEventLoop):
         _, connection = await loop.create_connection(
-            Connection, origin.host, origin.port, ssl=tls, happy_eyeballs_delay=_HAPPY_EYEBALLS_S
+            HttpConnection,
+            origin.host,
+            origin.port,
+            ssl=tls,
+            happy_eyeballs_delay=_HAPPY_EYEBALLS_S,
         )
     else:
         # uvloop tries one address after the other, and knows no such word.
-        _, connection = await loop.create_connection(Connection, origin.host, origin.port, ssl=tls)
+        _, connection = await loop.create_connection(
+            HttpConnection, origin.host, origin.port, ssl=tls
+        )
     return connection

@@ -78,13 +78,13 @@ class Deliveries:
             found.update((place, batch.outcome(first + n)) for n, place in enumerate(places))
         return [found[place] for place in range(len(found))]
 
-    def __await__(self) -> Generator[None, None, "Receipts"]:
+    def __await__(self) -> Generator[None, None, "DeliveryReceipts"]:
         for part in self.parts:
             if not part.batch.is_settled:
                 yield from until_settled(part.batch)
         return self.receipts()
 
-    def receipts(self) -> "Receipts":
+    def receipts(self) -> "DeliveryReceipts":
         """The receipts of records that are done.
 
         Raises:
@@ -95,7 +95,7 @@ class Deliveries:
             error = min(failed, key=lambda run: run.places[0]).error
             assert error is not None, failed
             raise error
-        return Receipts(self)
+        return DeliveryReceipts(self)
 
     def when_done(self, callback: DeliveriesCallback) -> None:
         """Call this when every record has its outcome. To be asked under the producer's lock, which settling needs."""
@@ -111,8 +111,8 @@ class Deliveries:
             part.batch.waiters.append(settled)
 
 
-class Receipts(Sequence[Receipt]):
-    """Receipts in the order of the values, each made when it is looked at."""
+class DeliveryReceipts(Sequence[Receipt]):
+    """DeliveryReceipts in the order of the values, each made when it is looked at."""
 
     __slots__ = ("_deliveries", "_made")
 

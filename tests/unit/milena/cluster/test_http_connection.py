@@ -10,9 +10,9 @@ from milena.cluster.http_connection import (
     KEPT_MS,
     ConnectError,
     ConnectionEndedError,
-    Connections,
+    HttpConnections,
+    HttpRequest,
     Origin,
-    Request,
 )
 from tests.support.time.fake_clock import FakeClock
 
@@ -57,7 +57,7 @@ async def serving(*answers, count_max=10):
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     raw.origin = Origin.of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     raw.clock = FakeClock()
-    raw.connections = Connections(clock=raw.clock, connect_timeout_s=5, count_max=count_max)
+    raw.connections = HttpConnections(clock=raw.clock, connect_timeout_s=5, count_max=count_max)
     try:
         yield raw
     finally:
@@ -69,7 +69,7 @@ async def serving(*answers, count_max=10):
 
 
 async def ask(raw, *, method="GET", path="/x", body=None, is_repeatable=True, headers=None):
-    request = Request(
+    request = HttpRequest(
         method=method, path=path, headers=headers or {}, body=body, answer_bytes_max=1000
     )
     return await raw.connections.ask(raw.origin, request, is_repeatable=is_repeatable)
