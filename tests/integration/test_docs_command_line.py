@@ -30,10 +30,17 @@ def test_every_command_prints_what_the_document_says(place: Place) -> None:
     place.check(steps(TEXT))
 
 
+def command_of(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None, name
+    return found
+
+
 def own_commands() -> Iterator[tuple[str, click.Command]]:
     """Commands of the client, with the section that tells of them."""
     yield "Every command", cli
-    for name, command in cli.commands.items():
+    for name in (*command_line.OWN_COMMANDS, *cli.commands):
+        command = command_of(name)
         parts = command.commands.values() if isinstance(command, click.Group) else [command]
         for part in parts:
             yield name, part
@@ -60,7 +67,7 @@ def test_every_option_of_reading_and_writing_that_is_told_of_exists() -> None:
         table = re.findall(r"^\| `(-.*?)` \|", SECTIONS[name], re.MULTILINE)
         table += re.findall(r"^\| (`-.*?`(?:, `-\w`)?) \|", SECTIONS[name], re.MULTILINE)
         told = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", " ".join(table)))
-        assert told == options_of(cli.commands[name]), name
+        assert told == options_of(command_of(name)), name
 
 
 def test_exit_codes_are_those_of_the_program() -> None:
