@@ -7,7 +7,7 @@ from aiohttp import web
 
 from http_api.errors import INTERNAL_ERROR, error_headers, row_of
 from http_api.media import JSON_TYPE
-from milena.model.errors import MilenaError, TopicNotFoundError
+from milena.model.errors import MilenaError, PreconditionFailedError, TopicNotFoundError
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -37,7 +37,7 @@ def empty_answer(status: int = 204, headers: Pairs = ()) -> web.Response:
 
 
 def error_answer(error: MilenaError, *, topic_missing_code: int) -> web.Response:
-    """The envelope ``{"error_code", "message"}`` of an error."""
+    """The envelope ``{"error_code", "message"}`` of an error, and what is told beside."""
     status = row_of(error).status
     return json_answer(
         error_envelope(error, topic_missing_code=topic_missing_code),
@@ -51,7 +51,10 @@ def error_envelope(error: MilenaError, *, topic_missing_code: int) -> dict[str, 
     error_code = row_of(error).error_code
     if isinstance(error, TopicNotFoundError):
         error_code = topic_missing_code
-    return {"error_code": error_code, "message": printable(error.message)}
+    envelope: dict[str, object] = {"error_code": error_code, "message": printable(error.message)}
+    if isinstance(error, PreconditionFailedError) and error.end_offset is not None:
+        envelope["end_offset"] = error.end_offset
+    return envelope
 
 
 def printable(text: str) -> str:

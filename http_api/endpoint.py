@@ -115,6 +115,8 @@ class Route:
     """Makes a handler for heads that repeat, where the endpoint has such a way."""
     query_names: frozenset[str] = field(init=False)
     """Parameters of the query; any other is refused."""
+    header_names: frozenset[str] = field(init=False)
+    """Parameters that are headers; a condition that is none of them is refused."""
 
     @property
     def path_names(self) -> tuple[str, ...]:
@@ -123,8 +125,12 @@ class Route:
 
     def __post_init__(self) -> None:
         # Once: every request with a query is held against them.
-        names = {param.name for param in self.params if param.place is ParamPlace.QUERY}
-        object.__setattr__(self, "query_names", frozenset(names))
+        for place, names in (
+            (ParamPlace.QUERY, "query_names"),
+            (ParamPlace.HEADER, "header_names"),
+        ):
+            known = frozenset(param.name for param in self.params if param.place is place)
+            object.__setattr__(self, names, known)
 
 
 def route(

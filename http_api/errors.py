@@ -1,6 +1,6 @@
 """The one table from typed errors to HTTP: status and ``error_code`` of each concrete class.
 
-An ``error_code`` either is the status itself (what HTTP alone can say: 400, 404, 405, 406, 413, 415, 422, 500) or has
+An ``error_code`` either is the status itself (what HTTP alone can say: 400, 404, 405, 412, 413, 415, 422, 500) or has
 five digits that begin with the status. Numbers that Confluent's REST proxy uses keep its meaning: 40002 is its word
 for "Kafka refused the request", which several of our classes share; 40401 to 40403 say that a topic or partition does
 not exist, and which of them a missing topic gets depends on the endpoint (``Route.topic_missing_code``). The others
@@ -90,6 +90,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.TopicExistsError: ErrorRow(400, 40002),
     e.ConsumerExistsError: ErrorRow(409, 40902),
     e.SubscriptionConflictError: ErrorRow(409, 40903),
+    e.PreconditionFailedError: ErrorRow(412, 412),
     e.StaleVersionError: ErrorRow(409, 40911),
     e.PartitionCountChangedError: ErrorRow(409, 40912),
     e.FeatureLevelError: ErrorRow(409, 40913),

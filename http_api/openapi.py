@@ -22,7 +22,7 @@ from http_api.errors import (
 from http_api.media import JSON_TYPE, V2_TYPE
 from http_api.params import Param, ParamPlace
 from http_api.shapes.blocks import Schema, SchemaPart, Shape
-from http_api.shapes.v2 import ERROR
+from http_api.shapes.v2 import CONDITION_FAILED, ERROR
 from milena.model.errors import (
     MalformedRequestError,
     MilenaError,
@@ -47,11 +47,12 @@ _DESCRIPTION = """\
 A partitioned, replicated, append-only log. Every node answers every request, and knows what any other has answered
 before; where that takes a majority and there is none, it says 503.
 
-Bodies are JSON in UTF-8. Unknown fields and parameters are refused, and so are conditions: `If-Match`,
-`If-Unmodified-Since` and `If-Range`, and those of caches (`If-None-Match`, `If-Modified-Since`) on other methods than
-`GET` and `HEAD`, where they are ignored. Numbers and booleans are also taken as text. A path with a slash at its end is
-the same path. Beside each `GET` there is a `HEAD`, and `OPTIONS` tells the methods of a path. Errors are always
-`{"error_code", "message"}`, with the kind of error in the header `Milena-Error`. 503 and 429 mean that nothing was
+Bodies are JSON in UTF-8. Unknown fields and parameters are refused, and so are conditions: `If-Match` (but where an
+operation has it as a parameter), `If-Unmodified-Since` and `If-Range`, and those of caches (`If-None-Match`,
+`If-Modified-Since`) on other methods than `GET` and `HEAD`, where they are ignored. Numbers and booleans are also taken
+as text. A path with a slash at its end is the same path. Beside each `GET` there is a `HEAD`, and `OPTIONS` tells the
+methods of a path. Errors are always `{"error_code", "message"}`, with the kind of error in the header `Milena-Error`,
+and fields beside where an operation says so. 503 and 429 mean that nothing was
 written; 504 means that it is not known whether it was."""
 
 _TAGS = {
@@ -85,10 +86,17 @@ HEADERS: Mapping[str, tuple[str, str]] = {
         "as what records were taken whose `Content-Type` says nothing of it: `json`",
     ),
     "Milena-Leader-Epoch": ("integer", "grows with each change of the partition's leader"),
+    "ETag": (
+        "string",
+        "the partition's next offset, in quotes, as far as the answer tells of it; a write can name it in `If-Match`",
+    ),
 }
 """Headers of answers: type and meaning."""
 
 _RETRY_STATUSES = (429, 503)
+
+_ENVELOPES = {412: CONDITION_FAILED}
+"""Of errors that tell more than code and message, by status."""
 
 _FAULTS = [ErrorRow(500, INTERNAL_ERROR.error_code), UNLISTED_ERROR] + [
     row for row in ERROR_TABLE.values() if row.status == 500
@@ -260,7 +268,7 @@ class _Components:
             "content": {
                 JSON_TYPE: {
                     "schema": {
-                        "allOf": [self._schema(ERROR)],
+                        "allOf": [self._schema(_ENVELOPES.get(status, ERROR))],
                         "properties": {"error_code": {"enum": codes}},
                     }
                 }

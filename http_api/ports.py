@@ -65,12 +65,25 @@ class ProducePort(Protocol):
         Raises (this does, or what it returns):
             TopicNotFoundError, PartitionNotFoundError: nothing was written (auto-creation is off).
             NotEnoughReplicasError, NoLeaderError: every partition refused; nothing was written.
+            PreconditionFailedError: ``expected_end`` is not where its partition ends; nothing was written.
+            MalformedRequestError: there is a condition, and the records are not for one partition.
         """
 
     async def produce_batch(
-        self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+        expected_end: int | None = None,
     ) -> BatchReceipt:
-        """Append one batch as a client encoded it; the node checks it whole before it trusts it."""
+        """Append one batch as a client encoded it; the node checks it whole before it trusts it.
+
+        Raises:
+            PreconditionFailedError: ``expected_end`` is not where the partition ends; nothing was written.
+        """
 
 
 class ReadsPort(Protocol):

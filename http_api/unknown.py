@@ -13,7 +13,7 @@ from http_api.schemas import parse_query
 from milena.model.errors import MalformedRequestError
 
 CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range")
-"""Headers that make a request depend on what is there; no endpoint looks at them."""
+"""Headers that make a request depend on what is there; an endpoint that looks at one declares it."""
 
 _READS = frozenset({"GET", "HEAD"})
 _REFUSED_OF_READS = ("If-Match", "If-Unmodified-Since", "If-Range")
@@ -24,14 +24,15 @@ def check_known(route: Route, request: web.BaseRequest) -> None:
     """Refuse what the endpoint does not know.
 
     Raises:
-        MalformedRequestError: a parameter of the query, or any condition; the message names it.
+        MalformedRequestError: a parameter of the query, or a condition; the message names it.
     """
     check_query(route, request.rel_url.raw_query_string)
     headers = request.headers
     for name in _REFUSED_OF_READS if request.method in _READS else CONDITIONS:
-        if name in headers:
+        if name in headers and name not in route.header_names:
+            known = "no conditions" if "If-Match" not in route.header_names else "If-Match alone"
             raise MalformedRequestError(
-                f"this endpoint knows no conditions: send the request without {name}"
+                f"this endpoint knows {known}: send the request without {name}"
             )
 
 

@@ -40,7 +40,7 @@ from node.replication.isr_proposals import IsrProposer
 from node.replication.local_replicas import LocalReplicas
 from node.services.admin import AdminService, TopicDefaults
 from node.services.health import HealthService
-from node.services.messages import DELETE_RECORDS, MOVES, PRODUCE, READ, SEQUENCES
+from node.services.messages import DELETE_RECORDS, MOVES, PRODUCE, PRODUCE_IF, READ, SEQUENCES
 from node.services.produce import ProduceService
 from node.services.producers import ProducerService
 from node.services.reads import ReadService
@@ -365,6 +365,7 @@ class Assembly:
             FETCH: self.fetch_server.on_fetch,
             FETCH_WAKE: self.fetch_server.on_wake,
             PRODUCE.name: self.produce.on_produce,
+            PRODUCE_IF.name: self.produce.on_produce_if,
             SEQUENCES.name: self.producers.on_sequences,
             READ.name: self.reads.on_read,
             DELETE_RECORDS.name: self.deletions.on_delete_records,

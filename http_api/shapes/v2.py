@@ -17,13 +17,16 @@ from http_api.shapes.blocks import (
     text,
 )
 
-ERROR = Shape(
-    "Error",
+_ERROR_FIELDS = {
+    "error_code": integer("the status, or five digits that begin with it"),
+    "message": text("what was wrong, for people"),
+}
+ERROR = Shape("Error", fields(_ERROR_FIELDS))
+CONDITION_FAILED = Shape(
+    "ConditionFailed",
     fields(
-        {
-            "error_code": integer("the status, or five digits that begin with it"),
-            "message": text("what was wrong, for people"),
-        }
+        _ERROR_FIELDS,
+        {"end_offset": count("the partition's next offset when it was refused; committed")},
     ),
 )
 

@@ -26,7 +26,7 @@ from http_api.media import (
 )
 from http_api.shapes import requests, v2
 from http_api.shapes.blocks import raw_bytes
-from http_api.v2 import fetch, metadata, produce, produce_head, topic_records
+from http_api.v2 import conditions, fetch, metadata, produce, produce_head, topic_records
 from milena.model import errors as e
 
 _MISSING_ON_TOPIC = 40403
@@ -47,6 +47,8 @@ _PRODUCE_ERRORS = (
     e.NotEnoughReplicasError,
     e.DiskFullError,
     e.FateUnknownError,
+    e.PreconditionFailedError,
+    e.FeatureLevelError,
 )
 _FETCH_ERRORS = (
     *PARTITION_ERRORS,
@@ -62,6 +64,7 @@ _PRODUCE_PARAMS = (
     produce_head.TIMEOUT_MS.param,
     produce_head.ASYNC.param,
     produce.IDEMPOTENCY_KEY,
+    conditions.IF_MATCH,
 )
 _FETCH_PARAMS = (
     fetch.OFFSET,
@@ -115,8 +118,8 @@ _FETCHED = (
     Answer(
         description=(
             "Committed records from the offset on; none when there are none yet. Stored batches may begin before "
-            "the offset and end after the high watermark. NDJSON and server-sent events come while they are read; they "
-            "have none of the headers beginning with `Milena-`, and a record that is not JSON is an error in its place."
+            "the offset and end after the high watermark. NDJSON and server-sent events come while they are read, "
+            "without `ETag` and headers that begin with `Milena-`; a record that is not JSON is an error in its place."
         ),
         content={
             JSON_V2_TYPE: v2.RECORDS_JSON,
@@ -134,6 +137,7 @@ _FETCHED = (
             "Milena-High-Watermark",
             "Milena-Log-Start-Offset",
             "Milena-Leader-Epoch",
+            "ETag",
         ),
     ),
 )
@@ -216,7 +220,11 @@ V2_ROUTES = (
         "getOffsets",
         metadata.get_offsets,
         "Readable offsets of a partition",
-        ok_v2(v2.OFFSETS, "The readable range"),
+        (
+            Answer(
+                description="The readable range", content=v2_content(v2.OFFSETS), headers=("ETag",)
+            ),
+        ),
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS),
         tag=Tag.TOPICS,
     ),

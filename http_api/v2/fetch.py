@@ -18,6 +18,7 @@ from http_api.quick.plain_answer import PlainAnswer
 from http_api.schemas import integer_text, parse_query
 from http_api.shapes.blocks import text
 from http_api.streams import stream_answer
+from http_api.v2.conditions import etag
 from http_api.v2.record_source import RecordSource, last_event_offset
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import Doubt, FetchRequest, FetchResult
@@ -252,5 +253,6 @@ def fetch_answer(result: FetchResult, records: RecordsBody) -> PlainAnswer:
             ("Milena-High-Watermark", str(result.high_watermark)),
             ("Milena-Log-Start-Offset", str(result.log_start_offset)),
             ("Milena-Leader-Epoch", str(result.leader_epoch)),
+            etag(records.next_offset),
         ],
     )

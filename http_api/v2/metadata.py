@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from http_api.answers import empty_answer, json_answer
+from http_api.answers import Pairs, empty_answer, json_answer
 from http_api.call import Call
 from http_api.lookup import find_partition, find_topic, partition_number, partitions_of
 from http_api.media import metadata_type
@@ -10,12 +10,13 @@ from http_api.openapi import MILENA_VERSION
 from http_api.ports import NewTopic
 from http_api.schemas import Fields
 from http_api.shapes.requests import NEW_CONFIG, NEW_TOPIC_V2
+from http_api.v2.conditions import etag
 from raft_meta.machine.configs import effective
 from raft_meta.machine.image import Partition
 
 
-def _answer(call: Call, value: object) -> web.Response:
-    return json_answer(value, content_type=metadata_type(call.header("Accept")))
+def _answer(call: Call, value: object, headers: Pairs = ()) -> web.Response:
+    return json_answer(value, content_type=metadata_type(call.header("Accept")), headers=headers)
 
 
 async def root(call: Call) -> web.Response:
@@ -86,6 +87,7 @@ async def get_offsets(call: Call) -> web.Response:
     return _answer(
         call,
         {"beginning_offset": offsets.log_start_offset, "end_offset": offsets.high_watermark},
+        headers=[etag(offsets.high_watermark)],
     )
 
 

@@ -16,6 +16,7 @@ from http_api.media import RecordFormat
 from http_api.params import Param, ParamPlace
 from http_api.quick.plain_answer import PlainAnswer
 from http_api.shapes.blocks import text
+from http_api.v2.conditions import expected_end
 from http_api.v2.produce_head import ProduceHead, read_head
 from milena.model.errors import MalformedRequestError, UnsupportedMediaTypeError
 from milena.model.requests import IdempotencyKey, ProduceReceipt, Records
@@ -54,18 +55,19 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
         content_type=call.header("Content-Type"),
         accept=call.header("Accept"),
     )
+    end = expected_end(call, head.acks)
     body = await call.body()
     if head.format is RecordFormat.BATCH:
-        return await _produce_batch(call, head, body)
+        return await _produce_batch(call, head, body, end)
     steps, size = head.decode(body), len(body)
     key = _idempotency(call, head, body)
     # The steps let go of it when they have come to their end: a large body need not stay longer.
     del body
     if size < LARGE_BYTES:
-        receipts = await _append(call, head, steps, size, key)
+        receipts = await _append(call, head, steps, size, key, end)
     else:
         async with call.shared.turns.room(size, wait_ms=head.timeout_ms):
-            receipts = await _append(call, head, steps, size, key)
+            receipts = await _append(call, head, steps, size, key, end)
     headers = tuple(head.headers.items())
     if head.is_async:
         return empty_answer(headers=headers)
@@ -73,9 +75,14 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
 
 
 async def _append(
-    call: Call, head: ProduceHead, steps: Steps[Records], size: int, key: IdempotencyKey | None
+    call: Call,
+    head: ProduceHead,
+    steps: Steps[Records],
+    size: int,
+    key: IdempotencyKey | None,
+    end: int | None,
 ) -> Sequence[ProduceReceipt]:
-    return await head.append(await call.shared.turns.run(steps, size), key)
+    return await head.append(await call.shared.turns.run(steps, size), key, end)
 
 
 def _idempotency(call: Call, head: ProduceHead, body: bytes) -> IdempotencyKey | None:
@@ -95,7 +102,9 @@ def _idempotency(call: Call, head: ProduceHead, body: bytes) -> IdempotencyKey |
     )
 
 
-async def _produce_batch(call: Call, head: ProduceHead, body: bytes) -> web.Response:
+async def _produce_batch(
+    call: Call, head: ProduceHead, body: bytes, end: int | None
+) -> web.Response:
     if head.partition is None:
         raise UnsupportedMediaTypeError(
             "an encoded batch goes to one partition: POST it to /topics/{topic}/partitions/{partition}/records"
@@ -105,7 +114,12 @@ async def _produce_batch(call: Call, head: ProduceHead, body: bytes) -> web.Resp
             "an encoded batch names its producer in its header; send it without Idempotency-Key"
         )
     receipt = await call.ports.produce.produce_batch(
-        head.topic, head.partition, body, acks=head.acks, timeout_ms=head.timeout_ms
+        head.topic,
+        head.partition,
+        body,
+        acks=head.acks,
+        timeout_ms=head.timeout_ms,
+        expected_end=end,
     )
     if head.is_async:
         return empty_answer()

@@ -120,7 +120,10 @@ class ProduceHead:
         return steps
 
     def append(
-        self, records: Records, idempotency: IdempotencyKey | None = None
+        self,
+        records: Records,
+        idempotency: IdempotencyKey | None = None,
+        expected_end: int | None = None,
     ) -> Pending[Sequence[ProduceReceipt]]:
         """Hand records to the node."""
         request = ProduceRequest(
@@ -130,6 +133,7 @@ class ProduceHead:
             timeout_ms=self.timeout_ms,
             partition=self.partition,
             idempotency=idempotency,
+            expected_end=expected_end,
         )
         if records.partitions is not None:
             request = _resolve_partitions(request, records.partitions)

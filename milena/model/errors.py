@@ -6,7 +6,7 @@
     │   ├── InvalidReplicationError, OffsetOutOfRangeError, UnsupportedMediaTypeError
     │   └── NotAcceptableError, UnsupportedSchemaError, InvalidProducerError
     ├── NotFoundError            TopicNotFoundError, PartitionNotFoundError, ClusterNotFoundError, ...
-    ├── ConflictError            TopicExistsError, StaleVersionError, PartitionCountChangedError, ...
+    ├── ConflictError            TopicExistsError, StaleVersionError, PreconditionFailedError, ...
     ├── FencedError              StaleLeaderEpochError, StaleBrokerEpochError, ...
     ├── NotLeaderError           carries the leader hint; nothing was appended
     ├── UnavailableError         NoQuorumError, NoLeaderError, NotEnoughReplicasError, DiskFullError, ...
@@ -188,6 +188,19 @@ class StaleVersionError(ConflictError):
     """A compare-and-set lost: the state moved on since the caller looked."""
 
     code = "stale_version"
+
+
+class PreconditionFailedError(ConflictError):
+    """The partition does not end at the offset that `If-Match` names; nothing was written.
+
+    ``end_offset`` is where it ended when that was judged, and is committed; None: a peer did not say.
+    """
+
+    code = "precondition_failed"
+
+    def __init__(self, message: str, *, end_offset: int | None = None) -> None:
+        super().__init__(message)
+        self.end_offset = end_offset
 
 
 class PartitionCountChangedError(ConflictError):

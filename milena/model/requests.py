@@ -45,7 +45,11 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest:
-    """Records for one topic. ``partition``: all of them go there (path); else per record, key hash or round robin."""
+    """Records for one topic. ``partition``: all of them go there (path); else per record, key hash or round robin.
+
+    ``expected_end``: they are written if this is the next offset of their partition, which must be one, and not at all
+    otherwise; somebody waits for the answer (acks).
+    """
 
     topic: str
     records: Records
@@ -53,6 +57,7 @@ class ProduceRequest:
     timeout_ms: int
     partition: int | None = None
     idempotency: IdempotencyKey | None = None
+    expected_end: int | None = None
     wants_times: bool = False
     """Receipts are to have the records' times."""
 

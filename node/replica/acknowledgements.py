@@ -1,7 +1,8 @@
 """Who waits for offsets of one partition to be stored or committed: writers for their answers, and readers for records.
 
 A writer is a ``Pending``: a task awaits it, or it calls back in the turn in which the end is told. What was appended is
-never answered as refused: whoever gives up waiting, or is made to, hears that nobody knows.
+never answered as refused: whoever gives up waiting, or is made to, hears that nobody knows. Who is refused for where
+the log ends waits here, too, until that end is committed.
 
 The partition's runner says where the ends are; this module knows nothing of roles, replicas and disks.
 """
@@ -9,30 +10,28 @@ The partition's runner says where the ends are; this module knows nothing of rol
 import asyncio
 
 from milena.model.clock import Clock
-from milena.model.errors import FateUnknownError
+from milena.model.errors import (
+    FateUnknownError,
+    NotLeaderError,
+    NotReadyError,
+    PreconditionFailedError,
+)
 from milena.model.pending import Pending, Taker
 from milena.model.requests import Acks, BatchReceipt
 from node.metrics.counts import NodeCounts
 from node.replica.waiters import OffsetWaiters
 
 
-class _Acknowledgement:
-    """A writer whose batch was appended and is not where it wants it (``Taker``)."""
+class _Waiting:
+    """A writer that waits for an end to be told (``Taker``)."""
 
-    __slots__ = ("_acks", "_began_ms", "_owner", "_receipt", "_timeout_ms", "_writer")
+    __slots__ = ("_began_ms", "_owner", "_timeout_ms", "_writer")
 
     def __init__(
-        self,
-        owner: "Acknowledgements",
-        writer: Pending[BatchReceipt],
-        receipt: BatchReceipt,
-        acks: Acks,
-        timeout_ms: int,
+        self, owner: "Acknowledgements", writer: Pending[BatchReceipt], timeout_ms: int
     ) -> None:
         self._owner = owner
         self._writer = writer
-        self._receipt = receipt
-        self._acks = acks
         self._timeout_ms = timeout_ms
         self._began_ms = owner.clock.now_ms()
         writer.add_done_callback(self._on_over)
@@ -46,6 +45,39 @@ class _Acknowledgement:
         return self._writer.done()
 
     def set_result(self, _: None) -> None:
+        """The end was told."""
+        raise NotImplementedError
+
+    def set_exception(self, error: BaseException) -> None:
+        """It will not be told here."""
+        raise NotImplementedError
+
+    def expire(self) -> None:
+        """Its time is up."""
+        raise NotImplementedError
+
+    def _on_over(self, writer: Pending[BatchReceipt]) -> None:
+        self._owner.forget(self, is_given_up=writer.cancelled())
+
+
+class _Acknowledgement(_Waiting):
+    """A writer whose batch was appended and is not where it wants it."""
+
+    __slots__ = ("_acks", "_receipt")
+
+    def __init__(
+        self,
+        owner: "Acknowledgements",
+        writer: Pending[BatchReceipt],
+        receipt: BatchReceipt,
+        acks: Acks,
+        timeout_ms: int,
+    ) -> None:
+        super().__init__(owner, writer, timeout_ms)
+        self._receipt = receipt
+        self._acks = acks
+
+    def set_result(self, _: None) -> None:
         self._owner.on_acknowledged(self._acks, self._began_ms)
         self._writer.set_result(self._receipt)
 
@@ -53,11 +85,41 @@ class _Acknowledgement:
         self._writer.set_exception(error)
 
     def expire(self) -> None:
-        """Its time is up."""
         self._writer.set_exception(self._owner.on_overdue(self._receipt, self._timeout_ms))
 
-    def _on_over(self, writer: Pending[BatchReceipt]) -> None:
-        self._owner.forget(self, is_given_up=writer.cancelled())
+
+class _Refusal(_Waiting):
+    """A writer whose batch was not appended, since the log ends elsewhere, and that end is not committed yet."""
+
+    __slots__ = ("_refusal",)
+
+    def __init__(
+        self,
+        owner: "Acknowledgements",
+        writer: Pending[BatchReceipt],
+        refusal: PreconditionFailedError,
+        timeout_ms: int,
+    ) -> None:
+        super().__init__(owner, writer, timeout_ms)
+        self._refusal = refusal
+
+    def set_result(self, _: None) -> None:
+        self._writer.set_exception(self._refusal)
+
+    def set_exception(self, error: BaseException) -> None:
+        # What becomes of the records before it is not known here, but of its own nothing was written.
+        self._writer.set_exception(
+            NotLeaderError(f"{error}; of this write nothing was written")
+            if isinstance(error, FateUnknownError)
+            else error
+        )
+
+    def expire(self) -> None:
+        self._writer.set_exception(
+            NotReadyError(
+                f"{self._refusal.message}, and what is before that end was not committed within {self._timeout_ms} ms"
+            )
+        )
 
 
 class Acknowledgements:
@@ -74,7 +136,7 @@ class Acknowledgements:
         self._counts = counts
         self._committed = OffsetWaiters()
         self._stored = OffsetWaiters()
-        self._writers: dict[_Acknowledgement, None] = {}
+        self._writers: dict[_Waiting, None] = {}
         """In the order in which they came."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -103,15 +165,38 @@ class Acknowledgements:
             self.on_acknowledged(acks, self.clock.now_ms())
             writer.set_result(receipt)
             return
-        acknowledgement = _Acknowledgement(self, writer, receipt, acks, timeout_ms)
-        self._writers[acknowledgement] = None
-        if self._timer is None or acknowledgement.deadline_ms < self._timer_ms:
-            self._ring_at(acknowledgement.deadline_ms)
-        self._waiters(acks).add(end, acknowledgement)
+        waiting = _Acknowledgement(self, writer, receipt, acks, timeout_ms)
+        self._wait(waiting, end, self._waiters(acks))
 
-    def forget(self, acknowledgement: _Acknowledgement, *, is_given_up: bool) -> None:
+    def refuse(
+        self,
+        writer: Pending[BatchReceipt],
+        end: int,
+        expected_end: int,
+        *,
+        reached: int,
+        timeout_ms: int,
+    ) -> None:
+        """Refuse a writer for where the log ends, once that end is committed; ``reached``: how far it is so now.
+
+        It hears that nothing was written, but not where the log ends, when the end was not seen committed within
+        ``timeout_ms`` (``NotReadyError``), or will not be seen here (``NotLeaderError``).
+        """
+        refusal = ends_elsewhere(self._name, end, expected_end)
+        if reached >= end:
+            writer.set_exception(refusal)
+            return
+        self._wait(_Refusal(self, writer, refusal, timeout_ms), end, self._committed)
+
+    def _wait(self, waiting: _Waiting, end: int, waiters: OffsetWaiters) -> None:
+        self._writers[waiting] = None
+        if self._timer is None or waiting.deadline_ms < self._timer_ms:
+            self._ring_at(waiting.deadline_ms)
+        waiters.add(end, waiting)
+
+    def forget(self, waiting: _Waiting, *, is_given_up: bool) -> None:
         """Its writer waits no more. The timer stays, since mostly another one is here when it rings."""
-        self._writers.pop(acknowledgement, None)
+        self._writers.pop(waiting, None)
         if is_given_up:
             self._prune()
 
@@ -126,12 +211,12 @@ class Acknowledgements:
     def _on_timer(self) -> None:
         self._timer = None
         now_ms = self.clock.now_ms()
-        for acknowledgement in [a for a in self._writers if a.deadline_ms <= now_ms]:
-            if not acknowledgement.done():
-                acknowledgement.expire()
+        for waiting in [w for w in self._writers if w.deadline_ms <= now_ms]:
+            if not waiting.done():
+                waiting.expire()
         self._prune()
         if self._writers and self._timer is None:
-            self._ring_at(min(a.deadline_ms for a in self._writers))
+            self._ring_at(min(waiting.deadline_ms for waiting in self._writers))
 
     def close(self) -> None:
         """Nobody will wait here any more."""
@@ -194,6 +279,14 @@ class Acknowledgements:
     def fail_uncommitted(self, high_watermark: int, error: FateUnknownError) -> None:
         """Nobody will see here whether records above are committed; what is stored is stored."""
         self._committed.fail_above(high_watermark, error)
+
+
+def ends_elsewhere(name: str, end_offset: int, expected_end: int) -> PreconditionFailedError:
+    """The refusal of a batch for ``expected_end``; ``name``: the partition's."""
+    return PreconditionFailedError(
+        f"{name} ends at offset {end_offset}, not at {expected_end}; nothing was written",
+        end_offset=end_offset,
+    )
 
 
 def _end(receipt: BatchReceipt) -> int:

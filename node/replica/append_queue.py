@@ -4,6 +4,10 @@ Duplicates are recognised here, from what the log knows: an idempotent producer'
 batches of one producer or key in the same turn are never in the same write, since the log must know the earlier one
 before it can judge the later.
 
+A batch may name the offset at which it is to be (``expected_end``). It is judged after duplicates are, so that a repeat
+gets its first answer, and once what came before it in its turn is written. Who is refused hears so when the end that
+refused him is committed: one that is cut off again would be none.
+
 Until a batch is in the log every refusal says that nothing was written; from then on the ``Acknowledgements`` answer
 its writer.
 """
@@ -34,13 +38,21 @@ logger = logging.getLogger(__name__)
 class _Append:
     """A batch on its way into the log. ``writer`` is given its receipt, or an error."""
 
-    __slots__ = ("acks", "batch", "header", "timeout_ms", "writer")
+    __slots__ = ("acks", "batch", "expected_end", "header", "timeout_ms", "writer")
 
-    def __init__(self, batch: bytes, header: BatchHeader, acks: Acks, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        batch: bytes,
+        header: BatchHeader,
+        acks: Acks,
+        timeout_ms: int,
+        expected_end: int | None,
+    ) -> None:
         self.batch = batch
         self.header = header
         self.acks = acks
         self.timeout_ms = timeout_ms
+        self.expected_end = expected_end
         self.writer: Pending[BatchReceipt] = Pending()
 
     def refuse(self, error: MilenaError) -> None:
@@ -88,10 +100,17 @@ class AppendQueue:
         self._waiting: list[_Append] = []
 
     def submit(
-        self, batch: bytes, header: BatchHeader, *, acks: Acks, timeout_ms: int, at_once: bool
+        self,
+        batch: bytes,
+        header: BatchHeader,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+        at_once: bool,
+        expected_end: int | None,
     ) -> Pending[BatchReceipt]:
         """Queue a batch until this turn ends; or write it ``at_once``, behind what waits."""
-        append = _Append(batch, header, acks, timeout_ms)
+        append = _Append(batch, header, acks, timeout_ms, expected_end)
         self._waiting.append(append)
         if at_once:
             self._flush()
@@ -113,7 +132,9 @@ class AppendQueue:
         identities: set[int | bytes] = set()
         for append in self._take():
             identity = _identity(append.header)
-            if identity is not None and identity in identities:
+            is_repeat = identity is not None and identity in identities
+            # Where the log ends is known once what comes before is written: it may be refused.
+            if group and (is_repeat or append.expected_end is not None):
                 self._write(group)
                 group, identities = [], set()
             if self._admit(append):
@@ -135,8 +156,23 @@ class AppendQueue:
             append.refuse(error)
             return False
         if receipt is None:
-            return True
+            return self._is_expected(append)
         self._answer(append, receipt)
+        return False
+
+    def _is_expected(self, append: _Append) -> bool:
+        """Whether the log ends where the batch says, if it says so; otherwise it waits for its refusal."""
+        end, expected = self._log.log_end_offset, append.expected_end
+        if expected is None or expected == end:
+            return True
+        self._node_counts.produce_refused += 1
+        self._acknowledgements.refuse(
+            append.writer,
+            end,
+            expected,
+            reached=self._reached(Acks.ALL),
+            timeout_ms=append.timeout_ms,
+        )
         return False
 
     def _find_duplicate(self, header: BatchHeader) -> BatchReceipt | None:
@@ -201,6 +237,7 @@ class AppendQueue:
             self._counts.bytes_in += len(append.batch)
         self._tell_appended()
         for append, base_offset in zip(group, offsets, strict=True):
+            assert append.expected_end in (None, base_offset), (append.expected_end, base_offset)
             self._answer(append, self._receipt(append, base_offset, now_ms))
 
     def _refuse(self, group: Sequence[_Append], error: MilenaError) -> None:

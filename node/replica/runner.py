@@ -325,16 +325,26 @@ class PartitionRunner:
         acks: Acks,
         timeout_ms: int,
         at_once: bool = False,
+        expected_end: int | None = None,
     ) -> Pending[BatchReceipt]:
         """Append one checked batch, and have its receipt once it is where ``acks`` says.
 
         It is written with what else arrives in this turn; ``at_once``, where the caller has waited for others already.
+        With ``expected_end`` it is written if that is its offset, and not at all otherwise.
 
         Raises (what is returned does, and it may be done by then):
+            PreconditionFailedError: the log ended elsewhere, and that end is committed. Another one may lead by now.
             NotLeaderError, NotEnoughReplicasError, DiskFullError, ...: nothing was appended.
             FateUnknownError: it was appended, but not seen committed within ``timeout_ms``.
         """
-        return self._queue.submit(batch, header, acks=acks, timeout_ms=timeout_ms, at_once=at_once)
+        return self._queue.submit(
+            batch,
+            header,
+            acks=acks,
+            timeout_ms=timeout_ms,
+            at_once=at_once,
+            expected_end=expected_end,
+        )
 
     def may_append(self, acks: Acks) -> bool:
         """Whether nothing is known by now that would refuse a batch."""

@@ -26,23 +26,29 @@ def encode(
     part: PartitionBatch,
     size: int,
     key: IdempotencyKey | None,
+    *,
+    is_conditional: bool = False,
 ) -> Steps[list[EncodedPiece]]:
     """Batches of records that take about ``size`` bytes: a request may be larger than a batch.
 
+    One batch is all or nothing, so records with a key or a condition are one.
+
     Raises:
-        RequestTooLargeError: a single record is, or the records of one idempotency key are.
+        RequestTooLargeError: a single record is, or the records of one idempotency key or condition are.
     """
     count = len(part.columns.values)
     bytes_max = settings.max_message_bytes
-    if key is None and count > 1 and size > bytes_max:
+    is_whole = count == 1 or key is not None or is_conditional
+    if not is_whole and size > bytes_max:
         # Encoding all of it first would be for nothing.
         return (yield from _encode_halves(topic, settings, part))
     batch = _encode_whole(topic, settings, part, key)
     yield
     if len(batch) <= bytes_max:
         return [EncodedPiece(batch, count)]
-    if count == 1 or key is not None:
-        what = "a record" if count == 1 else "the records of one idempotency key"
+    if is_whole:
+        named = "If-Match" if key is None else "idempotency key"
+        what = "a record" if count == 1 else f"the records of one {named}"
         takes = "takes" if count == 1 else "take"
         raise RequestTooLargeError(
             f"{what} for {topic.name}-{part.partition} {takes} {len(batch)} bytes, max.message.bytes is "

@@ -27,6 +27,21 @@ class AppendBatchAnswer(Message, frozen=True, kw_only=True):
     """Of the leader's clock; -1: not known."""
 
 
+class AppendIfRequest(AppendBatchRequest, frozen=True, kw_only=True):
+    """Append the batch in the body if ``expected_end`` is its offset.
+
+    A call of its own: a node of an earlier release would pass over the field, and append wherever the log ends.
+    """
+
+    expected_end: int = field(name="if")
+
+
+class AppendIfAnswer(AppendBatchAnswer, frozen=True, kw_only=True):
+    """With ``end_offset``: nothing was written, for there the log ended; that is committed, and nobody else led."""
+
+    end_offset: int | None = field(name="end", default=None)
+
+
 class ReadRequest(Message, frozen=True, kw_only=True):
     """Read committed records as leader under this epoch; ``offset`` may be a word, or ``timestamp_ms`` say where."""
 
@@ -109,6 +124,7 @@ class MovesAnswer(Message, frozen=True, kw_only=True):
 
 
 PRODUCE = CallType("produce", AppendBatchRequest, AppendBatchAnswer)
+PRODUCE_IF = CallType("produce_if", AppendIfRequest, AppendIfAnswer)
 READ = CallType("read", ReadRequest, ReadAnswer)
 DELETE_RECORDS = CallType("delete_records", DeleteRecordsRequest, DeleteRecordsAnswer)
 SEQUENCES = CallType("sequences", SequencesRequest, SequencesAnswer)

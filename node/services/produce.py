@@ -37,6 +37,7 @@ from node.services.producers import ProducerService
 from node.services.record_batches import (
     Appended,
     PartitionBatch,
+    check_placed,
     highest_partition,
     keyless_record,
     receipts_of,
@@ -86,6 +87,7 @@ class ProduceService:
         )
         self.on_produce = self._to_leader.on_produce
         """Takes what other nodes bring."""
+        self.on_produce_if = self._to_leader.on_produce_if
         self._gatherer = WriteGatherer(self._to_leader)
         self._turns = Turns()
         self._sticky = 0
@@ -115,6 +117,9 @@ class ProduceService:
         return await self._produce(topic, request)
 
     def _produce(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
+        if request.expected_end is not None:
+            assert request.acks is not Acks.NONE, "nobody would hear whether it was"
+            check_placed(topic, request)
         settings = topic_settings(topic)
         self._sticky = (self._sticky + 1) % topic.partition_count
         parts, errors = split_request(
@@ -140,7 +145,7 @@ class ProduceService:
         request: ProduceRequest,
     ) -> Pending[Sequence[ProduceReceipt]] | None:
         """Append records together with others'; None: nothing was done, they must go on their own."""
-        if request.idempotency is not None:
+        if request.idempotency is not None or request.expected_end is not None:
             return None
         if settings.is_compacted and keyless_record(topic, part) is not None:
             return None
@@ -233,16 +238,37 @@ class ProduceService:
                 raise error
         # All is encoded, and may be refused as too large, before the first piece is written.
         pieces = await self._turns.run(
-            encode(topic, settings, part, size, request.idempotency), size
+            encode(
+                topic,
+                settings,
+                part,
+                size,
+                request.idempotency,
+                is_conditional=request.expected_end is not None,
+            ),
+            size,
         )
         return await self._to_leader.bring_all(
-            topic, part.partition, pieces, acks=request.acks, timeout_ms=request.timeout_ms
+            topic,
+            part.partition,
+            pieces,
+            acks=request.acks,
+            timeout_ms=request.timeout_ms,
+            expected_end=request.expected_end,
         )
 
     async def produce_batch(
-        self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+        expected_end: int | None = None,
     ) -> BatchReceipt:
-        """Append one batch that a client encoded."""
+        """Append one batch that a client encoded; with ``expected_end`` if that is its offset."""
+        assert expected_end is None or acks is not Acks.NONE, "nobody would hear whether it was"
         found = await self._topic_to_write(topic, partition)
         check_partition(found, partition)
         settings = topic_settings(found)
@@ -264,7 +290,13 @@ class ProduceService:
 
         async def append() -> BatchReceipt:
             receipt = await self._to_leader.bring(
-                found, partition, batch, header, acks=acks, timeout_ms=timeout_ms
+                found,
+                partition,
+                batch,
+                header,
+                acks=acks,
+                timeout_ms=timeout_ms,
+                expected_end=expected_end,
             )
             return replace(receipt, leader_epoch=self._leader_epoch(found.topic_id, partition))
 

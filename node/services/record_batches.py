@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from milena.model.columns import RecordColumns
-from milena.model.errors import InvalidRecordError, MilenaError
+from milena.model.errors import InvalidRecordError, MalformedRequestError, MilenaError
 from milena.model.partitioner import partition_for_key
 from milena.model.requests import ProduceReceipt, ProduceRequest, Receipts, Records
 from node.metadata.lookup import check_partition, no_partition
@@ -85,6 +85,25 @@ def split_request(
             by_partition.setdefault(partition, []).append(place)
     parts = [_some(p, request, places, now_ms) for p, places in by_partition.items()]
     return parts, errors
+
+
+def check_placed(topic: Topic, request: ProduceRequest) -> None:
+    """Refuse a condition on the end of whichever partition's turn it is.
+
+    Raises:
+        MalformedRequestError: the request does not say itself which one partition its records go to.
+    """
+    records = request.records
+    if request.partition is not None or topic.partition_count == 1:
+        return
+    total = len(records.values)
+    keys, named = records.keys or [None] * total, records.partitions or [None] * total
+    is_placed = all(p is not None or key is not None for p, key in zip(named, keys, strict=True))
+    if not is_placed or len(set(_choose(topic, request, 0)[0])) != 1:
+        raise MalformedRequestError(
+            f"If-Match names the end of one partition, but {topic.name} has {topic.partition_count} and these records "
+            "are not for one of them; write to /topics/{topic}/partitions/{partition}"
+        )
 
 
 def _choose(

@@ -1,13 +1,17 @@
 """A batch on its way to its partition's leader: this node, or another one over the peer port.
 
-One call crosses the peer port: ``produce`` carries an encoded batch to the leader, which never forwards it on. The
-sender tries again only after an answer that says that nothing was appended, or a batch that a log recognises.
+Two calls cross the peer port: ``produce`` carries an encoded batch to the leader, which never forwards it on, and
+``produce_if`` one that names its offset. The sender tries again only after an answer that says that nothing was
+appended, or a batch that a log recognises. That a log ends elsewhere than a batch says is the leader's answer only once
+the quorum has said that no other leads by then (``log_ends``): a former one's end is passed already.
 """
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from msgspec import structs
 
 from milena.disk.files import Buffer
 from milena.model.batch.decode import check_batch
@@ -16,10 +20,13 @@ from milena.model.clock import Clock
 from milena.model.errors import (
     CorruptBatchError,
     FateUnknownError,
+    FeatureLevelError,
     InvalidRecordError,
+    InvalidRequestError,
     MilenaError,
     NoLeaderError,
     NotLeaderError,
+    PreconditionFailedError,
 )
 from milena.model.pending import Pending, in_a_task, mapped
 from milena.model.requests import Acks, BatchReceipt
@@ -30,10 +37,19 @@ from node.metrics.counts import NodeCounts
 from node.peers.codec import Fields
 from node.peers.messages import ask_with_body, pack, unpack
 from node.peers.port import Peers, PeerUnreachableError
+from node.replica.acknowledgements import ends_elsewhere
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.services.encoding import EncodedPiece
-from node.services.messages import PRODUCE, AppendBatchAnswer, AppendBatchRequest
+from node.services.log_ends import LogEnds, MovedError
+from node.services.messages import (
+    PRODUCE,
+    PRODUCE_IF,
+    AppendBatchAnswer,
+    AppendBatchRequest,
+    AppendIfAnswer,
+    AppendIfRequest,
+)
 from node.services.producers import ProducerService
 from node.services.record_batches import Appended
 from raft_meta.machine.image import Image, PartitionKey, Topic
@@ -85,6 +101,7 @@ class ToLeader:
         self._clock = clock
         self._counts = counts
         self._producers = producers
+        self._ends = LogEnds(metadata)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._watches: dict[PartitionKey, list[LeaderWatch]] = {}
         self._partitions = metadata.image.partitions
@@ -137,8 +154,10 @@ class ToLeader:
         *,
         acks: Acks,
         timeout_ms: int,
+        expected_end: int | None = None,
     ) -> Appended:
-        """Append batches one after the other; where their records are."""
+        """Append batches one after the other; where their records are. With ``expected_end`` there is one."""
+        assert expected_end is None or len(pieces) == 1, "a condition holds for all of its records"
         total = sum(count for _, count in pieces)
         offsets: list[int | None] = []
         times: list[int | None] = []
@@ -146,7 +165,13 @@ class ToLeader:
             header = decode_header(batch)
             try:
                 receipt = await self.bring(
-                    topic, partition, batch, header, acks=acks, timeout_ms=timeout_ms
+                    topic,
+                    partition,
+                    batch,
+                    header,
+                    acks=acks,
+                    timeout_ms=timeout_ms,
+                    expected_end=expected_end,
                 )
             except FateUnknownError:
                 raise
@@ -174,11 +199,17 @@ class ToLeader:
         *,
         acks: Acks,
         timeout_ms: int,
+        expected_end: int | None = None,
     ) -> BatchReceipt:
         """Append one batch at the leader, wherever it is, for one who is in a task.
 
         When a change of leader leaves the fate of a batch open that a log recognises, it is sent again: the next
         leader either has it and says where, or never will but by this.
+
+        Raises:
+            PreconditionFailedError: ``expected_end`` was not the partition's next offset; nothing was written.
+            MilenaError: nothing was written, but for
+            FateUnknownError: it may have been.
         """
         is_recognised = header.idempotency is not None or header.producer_id >= 0
         deadline = self._clock.now_ms() + timeout_ms
@@ -189,10 +220,19 @@ class ToLeader:
             left = max(1, int(deadline - self._clock.now_ms()))
             try:
                 return await self._bring_once(
-                    topic, partition, batch, header, acks=acks, timeout_ms=left
+                    topic,
+                    partition,
+                    batch,
+                    header,
+                    acks=acks,
+                    timeout_ms=left,
+                    expected_end=expected_end,
                 )
             except FateUnknownError as error:
                 unknown = error
+            except PreconditionFailedError:
+                # By a leader of a later epoch, which would have recognised what an earlier try had committed.
+                raise
             except MilenaError as error:
                 # This try wrote nothing, but an earlier one may have.
                 if unknown is None:
@@ -212,6 +252,7 @@ class ToLeader:
         *,
         acks: Acks,
         timeout_ms: int,
+        expected_end: int | None,
     ) -> BatchReceipt:
         """Append at the leader, wherever it is; try again while it is certain that nothing was appended."""
         deadline = self._clock.now_ms() + timeout_ms
@@ -233,10 +274,24 @@ class ToLeader:
                 left = max(1, deadline - self._clock.now_ms())
                 if state.leader == self._node_id:
                     return await self._append_here(
-                        topic.topic_id, partition, state.leader_epoch, batch, header, acks, left
+                        topic.topic_id,
+                        partition,
+                        state.leader_epoch,
+                        batch,
+                        header,
+                        acks,
+                        left,
+                        expected_end,
                     )
                 return await self._append_there(
-                    state.leader, state.leader_epoch, topic, partition, batch, acks, left
+                    state.leader,
+                    state.leader_epoch,
+                    topic,
+                    partition,
+                    batch,
+                    acks,
+                    left,
+                    expected_end,
                 )
             except (NotLeaderError, NoLeaderError, PeerUnreachableError) as error:
                 failed = error
@@ -274,6 +329,7 @@ class ToLeader:
         header: BatchHeader,
         acks: Acks,
         timeout_ms: float,
+        expected_end: int | None = None,
     ) -> BatchReceipt:
         runner = self._replicas.find(topic_id, partition)
         if runner is None or runner.leader_epoch < leader_epoch:
@@ -291,7 +347,17 @@ class ToLeader:
                 f"broker {self._node_id} is cut off from the metadata quorum; nothing was written"
             )
         self._producers.check_epoch(header)
-        return await runner.append(batch, header, acks=acks, timeout_ms=int(timeout_ms))
+        try:
+            return await runner.append(
+                batch, header, acks=acks, timeout_ms=int(timeout_ms), expected_end=expected_end
+            )
+        except PreconditionFailedError as error:
+            refusal = error
+        try:
+            await self._ends.confirm(runner, leader_epoch)
+        except MovedError as moved:
+            raise NotLeaderError(f"{moved.message}; nothing was written") from moved
+        raise refusal
 
     # -- over the peer port ----------------------------------------------------------------------
 
@@ -304,27 +370,20 @@ class ToLeader:
         batch: bytes,
         acks: Acks,
         timeout_ms: float,
+        expected_end: int | None,
     ) -> BatchReceipt:
         self._counts.forwarded_requests += 1
         key = (topic.topic_id, partition)
         if not self._peer.is_connected(leader_id):
             await self._reach(leader_id, key, leader_epoch, timeout_ms)
-        call = asyncio.ensure_future(
-            ask_with_body(
-                self._peer,
-                leader_id,
-                PRODUCE,
-                AppendBatchRequest(
-                    topic_id=topic.topic_id,
-                    partition=partition,
-                    leader_epoch=leader_epoch,
-                    acks=acks.value,
-                    timeout_ms=int(timeout_ms),
-                ),
-                body=batch,
-                timeout_ms=timeout_ms + ANSWER_MARGIN_MS,
-            )
+        request = AppendBatchRequest(
+            topic_id=topic.topic_id,
+            partition=partition,
+            leader_epoch=leader_epoch,
+            acks=acks.value,
+            timeout_ms=int(timeout_ms),
         )
+        call = asyncio.ensure_future(self._ask(leader_id, topic, request, batch, expected_end))
         watch = self._watch_leader(key, leader_epoch)
         try:
             either: list[asyncio.Future[Any]] = [call, watch.moved]
@@ -336,7 +395,7 @@ class ToLeader:
                     f"{topic.name}-{partition}: leader {leader_id} was replaced before it answered; "
                     "the records may or may not have been written"
                 )
-            answer, _ = call.result()
+            answer = call.result()
         finally:
             call.cancel()
             self._unwatch_leader(key, watch)
@@ -348,6 +407,38 @@ class ToLeader:
             is_duplicate=answer.is_duplicate,
             append_time_ms=None if answer.append_time_ms < 0 else answer.append_time_ms,
         )
+
+    async def _ask(
+        self,
+        leader_id: int,
+        topic: Topic,
+        request: AppendBatchRequest,
+        batch: bytes,
+        expected_end: int | None,
+    ) -> AppendBatchAnswer:
+        timeout_ms = request.timeout_ms + ANSWER_MARGIN_MS
+        if expected_end is None:
+            answer, _ = await ask_with_body(
+                self._peer, leader_id, PRODUCE, request, body=batch, timeout_ms=timeout_ms
+            )
+            return answer
+        name = f"{topic.name}-{request.partition}"
+        conditional = AppendIfRequest(**structs.asdict(request), expected_end=expected_end)
+        try:
+            judged, _ = await ask_with_body(
+                self._peer, leader_id, PRODUCE_IF, conditional, body=batch, timeout_ms=timeout_ms
+            )
+        except InvalidRequestError as error:
+            if type(error) is not InvalidRequestError:
+                raise
+            # The word for a request that a node does not know.
+            raise FeatureLevelError(
+                f"broker {leader_id}, which leads {name}, is of a release without conditional writes; upgrade it "
+                "first. Nothing was written"
+            ) from error
+        if judged.end_offset is not None:
+            raise ends_elsewhere(name, judged.end_offset, expected_end)
+        return judged
 
     async def _reach(
         self, leader_id: int, key: PartitionKey, leader_epoch: int, timeout_ms: float
@@ -406,12 +497,37 @@ class ToLeader:
     ) -> tuple[Fields, Sequence[Buffer]]:
         """A batch that another node forwards to this leader; never forwarded again."""
         request = unpack(AppendBatchRequest, fields)
-        batch = bytes(body)
+        receipt = await self._append_for_peer(peer_id, request, bytes(body), None)
+        return pack(_answer_to(receipt))
+
+    async def on_produce_if(
+        self, peer_id: int, fields: Fields, body: Buffer
+    ) -> tuple[Fields, Sequence[Buffer]]:
+        """The same of one that names its offset."""
+        request = unpack(AppendIfRequest, fields)
+        try:
+            receipt = await self._append_for_peer(
+                peer_id, request, bytes(body), request.expected_end
+            )
+        except PreconditionFailedError as refusal:
+            return pack(
+                AppendIfAnswer(
+                    base_offset=-1,
+                    last_offset=-1,
+                    is_duplicate=False,
+                    end_offset=refusal.end_offset,
+                )
+            )
+        return pack(AppendIfAnswer(**structs.asdict(_answer_to(receipt))))
+
+    async def _append_for_peer(
+        self, peer_id: int, request: AppendBatchRequest, batch: bytes, expected_end: int | None
+    ) -> BatchReceipt:
         try:
             batch_header = check_batch(batch)
         except CorruptBatchError as error:
             raise InvalidRecordError(f"a batch from node {peer_id} is damaged: {error}") from error
-        receipt = await self._append_here(
+        return await self._append_here(
             request.topic_id,
             request.partition,
             request.leader_epoch,
@@ -419,15 +535,17 @@ class ToLeader:
             batch_header,
             Acks(request.acks),
             max(1, request.timeout_ms),
+            expected_end,
         )
-        return pack(
-            AppendBatchAnswer(
-                base_offset=-1 if receipt.base_offset is None else receipt.base_offset,
-                last_offset=-1 if receipt.last_offset is None else receipt.last_offset,
-                is_duplicate=receipt.is_duplicate,
-                append_time_ms=-1 if receipt.append_time_ms is None else receipt.append_time_ms,
-            )
-        )
+
+
+def _answer_to(receipt: BatchReceipt) -> AppendBatchAnswer:
+    return AppendBatchAnswer(
+        base_offset=-1 if receipt.base_offset is None else receipt.base_offset,
+        last_offset=-1 if receipt.last_offset is None else receipt.last_offset,
+        is_duplicate=receipt.is_duplicate,
+        append_time_ms=-1 if receipt.append_time_ms is None else receipt.append_time_ms,
+    )
 
 
 def _appended(receipt: BatchReceipt, header: BatchHeader, count: int) -> Appended:

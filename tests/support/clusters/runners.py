@@ -150,13 +150,22 @@ class Bench:
         self.image(leaders.partition(leader=leader, leader_epoch=epoch, partition_epoch=version))
 
     def send(
-        self, data: bytes, acks: Acks = Acks.ALL, timeout_ms: int = 1_000
+        self,
+        data: bytes,
+        acks: Acks = Acks.ALL,
+        timeout_ms: int = 1_000,
+        *,
+        expected_end: int | None = None,
     ) -> "asyncio.Task[BatchReceipt]":
         """A writer."""
 
         async def append() -> BatchReceipt:
             return await self.runner.append(
-                data, decode_header(data), acks=acks, timeout_ms=timeout_ms
+                data,
+                decode_header(data),
+                acks=acks,
+                timeout_ms=timeout_ms,
+                expected_end=expected_end,
             )
 
         return asyncio.get_running_loop().create_task(append())

@@ -32,6 +32,7 @@ from milena.model.errors import (
     NoLeaderError,
     OffsetOutOfRangeError,
     PartitionNotFoundError,
+    PreconditionFailedError,
     ReplicaNotFoundError,
     TopicExistsError,
     TopicNotFoundError,
@@ -52,6 +53,7 @@ from milena.model.requests import (
 )
 from milena.model.types import Codec, WallMs
 from node.services import reassignment_plans
+from node.services.record_batches import check_placed
 from raft_meta.machine import configs, reassignments
 from raft_meta.machine.brokers import check_removable
 from raft_meta.machine.commands import ReassignPartitions, StepReassignments
@@ -81,6 +83,12 @@ class FakeLog:
         self.batches.append(stamp + batch[len(stamp) :])
         self.high_watermark = decode_header(self.batches[-1]).next_offset
         return base_offset
+
+    def refusal(self, expected_end: int) -> PreconditionFailedError:
+        return PreconditionFailedError(
+            f"it ends at {self.high_watermark}, not at {expected_end}; nothing was written",
+            end_offset=self.high_watermark,
+        )
 
     def rot(self, index: int) -> None:
         """Flip a bit of a batch's payload, or flip it back."""
@@ -254,6 +262,9 @@ class FakeNode:
         return receipts
 
     def _produce(self, request: ProduceRequest) -> Sequence[ProduceReceipt]:
+        topic = self.image.topic(request.topic)
+        if topic is not None and request.expected_end is not None:
+            check_placed(topic, request)
         if request.partition is not None:
             return self._produce_to(request, request.partition, request.records)
         if request.topic not in self.image.topic_ids:
@@ -299,6 +310,8 @@ class FakeNode:
         known = self._known(log, request.idempotency)
         if known is not None:
             return known
+        if request.expected_end not in (None, log.high_watermark):
+            return Receipts.failed(partition, log.refusal(request.expected_end), count)
         stamps = records.timestamps
         times = [NOW_MS if s is None else s for s in stamps or []]
         batch = encode_batch(
@@ -337,12 +350,21 @@ class FakeNode:
         return receipts
 
     async def produce_batch(
-        self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+        expected_end: int | None = None,
     ) -> BatchReceipt:
         self.fail("produce_batch")
         self.batch_requests.append((topic, partition, batch, acks, timeout_ms))
         log = self.log(topic, partition)
         header = validate_client_batch(batch, bytes_max=8 << 20, now_ms=NOW_MS)
+        if expected_end not in (None, log.high_watermark):
+            raise log.refusal(expected_end)
         base_offset = log.append(batch)
         self._wake()
         return BatchReceipt(
