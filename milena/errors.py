@@ -9,6 +9,7 @@
     │   ├── TargetNotFoundError    the thing named does not exist
     │   ├── TargetExistsError      the thing to create is already there
     │   ├── OutOfRangeError        an offset that the partition does not have
+    │   ├── ConditionFailedError   the partition does not end at the offset that a record was to have
     │   ├── TooLargeError          a batch or record above its bound
     │   ├── NotNowError            nothing was done; the same may succeed later
     │   ├── ServerFailedError      a fault of the node or of something in front of it; says nothing about the result
@@ -137,6 +138,16 @@ class OutOfRangeError(AnswerError):
     """An offset below the log start or above the log end."""
 
     code = "out_of_range"
+
+
+class ConditionFailedError(AnswerError):
+    """412: the partition does not end at the offset that `if_match` names; nothing was written.
+
+    ``end_offset`` is where it ended; None: the answer does not say.
+    """
+
+    code = "condition_failed"
+    end_offset: int | None = None
 
 
 class TooLargeError(AnswerError):

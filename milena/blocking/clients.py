@@ -168,6 +168,7 @@ class Producer(Resource):
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
+        if_match: int | None = None,
     ) -> Delivery:
         """Take a record; parameters and errors as those of the asynchronous producer.
 
@@ -175,14 +176,14 @@ class Producer(Resource):
         """
         self._thread.check()
         found = self._producer.offer(
-            topic, value, key, partition, headers, timestamp_ms, on_delivery
+            topic, value, key, partition, headers, timestamp_ms, on_delivery, if_match
         )
         if isinstance(found, Needs):
             found = self._send_later(
                 topic,
                 partition,
                 lambda: self._producer.offer(
-                    topic, value, key, partition, headers, timestamp_ms, on_delivery
+                    topic, value, key, partition, headers, timestamp_ms, on_delivery, if_match
                 ),
             )
         return Delivery(*found)

@@ -29,6 +29,7 @@ from milena.cluster.http_connection import (
 from milena.cluster.routing import NodeRoutes, normalise_url
 from milena.errors import (
     AnswerError,
+    ConditionFailedError,
     GroupNotEmptyError,
     MemberUnknownError,
     NotNowError,
@@ -81,6 +82,8 @@ class HttpCall:
     answer_bytes_max: int = ANSWER_BYTES_MAX
     timeout_s: float | None = None
     """None: the session's."""
+    if_match: int | None = None
+    """The next offset of the partition to write to."""
     is_repeatable: bool = False
     """Doing it twice is doing it once: it may go to another node after it was sent to one."""
 
@@ -218,6 +221,8 @@ class HttpSession:
         headers = {"Accept": call.accept}
         if call.body is not None:
             headers["Content-Type"] = call.content_type
+        if call.if_match is not None:
+            headers["If-Match"] = f'"{call.if_match}"'
         request = HttpRequest(
             method=call.method,
             path=call.path,
@@ -311,13 +316,18 @@ def read_answer(
     error_code = code if isinstance(code, int) else None
     if request_id is not None and not _SANE_REQUEST_ID.fullmatch(request_id):
         request_id = None
-    raise _answer_error(status, text, error_code, kind)(
+    refusal = _answer_error(status, text, error_code, kind)(
         text, status=status, error_code=error_code, request_id=request_id
     )
+    end_offset = fields.get("end_offset")
+    if isinstance(refusal, ConditionFailedError) and isinstance(end_offset, int):
+        refusal.end_offset = end_offset
+    raise refusal
 
 
 _BY_KIND: dict[str | None, type[AnswerError]] = {
     "offset_out_of_range": OutOfRangeError,
+    "precondition_failed": ConditionFailedError,
     "topic_exists": TargetExistsError,
     "invalid_producer": SequenceRefusedError,
     "stale_producer_epoch": ProducerFencedError,

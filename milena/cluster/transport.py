@@ -115,11 +115,19 @@ class ClusterTransport:
         )
 
     async def append(
-        self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+        if_match: int | None,
     ) -> AppendAnswer:
-        """Append one encoded batch, whose record count the answer must match.
+        """Append one encoded batch, whose record count the answer must match; with ``if_match`` if that is its offset.
 
         Raises:
+            ConditionFailedError: it is not; nothing was written by this attempt.
             NotNowError, TooLargeError, UnreachableError: nothing was written.
             SequenceRefusedError, ProducerFencedError: nothing was written by this attempt.
             UnknownResultError, ServerFailedError, UnexpectedAnswerError: it may have been written.
@@ -133,6 +141,7 @@ class ClusterTransport:
             content_type=BATCH_TYPE,
             answer_bytes_max=_SMALL_ANSWER_BYTES_MAX,
             timeout_s=timeout_ms / 1000 + APPEND_MARGIN_S,
+            if_match=if_match,
         )
         what = f"append to {topic}-{partition}"
         leader = await self._metadata.leader_url(topic, partition)

@@ -1,9 +1,9 @@
 """Which records travel together, and when (pure).
 
 A partition's records gather in its *open batch*. It is sealed when it is full, when the oldest record has waited for
-``linger_ms``, or when somebody flushes; sealed batches wait in line as *shipments*, of which one at a time is under way
-for each partition, for requests of different connections may overtake each other and sequences must not. A shipment
-is a batch or, after a refusal for its size, a part of one.
+``linger_ms``, when somebody flushes, or when a record comes that names its offset, which travels alone; sealed batches
+wait in line as *shipments*, of which one at a time is under way for each partition, for requests of several connections
+may overtake each other and sequences must not. A shipment is a batch or, after a refusal for its size, a part of one.
 
 The buffer counts what is not settled yet, whether open, waiting or under way, so that memory is bounded.
 
@@ -262,6 +262,27 @@ class Accumulator:
             self.seal(lane)
             return True
         return first == 0
+
+    def add_alone(
+        self,
+        lane: Lane,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+        size_bytes: int,
+        clock: MonotonicClock,
+        if_match: int,
+    ) -> RecordBatch:
+        """Put a record that is to be at this offset into a batch of its own, in line behind what is open."""
+        self.seal(lane)
+        batch = RecordBatch(lane.topic, lane.partition, opened_ms=clock.now_ms(), if_match=if_match)
+        lane.open = batch
+        self.unsettled[batch] = None
+        batch.add(key, value, headers, timestamp_ms, size_bytes)
+        self.buffered_bytes += size_bytes
+        self.seal(lane)
+        return batch
 
     def seal(self, lane: Lane) -> None:
         """The open batch takes no more records and gets in line."""

@@ -47,6 +47,7 @@ class RecordBatch:
         "_unsettled",
         "_values",
         "callbacks",
+        "if_match",
         "opened_ms",
         "partition",
         "record_count",
@@ -55,9 +56,13 @@ class RecordBatch:
         "waiters",
     )
 
-    def __init__(self, topic: str, partition: int, *, opened_ms: float) -> None:
+    def __init__(
+        self, topic: str, partition: int, *, opened_ms: float, if_match: int | None = None
+    ) -> None:
         self.topic = topic
         self.partition = partition
+        self.if_match = if_match
+        """The offset at which it is to be, or not be written; of a batch of one record."""
         self.opened_ms = opened_ms
         self.size_bytes = 0
         self.record_count = 0

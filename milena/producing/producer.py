@@ -34,7 +34,12 @@ from milena.producing.delivery import Delivery, DeliveryCallback, RecordBatch, w
 from milena.producing.options import ProducerOptions
 from milena.producing.outgoing import OutgoingRecords, outgoing_records
 from milena.producing.placement import TopicPlacement, placed_rows
-from milena.producing.record_checks import check_timestamp, checked_headers, too_large
+from milena.producing.record_checks import (
+    check_condition,
+    check_timestamp,
+    checked_headers,
+    too_large,
+)
 from milena.producing.sender import AppendPort, LeaderPort, Sender
 from milena.producing.serializers import plain_bytes, serialize
 from milena.producing.topic_placements import TopicMakerPort, TopicPlacements, TopicPort
@@ -70,6 +75,7 @@ class Producer:
     What awaiting a delivery may raise:
 
         UnknownResultError     it may or may not have been written
+        ConditionFailedError   its partition did not end at ``if_match``: it was not written
         DeliveryTimeoutError   it was not written in time
         RecordTooLargeError    the topic takes no record of this size
         TargetNotFoundError    the topic is gone
@@ -155,6 +161,7 @@ class Producer:
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
+        if_match: int | None = None,
     ) -> Delivery:
         """Take a record; waits for room in the buffer, and for the partitions of a topic that is new to the client.
 
@@ -168,6 +175,8 @@ class Producer:
             headers: names and values.
             timestamp_ms: since 1970; now, if not given.
             on_delivery: called with (receipt, None) or (None, error).
+            if_match: write it only if this is the next offset of its partition, which ``partition`` or the key
+                names. It travels alone.
 
         Raises:
             TargetNotFoundError: no such topic.
@@ -186,7 +195,9 @@ class Producer:
         found = (
             Needs.ROOM
             if self._room_waiters
-            else self.offer(topic, value, key, partition, headers, timestamp_ms, on_delivery)
+            else self.offer(
+                topic, value, key, partition, headers, timestamp_ms, on_delivery, if_match
+            )
         )
         if isinstance(found, Needs):
             found = await self._send_later(
@@ -194,7 +205,7 @@ class Producer:
                 topic,
                 partition,
                 lambda: self.offer(
-                    topic, value, key, partition, headers, timestamp_ms, on_delivery
+                    topic, value, key, partition, headers, timestamp_ms, on_delivery, if_match
                 ),
             )
         return Delivery(*found)
@@ -286,6 +297,7 @@ class Producer:
         headers: Sequence[tuple[str, bytes | None]],
         timestamp_ms: int | None,
         on_delivery: DeliveryCallback | None,
+        if_match: int | None,
     ) -> tuple[RecordBatch, int] | Needs:
         """Take a record if that needs no waiting; its batch and its number there. From any thread.
 
@@ -314,8 +326,18 @@ class Producer:
             partition = placement.partition_for(raw_key, raw_value)
         elif partition >= placement.partition_count:
             return Needs.TOPIC
+        if if_match is not None:
+            check_condition(if_match, partition, self.options.acks)
         return self._take(
-            placement, partition, raw_key, raw_value, pairs, timestamp_ms, size, on_delivery
+            placement,
+            partition,
+            raw_key,
+            raw_value,
+            pairs,
+            timestamp_ms,
+            size,
+            on_delivery,
+            if_match,
         )
 
     def outgoing(
@@ -429,6 +451,7 @@ class Producer:
         timestamp_ms: int,
         size_bytes: int,
         on_delivery: DeliveryCallback | None,
+        if_match: int | None,
     ) -> tuple[RecordBatch, int] | Needs:
         accumulator = self._accumulator
         with self._lock:
@@ -443,9 +466,15 @@ class Producer:
             if not accumulator.has_room(size_bytes):
                 return Needs.ROOM
             lane = self._lane_for(placement, partition, size_bytes)
-            batch, number, is_due = accumulator.add(
-                lane, key, value, headers, timestamp_ms, size_bytes, self._clock
-            )
+            if if_match is None:
+                batch, number, is_due = accumulator.add(
+                    lane, key, value, headers, timestamp_ms, size_bytes, self._clock
+                )
+            else:
+                number, is_due = 0, True
+                batch = accumulator.add_alone(
+                    lane, key, value, headers, timestamp_ms, size_bytes, self._clock, if_match
+                )
             if on_delivery is not None:
                 batch.call_back(number, on_delivery)
             must_wake = is_due and not lane.is_busy

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from milena.errors import BadRecordError, RecordTooLargeError
 from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX
 from milena.model.columns import HEADERS_PER_RECORD_MAX
-from milena.records import Headers
+from milena.records import Acks, Headers
 
 
 def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Headers:
@@ -42,6 +42,20 @@ def check_timestamp(timestamp_ms: int, wall_ms: int) -> None:
         raise BadRecordError(
             f"timestamp_ms={timestamp_ms} must be ms since 1970, at most an hour ahead of now ({wall_ms})"
         )
+
+
+def check_condition(if_match: int, partition: int | None, acks: Acks) -> None:
+    """Refuse a record that no node would write at an offset.
+
+    Raises:
+        BadRecordError: no offset, no partition to which it belongs, or nobody who would hear the answer.
+    """
+    if if_match < 0:
+        raise BadRecordError(f"if_match={if_match} is no offset")
+    if partition is None:
+        raise BadRecordError("if_match is the end of one partition: give partition, or a key")
+    if acks == 0:
+        raise BadRecordError("with acks=0 nobody hears whether if_match held: use acks='all' or 1")
 
 
 def too_large(

@@ -28,6 +28,7 @@ from milena.errors import (
     BadRecordError,
     ClientClosedError,
     ClientError,
+    ConditionFailedError,
     DeliveryTimeoutError,
     ProducerFencedError,
     RecordTooLargeError,
@@ -60,7 +61,14 @@ class AppendPort(Protocol):
     """Calls that the sender needs of ``milena.cluster.transport``."""
 
     async def append(
-        self, topic: str, partition: int, batch: bytes, *, acks: Acks, timeout_ms: int
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        acks: Acks,
+        timeout_ms: int,
+        if_match: int | None,
     ) -> AppendAnswer:
         """One attempt."""
 
@@ -171,6 +179,8 @@ class Sender:
         )
         if not judgement.is_fate_known:
             shipment.may_be_written = True
+        elif _rules_out(error, shipment):
+            shipment.may_be_written = False
         match judgement.step:
             case Step.RETRY:
                 self._leaders.mark_stale(lane.topic)
@@ -240,6 +250,7 @@ class Sender:
             shipment.encoded,
             acks=self._options.acks,
             timeout_ms=max(1, int(timeout_ms)),
+            if_match=shipment.batch.if_match,
         )
         was_sure = not shipment.may_be_written
         # Until there is an answer nobody knows; a cancellation must not forget that.
@@ -334,6 +345,18 @@ async def _end(task: "asyncio.Future[AppendAnswer] | asyncio.Future[None]") -> N
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
+
+
+def _rules_out(error: ClientError, shipment: Shipment) -> bool:
+    """Whether no earlier attempt wrote the shipment, nor will one that is late.
+
+    It has a sequence, or there would have been no other attempt: the log that refuses it does not know it, and has
+    committed another batch in its place.
+    """
+    if not isinstance(error, ConditionFailedError) or shipment.stamp is None:
+        return False
+    if_match, end_offset = shipment.batch.if_match, error.end_offset
+    return if_match is not None and end_offset is not None and if_match < end_offset
 
 
 def _encode(shipment: Shipment, codec: Codec) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from milena.cluster.transport import AppendAnswer
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
 from milena.errors import (
+    ConditionFailedError,
     NotNowError,
     SequenceRefusedError,
     TargetNotFoundError,
@@ -69,7 +70,7 @@ class ScriptedLog:
     in_flight: int = 0
     bytes_max: int = 8 << 20
 
-    def append(self, batch):
+    def append(self, batch, if_match=None):
         try:
             header = validate_client_batch(batch, bytes_max=self.bytes_max, now_ms=NOW_MS)
             verdict = self.producers.check(header, NOW_MS)
@@ -82,6 +83,10 @@ class ScriptedLog:
                 base_offset=verdict.base_offset, last_offset=verdict.last_offset, is_duplicate=True
             )
         base = len(self.records)
+        if if_match not in (None, base):
+            error = ConditionFailedError(f"ends at {base}", status=412, error_code=412)
+            error.end_offset = base
+            raise error
         stamped = stamp_batch(batch, base_offset=base, leader_epoch=0, append_time_ms=NOW_MS)
         self.records += records_in(stamped + batch[len(stamped) :])
         self.producers.record(header, base, NOW_MS)
@@ -161,24 +166,24 @@ class ScriptedCluster:
 
     # -- transport -----------------------------------------------------------------------------------
 
-    async def append(self, topic, partition, batch, *, acks, timeout_ms):
+    async def append(self, topic, partition, batch, *, acks, timeout_ms, if_match):
         log = self.logs[partition]
         log.in_flight += 1
         assert log.in_flight == 1, "two requests for one partition may overtake each other"
         log.attempts.append(batch)
         try:
             await asyncio.sleep(0)
-            return await self._answer(log, batch, acks)
+            return await self._answer(log, batch, acks, if_match)
         finally:
             log.in_flight -= 1
 
-    async def _answer(self, log, batch, acks):
+    async def _answer(self, log, batch, acks, if_match):
         step = log.script.pop(0) if log.script else "ok"
         if isinstance(step, Exception):
             raise step
         if step == "lost request":
             raise unknown()
-        answer = log.append(batch)
+        answer = log.append(batch, if_match)
         if step == "lost answer":
             raise unknown()
         if step == "hang":

@@ -11,6 +11,7 @@ from milena.cluster.metadata import MetadataCache
 from milena.cluster.transport import LOOK_MS, ClusterTransport
 from milena.errors import (
     AnswerError,
+    ConditionFailedError,
     NotNowError,
     OutOfRangeError,
     ServerFailedError,
@@ -102,7 +103,31 @@ def fetch(client, **changes):
 
 
 def append(client, batch=b"batch", **changes):
-    return client.transport.append("t", 0, batch, **{"acks": "all", "timeout_ms": 2000, **changes})
+    return client.transport.append(
+        "t", 0, batch, **{"acks": "all", "timeout_ms": 2000, "if_match": None, **changes}
+    )
+
+
+# -- conditions --------------------------------------------------------------------------------------
+
+
+async def test_an_append_names_its_offset_and_a_refusal_tells_the_end():
+    async with stand_in() as (server, client):
+        refusal = {"error_code": 412, "message": "elsewhere", "end_offset": 9}
+        server.answer = lambda _: web.json_response(
+            refusal, status=412, headers={"Milena-Error": "precondition_failed"}
+        )
+        with pytest.raises(ConditionFailedError) as refused:
+            await append(client, if_match=7)
+    assert refused.value.end_offset == 9
+    assert server.requests[0][3]["If-Match"] == '"7"'
+
+
+async def test_an_append_without_a_condition_sends_none():
+    async with stand_in() as (server, client):
+        server.answer = lambda _: web.json_response({"base_offset": 0, "last_offset": 0})
+        await append(client)
+    assert "If-Match" not in server.requests[0][3]
 
 
 # -- fetch -------------------------------------------------------------------------------------------

@@ -376,7 +376,7 @@ async def test_an_answer_that_cannot_be_true_is_not_believed():
     log = cluster.logs[0]
     real, lies = log.append, [(5, 9), (None, None), (-1, -1)]
 
-    def append(batch):
+    def append(batch, if_match):
         answer = real(batch)
         if not lies:
             return answer
@@ -769,7 +769,7 @@ async def test_records_offered_by_other_threads_are_all_written_in_each_ones_ord
 
         def work(who):
             for n in range(500):
-                producer.offer("t", b"%d-%d" % (who, n), None, None, (), None, None)
+                producer.offer("t", b"%d-%d" % (who, n), None, None, (), None, None, None)
 
         threads = [threading.Thread(target=work, args=(who,)) for who in range(4)]
         for thread in threads:
