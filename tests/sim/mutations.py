@@ -87,6 +87,7 @@ CONSENSUS_TESTS = "tests/unit/raft_meta/consensus"
 _ACKNOWLEDGED = (
     "            self._acknowledge(node_id, reset=False, next_index=None, success=True)\n"
 )
+CONDITIONAL = ("--parts", "conditional")
 LEADER = "node.replica.leader"
 PARTITIONS = "raft_meta.machine.partitions"
 RUNNER = "node.replica.runner"
@@ -205,6 +206,70 @@ MUTATIONS: tuple[Mutation, ...] = (
         module="node.replica.append_queue",
         old="entry = self._log.idempotency_lookup(key.key_hash, now_ms)",
         new="entry = None",
+    ),
+    Mutation(
+        name="condition-after-repeats",
+        guard="a repeat is recognised before its condition is judged",
+        module="node.replica.append_queue",
+        old="receipt = self._find_duplicate(append.header)",
+        new="receipt = self._find_duplicate(append.header) if append.expected_end is None else None",
+        options=CONDITIONAL,
+    ),
+    Mutation(
+        name="condition-in-turn",
+        guard="a condition is judged once what comes before it in its turn is written",
+        module="node.replica.append_queue",
+        old="if group and (is_repeat or append.expected_end is not None):",
+        new="if group and is_repeat:",
+        options=CONDITIONAL,
+    ),
+    Mutation(
+        name="condition-committed",
+        guard="a refusal tells an end that is committed",
+        module="node.replica.acknowledgements",
+        old="if reached >= end:\n            writer.set_exception(refusal)",
+        new="if True:\n            writer.set_exception(refusal)",
+        options=CONDITIONAL,
+    ),
+    Mutation(
+        name="condition-confirmed",
+        guard="a refusal for where the log ends is told only after the quorum has confirmed who leads",
+        module="node.services.to_leader",
+        old="await self._ends.confirm(runner, leader_epoch)",
+        new="pass",
+        by="tests/unit/node/services/test_conditional_writes.py",
+    ),
+    Mutation(
+        name="condition-apart",
+        guard="a write under a condition shares no batch with those of other requests",
+        module="node.services.produce",
+        old="if request.idempotency is not None or request.expected_end is not None:",
+        new="if request.idempotency is not None:",
+        options=CONDITIONAL,
+    ),
+    Mutation(
+        name="condition-whole",
+        guard="records under a condition are one batch",
+        module="node.services.encoding",
+        old="is_whole = count == 1 or key is not None or is_conditional",
+        new="is_whole = count == 1 or key is not None",
+        by="tests/unit/node/services/test_conditional_writes.py",
+    ),
+    Mutation(
+        name="condition-forwarded",
+        guard="a write that is passed on to the leader takes its condition along",
+        module="node.services.to_leader",
+        old="if expected_end is None:\n            answer, _",
+        new="if True:\n            answer, _",
+        options=CONDITIONAL,
+    ),
+    Mutation(
+        name="condition-own-call",
+        guard="a condition travels in a call that earlier releases refuse",
+        module="node.services.messages",
+        old='CallType("produce_if"',
+        new='CallType("produce"',
+        by="tests/unit/node/services/test_conditional_writes.py",
     ),
     Mutation(
         name="crc-recovery",

@@ -30,6 +30,8 @@ class Write:
     offset: int | None = None
     is_refused: bool = False
     """Certainly not written, somebody said."""
+    is_in_doubt: bool = False
+    """Some try got no answer."""
     why: str = ""
     is_given_up: bool = False
     """Not tried again: the topic has other partitions than when it was sent, so nobody says what became of it."""

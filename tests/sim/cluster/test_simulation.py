@@ -28,6 +28,7 @@ from tests.sim.cluster.invariants import Ledger, ViolationError
 from tests.sim.cluster.machine import NodeProcess
 from tests.sim.cluster.parts import LATER_PARTS
 from tests.sim.cluster.parts.compacted import CompactedTopic
+from tests.sim.cluster.parts.conditional import ConditionalTopic
 from tests.sim.cluster.parts.growing import GrowingTopic
 from tests.sim.cluster.parts.moving import MovingTopic
 from tests.sim.cluster.parts.rotting import RottingTopic
@@ -301,6 +302,16 @@ def test_what_rots_last_is_found_and_restored_before_the_run_is_judged() -> None
     part.clients._rot = rot_late  # type: ignore[method-assign]
     assert world.run() == [], world.lines
     assert (part.rotted, part.found, part.restored) == (1, 1, 1)
+
+
+def test_writers_that_name_their_offset_get_it_or_nothing() -> None:
+    kinds = ("kill", "isolate", "cut_power", "stall")
+    world = run_world(5, Options(seconds=8, kinds=kinds, parts=("conditional",)))
+    assert world.problems == [], world.lines
+    [part] = world.parts
+    assert isinstance(part, ConditionalTopic)
+    assert len(part.clients.holders) > 5
+    assert part.clients.refused > 5
 
 
 @pytest.mark.deep

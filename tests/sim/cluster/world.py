@@ -112,7 +112,8 @@ class World:
         rng = Random(f"{self.seed} later")
         if rng.random() >= LATER_CHANCE:
             return frozenset()
-        names = (*LATER_PARTS, *LATER_KINDS)
+        # In the order in which they came: the next one changes nothing for those before it.
+        names = (*LATER_PARTS[:1], *LATER_KINDS, *LATER_PARTS[1:])
         return frozenset(name for name in names if rng.random() < LATER_PART_CHANCE)
 
     @property

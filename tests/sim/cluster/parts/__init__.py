@@ -4,6 +4,7 @@ To add one: a module with a subclass of ``Part``, and its name here, among those
 """
 
 from tests.sim.cluster.parts.compacted import CompactedTopic
+from tests.sim.cluster.parts.conditional import ConditionalTopic
 from tests.sim.cluster.parts.growing import GrowingTopic
 from tests.sim.cluster.parts.moving import MovingTopic
 from tests.sim.cluster.parts.part import Part
@@ -15,6 +16,7 @@ PARTS: dict[str, type[Part]] = {
     "compacted": CompactedTopic,
     "rotting": RottingTopic,
     "moving": MovingTopic,
+    "conditional": ConditionalTopic,
 }
-LATER_PARTS = ("moving",)
+LATER_PARTS = ("moving", "conditional")
 """Of these, drawn apart from everything else: see ``World.later``."""
