@@ -270,14 +270,24 @@ class ConsumersPort(Protocol):
             InvalidConsumerError, LimitReachedError: settings out of range; too many consumers.
         """
 
-    async def delete(self, group: str, instance: str) -> None:
-        """Leave the group (committing what was delivered when it commits by itself) and forget the consumer."""
+    async def delete(self, group: str, instance: str, *, token: str = "") -> None:
+        """Leave the group (committing what was delivered when it commits by itself) and forget the consumer.
+
+        Here and in what follows ``token`` says that the answer to this records call has arrived. If the last one had a
+        token, only what has certainly arrived is committed.
+        """
 
     async def format_of(self, group: str, instance: str) -> str:
         """The format that it was created with."""
 
     async def subscribe(
-        self, group: str, instance: str, topics: Sequence[str], pattern: str | None
+        self,
+        group: str,
+        instance: str,
+        topics: Sequence[str],
+        pattern: str | None,
+        *,
+        token: str = "",
     ) -> None:
         """Subscribe instead of what was subscribed before; it is a member of the group when this returns.
 
@@ -285,13 +295,15 @@ class ConsumersPort(Protocol):
             SubscriptionConflictError: it has a manual assignment; topics and pattern; neither.
         """
 
-    async def unsubscribe(self, group: str, instance: str) -> None:
+    async def unsubscribe(self, group: str, instance: str, *, token: str = "") -> None:
         """Give up subscription or assignment; neither is no error."""
 
     async def subscription(self, group: str, instance: str) -> ConsumerSubscription:
         """The consumer's subscription."""
 
-    async def assign(self, group: str, instance: str, partitions: Sequence[TopicPartition]) -> None:
+    async def assign(
+        self, group: str, instance: str, partitions: Sequence[TopicPartition], *, token: str = ""
+    ) -> None:
         """Assign these by hand, without group management.
 
         Raises:
@@ -310,12 +322,19 @@ class ConsumersPort(Protocol):
         """
 
     async def records(
-        self, group: str, instance: str, *, timeout_ms: int | None, max_bytes: int | None
+        self,
+        group: str,
+        instance: str,
+        *,
+        timeout_ms: int | None,
+        max_bytes: int | None,
+        token: str = "",
     ) -> Delivered:
         """The next records, waiting up to ``timeout_ms`` (None: as it was created with) when there are none.
 
         At least one record whatever ``max_bytes`` (keys and values as stored). Calls of one consumer are taken one
-        after the other. The first call returns records when there are some.
+        after the other. The first call returns records when there are some. Under the ``token`` of the answer before
+        that very answer comes again, empty ones included; any other call says that it has arrived.
 
         Raises:
             SubscriptionConflictError: neither subscribed nor assigned.

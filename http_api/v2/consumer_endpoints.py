@@ -13,7 +13,7 @@ from http_api.media import (
 )
 from http_api.shapes import groups as shapes
 from http_api.shapes import v2
-from http_api.v2 import consumer_offsets, consumer_records, consumers
+from http_api.v2 import consumer_offsets, consumer_records, consumers, tokens
 from http_api.v2.fetch import FOLLOW
 from milena.model import errors as e
 
@@ -63,6 +63,7 @@ CONSUMER_ROUTES = (
         consumers.delete,
         "Forget a REST consumer",
         _DONE,
+        tokens.ARRIVED,
         tag=Tag.CONSUMERS,
         errors=(*CONSUMER_ERRORS, e.GroupChangedError),
     ),
@@ -72,6 +73,7 @@ CONSUMER_ROUTES = (
         consumers.subscribe,
         "Subscribe to topics",
         _DONE,
+        tokens.ARRIVED,
         tag=Tag.CONSUMERS,
         description="In place of what it subscribed to before. It is a member of its group when this is answered.",
         body=Body(content=v2_content(shapes.SUBSCRIBE)),
@@ -92,6 +94,7 @@ CONSUMER_ROUTES = (
         consumers.unsubscribe,
         "Give up subscription or assignment",
         _DONE,
+        tokens.ARRIVED,
         tag=Tag.CONSUMERS,
         errors=(*CONSUMER_ERRORS, e.GroupChangedError),
     ),
@@ -101,6 +104,7 @@ CONSUMER_ROUTES = (
         consumers.assign,
         "Assign partitions by hand",
         _DONE,
+        tokens.ARRIVED,
         tag=Tag.CONSUMERS,
         description="Without the group's help: others may read them, too.",
         body=Body(content=v2_content(shapes.PARTITIONS_IN)),
@@ -162,6 +166,7 @@ CONSUMER_ROUTES = (
         consumer_records.TIMEOUT.param,
         consumer_records.MAX_BYTES.param,
         FOLLOW.param,
+        tokens.TOKEN,
         tag=Tag.CONSUMERS,
         description="NDJSON is one answer as lines unless it follows; server-sent events follow.",
         errors=(

@@ -18,7 +18,8 @@ from http_api.params import IntegerParam
 from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, Retries, stream_answer
 from http_api.v2.consumers import place
 from http_api.v2.fetch import FOLLOW
-from milena.model.errors import NotLeaderError, UnavailableError
+from http_api.v2.tokens import read_token
+from milena.model.errors import MalformedRequestError, NotLeaderError, UnavailableError
 from milena.model.requests import Doubt, FetchResult
 
 TIMEOUT = IntegerParam(
@@ -54,6 +55,7 @@ async def get_records(call: Call) -> web.StreamResponse:
     """The next records."""
     group, instance = place(call)
     query = call.query()
+    token = read_token(query)
     timeout_ms, max_bytes = TIMEOUT.read(query), MAX_BYTES.read(query)
     is_following = FOLLOW.read(query)
     consumers, limits = call.ports.consumers, call.ports.limits
@@ -65,11 +67,17 @@ async def get_records(call: Call) -> web.StreamResponse:
     if timeout_ms is not None:
         timeout_ms = min(timeout_ms, limits.fetch_wait_ms_max)
     if type_.framing is not None:
+        if token:
+            raise MalformedRequestError(
+                "a stream cannot be asked for again: send token with application/json, or no Accept"
+            )
         if is_following is None:
             is_following = type_.framing is StreamFraming.EVENTS
         pieces = _pieces(call, type_.framing, timeout_ms, max_bytes, is_following=is_following)
         return await stream_answer(call, type_.framing, pieces, topic_missing_code=40401)
-    delivered = await consumers.records(group, instance, timeout_ms=timeout_ms, max_bytes=max_bytes)
+    delivered = await consumers.records(
+        group, instance, timeout_ms=timeout_ms, max_bytes=max_bytes, token=token
+    )
     try:
         written = await _written(call, delivered)
     except BaseException:

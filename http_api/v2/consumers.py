@@ -18,6 +18,7 @@ from http_api.shapes.groups import (
     TIME_IN,
 )
 from http_api.urls import base_url, path_of
+from http_api.v2.tokens import read_token
 from milena.model.errors import (
     InvalidConsumerError,
     MalformedRequestError,
@@ -100,21 +101,22 @@ def _is_auto_commit(fields: Fields) -> bool:
 
 async def delete(call: Call) -> web.Response:
     """Forget a consumer."""
-    await call.ports.consumers.delete(*place(call))
+    await call.ports.consumers.delete(*place(call), token=read_token(call.query()))
     return empty_answer()
 
 
 async def subscribe(call: Call) -> web.Response:
     """Subscribe to topics, or to all whose names match, in place of what was subscribed before."""
+    token = read_token(call.query())
     fields = Fields(await call.json_body(), "the body", SUBSCRIBE.fields)
     topics, pattern = fields.strings("topics"), fields.text("topic_pattern")
-    await call.ports.consumers.subscribe(*place(call), topics, pattern)
+    await call.ports.consumers.subscribe(*place(call), topics, pattern, token=token)
     return empty_answer()
 
 
 async def unsubscribe(call: Call) -> web.Response:
     """Give up what it is subscribed to, or assigned."""
-    await call.ports.consumers.unsubscribe(*place(call))
+    await call.ports.consumers.unsubscribe(*place(call), token=read_token(call.query()))
     return empty_answer()
 
 
@@ -136,8 +138,9 @@ async def get_subscription(call: Call) -> web.Response:
 
 async def assign(call: Call) -> web.Response:
     """Assign partitions by hand, without the group's help."""
+    token = read_token(call.query())
     partitions = parse_partitions(await call.json_body())
-    await call.ports.consumers.assign(*place(call), partitions)
+    await call.ports.consumers.assign(*place(call), partitions, token=token)
     return empty_answer()
 
 

@@ -18,6 +18,7 @@ from milena.model.errors import (
 )
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 from node.consumers.consumer_messages import (
+    ACKNOWLEDGE,
     ASSIGN,
     COMMIT,
     COMMITTED,
@@ -27,7 +28,9 @@ from node.consumers.consumer_messages import (
     SEEK,
     SUBSCRIBE,
     TAKE_BACK,
+    TOKEN_RECORDS,
     VIEW,
+    ConsumerAcknowledgeRequest,
     ConsumerAssignRequest,
     ConsumerCommitRequest,
     ConsumerCommittedAnswer,
@@ -39,6 +42,7 @@ from node.consumers.consumer_messages import (
     ConsumerSeekRequest,
     ConsumerSubscribeRequest,
     ConsumerTakeBackRequest,
+    ConsumerTokenRecordsRequest,
     ConsumerViewAnswer,
     ConsumerViewRequest,
     node_of,
@@ -158,6 +162,8 @@ class ConsumerCoordinator:
         calls.serve(VIEW, self._on_view)
         calls.serve(SEEK, self._on_seek)
         calls.serve(RECORDS, self._on_records)
+        calls.serve(TOKEN_RECORDS, self._on_token_records)
+        calls.serve(ACKNOWLEDGE, self._on_acknowledge)
         calls.serve(TAKE_BACK, self._on_take_back)
         calls.serve(COMMIT, self._on_commit)
         calls.serve(COMMITTED, self._on_committed)
@@ -298,6 +304,14 @@ class ConsumerCoordinator:
     # -- reading ---------------------------------------------------------------------------------
 
     async def _on_records(self, request: ConsumerRecordsRequest) -> ConsumerRecordsAnswer:
+        return await self._records(request, "")
+
+    async def _on_token_records(
+        self, request: ConsumerTokenRecordsRequest
+    ) -> ConsumerRecordsAnswer:
+        return await self._records(request, request.token)
+
+    async def _records(self, request: ConsumerRecordsRequest, token: str) -> ConsumerRecordsAnswer:
         async with self._sessions.call(request.key) as session:
             consumer = session.view.consumer
             is_subscribed = bool(consumer.topics) or consumer.pattern is not None
@@ -309,6 +323,7 @@ class ConsumerCoordinator:
             call = RecordsCall(
                 session,
                 call_id=request.call_id,
+                token=token,
                 timeout_ms=request.wait_ms,
                 max_bytes=request.max_bytes,
                 ends=self._ends,
@@ -316,6 +331,12 @@ class ConsumerCoordinator:
                 clock=self._clock,
             )
             return await call.run()
+
+    async def _on_acknowledge(self, request: ConsumerAcknowledgeRequest) -> Done:
+        async with self._sessions.call(request.key) as session, session.turn:
+            session.take_assignment()
+            session.cursor.acknowledge(request.token)
+        return Done()
 
     async def _on_take_back(self, request: ConsumerTakeBackRequest) -> Done:
         session = self._sessions.get(request.key)

@@ -91,6 +91,21 @@ class ConsumerRecordsRequest(ConsumerRequest, frozen=True, kw_only=True):
     max_bytes: int | None = None
 
 
+class ConsumerTokenRecordsRequest(ConsumerRecordsRequest, frozen=True, kw_only=True):
+    """The next records, or those of the last answer if that was given under the same token.
+
+    A call of its own: a node of an earlier release would pass over the token, and take a repetition for a receipt.
+    """
+
+    token: str
+
+
+class ConsumerAcknowledgeRequest(ConsumerRequest, frozen=True, kw_only=True):
+    """The client has the answer to this token, if that was the last one."""
+
+    token: str
+
+
 class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Records of one partition; see ``http_api.group_ports.DeliveredRecords``."""
 
@@ -160,6 +175,10 @@ ASSIGN = CallType("consumer_assign", ConsumerAssignRequest, Done)
 VIEW = CallType("consumer_view", ConsumerViewRequest, ConsumerViewAnswer)
 SEEK = CallType("consumer_seek", ConsumerSeekRequest, Done)
 RECORDS = CallType("consumer_records", ConsumerRecordsRequest, ConsumerRecordsAnswer)
+TOKEN_RECORDS = CallType(
+    "consumer_token_records", ConsumerTokenRecordsRequest, ConsumerRecordsAnswer
+)
+ACKNOWLEDGE = CallType("consumer_acknowledge", ConsumerAcknowledgeRequest, Done)
 TAKE_BACK = CallType("consumer_take_back", ConsumerTakeBackRequest, Done)
 COMMIT = CallType("consumer_commit", ConsumerCommitRequest, Done)
 COMMITTED = CallType("consumer_committed", ConsumerCommittedRequest, ConsumerCommittedAnswer)

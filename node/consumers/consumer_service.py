@@ -5,6 +5,8 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from msgspec import structs
+
 from http_api.group_ports import (
     ConsumerSubscription,
     Delivered,
@@ -18,6 +20,7 @@ from http_api.group_ports import (
 from milena.model.clock import Clock
 from milena.model.errors import (
     FateUnknownError,
+    FeatureLevelError,
     InvalidConsumerError,
     MalformedRequestError,
     MilenaError,
@@ -25,6 +28,7 @@ from milena.model.errors import (
     SubscriptionConflictError,
 )
 from node.consumers.consumer_messages import (
+    ACKNOWLEDGE,
     ASSIGN,
     COMMIT,
     COMMITTED,
@@ -34,7 +38,9 @@ from node.consumers.consumer_messages import (
     SEEK,
     SUBSCRIBE,
     TAKE_BACK,
+    TOKEN_RECORDS,
     VIEW,
+    ConsumerAcknowledgeRequest,
     ConsumerAssignRequest,
     ConsumerCommitRequest,
     ConsumerCommittedRequest,
@@ -46,6 +52,7 @@ from node.consumers.consumer_messages import (
     ConsumerSeekRequest,
     ConsumerSubscribeRequest,
     ConsumerTakeBackRequest,
+    ConsumerTokenRecordsRequest,
     ConsumerViewAnswer,
     ConsumerViewRequest,
     ReturnedAnswer,
@@ -122,8 +129,9 @@ class ConsumersService:
         )
         return instance
 
-    async def delete(self, group: str, instance: str) -> None:
+    async def delete(self, group: str, instance: str, *, token: str = "") -> None:
         """Leave the group and forget the consumer."""
+        await self._acknowledge(group, instance, token)
         request = ConsumerDeleteRequest(
             group_id=group, instance=instance, asked_node_id=self._node_id
         )
@@ -137,7 +145,13 @@ class ConsumersService:
     # -- what it reads ---------------------------------------------------------------------------
 
     async def subscribe(
-        self, group: str, instance: str, topics: Sequence[str], pattern: str | None
+        self,
+        group: str,
+        instance: str,
+        topics: Sequence[str],
+        pattern: str | None,
+        *,
+        token: str = "",
     ) -> None:
         """Subscribe instead of what was subscribed before."""
         if topics and pattern is not None:
@@ -145,15 +159,16 @@ class ConsumersService:
         if not topics and pattern is None:
             raise SubscriptionConflictError("give topics, or a pattern, to subscribe to")
         group_rules.check_subscription(sorted(set(topics)), pattern)
-        await self._subscribe(group, instance, topics, pattern)
+        await self._subscribe(group, instance, topics, pattern, token)
 
-    async def unsubscribe(self, group: str, instance: str) -> None:
+    async def unsubscribe(self, group: str, instance: str, *, token: str = "") -> None:
         """Give up subscription or assignment."""
-        await self._subscribe(group, instance, (), None)
+        await self._subscribe(group, instance, (), None, token)
 
     async def _subscribe(
-        self, group: str, instance: str, topics: Sequence[str], pattern: str | None
+        self, group: str, instance: str, topics: Sequence[str], pattern: str | None, token: str
     ) -> None:
+        await self._acknowledge(group, instance, token)
         request = ConsumerSubscribeRequest(
             group_id=group,
             instance=instance,
@@ -177,9 +192,12 @@ class ConsumersService:
             partitions=each_partition(answer.partitions),
         )
 
-    async def assign(self, group: str, instance: str, partitions: Sequence[TopicPartition]) -> None:
+    async def assign(
+        self, group: str, instance: str, partitions: Sequence[TopicPartition], *, token: str = ""
+    ) -> None:
         """Assign these by hand."""
         _check_count(partitions)
+        await self._acknowledge(group, instance, token)
         request = ConsumerAssignRequest(
             group_id=group,
             instance=instance,
@@ -187,6 +205,17 @@ class ConsumersService:
             partitions=by_topic(partitions),
         )
         await self._calls.call(ASSIGN, request, repeat=Repeat.ALWAYS)
+
+    async def _acknowledge(self, group: str, instance: str, token: str) -> None:
+        """The client has the answer to this token; empty: it says nothing."""
+        if not token:
+            return
+        request = ConsumerAcknowledgeRequest(group_id=group, instance=instance, token=token)
+        try:
+            await self._calls.call(ACKNOWLEDGE, request, repeat=Repeat.ALWAYS)
+        except FeatureLevelError as error:
+            # A coordinator that knows no tokens has given no answer under one.
+            logger.debug("consumer=%s/%s token is not known: %s", group, instance, error)
 
     async def assignments(self, group: str, instance: str) -> Sequence[TopicPartition]:
         """Partitions that it reads from now."""
@@ -227,7 +256,13 @@ class ConsumersService:
     # -- reading ---------------------------------------------------------------------------------
 
     async def records(
-        self, group: str, instance: str, *, timeout_ms: int | None, max_bytes: int | None
+        self,
+        group: str,
+        instance: str,
+        *,
+        timeout_ms: int | None,
+        max_bytes: int | None,
+        token: str = "",
     ) -> Delivered:
         """The next records, waiting when there are none.
 
@@ -247,7 +282,7 @@ class ConsumersService:
                 max_bytes=max_bytes,
             )
             try:
-                answer = await self._calls.call(RECORDS, request, repeat=Repeat.ALWAYS)
+                answer = await self._ask_for_records(request, token)
             except (NotCoordinatorError, FateUnknownError):
                 # A call that waited long has used up its patience with coordinators that come and go.
                 if deadline_ms - self._clock.now_ms() < COORDINATOR_WAIT_MS:
@@ -259,6 +294,14 @@ class ConsumersService:
                 if answer.deliveries:
                     self._remember(request.key, call_id)
                 return _delivered(answer, call_id)
+
+    async def _ask_for_records(
+        self, request: ConsumerRecordsRequest, token: str
+    ) -> ConsumerRecordsAnswer:
+        if not token:
+            return await self._calls.call(RECORDS, request, repeat=Repeat.ALWAYS)
+        under_token = ConsumerTokenRecordsRequest(**structs.asdict(request), token=token)
+        return await self._calls.call(TOKEN_RECORDS, under_token, repeat=Repeat.ALWAYS)
 
     def _remember(self, key: ConsumerKey, call_id: str) -> None:
         """When the client comes back on another node, the coordinator asks whether this one kept its answer."""

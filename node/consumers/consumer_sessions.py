@@ -162,12 +162,17 @@ class ConsumerSession:
         return self.cursor.arrived() if self.under_way else self.cursor.delivered()
 
     async def commit_delivered(self) -> None:
-        """Commit what it was given, if it commits by itself: the client closes, or reads something else from now on."""
-        if self.cursor.is_auto_commit:
+        """Commit what it was given, if it commits by itself: the client closes, or reads something else from now on.
+
+        Of a client that gives tokens only what it certainly has: that is its to tell.
+        """
+        if self.cursor.token:
+            await self.commit_arrived()
+        elif self.cursor.is_auto_commit:
             await self.commits.commit_quietly(self.to_commit())
 
     async def commit_arrived(self) -> None:
-        """Commit what its client certainly has, before it expires, if it commits by itself."""
+        """Commit what its client certainly has, if it commits by itself."""
         if self.cursor.is_auto_commit:
             self.take_assignment()
             await self.commits.commit_quietly(self.cursor.arrived())

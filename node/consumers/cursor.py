@@ -4,9 +4,13 @@ Three offsets of a partition matter. ``position`` is the next to deliver. ``deli
 the last record that was put into an answer, or where the client asked to go. ``arrived`` is as much of that as the
 client has shown to have by calling again: a consumer that loses a partition, or expires, commits no more, so that an
 answer that got lost is delivered to its successor.
+
+A client may give each records call a token of its own. Then the token alone tells whether an answer has arrived: the
+same one again asks for the same records, another one says that they are there. What nodes see of connections counts no
+more, since behind a proxy these need not be the client's.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from node.consumers.answer_cutting import CutRecords
@@ -40,6 +44,15 @@ class OffsetAndEpoch:
     leader_epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class GivenExtent:
+    """Offsets [start_offset, end_offset) of a partition that were put into an answer."""
+
+    key: PartitionKey
+    start_offset: int
+    end_offset: int
+
+
 _Before = tuple[int | None, int | None, int]
 """Position, delivered and epoch of a partition before a call."""
 
@@ -52,13 +65,25 @@ class Cursor:
         long as nobody seeks or takes an answer back. A commit is never above what was delivered.
     """
 
-    __slots__ = ("_before", "_commit_ms", "_states", "call_id", "is_auto_commit")
+    __slots__ = (
+        "_before",
+        "_commit_ms",
+        "_extents",
+        "_states",
+        "call_id",
+        "is_auto_commit",
+        "token",
+    )
 
     def __init__(self, *, is_auto_commit: bool, now_ms: int) -> None:
         self.is_auto_commit = is_auto_commit
         self.call_id = ""
         """Of the last records call; a repeated one takes the answer back that the first one made."""
+        self.token = ""
+        """Of the last records call; empty: it had none."""
         self._commit_ms = now_ms
+        self._extents: Sequence[GivenExtent] | None = None
+        """What the last answer gave, if that was under a token and may be asked for again."""
         self._states: dict[PartitionKey, ReadState] = {}
         """In fair order: what was delivered last comes last."""
         self._before: dict[PartitionKey, _Before] = {}
@@ -132,20 +157,47 @@ class Cursor:
         state.position = state.delivered = state.arrived = offset
         state.epoch = state.arrived_epoch = -1
         self._before.pop(key, None)
+        # Its client wants other records now than those of the last answer.
+        self._extents = None
 
     # -- delivering ------------------------------------------------------------------------------
 
-    def begin(self, call_id: str) -> None:
+    def begin(self, call_id: str, token: str = "") -> None:
         """A records call begins: the answer to the one before has arrived, unless this one repeats it."""
         if call_id and call_id == self.call_id:
             self.take_back(call_id)
         self.prove()
-        self.call_id = call_id
+        self.call_id, self.token, self._extents = call_id, token, None
+
+    def on_answered(self, extents: Sequence[GivenExtent]) -> None:
+        """The call that began last has its answer."""
+        self._extents = extents if self.token else None
+
+    def again(self, token: str) -> Sequence[GivenExtent] | None:
+        """What the last answer gave, if it was given under this token; None: another call begins.
+
+        Partitions that were taken away since are left out: whoever has them now is given those records.
+        """
+        if not token or token != self.token or self._extents is None:
+            return None
+        return [extent for extent in self._extents if self.has_open(extent.key)]
+
+    def has_open(self, key: PartitionKey) -> bool:
+        """Whether the last answer, not known to have arrived, has records of a partition that is ours ever since."""
+        return key in self._before
+
+    def acknowledge(self, token: str) -> None:
+        """The client says that it has the answer to this token; nothing is said of another one's."""
+        if self.again(token) is not None:
+            self.prove()
 
     @property
     def unproven(self) -> str:
-        """The last call, if its answer had something that is not known to have arrived; else empty."""
-        return self.call_id if self._before else ""
+        """The last call, if its answer had something that is not known to have arrived; else empty.
+
+        Of an answer under a token that is the client's to tell.
+        """
+        return self.call_id if self._before and self._extents is None else ""
 
     def prove(self) -> None:
         """The last answer has arrived."""
@@ -168,8 +220,11 @@ class Cursor:
         return True
 
     def take_back(self, call_id: str) -> bool:
-        """Nobody got the answer to this call: deliver it again. False when another call has begun since."""
-        if call_id != self.call_id:
+        """Nobody got the answer to this call: deliver it again. False when another call has begun since.
+
+        Nor is an answer under a token taken back: its client asks for it again, or says that it has it.
+        """
+        if call_id != self.call_id or self._extents is not None:
             return False
         for key, (position, delivered, epoch) in self._before.items():
             state = self._states[key]

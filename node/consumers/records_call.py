@@ -26,7 +26,9 @@ from node.consumers.consumer_messages import (
     node_of,
 )
 from node.consumers.consumer_sessions import ConsumerSession
+from node.consumers.cursor import GivenExtent
 from node.consumers.partition_ends import EndWaiter, EndWatcher
+from node.consumers.repeated_answer import read_again
 from node.consumers.start_positions import PARALLEL
 from node.peers.messages import Blob, ask
 from node.peers.port import Peers
@@ -65,6 +67,8 @@ class _Gathering:
     gathering_ms: int | None = None
     """Since when there is something."""
     deliveries: list[DeliveryRow] = field(default_factory=list)
+    extents: list[GivenExtent] = field(default_factory=list)
+    """Where those are from."""
 
     @property
     def is_enough(self) -> bool:
@@ -99,6 +103,7 @@ class RecordsCall:
 
     Whatever ends it without an answer gives back what it has taken: those records are delivered by the next call.
     A seek ends it empty: no client seeks while it waits, so that it is a call whose answer nobody hopes for any more.
+    Under the ``token`` of the answer before it brings that answer once more, and takes nothing.
     """
 
     def __init__(
@@ -106,6 +111,7 @@ class RecordsCall:
         session: ConsumerSession,
         *,
         call_id: str,
+        token: str,
         timeout_ms: int,
         max_bytes: int | None,
         ends: EndWatcher,
@@ -114,6 +120,7 @@ class RecordsCall:
     ) -> None:
         self._session = session
         self._call_id = call_id
+        self._token = token
         self._timeout_ms = timeout_ms
         self._seeks = session.seeks
         self._retry_ms = RETRY_MS
@@ -174,6 +181,10 @@ class RecordsCall:
                             format=session.view.consumer.format, deliveries=()
                         )
                     if is_first:
+                        session.take_assignment()
+                        extents = session.cursor.again(self._token)
+                        if extents is not None:
+                            return await self._again(extents)
                         await self._begin()
                     looked = await self._look()
                 is_first = False
@@ -203,10 +214,30 @@ class RecordsCall:
     async def _begin(self) -> None:
         """The client is here again: it has what it was given before."""
         session = self._session
-        session.take_assignment()
-        session.cursor.begin(self._call_id)
+        session.cursor.begin(self._call_id, self._token)
         if session.cursor.is_commit_due(self._clock.now_ms()):
             await session.commits.commit_quietly(session.cursor.arrived())
+
+    async def _again(self, extents: Sequence[GivenExtent]) -> ConsumerRecordsAnswer:
+        """The answer that was given before.
+
+        Raises:
+            MilenaError: not all of it can be read now; it may be asked for again.
+        """
+        session, deliveries = self._session, list[DeliveryRow]()
+        for start in range(0, len(extents), PARALLEL):
+            some = extents[start : start + PARALLEL]
+            found = await asyncio.gather(
+                *(read_again(session, extent, self._report_damage) for extent in some)
+            )
+            # As with any other read: what was taken away meanwhile is not ours to deliver.
+            self._check()
+            session.take_assignment()
+            for extent, rows in zip(some, found, strict=True):
+                deliveries += rows if session.cursor.has_open(extent.key) else []
+        return ConsumerRecordsAnswer(
+            format=session.view.consumer.format, deliveries=tuple(deliveries)
+        )
 
     # -- one look at all partitions --------------------------------------------------------------
 
@@ -310,6 +341,7 @@ class RecordsCall:
                 batches=Blob(made.batches),
             )
             answer.deliveries.append(delivery)
+            answer.extents.append(GivenExtent(key, made.start_offset, made.end_offset))
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -328,6 +360,7 @@ class RecordsCall:
         await waiter.wait(left_ms)
 
     def _delivered(self) -> ConsumerRecordsAnswer:
+        self._session.cursor.on_answered(self._answer.extents)
         return ConsumerRecordsAnswer(
             format=self._session.view.consumer.format, deliveries=tuple(self._answer.deliveries)
         )

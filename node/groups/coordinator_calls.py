@@ -231,8 +231,8 @@ class CoordinatorCalls:
                 raise
             # The word for a request that a node does not know.
             raise FeatureLevelError(
-                f"broker {broker_id}, which coordinates group {request.group_id!r}, is of a release without consumer "
-                "groups; upgrade it first. Nothing was done"
+                f"broker {broker_id}, which coordinates group {request.group_id!r}, is of a release that cannot do "
+                "this; upgrade it first. Nothing was done"
             ) from error
 
     async def _here(

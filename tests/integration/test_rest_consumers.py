@@ -1,6 +1,10 @@
 """REST consumers on three real nodes: made on one, subscribed on another, read on a third, and not tied to any."""
 
+import itertools
+import random
+import socket
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -28,8 +32,11 @@ from tests.support.groups.live_groups import (
     new_group,
     settle,
 )
+from tests.support.http.console import blocks
 
 pytestmark = pytest.mark.integration
+
+DOC = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -253,3 +260,62 @@ def test_reading_writes_nothing_to_the_quorum(cluster):
 
     # The controller compares images now and then, and consumers of other tests are shared out.
     eventually(is_quiet)
+
+
+def lose(url, *, is_read, wait_s):
+    """Ask, and drop the answer: all of it, after it came, or the connection before it did."""
+    where = urlsplit(url)
+    head = f"GET {where.path}?{where.query} HTTP/1.1\r\nHost: {where.netloc}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
+        connection.sendall(head.encode())
+        time.sleep(wait_s)
+        while is_read and connection.recv(1 << 16):
+            pass
+
+
+def test_a_client_that_loses_answers_reads_each_record_once(cluster):
+    partitions, count = 3, 120
+    topic = create_topic(cluster.node(1), new_group("topic"), partitions=partitions)
+    group, rng = new_group("loses"), random.Random(7)
+    consumer = consumer_of(cluster, group, **{"auto.commit.enable": True}).subscribe(topic)
+    path = f"/consumers/{group}/instances/{consumer.name}/records"
+
+    def write_all():
+        for number in range(count):
+            offsets_of(
+                write(cluster.nodes[number % 3], topic, number, partition=number % partitions)
+            )
+            time.sleep(0.01)
+
+    found, lost = [], 0
+    with in_background(write_all) as writing:
+        for number in itertools.count():
+            query = f"token=run.{number}&timeout=200&max_bytes={rng.choice((1, 20, 100_000))}"
+            while rng.random() < 0.5:
+                url = f"{rng.choice(cluster.nodes).url}{path}?{query}"
+                lose(url, is_read=rng.random() < 0.7, wait_s=rng.choice((0, 0.02)))
+                lost += 1
+            answer = ok(call(rng.choice(cluster.nodes), f"GET {path}?{query}"))
+            found += [(record["partition"], record["offset"], record["value"]) for record in answer]
+            if len(found) >= count and not answer:
+                break
+        writing.result()
+    assert lost > 10
+    for partition in range(partitions):
+        offsets = [offset for p, offset, _ in found if p == partition]
+        assert offsets == list(range(count // partitions)), partition
+    assert sorted(value for *_, value in found) == list(range(count))
+    ok(call(cluster.node(2), f"DELETE /consumers/{group}/instances/{consumer.name}"))
+    assert sum(committed(cluster.node(3), group, topic).values()) == count
+
+
+def test_the_loop_that_the_document_shows_reads_each_record_once(cluster):
+    topic = topic_with(cluster, *range(5))
+    group = new_group("shown")
+    consumer = consumer_of(cluster, group).subscribe(topic)
+    (program,) = (block for block in blocks(DOC, "python") if "def records(" in block)
+    names: dict[str, object] = {}
+    exec(program, names)
+    url = f"{cluster.node(2).url}/consumers/{group}/instances/{consumer.name}"
+    found = names["records"](url, "run")
+    assert [record["value"] for record in itertools.islice(found, 5)] == [*range(5)]

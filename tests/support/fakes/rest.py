@@ -254,6 +254,8 @@ class FakeConsumers:
         self._groups = groups
         self.known: dict[tuple[str, str], FakeConsumer] = {}
         self.calls: list[tuple[int | None, int | None]] = []
+        self.tokens: list[str] = []
+        """Of the calls that may have one."""
         """Timeouts and bounds of records calls."""
         self.taken_back: list[tuple[str, str, Delivered]] = []
 
@@ -272,8 +274,9 @@ class FakeConsumers:
         self.known[group, instance] = FakeConsumer(consumer)
         return instance
 
-    async def delete(self, group: str, instance: str) -> None:
+    async def delete(self, group: str, instance: str, *, token: str = "") -> None:
         self._find("delete", group, instance)
+        self.tokens.append(token)
         await self.unsubscribe(group, instance)
         del self.known[group, instance]
 
@@ -281,9 +284,16 @@ class FakeConsumers:
         return self._find("format_of", group, instance).settings.format
 
     async def subscribe(
-        self, group: str, instance: str, topics: Sequence[str], pattern: str | None
+        self,
+        group: str,
+        instance: str,
+        topics: Sequence[str],
+        pattern: str | None,
+        *,
+        token: str = "",
     ) -> None:
         consumer = self._find("subscribe", group, instance)
+        self.tokens.append(token)
         if consumer.assigned is not None or bool(topics) == (pattern is not None):
             raise SubscriptionConflictError(
                 "Subscriptions to topics, partitions, and patterns are mutually exclusive."
@@ -291,8 +301,9 @@ class FakeConsumers:
         consumer.topics, consumer.pattern = topics, pattern
         self._groups.join(group, instance, topics, pattern, is_rest=True)
 
-    async def unsubscribe(self, group: str, instance: str) -> None:
+    async def unsubscribe(self, group: str, instance: str, *, token: str = "") -> None:
         consumer = self._find("unsubscribe", group, instance)
+        self.tokens.append(token)
         if consumer.is_subscribed:
             self._groups.leave(group, instance)
         consumer.topics, consumer.pattern, consumer.assigned = (), None, None
@@ -311,8 +322,11 @@ class FakeConsumers:
             partitions=self._assigned(group, instance),
         )
 
-    async def assign(self, group: str, instance: str, partitions: Sequence[TopicPartition]) -> None:
+    async def assign(
+        self, group: str, instance: str, partitions: Sequence[TopicPartition], *, token: str = ""
+    ) -> None:
         consumer = self._find("assign", group, instance)
+        self.tokens.append(token)
         if consumer.is_subscribed:
             raise SubscriptionConflictError("It is subscribed.")
         for where in partitions:
@@ -332,9 +346,16 @@ class FakeConsumers:
             consumer.positions[where] = place_of(self._node.log(*where), seek)
 
     async def records(
-        self, group: str, instance: str, *, timeout_ms: int | None, max_bytes: int | None
+        self,
+        group: str,
+        instance: str,
+        *,
+        timeout_ms: int | None,
+        max_bytes: int | None,
+        token: str = "",
     ) -> Delivered:
         consumer = self._find("records", group, instance)
+        self.tokens.append(token)
         self.calls.append((timeout_ms, max_bytes))
         if not consumer.is_subscribed and consumer.assigned is None:
             raise SubscriptionConflictError("Consumer is not subscribed or assigned.")

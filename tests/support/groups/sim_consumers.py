@@ -59,9 +59,12 @@ class Client:
         *,
         timeout_ms: int | None = 1_000,
         max_bytes: int | None = None,
+        token: str = "",
     ) -> list[str]:
         service = self.at(node_id).consumers.service
-        found = await service.records(*self.name, timeout_ms=timeout_ms, max_bytes=max_bytes)
+        found = await service.records(
+            *self.name, timeout_ms=timeout_ms, max_bytes=max_bytes, token=token
+        )
         return values(found)
 
     async def commit(self, *offsets: OffsetToCommit, node_id: int | None = None) -> None:

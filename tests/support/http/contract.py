@@ -274,6 +274,7 @@ def consumer_asks() -> list[Ask]:
         ]
     for name, query, accept in (
         ("c1", "", JSON_V2),
+        ("c1", "?timeout=1&token=7f3a.1", JSON),
         ("c1", "?timeout=1&max_bytes=1000", JSON),
         ("c1", "?timeout=1", NDJSON),
         ("c1", "?timeout=1&follow=false", EVENTS),
@@ -312,7 +313,7 @@ def consumer_asks() -> list[Ask]:
         Ask(
             operation="unsubscribeConsumer",
             method="DELETE",
-            path=f"{base}/b/subscription",
+            path=f"{base}/b/subscription?token=7f3a.1",
             status=204,
         ),
         Ask(operation="deleteConsumer", method="DELETE", path=f"{base}/b", status=204),

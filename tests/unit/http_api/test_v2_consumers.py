@@ -386,6 +386,49 @@ async def test_much_is_written_out_elsewhere(subscribed):
     assert len((await subscribed.get(f"{C1}/records")).json) == 15
 
 
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+async def test_a_token_goes_with_the_call(subscribed):
+    tokens = subscribed.node.consumers.tokens
+    tokens.clear()
+    longest = "aZ09._~-" * 8
+    for token in ("7f3a.1", longest):
+        assert (await subscribed.get(f"{C1}/records?timeout=0&token={token}")).status == 200
+    await subscribed.get(f"{C1}/records?timeout=0")
+    assert tokens == ["7f3a.1", longest, ""]
+
+
+async def test_who_reads_something_else_may_say_that_the_answer_has_arrived(subscribed):
+    tokens = subscribed.node.consumers.tokens
+    tokens.clear()
+    places = {"partitions": [{"topic": "t", "partition": 0}]}
+    await subscribed.post(f"{C1}/subscription?token=1", {"topics": ["t"]}, V2)
+    await subscribed.call("DELETE", f"{C1}/subscription?token=2")
+    await subscribed.post(f"{C1}/assignments?token=3", places, V2)
+    await subscribed.call("DELETE", f"{C1}?token=4")
+    assert [token for token in tokens if token] == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("token", ["", "a" * 65, "a b", "a/b", "%C3%A4", "a%0A", "a,b"])
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/records"), ("DELETE", ""), ("DELETE", "/subscription")]
+)
+async def test_a_token_of_another_form_is_refused(subscribed, method, path, token):
+    answer = await subscribed.call(method, f"{C1}{path}?token={token}")
+    assert answer.error == (400, 400)
+    assert "'token'" in answer.json["message"]
+    assert len((await subscribed.get(f"{C1}/records")).json) == 3
+
+
+@pytest.mark.parametrize("accept", [NDJSON, EVENTS])
+async def test_a_stream_takes_no_token(subscribed, accept):
+    answer = await subscribed.get(f"{C1}/records?token=1&follow=false", accept)
+    assert answer.error == (400, 400)
+    assert "a stream cannot be asked for again" in answer.json["message"]
+    assert len((await subscribed.get(f"{C1}/records")).json) == 3
+
+
 # -- records as streams ----------------------------------------------------------------------------
 
 

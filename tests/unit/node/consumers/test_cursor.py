@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from node.consumers.answer_cutting import AnswerRoom, cut
-from node.consumers.cursor import AUTO_COMMIT_MS, Cursor, OffsetAndEpoch
+from node.consumers.cursor import AUTO_COMMIT_MS, Cursor, GivenExtent, OffsetAndEpoch
 from raft_meta.machine.image import PartitionKey
 from tests.support.disk.stored_batches import filler, stored
 
@@ -86,6 +86,61 @@ class TestWhereItBegins:
         deliver(cursor, A, 3)
         assign(cursor, {A: 20}, is_exclusive=False)
         assert cursor.position(A) == 8
+
+
+class TestTokens:
+    def test_the_same_one_asks_for_the_same_extents_until_another_call_begins(self) -> None:
+        cursor = self.answered("t")
+        assert cursor.again("t") == [GivenExtent(A, 0, 2)]
+        assert cursor.again("u") is None
+        assert cursor.again("") is None
+        cursor.begin("2")
+        assert cursor.again("t") is None
+
+    def test_without_one_nothing_is_asked_for_again(self) -> None:
+        assert self.answered("").again("") is None
+
+    def test_a_call_without_an_answer_is_none_to_ask_for_again(self) -> None:
+        cursor = cursor_at({A: 0})
+        cursor.begin("1", "t")
+        deliver(cursor, A, 2)
+        assert cursor.again("t") is None
+        assert cursor.take_back("1")
+        assert cursor.position(A) == 0
+
+    def test_what_is_answered_under_one_is_neither_taken_back_nor_in_doubt(self) -> None:
+        cursor = self.answered("t")
+        assert not cursor.take_back("1")
+        assert cursor.position(A) == 2
+        assert cursor.unproven == ""
+
+    def test_it_has_arrived_once_the_client_says_so(self) -> None:
+        cursor = self.answered("t")
+        for token in ("", "u"):
+            cursor.acknowledge(token)
+            assert cursor.arrived() == {}
+        cursor.acknowledge("t")
+        assert cursor.arrived() == {A: OffsetAndEpoch(2, 7)}
+
+    def test_partitions_that_were_taken_away_are_not_asked_for_again(self) -> None:
+        cursor = self.answered("t")
+        assign(cursor, {})
+        assign(cursor, {A: 0})
+        assert cursor.again("t") == []
+
+    def test_a_seek_voids_it(self) -> None:
+        cursor = self.answered("t")
+        cursor.seek(A, 1)
+        assert cursor.again("t") is None
+
+    @staticmethod
+    def answered(token: str) -> Cursor:
+        """A call that was answered with two records."""
+        cursor = cursor_at({A: 0})
+        cursor.begin("1", token)
+        deliver(cursor, A, 2)
+        cursor.on_answered([GivenExtent(A, 0, 2)])
+        return cursor
 
 
 class TestDelivering:

@@ -8,6 +8,8 @@ from node.peers.messages import Message, pack, unpack
 from node.services.messages import (
     AppendBatchAnswer,
     AppendBatchRequest,
+    AppendIfAnswer,
+    AppendIfRequest,
     DeleteRecordsAnswer,
     DeleteRecordsRequest,
     MovesAnswer,
@@ -28,6 +30,16 @@ ON_THE_WIRE = [
     (
         AppendBatchAnswer(base_offset=7, last_offset=9, is_duplicate=True, append_time_ms=5),
         {"base": 7, "last": 9, "dup": True, "time": 5},
+    ),
+    (
+        AppendIfRequest(
+            topic_id="t1", partition=2, leader_epoch=3, acks=1, timeout_ms=500, expected_end=42
+        ),
+        {"topic": "t1", "partition": 2, "epoch": 3, "acks": 1, "timeout_ms": 500, "if": 42},
+    ),
+    (
+        AppendIfAnswer(base_offset=-1, last_offset=-1, is_duplicate=False, end_offset=43),
+        {"base": -1, "last": -1, "dup": False, "time": -1, "end": 43},
     ),
     (
         ReadRequest(

@@ -1,0 +1,42 @@
+"""v2: tokens of a REST consumer's answers, with which its client tells what has arrived, and asks for what was lost."""
+
+import re
+from collections.abc import Mapping
+
+from http_api.params import text_param
+from http_api.shapes.blocks import text
+from milena.model.errors import MalformedRequestError
+
+_PATTERN = "^[A-Za-z0-9._~-]{1,64}$"
+_EXAMPLE = "7f3a.1"
+
+TOKEN = text_param(
+    "token",
+    "of one answer, not of a stream: the client's own, a new one for each. The same one again brings the same records "
+    "again; another one, or none, says that they have arrived",
+    text(pattern=_PATTERN),
+    _EXAMPLE,
+)
+ARRIVED = text_param(
+    "token",
+    "that of the last answer, to say that it has arrived: where answers have tokens, only what certainly has is "
+    "committed",
+    text(pattern=_PATTERN),
+    _EXAMPLE,
+)
+
+
+def read_token(query: Mapping[str, str]) -> str:
+    """The token of a query; empty: there is none.
+
+    Raises:
+        MalformedRequestError: it has another form.
+    """
+    token = query.get(TOKEN.name)
+    if token is None:
+        return ""
+    if not re.fullmatch(_PATTERN, token):
+        raise MalformedRequestError(
+            f"Invalid parameter 'token' got '{token}': use 1 to 64 letters A to Z and a to z, digits, and . _ ~ -"
+        )
+    return token

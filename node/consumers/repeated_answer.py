@@ -1,0 +1,78 @@
+"""An answer that a client asks for once more, under its token: the same records, read again."""
+
+from collections.abc import Awaitable, Callable
+
+from http_api.group_ports import Reset
+from milena.model.errors import NotReadyError, OffsetOutOfRangeError
+from milena.model.requests import Doubt, FetchResult
+from node.consumers.answer_cutting import AnswerRoom, CutRecords, cut
+from node.consumers.consumer_messages import DeliveryRow
+from node.consumers.consumer_sessions import ConsumerSession
+from node.consumers.cursor import GivenExtent
+from node.peers.messages import Blob
+
+READ_BYTES = 1 << 20
+"""At a time; an extent was read by as much at most."""
+_ALL = AnswerRoom(payload_bytes=1 << 62, records=1 << 62, needs_one=True)
+
+
+async def read_again(
+    session: ConsumerSession, extent: GivenExtent, report_damage: Callable[[Doubt], Awaitable[None]]
+) -> list[DeliveryRow]:
+    """The records of an extent; those that retention or a client has deleted since are gone.
+
+    Raises:
+        ReplicaDamagedError: they are not whole.
+        NotReadyError: a replica that answers has not come so far yet.
+        MilenaError: the partition cannot be read.
+    """
+    offset, rows = extent.start_offset, list[DeliveryRow]()
+    while offset < extent.end_offset:
+        try:
+            result = await session.positions.fetch(extent.key, offset, max_bytes=READ_BYTES)
+        except OffsetOutOfRangeError:
+            first = await session.positions.offset_of(extent.key, Reset.EARLIEST)
+            if first <= offset:
+                raise
+            offset = first
+            continue
+        end = min(extent.end_offset, result.high_watermark)
+        made = cut(result.batches, offset, end, _ALL)
+        if made.damaged_at is not None:
+            await _report(session, extent, made.damaged_at, result, report_damage)
+        if made.next_offset == offset:
+            raise NotReadyError(
+                f"{session.view.name(extent.key)} cannot be read at offset {offset} yet; ask again"
+            )
+        if made.record_count:
+            rows.append(_row(session, extent, made))
+        offset = made.next_offset
+    return rows
+
+
+async def _report(
+    session: ConsumerSession,
+    extent: GivenExtent,
+    damaged_at: int,
+    result: FetchResult,
+    report_damage: Callable[[Doubt], Awaitable[None]],
+) -> None:
+    topic = session.view.image.topics[extent.key[0]]
+    doubt = Doubt(
+        topic=topic.name,
+        partition=extent.key[1],
+        offset=damaged_at,
+        broker_id=result.broker_id,
+    )
+    await report_damage(doubt)
+    raise doubt.error
+
+
+def _row(session: ConsumerSession, extent: GivenExtent, made: CutRecords) -> DeliveryRow:
+    return DeliveryRow(
+        topic=session.view.image.topics[extent.key[0]].name,
+        partition=extent.key[1],
+        start_offset=made.start_offset,
+        end_offset=made.end_offset,
+        batches=Blob(made.batches),
+    )
