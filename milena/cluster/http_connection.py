@@ -3,7 +3,8 @@
 Not a client for all of the web: no redirects, cookies, proxies or compression. What a lost connection means for a
 request is ``milena.cluster.http``'s business.
 
-A general client costs more to load than a small file takes to be written, and several times as much for a call.
+h11 knows what an answer is. A general client, also one on top of it, costs more to load than a small file takes to be
+written, and several times as much for a call.
 """
 
 import asyncio
