@@ -399,7 +399,7 @@ TARGETS: tuple[Target, ...] = (
         subject=PRODUCER_MANY,
         reference=READY_BATCHES,
         durability=_PLAIN,
-        floor=0.4,
+        floor=0.3,
         ambition=0.6,
     ),
     Target(
@@ -409,7 +409,7 @@ TARGETS: tuple[Target, ...] = (
         subject=PRODUCER_MANY_BLOCKING,
         reference=READY_BATCHES,
         durability=_PLAIN,
-        floor=0.4,
+        floor=0.3,
         ambition=0.6,
     ),
     Target(
