@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from milena import sync
 from spark_ext.errors import RecordError
 from spark_ext.options import WriteOptions
-from spark_ext.write_schema import WriteColumns, records_in
+from spark_ext.write_schema import WriteColumns, runs_in
 
 BATCHES_UNSETTLED = 2
 """Arrow batches of which the outcomes are not looked at yet; Spark's have 10,000 rows."""
@@ -46,7 +46,7 @@ class MilenaWriter(DataSourceArrowWriter):
             ClientError: a record was not written, or nobody knows.
         """
         count = 0
-        unsettled: deque[list[sync.Delivery]] = deque()
+        unsettled: deque[list[sync.Deliveries]] = deque()
         with (
             sync.Client(self._options.urls) as client,
             client.producer(compression=self._options.compression) as producer,
@@ -61,22 +61,22 @@ class MilenaWriter(DataSourceArrowWriter):
                 _check(deliveries)
         return Written(record_count=count)
 
-    def _send(self, producer: sync.Producer, rows: pa.RecordBatch) -> list[sync.Delivery]:
+    def _send(self, producer: sync.Producer, rows: pa.RecordBatch) -> list[sync.Deliveries]:
         sent = []
-        for topic, key, value, partition, headers, timestamp_ms in records_in(rows, self._columns):
-            name = self._options.topic if topic is None else topic
-            if name is None:
+        for run in runs_in(rows, self._columns):
+            topic = self._options.topic if run.topic is None else run.topic
+            if topic is None:
                 raise RecordError(
                     "a row without a topic; give the option topic, or fill the column"
                 )
             sent.append(
-                producer.send(
-                    name,
-                    value,
-                    key=key,
-                    partition=partition,
-                    headers=headers or (),
-                    timestamp_ms=timestamp_ms,
+                producer.send_many(
+                    topic,
+                    run.values,
+                    keys=run.keys,
+                    partition=run.partition,
+                    headers=run.headers or (),
+                    timestamp_ms=run.timestamp_ms,
                 )
             )
         return sent
@@ -92,7 +92,7 @@ class MilenaWriter(DataSourceArrowWriter):
         logger.warning("the write failed; at least %d records of it are in the log", count)
 
 
-def _check(deliveries: Sequence[sync.Delivery]) -> None:
+def _check(sent: Sequence[sync.Deliveries]) -> None:
     """Wait for the outcomes; raises the first error."""
-    for delivery in deliveries:
-        delivery.result()
+    for deliveries in sent:
+        deliveries.result()

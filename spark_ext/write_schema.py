@@ -6,7 +6,8 @@ there. Other columns are left alone, so that what was read can be written.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import groupby, repeat
+from operator import itemgetter
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -34,10 +35,24 @@ _ALLOWED: dict[str, tuple[type[DataType], ...]] = {
     "timestamp": (TimestampType,),
 }
 
-OutgoingRecord = tuple[
-    str | None, bytes | None, bytes | None, int | None, Headers | None, int | None
-]
-"""Topic, key, value, partition, headers, timestamp in ms."""
+RUN_BYTES_MAX = 1 << 20
+"""Keys and values that are sent together: much less than a producer holds, and enough that a row costs little."""
+
+_Row = tuple[str | None, int | None, Headers | None, int | None, bytes | None, bytes | None]
+"""Topic, partition, headers, timestamp in ms, key, value."""
+_place = itemgetter(0, 1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRun:
+    """Records that follow one another and go to the same place, with the same headers and time."""
+
+    topic: str | None
+    partition: int | None
+    headers: Headers | None
+    timestamp_ms: int | None
+    keys: list[bytes | None] | None
+    values: list[bytes | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,17 +123,41 @@ def _is_headers(kind: DataType) -> bool:
     )
 
 
-def records_in(rows: pa.RecordBatch, columns: WriteColumns) -> Iterator[OutgoingRecord]:
-    """The records of an Arrow batch; columns become Python lists in C."""
-    return zip(
+def runs_in(rows: pa.RecordBatch, columns: WriteColumns) -> Iterator[RecordRun]:
+    """The records of an Arrow batch in their order; columns become Python lists in C."""
+    records: Iterator[_Row] = zip(
         _texts(rows, columns.topic),
-        _bytes(rows, columns.key),
-        _bytes(rows, columns.value),
         _integers(rows, columns.partition),
         _headers(rows, columns.headers),
         _timestamps(rows, columns.timestamp),
+        _bytes(rows, columns.key),
+        _bytes(rows, columns.value),
         strict=False,
     )
+    for (topic, partition, headers, timestamp_ms), same in groupby(records, _place):
+        for part in _pieces(same):
+            yield RecordRun(
+                topic=topic,
+                partition=partition,
+                headers=headers,
+                timestamp_ms=timestamp_ms,
+                keys=None if columns.key is None else [row[4] for row in part],
+                values=[row[5] for row in part],
+            )
+
+
+def _pieces(records: Iterator[_Row]) -> Iterator[list[_Row]]:
+    """Cut where the bound is passed."""
+    piece: list[_Row] = []
+    size = 0
+    for row in records:
+        piece.append(row)
+        size += len(row[4] or b"") + len(row[5] or b"")
+        if size >= RUN_BYTES_MAX:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
 
 
 def _texts(rows: pa.RecordBatch, index: int | None) -> Iterator[str | None]:

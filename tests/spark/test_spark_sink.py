@@ -3,6 +3,7 @@
 import datetime as dt
 import time
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import (
@@ -19,7 +20,7 @@ from milena.model.partitioner import partition_for_key
 from spark_ext.errors import RowSchemaError
 from spark_ext.options import parse_write_options
 from spark_ext.row_schema import HEADERS_TYPE, row_schema
-from spark_ext.write_schema import WriteColumns, write_columns
+from spark_ext.write_schema import RUN_BYTES_MAX, WriteColumns, runs_in, write_columns
 from tests.support.clusters.live_cluster import (
     create_topic,
     in_background,
@@ -54,6 +55,38 @@ def test_the_topic_of_the_option_wins_and_timestamps_are_asked_for():
     every = (("VALUE", BinaryType()), ("topic", StringType()), ("timestamp", TimestampType()))
     found = columns_of(*every, topic="t", includeTimestamps="true")
     assert (found.value, found.topic, found.timestamp) == (0, None, 2)
+
+
+def rows_of(**columns):
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_rows_that_follow_one_another_to_the_same_place_are_sent_together():
+    rows = rows_of(
+        value=["a", "b", "c", None, "e"],
+        topic=["t", "t", "u", "t", "t"],
+        partition=pa.array([None, None, None, None, 1], pa.int32()),
+    )
+    columns = columns_of(
+        ("value", StringType()), ("topic", StringType()), ("partition", IntegerType())
+    )
+    found = [(run.topic, run.partition, run.keys, run.values) for run in runs_in(rows, columns)]
+    assert found == [
+        ("t", None, None, [b"a", b"b"]),
+        ("u", None, None, [b"c"]),
+        ("t", None, None, [None]),
+        ("t", 1, None, [b"e"]),
+    ]
+
+
+def test_a_run_is_cut_where_it_is_large():
+    values = [b"x" * (RUN_BYTES_MAX // 2 - 1), b"y", b"z", b"w" * 2 * RUN_BYTES_MAX, b"v"]
+    rows = rows_of(value=values, key=[b"kk"] * 5)
+    columns = columns_of(("value", BinaryType()), ("key", BinaryType()), topic="t")
+    runs = list(runs_in(rows, columns))
+    assert [len(run.values) for run in runs] == [4, 1]
+    assert [value for run in runs for value in run.values] == values
+    assert [run.keys for run in runs] == [[b"kk"] * 4, [b"kk"]]
 
 
 @pytest.mark.parametrize(
