@@ -458,8 +458,11 @@ class Producer:
             if self._is_closing:
                 self._check_open()
             lane = placement.sticky if partition is None else placement.lane(partition)
-            found = accumulator.add_to_open(lane, key, value, headers, timestamp_ms, size_bytes)
-            if found is not None:
+            if if_match is None and (
+                found := accumulator.add_to_open(
+                    lane, key, value, headers, timestamp_ms, size_bytes
+                )
+            ):
                 if on_delivery is not None:
                     found[0].call_back(found[1], on_delivery)
                 return found
