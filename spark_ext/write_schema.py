@@ -44,7 +44,7 @@ _place = itemgetter(0, 1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordRun:
+class RowRun:
     """Records that follow one another and go to the same place, with the same headers and time."""
 
     topic: str | None
@@ -123,7 +123,7 @@ def _is_headers(kind: DataType) -> bool:
     )
 
 
-def runs_in(rows: pa.RecordBatch, columns: WriteColumns) -> Iterator[RecordRun]:
+def runs_in(rows: pa.RecordBatch, columns: WriteColumns) -> Iterator[RowRun]:
     """The records of an Arrow batch in their order; columns become Python lists in C."""
     records: Iterator[_Row] = zip(
         _texts(rows, columns.topic),
@@ -136,7 +136,7 @@ def runs_in(rows: pa.RecordBatch, columns: WriteColumns) -> Iterator[RecordRun]:
     )
     for (topic, partition, headers, timestamp_ms), same in groupby(records, _place):
         for part in _pieces(same):
-            yield RecordRun(
+            yield RowRun(
                 topic=topic,
                 partition=partition,
                 headers=headers,
