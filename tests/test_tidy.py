@@ -97,6 +97,7 @@ ENTRY_POINTS = {
     "loadtest.bench.many_partitions",
     "loadtest.bench.spark_read",
     "loadtest.locustfile",
+    "loadtest.bench.locust_users",
     "node.config.options.docs",
     "spark_ext.jobs.archive",
     "spark_ext.jobs.site_stats",

@@ -111,6 +111,8 @@ def _verdict(target: Target, value: float) -> TargetVerdict:
 
 
 BARE = "bare aiohttp, 64 clients"
+BARE_ONE = "bare aiohttp, one client"
+COPIER = "bare aiohttp, a file of 1 MB read and sent"
 ONE_LEADER = "JSON 1 x 100 B, acks=1, 64 clients"
 ONE_ALL = "JSON 1 x 100 B, acks=all, 64 clients"
 ONE_LEADER_DURABLE = f"{ONE_LEADER}, durable"
@@ -155,6 +157,9 @@ PRODUCER_MANY_BLOCKING = f"{PRODUCER_MANY}, blocking"
 PRODUCE_LINES = "milena produce, 500,000 lines of 100 B"
 PRODUCE_START = "milena produce, 10,000 lines of 100 B"
 GROUP_CONSUMER = "Python consumer of a group, polls, 100 B"
+
+BARE_LOCUST = "bare locust users, requests for a second of processor"
+LOCUST = "the load test's users, requests for a second of processor"
 
 TAIL_ACK, TAIL_DELIVERY = "tail, acknowledgement", "tail, delivery"
 COLD_ACK = f"{TAIL_ACK}, four read an old log"
@@ -287,6 +292,18 @@ TARGETS: tuple[Target, ...] = (
         is_less_better=True,
     ),
     Target(
+        name="latency-host",
+        what="acks=all, p50 of one client / bare aiohttp",
+        stage="latency",
+        subject=SINGLE_ALL,
+        reference=BARE_ONE,
+        quantity=Quantity.P50,
+        durability=_PLAIN,
+        floor=3.0,
+        ambition=2.0,
+        is_less_better=True,
+    ),
+    Target(
         name="latency-all",
         what="p50 of one client, acks=all / acks=1, processors awake",
         stage="latency",
@@ -373,6 +390,16 @@ TARGETS: tuple[Target, ...] = (
         durability=_NOTHING,
         floor=0.7,
         ambition=1.0,
+    ),
+    Target(
+        name="fetch-host",
+        what="binary fetch of 1 MB / bare aiohttp that reads and sends a file",
+        stage="fetch",
+        subject=FETCH,
+        reference=COPIER,
+        durability=_NOTHING,
+        floor=0.8,
+        ambition=1.2,
     ),
     Target(
         name="consumer",
@@ -462,6 +489,16 @@ TARGETS: tuple[Target, ...] = (
         durability=_NOTHING,
         floor=0.05,
         ambition=0.15,
+    ),
+    Target(
+        name="locust",
+        what="requests a second of processor of the load test's users / users that check nothing",
+        stage="clients",
+        subject=LOCUST,
+        reference=BARE_LOCUST,
+        durability=_PLAIN,
+        floor=0.5,
+        ambition=0.7,
     ),
     *(
         Target(

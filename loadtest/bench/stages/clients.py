@@ -5,6 +5,8 @@ producer makes, or the same lines as JSON. What is left of its figure is what ma
 """
 
 import asyncio
+import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -35,6 +37,10 @@ STORED_S = 1.0
 LINES, FEW_LINES = 500_000, 10_000
 _VALUE = b"x" * SMALL
 
+LOCUST_USERS = 8
+_METERED = Path(__file__).parents[1] / "locust_users.py"
+_LOCUSTFILE = _METERED.parents[1] / "locustfile.py"
+
 Sending = Callable[[str, float], Awaitable[int]]
 """Sends to a node's URL for so many seconds; how many records."""
 
@@ -58,6 +64,15 @@ async def clients(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
         _sending(targets.GROUP_CONSUMER, url, _poll, pids),
         _command(targets.PRODUCE_LINES, url, many, LINES, pids),
         _command(targets.PRODUCE_START, url, few, FEW_LINES, pids),
+        _locust(targets.BARE_LOCUST, url, [_METERED], ["BareUser"], plan.directory, pids),
+        _locust(
+            targets.LOCUST,
+            url,
+            [_LOCUSTFILE, _METERED],
+            ["JsonOne", "--topic", "plain", "--ledger", str(plan.directory / "ledger")],
+            plan.directory,
+            pids,
+        ),
     ]
 
 
@@ -230,5 +245,49 @@ def _command(name: str, url: str, path: Path, count: int, pids: tuple[int, ...])
             latencies_s.append(await once())
         took_s = sum(latencies_s)
         return Turn(latencies_s=latencies_s, units=count * len(latencies_s), seconds=took_s)
+
+    return Contender(name=name, turn=turn, pids=pids)
+
+
+# -- locust --------------------------------------------------------------------------------------------
+
+
+def _locust(
+    name: str,
+    url: str,
+    files: Sequence[Path],
+    arguments: Sequence[str],
+    directory: Path,
+    pids: tuple[int, ...],
+) -> Contender:
+    """Users of one kind; the rate is of a second of processor that they took, as they take all that they get."""
+    meter = directory / "meter.json"
+    root = str(_LOCUSTFILE.parents[1])
+    environment = {
+        **os.environ,
+        "LOCUST_METER": str(meter),
+        "BARE_TOPIC": "plain",
+        "PYTHONPATH": root + os.pathsep + os.environ.get("PYTHONPATH", ""),
+    }
+
+    async def turn(seconds: float) -> Turn:
+        meter.unlink(missing_ok=True)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "locust", "--headless", "--only-summary", "--host", url),
+            *("-f", ",".join(map(str, files)), "--users", str(LOCUST_USERS)),
+            *("--spawn-rate", str(LOCUST_USERS), "--run-time", f"{max(1, round(seconds))}s"),
+            *arguments,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await process.communicate()
+        if process.returncode != 0 or not meter.exists():
+            raise HttpLoadError(f"locust: {said.decode(errors='replace')[-300:]}")
+        figures = json.loads(meter.read_text(encoding="utf-8"))
+        return Turn(
+            latencies_s=[seconds], units=figures["requests"], seconds=max(figures["cpu_s"], 0.01)
+        )
 
     return Contender(name=name, turn=turn, pids=pids)

@@ -45,7 +45,7 @@ async def start_milena(plan: BenchPlan, stack: AsyncExitStack) -> Subject:
 
 async def requests(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """One record of 100 B a request, from 64 clients."""
-    contenders = await _bare(plan, stack)
+    contenders = await _bare(plan, stack, targets.BARE, connections=CLIENTS)
     subject = await start_milena(plan, stack)
     plain = await subject.create_topic("plain", is_durable=False)
     synced = await subject.create_topic("synced", is_durable=True)
@@ -60,13 +60,15 @@ async def requests(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> li
     return contenders
 
 
-async def _bare(plan: BenchPlan, stack: AsyncExitStack) -> list[Contender]:
+async def _bare(
+    plan: BenchPlan, stack: AsyncExitStack, name: str, *, connections: int
+) -> list[Contender]:
     if not plan.has_peers:
         return []
     url, pids = stack.enter_context(bare_server(plan.directory / "bare"))
     await listening(int(url.rpartition(":")[2]), "bare aiohttp")
     ask = Ask(requests=[encode_request(url, "POST", "/", b"x" * SMALL)])
-    return [http_contender(targets.BARE, url, ask, connections=CLIENTS, pids=pids)]
+    return [http_contender(name, url, ask, connections=connections, pids=pids)]
 
 
 async def batches(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
@@ -191,7 +193,7 @@ async def _latency(
     elif awake_names:
         settings = {**plan.settings, **_AWAKE_SETTINGS}
         clusters.append((Subject(plan.directory / "awake", settings=settings), awake_names))
-    contenders = []
+    contenders = [] if is_durable else await _bare(plan, stack, targets.BARE_ONE, connections=1)
     nats = start_nats(plan, stack, rounds, nats_name, is_synced=is_durable)
     if nats is not None:
         contenders.append(_nats_each(nats_name, nats))

@@ -7,7 +7,7 @@ from time import perf_counter
 
 from loadtest.bench import targets
 from loadtest.bench.http_load import Ask, HttpLoad, encode_request
-from loadtest.bench.peers import NatsCluster, PeerMissingError, listening, nginx
+from loadtest.bench.peers import NatsCluster, PeerMissingError, bare_server, listening, nginx
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rounds import Contender, Turn
 from loadtest.bench.samples import Rounds
@@ -53,7 +53,16 @@ async def fetch(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
             pids=subject.pids,
         )
     ]
-    return contenders + await _nginx(plan, stack, rounds, size)
+    return contenders + await _copier(plan, stack, size) + await _nginx(plan, stack, rounds, size)
+
+
+async def _copier(plan: BenchPlan, stack: AsyncExitStack, size: int) -> list[Contender]:
+    if not plan.has_peers:
+        return []
+    url, pids = stack.enter_context(bare_server(plan.directory / "bare", b"x" * size))
+    await listening(int(url.rpartition(":")[2]), "bare aiohttp")
+    ask = Ask(requests=[encode_request(url, "GET", "/")], units=size / _MB)
+    return [http_contender(targets.COPIER, url, ask, connections=FETCH_CLIENTS, pids=pids)]
 
 
 async def _nginx(
