@@ -123,7 +123,11 @@ class ProduceService:
         settings = topic_settings(topic)
         self._sticky = (self._sticky + 1) % topic.partition_count
         parts, errors = split_request(
-            topic, request, sticky=self._sticky, now_ms=self._clock.wall_ms()
+            topic,
+            request,
+            sticky=self._sticky,
+            now_ms=self._clock.wall_ms(),
+            timestamp_type=settings.timestamp_type,
         )
         if len(parts) != 1 or errors:
             appending = self._append_parts(topic, settings, parts, errors, request)

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX, late_timestamp
 from milena.model.columns import RecordColumns
 from milena.model.errors import InvalidRecordError, MalformedRequestError, MilenaError
 from milena.model.partitioner import partition_for_key
 from milena.model.requests import ProduceReceipt, ProduceRequest, Receipts, Records
+from milena.model.types import TimestampType
 from node.metadata.lookup import check_partition, no_partition
 from raft_meta.machine.image import Topic
 
@@ -64,21 +66,46 @@ def highest_partition(request: ProduceRequest) -> int:
 
 
 def split_request(
-    topic: Topic, request: ProduceRequest, *, sticky: int, now_ms: int
+    topic: Topic,
+    request: ProduceRequest,
+    *,
+    sticky: int,
+    now_ms: int,
+    timestamp_type: TimestampType,
 ) -> tuple[list[PartitionBatch], dict[int, MilenaError]]:
-    """Records by partition, and errors of records that name a partition which is not there.
+    """Records by partition, and errors of records that may not be stored.
 
-    ``sticky``: the partition for records that name none and have no key.
+    Args:
+        topic: where they go.
+        request: what they are.
+        sticky: the partition for records that name none and have no key.
+        now_ms: the node's wall clock, and the time of records that say none.
+        timestamp_type: the topic's. Where it is APPEND nobody sees a record's own time, and it may be any.
+
+    Raises:
+        PartitionNotFoundError: the request names one that is not there.
+        InvalidRecordError: a record of an idempotency key or a condition is too far ahead of ``now_ms``.
     """
     records = request.records
+    errors: dict[int, MilenaError] = {}
+    if records.timestamps is not None and timestamp_type is TimestampType.CREATE:
+        errors = _late(request, records.timestamps, now_ms + TIMESTAMP_AHEAD_MS_MAX)
     if request.partition is not None:
         check_partition(topic, request.partition)
-        return [_whole(request.partition, request, now_ms)], {}
-    if records.keys is None and records.partitions is None and request.idempotency is None:
-        return [_whole(sticky, request, now_ms)], {}
-    chosen, errors = _choose(topic, request, sticky)
+        partition = request.partition
+    elif records.keys is None and records.partitions is None and request.idempotency is None:
+        partition = sticky
+    else:
+        partition = None
+    if partition is None:
+        chosen, missing = _choose(topic, request, sticky)
+        errors |= missing
+    elif errors:
+        chosen = [partition] * len(records.values)
+    else:
+        return [_whole(partition, request, now_ms)], errors
     if not errors and len(set(chosen)) == 1:
-        return [_whole(chosen[0], request, now_ms)], {}
+        return [_whole(chosen[0], request, now_ms)], errors
     by_partition: dict[int, list[int]] = {}
     for place, partition in enumerate(chosen):
         if place not in errors:
@@ -104,6 +131,25 @@ def check_placed(topic: Topic, request: ProduceRequest) -> None:
             f"If-Match names the end of one partition, but {topic.name} has {topic.partition_count} and these records "
             "are not for one of them; write to /topics/{topic}/partitions/{partition}"
         )
+
+
+def _late(
+    request: ProduceRequest, timestamps: Sequence[int | None], timestamp_ms_max: int
+) -> dict[int, MilenaError]:
+    """Errors of records whose time is above ``timestamp_ms_max``.
+
+    The records of an idempotency key are refused together: a retry finds a later clock, and must find the same batch.
+    So are those of a condition, which are written all or not at all.
+    """
+    late: dict[int, MilenaError] = {
+        place: late_timestamp(timestamp, timestamp_ms_max)
+        for place, timestamp in enumerate(timestamps)
+        if timestamp is not None and timestamp > timestamp_ms_max
+    }
+    is_whole = request.idempotency is not None or request.expected_end is not None
+    if late and is_whole:
+        raise next(iter(late.values()))
+    return late
 
 
 def _choose(

@@ -139,7 +139,12 @@ def _check_client_timestamps(
     if least < 0 or base < 0:
         raise InvalidRecordError(f"timestamp {min(least, base)} is before 1970")
     if greatest > timestamp_ms_max:
-        raise InvalidRecordError(
-            f"timestamp {greatest} is too far ahead of the node's clock "
-            f"(the latest allowed is {timestamp_ms_max})"
-        )
+        raise late_timestamp(greatest, timestamp_ms_max)
+
+
+def late_timestamp(timestamp_ms: int, timestamp_ms_max: int) -> InvalidRecordError:
+    """Why a record may not be stored: retention by time would keep its segment until then."""
+    return InvalidRecordError(
+        f"timestamp {timestamp_ms} is too far ahead of the node's clock "
+        f"(the latest allowed is {timestamp_ms_max})"
+    )

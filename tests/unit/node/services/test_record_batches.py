@@ -1,10 +1,18 @@
 """How the records of a request become batches of partitions, and receipts again. Pure."""
 
+import pytest
 from immutables import Map
 
-from milena.model.errors import NoLeaderError, PartitionNotFoundError
+from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX
+from milena.model.errors import (
+    InvalidRecordError,
+    MilenaError,
+    NoLeaderError,
+    PartitionNotFoundError,
+)
 from milena.model.partitioner import partition_for_key
 from milena.model.requests import Acks, IdempotencyKey, ProduceReceipt, ProduceRequest, Records
+from milena.model.types import TimestampType
 from node.services.record_batches import (
     Appended,
     PartitionBatch,
@@ -34,7 +42,9 @@ def split(
     key: bytes | None = None,
     sticky: int = 2,
     wants_times: bool = False,
-) -> tuple[list[PartitionBatch], dict[int, PartitionNotFoundError]]:
+    expected_end: int | None = None,
+    timestamp_type: TimestampType = TimestampType.CREATE,
+) -> tuple[list[PartitionBatch], dict[int, MilenaError]]:
     request = ProduceRequest(
         topic="t",
         records=records,
@@ -43,8 +53,39 @@ def split(
         partition=partition,
         idempotency=None if key is None else IdempotencyKey(key_hash=key, body_hash=b"8" * 8),
         wants_times=wants_times,
+        expected_end=expected_end,
     )
-    return split_request(TOPIC, request, sticky=sticky, now_ms=NOW)  # type: ignore[return-value]
+    return split_request(TOPIC, request, sticky=sticky, now_ms=NOW, timestamp_type=timestamp_type)
+
+
+HOUR_AHEAD = NOW + TIMESTAMP_AHEAD_MS_MAX
+
+
+@pytest.mark.parametrize("partition", [None, 3])
+@pytest.mark.parametrize("keys", [None, [b"k"] * 4])
+def test_a_record_more_than_an_hour_ahead_is_refused_and_its_neighbours_are_not(
+    partition: int | None, keys: list[bytes | None] | None
+) -> None:
+    times = [HOUR_AHEAD, HOUR_AHEAD + 1, None, 0]
+    records = Records(keys=keys, values=[b"a", b"b", b"c", b"d"], timestamps=times)
+    [part], errors = split(records, partition=partition)
+    assert (list(part.places), part.columns.values) == ([0, 2, 3], [b"a", b"c", b"d"])
+    assert [(place, type(error)) for place, error in errors.items()] == [(1, InvalidRecordError)]
+    assert "too far ahead of the node's clock" in str(errors[1])
+
+
+def test_a_late_record_refuses_all_of_an_idempotency_key_or_a_condition() -> None:
+    records = Records(keys=None, values=[b"a", b"b"], timestamps=[NOW, HOUR_AHEAD + 1])
+    with pytest.raises(InvalidRecordError, match="too far ahead"):
+        split(records, key=b"k" * 16)
+    with pytest.raises(InvalidRecordError, match="too far ahead"):
+        split(records, partition=3, expected_end=7)
+
+
+def test_a_topic_of_append_times_takes_any_time() -> None:
+    records = Records(keys=None, values=[b"a"], timestamps=[HOUR_AHEAD + 1])
+    [part], errors = split(records, timestamp_type=TimestampType.APPEND)
+    assert (list(part.places), errors) == ([0], {})
 
 
 def test_a_partition_of_the_path_takes_all() -> None:

@@ -9,8 +9,8 @@ from milena.model.batch.decode import check_batch, iterate_batches, timestamps_o
 from milena.model.batch.decode import decode_columns as columns_of
 from milena.model.batch.encode import encode_batch
 from milena.model.columns import RecordColumns
-from milena.model.errors import NotEnoughReplicasError, RequestTooLargeError
-from milena.model.requests import Acks, ProduceRequest, Records
+from milena.model.errors import InvalidRecordError, NotEnoughReplicasError, RequestTooLargeError
+from milena.model.requests import Acks, ProduceReceipt, ProduceRequest, Records
 from milena.model.types import Codec, TimestampType
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
 from tests.support.time.virtual_time import LoopClock, after, virtual
@@ -31,21 +31,24 @@ async def alter(cluster: Cluster, node_id: int = 2, **changes: object) -> None:
     )
 
 
+async def write_stamped(cluster: Cluster, ahead_ms: int) -> list[ProduceReceipt]:
+    """One record, as far ahead of the clock as that, in a batch of its own."""
+    request = ProduceRequest(
+        topic="t",
+        records=Records(
+            keys=None, values=[b"x" * 20_000], timestamps=[LoopClock().wall_ms() + ahead_ms]
+        ),
+        acks=Acks.ALL,
+        timeout_ms=2_000,
+        partition=0,
+    )
+    return list(await cluster.nodes[1].produce.produce(request))
+
+
 async def write_aged(cluster: Cluster, age_ms: int, count: int) -> None:
     """Records of so many batches, each as old as that."""
-    stamp = LoopClock().wall_ms() - age_ms
-    for number in range(count):
-        await cluster.nodes[1].produce.produce(
-            ProduceRequest(
-                topic="t",
-                records=Records(
-                    keys=None, values=[b"x" * 20_000 + b"%d" % number], timestamps=[stamp]
-                ),
-                acks=Acks.ALL,
-                timeout_ms=2_000,
-                partition=0,
-            )
-        )
+    for _ in range(count):
+        await write_stamped(cluster, -age_ms)
 
 
 def starts(cluster: Cluster) -> list[int]:
@@ -203,6 +206,17 @@ async def test_receipts_tell_the_times_that_readers_get() -> None:
             read += timestamps_of(header, columns_of(data, header, position))
         assert read == told
         assert told.count(1_000) == told.count(3_000) == 2, "only where records keep their own"
+
+
+@virtual
+async def test_a_time_far_ahead_is_refused_where_readers_would_see_it() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        assert isinstance(await outcome(write_stamped(cluster, DAY_MS)), InvalidRecordError)
+        await alter(cluster, message_timestamp_type="LogAppendTime")
+        assert await outcome(write_stamped(cluster, DAY_MS)) == [0]
+        data = (await cluster.nodes[1].fetch("t", 0)).batches
+        assert check_batch(data).latest_timestamp_ms <= LoopClock().wall_ms()
 
 
 def unsynced(cluster: Cluster) -> list[int]:
