@@ -17,13 +17,15 @@ refuses to start then and says which file and which two values differ.
 Manifest: ``storage.state.sealed`` with magic "MRM1" over [[topic_id, partition], ...], sorted.
 """
 
+import errno
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
 import msgpack  # type: ignore[import-untyped]  # ships no types
 
 from milena.disk.files import Files, Lock
-from milena.model.errors import CorruptLogError, DiskFullError, StartupError
+from milena.model.errors import CorruptLogError, DiskFailedError, DiskFullError, StartupError
 from storage.state.sealed import seal, unseal
 from storage.state.slots import SlotFile
 
@@ -37,10 +39,31 @@ ReplicaKey = tuple[str, int]
 
 NO_BROKER_EPOCH = -1
 
+_NOT_USABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EROFS, errno.ENOENT})
+"""How the operating system says that a path is not one to keep data at, which no failed disk says."""
+
 _IDENTITY_MAGIC = b"MLID"
 _MANIFEST_MAGIC = b"MRM1"
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@contextmanager
+def _refused_where_not_usable(root: str) -> Iterator[None]:
+    """Make of an operating system's no to the path a refusal to start: nobody's disk has failed."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StartupError(
+            f"the data directory {root} cannot be used: {error.strerror or error}"
+        ) from error
+    except DiskFailedError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in _NOT_USABLE:
+            raise StartupError(
+                f"the data directory {root} cannot be used: {error.message}"
+            ) from error
+        raise
 
 
 class DataDirectory:
@@ -88,9 +111,17 @@ class DataDirectory:
             reserve_bytes: room to set aside; less is there when the disk is full already.
 
         Raises:
-            StartupError: it is in use, of another node or format, or damaged.
+            StartupError: it cannot be used, is in use, of another node or format, or damaged.
             DiskFullError: it is new and the disk is full.
+            DiskFailedError: the disk failed.
         """
+        with _refused_where_not_usable(root):
+            return cls._open(files, root, node_id, directory_id, reserve_bytes)
+
+    @classmethod
+    def _open(
+        cls, files: Files, root: str, node_id: int, directory_id: str, reserve_bytes: int
+    ) -> "DataDirectory":
         files.make_directory(root)
         lock = files.lock(f"{root}/lock")
         directory = cls(files, root, lock)

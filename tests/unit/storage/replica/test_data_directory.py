@@ -1,11 +1,13 @@
 """The data directory: whose it is, what it promised to hold, and that a full disk or a crash takes nothing of it."""
 
+import errno
+import os
 from random import Random
 
 import pytest
 
 from milena.disk.os_files import OsFiles
-from milena.model.errors import DiskFullError, StartupError
+from milena.model.errors import DiskFailedError, DiskFullError, StartupError
 from storage.replica.data_directory import DataDirectory
 from storage.state.sealed import seal
 from storage.state.slots import SLOT_BYTES
@@ -69,6 +71,43 @@ def test_the_real_file_system_serves_as_well(tmp_path):
     assert directory.has_room(1)
     assert directory.release_reserve()
     directory.close()
+
+
+@pytest.mark.parametrize("wrong", ["a file", "a link to nothing", "below a file"])
+def test_a_path_that_is_no_directory_is_refused(tmp_path, wrong):
+    root = tmp_path / "data"
+    if wrong == "a link to nothing":
+        root.symlink_to(tmp_path / "nothing")
+    else:
+        root.write_text("")
+    path = str(root / "below") if wrong == "below a file" else str(root)
+    with pytest.raises(StartupError, match=r"the data directory .*data.* cannot be used"):
+        opened(OsFiles(), root=path)
+
+
+class FailingFiles(MemoryFiles):
+    """Every file that is to be locked fails as told."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def lock(self, path):
+        try:
+            raise OSError(self._number, os.strerror(self._number))
+        except OSError as error:
+            raise DiskFailedError(f"cannot open {path}: {error.strerror}") from error
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_directory_that_may_not_be_written_is_refused(number):
+    with pytest.raises(StartupError, match=f"/data/lock: {os.strerror(number)}"):
+        opened(FailingFiles(number))
+
+
+def test_a_disk_that_fails_is_no_refusal():
+    with pytest.raises(DiskFailedError):
+        opened(FailingFiles(errno.EIO))
 
 
 def test_two_processes_cannot_share_it(files):
