@@ -19,6 +19,7 @@ from loadtest.local_cluster import ClusterError
 from loadtest.plants import Plant
 from loadtest.run import EXIT_FAILED, LoadError, run
 from loadtest.settings import Settings
+from milena.commands.options import FiniteRange
 from milena.errors import ClientError
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -43,7 +44,7 @@ def duration(text: str) -> float:
 @click.option("--users", type=click.IntRange(min=1), default=24, help="Concurrent users.")
 @click.option(
     "--spawn-rate",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     default=24.0,
     help="Users that start each second.",
 )
@@ -55,7 +56,7 @@ def duration(text: str) -> float:
 @click.option(
     "--keys", type=click.IntRange(min=0), default=1000, help="Number of different keys; 0: no keys."
 )
-@click.option("--think-ms", type=click.FloatRange(min=0), default=0.0,
+@click.option("--think-ms", type=FiniteRange(min=0), default=0.0,
               help="Pause of a writer between two requests.")  # fmt: skip
 @click.option("--seed", type=int, default=1, help="Of keys and padding.")
 @click.option("--kill/--no-kill", "is_kill", default=True,

@@ -8,8 +8,8 @@ Exit codes, the same for every command:
     3    not known: the change was sent, but no answer came back
     4    the thing named does not exist
     5    the thing to create exists already
-    64   the command line, or the profile, is wrong
-    69   the command needs an extra that is not installed
+    64   the command line, the URL or the profile is wrong
+    69   the command needs the server, which is not installed
     130  interrupted
 """
 
@@ -23,15 +23,19 @@ from click.core import ParameterSource
 
 from milena.cluster.admin import TIMEOUT_S
 from milena.commands import output
+from milena.commands.options import FiniteRange
 from milena.commands.profiles import complete_profile, own_profiles
+from milena.commands.standard_streams import drop_unwritten, fill_closed
 from milena.commands.target import (
     EXIT_DEGRADED,
     EXIT_INTERRUPTED,
     EXIT_MISSING_EXTRA,
+    EXIT_REFUSED,
     EXIT_USAGE,
     ClusterTarget,
     exit_code,
     told,
+    url_fault,
 )
 from milena.errors import ClientError
 from milena.model.build_kind import build_kind
@@ -55,6 +59,8 @@ OWN_COMMANDS = {
     "topics": "topics",
 }
 """The module of ``milena.commands`` that each is in, under its own name: one command must not wait for all of them."""
+SERVER_COMMANDS = frozenset({"start", "dev", "dump"})
+"""What the server announces: known without it, so that its absence can be told."""
 OWN_PACKAGES = frozenset({"milena", "node", "http_api", "raft_meta", "storage"})
 """A module of these that cannot be found is a fault of the installation, not an extra left out."""
 
@@ -73,8 +79,8 @@ class CommandsByName(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Own commands and announced ones."""
-        return sorted({*super().list_commands(ctx), *OWN_COMMANDS, *_announced()})
+        """Own commands, announced ones, and those of a server that is not installed."""
+        return sorted({*super().list_commands(ctx), *OWN_COMMANDS, *_announced(), *SERVER_COMMANDS})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """An own command, else an announced one."""
@@ -88,7 +94,9 @@ class CommandsByName(click.Group):
             assert isinstance(found, click.Command), f"{cmd_name} is not a command"
             return found
         point = _announced().get(cmd_name)
-        return None if point is None else load_command(point)
+        if point is not None:
+            return load_command(point)
+        return _stand_in(cmd_name) if cmd_name in SERVER_COMMANDS else None
 
 
 def _announced() -> "dict[str, EntryPoint]":
@@ -112,13 +120,13 @@ def load_command(point: "EntryPoint") -> click.Command:
         missing = (error.name or "").split(".")[0]
         if missing in OWN_PACKAGES:
             raise
-        return _stand_in(point.name, missing)
+        return _stand_in(point.name, f" (no module {missing})")
     assert isinstance(command, click.Command), f"{point.value} is not a command"
     return command
 
 
-def _stand_in(name: str, missing: str) -> click.Command:
-    sentence = f"needs the server: in a checkout, pip install . ./node (no module {missing})"
+def _stand_in(name: str, why: str = "") -> click.Command:
+    sentence = f"needs the server: in a checkout, pip install . ./node{why}"
 
     def refuse(words: tuple[str, ...]) -> None:
         del words
@@ -141,7 +149,7 @@ def _stand_in(name: str, missing: str) -> click.Command:
 @click.option("--profile", envvar="MILENA_PROFILE", metavar="NAME", shell_complete=complete_profile,
               help="A cluster by its name in ~/.config/milena/config.toml.")  # fmt: skip
 @click.option("--timeout", "timeout_s", default=TIMEOUT_S, show_default=True, metavar="SECONDS",
-              type=click.FloatRange(min=0.1), help="Longest wait for an answer.")  # fmt: skip
+              type=FiniteRange(min=0.1), help="Longest wait for an answer.")  # fmt: skip
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
               help="Show the version and exit.")  # fmt: skip
 @click.pass_context
@@ -149,8 +157,12 @@ def cli(ctx: click.Context, url: str, profile: str | None, timeout_s: float) -> 
     """A partitioned, replicated, append-only log over HTTP/JSON."""
     target = ClusterTarget(url=url, timeout_s=timeout_s)
     # What runs nodes asks no cluster: it must not mind what a user wrote into a file.
-    is_own = ctx.invoked_subcommand in OWN_COMMANDS or ctx.invoked_subcommand in cli.commands
-    ctx.obj = chosen_target(ctx, target, profile) if is_own else target
+    if ctx.invoked_subcommand in OWN_COMMANDS or ctx.invoked_subcommand in cli.commands:
+        target = chosen_target(ctx, target, profile)
+        fault = url_fault(target.url)
+        if fault is not None:
+            raise click.UsageError(f"{target.url!r} is not the URL of a node: {fault}")
+    ctx.obj = target
 
 
 def chosen_target(ctx: click.Context, target: ClusterTarget, profile: str | None) -> ClusterTarget:
@@ -180,7 +192,7 @@ def chosen_target(ctx: click.Context, target: ClusterTarget, profile: str | None
 
 @cli.command()
 @click.option("--timeout", "drain_s", default=30.0, show_default=True, metavar="SECONDS",
-              type=click.FloatRange(min=0.1, max=300), help="Longest wait for other leaders.")  # fmt: skip
+              type=FiniteRange(min=0.1, max=300), help="Longest wait for other leaders.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def drain(target: ClusterTarget, drain_s: float, is_json: bool) -> None:
@@ -217,10 +229,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
+    except OSError as error:
+        # Of the network errors are typed: this is a full disk, or a terminal that is gone, behind a standard stream.
+        click.echo(f"milena: cannot read or write: {error.strerror or error}", err=True)
+        drop_unwritten()
+        return EXIT_REFUSED
     # Outside standalone mode click returns the code of an Exit instead of raising it.
     return result if isinstance(result, int) else 0
 
 
 def main() -> None:
     """Entry point of the ``milena`` script."""
+    fill_closed()
     sys.exit(run())

@@ -29,6 +29,7 @@ from loadtest.bench.stages import STAGES
 from loadtest.bench.targets import TARGETS, Target, judge
 from loadtest.local_cluster import ClusterError
 from milena.commands import output
+from milena.commands.options import FiniteRange
 from milena.errors import ClientError
 from milena.model.build_kind import build_kind
 
@@ -121,8 +122,8 @@ def list_rows(context: click.Context, _: click.Parameter, is_wanted: bool) -> No
 @click.option("--seconds", default=2.0, show_default=True, help="Of one turn of one contender.")
 @click.option("--idle", "idle_s", default=10.0, show_default=True, help="Seconds of an idle round.")
 @click.option("--partitions", default=1000, show_default=True, type=click.IntRange(min=3))
-@click.option("--recovery-gb", default=1.0, show_default=True, type=click.FloatRange(0.001, 10))
-@click.option("--soak-minutes", default=0.0, show_default=True, type=click.FloatRange(0, 20))
+@click.option("--recovery-gb", default=1.0, show_default=True, type=FiniteRange(0.001, 10))
+@click.option("--soak-minutes", default=0.0, show_default=True, type=FiniteRange(0, 20))
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),

@@ -15,6 +15,7 @@ from milena.commands.bench_runs import (
     bench_latency,
     bench_produce,
 )
+from milena.commands.options import FiniteRange
 from milena.commands.produce import ACKS
 from milena.commands.target import ClusterTarget, exit_code, told
 from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
@@ -28,7 +29,7 @@ _SIZE_MAX = 8 << 20
 _COUNT = click.option(
     "--records", type=click.IntRange(min=1), metavar="N", help="Stop after so many."
 )
-_SECONDS_OPTION = click.option("--seconds", type=click.FloatRange(min=0.1, max=86_400), metavar="S",
+_SECONDS_OPTION = click.option("--seconds", type=FiniteRange(min=0.1, max=86_400), metavar="S",
                                help="Stop after so long.  [default: 10, unless --records]")  # fmt: skip
 _JSON = click.option("--json", "is_json", is_flag=True, help="For programs.")
 _ACKS = click.option("--acks", type=click.Choice(["all", "1"]), default="all", show_default=True,
@@ -69,12 +70,12 @@ def _report(
 @_ACKS
 @click.option("--batch-bytes", type=click.IntRange(min=1 << 10, max=32 << 20), metavar="BYTES",
               default=_DEFAULTS.batch_bytes, show_default=True, help="How large a batch may get.")  # fmt: skip
-@click.option("--linger-ms", type=click.FloatRange(min=0, max=60_000), metavar="MS",
+@click.option("--linger-ms", type=FiniteRange(min=0, max=60_000), metavar="MS",
               default=_DEFAULTS.linger_ms, show_default=True,
               help="How long a record may wait for others.")  # fmt: skip
 @click.option("--compression", type=click.Choice(list(COMPRESSIONS)),
               default=_DEFAULTS.compression, show_default=True, help="Of whole batches.")  # fmt: skip
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True, max=10_000_000), metavar="N",
+@click.option("--rate", type=FiniteRange(min=0, min_open=True, max=10_000_000), metavar="N",
               help="Records a second.  [default: as many as the cluster takes]")  # fmt: skip
 @_JSON
 @click.pass_obj
@@ -141,7 +142,7 @@ def consume_bench(
 @_SECONDS_OPTION
 @_SIZE
 @_ACKS
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True, max=100_000), metavar="N",
+@click.option("--rate", type=FiniteRange(min=0, min_open=True, max=100_000), metavar="N",
               default=100.0, show_default=True, help="Records a second.")  # fmt: skip
 @_JSON
 @click.pass_obj

@@ -81,9 +81,12 @@ def consume(
     records come, with --order time merged by timestamp.
 
     With --group it shares the topic with the group's other members and follows. It begins where the group is, and only
-    where the group has not been yet where it is told. What was printed is committed, so that each record is printed at
+    where the group has not been yet where it is told: without --from-beginning or the like, with the next record to
+    come. What was printed is committed, so that each record is printed at
     least once.
     """
+    if sys.__stdout__ is None:
+        raise click.ClickException("cannot write to standard output: it is closed")
     if group is not None:
         check_member(
             is_by_time=order == "time",

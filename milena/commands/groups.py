@@ -106,10 +106,12 @@ def reset_group(
     is_new = not target.run(lambda client: _is_there(client, group))
     if is_new:
         question = f"There is no group {group}. Make it, with these offsets in topic {topic}?"
-        confirm(question, f"there is no group {group}, and it would be made", yes)
+        confirm(
+            question, f"there is no group {group}, and it would be made", yes, if_not="not made"
+        )
     else:
         question = f"Reset the offsets of group {group} in topic {topic}?"
-        confirm(question, f"the former offsets of {group} are forgotten", yes)
+        confirm(question, f"the former offsets of {group} are forgotten", yes, if_not="not reset")
     done = target.run(
         lambda client: client.reset_group(
             group, topic, position, partitions=sorted(set(partitions)) or None
@@ -135,6 +137,11 @@ def reset_group(
 @click.pass_obj
 def delete_group(target: ClusterTarget, group: str, yes: bool, is_json: bool) -> None:
     """Forget the group GROUP and its offsets. It must have no members."""
-    confirm(f"Delete group {group} and its offsets?", f"the offsets of {group} are forgotten", yes)
+    confirm(
+        f"Delete group {group} and its offsets?",
+        f"the offsets of {group} are forgotten",
+        yes,
+        if_not="not deleted",
+    )
     target.run(lambda client: client.delete_group(group))
     click.echo(output.as_json({"deleted": group}) if is_json else f"deleted group {group}")

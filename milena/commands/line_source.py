@@ -86,6 +86,8 @@ class LineSource:
     def __init__(self, path: str, *, is_packed: bool) -> None:
         self.name = "standard input" if path == STANDARD_INPUT else path
         is_standard = path == STANDARD_INPUT
+        if is_standard and sys.__stdin__ is None:
+            raise BadSourceError("cannot read standard input: it is closed")
         try:
             # Standard input is not ours to close.
             self._file = io.FileIO(

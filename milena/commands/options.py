@@ -1,5 +1,6 @@
-"""Parts of options that several commands share: callbacks for ``click.option``, and asking before a loss."""
+"""Parts of options that several commands share: types and callbacks for ``click.option``, and asking before a loss."""
 
+import math
 import re
 import sys
 
@@ -8,6 +9,19 @@ import click
 from milena.commands.lines import parse_separator
 from milena.commands.times import parse_moment
 from milena.model.clock import SystemClock
+
+
+class FiniteRange(click.FloatRange):
+    """A number of a range. For click, which refuses what is outside, NaN is in every one, and infinity in open ones."""
+
+    def convert(
+        self, value: float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def separator(ctx: click.Context, parameter: click.Parameter, text: str | None) -> bytes | None:
@@ -36,13 +50,19 @@ def byte_rate(ctx: click.Context, parameter: click.Parameter, text: str | None) 
     return int(found[1]) * _UNITS[found[2].lower()]
 
 
-def confirm(question: str, why: str, yes: bool) -> None:
-    """Ask before something is lost, or insist on --yes where nobody can be asked."""
+def confirm(question: str, why: str, yes: bool, *, if_not: str) -> None:
+    """Ask before something is lost, or insist on --yes where nobody can be asked.
+
+    Raises:
+        click.UsageError: nobody can be asked.
+        click.ClickException: the answer is no, and ``if_not`` says what was therefore not done.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{why}: say --yes")
-    click.confirm(question, abort=True, err=True)
+    if not click.confirm(question, err=True):
+        raise click.ClickException(if_not)
 
 
 def moment(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:

@@ -16,7 +16,7 @@ from milena.commands import output
 from milena.commands.line_producer import LineOptions, LineProducer
 from milena.commands.line_source import STANDARD_INPUT, BadSourceError, LineSource
 from milena.commands.lines import LineRule
-from milena.commands.options import separator
+from milena.commands.options import FiniteRange, separator
 from milena.commands.produce_tally import ProduceTally, counted
 from milena.commands.target import (
     EXIT_INTERRUPTED,
@@ -70,14 +70,14 @@ def _headers(
               default=_DEFAULTS.compression, show_default=True, help="Of whole batches.")  # fmt: skip
 @click.option("--batch-bytes", type=click.IntRange(min=1 << 10, max=32 << 20), metavar="BYTES",
               default=_DEFAULTS.batch_bytes, show_default=True, help="How large a batch may get.")  # fmt: skip
-@click.option("--linger-ms", type=click.FloatRange(min=0, max=3_600_000), metavar="MS",
+@click.option("--linger-ms", type=FiniteRange(min=0, max=3_600_000), metavar="MS",
               default=_DEFAULTS.linger_ms, show_default=True,
               help="How long a record may wait for others.")  # fmt: skip
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True, max=10_000_000), metavar="N",
+@click.option("--rate", type=FiniteRange(min=0, min_open=True, max=10_000_000), metavar="N",
               help="Most records a second.  [default: as many as the cluster takes]")  # fmt: skip
 @click.option("--no-idempotent", is_flag=True,
               help="Do not number batches: a retry may then write a record twice.")  # fmt: skip
-@click.option("--timeout", "delivery_s", type=click.FloatRange(min=0.1, max=86_400),
+@click.option("--timeout", "delivery_s", type=FiniteRange(min=0.1, max=86_400),
               metavar="SECONDS", default=_DEFAULTS.delivery_timeout_ms / 1000, show_default=True,
               help="How long a record may take to be acknowledged, retries included.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True,

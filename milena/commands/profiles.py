@@ -12,6 +12,7 @@
 Everything in the file is checked when it is read, so that a mistake shows before it matters.
 """
 
+import math
 import os
 import re
 import tomllib
@@ -167,7 +168,11 @@ class _Parsing:
 
 
 def _is_timeout(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= TIMEOUT_S_MIN
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and TIMEOUT_S_MIN <= value < math.inf
+    )
 
 
 def own_profiles() -> ProfileFile:

@@ -5,8 +5,11 @@ thread is a daemon, and it works on descriptors, not on Python's buffered stream
 """
 
 import asyncio
+import contextlib
+import io
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -77,3 +80,24 @@ def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def fill_closed() -> None:
+    """Open the null device in the place of standard streams that were closed.
+
+    Else the next socket would get such a number, and what is written to the stream would go there. That a stream was
+    closed still shows by ``sys.__stdin__`` or ``sys.__stdout__``, which are None.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest number that is free: that of the stream.
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def drop_unwritten() -> None:
+    """Let what could not be written to standard output go: the interpreter would try again at its end, and complain."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    with contextlib.suppress(io.UnsupportedOperation):
+        os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,30 +1,38 @@
 """``milena status``: whether the cluster is well, once or again and again."""
 
+import os
 import sys
 
 import click
 
 from milena.cluster.admin import AdminClient
 from milena.commands import output
+from milena.commands.options import FiniteRange
 from milena.commands.status_watch import watch
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
 from milena.model.clock import SystemClock
+
+INTERVAL_S = 2.0
 
 
 @click.command()
 @click.option("--watch", "-w", "is_watching", is_flag=True,
               help="Go on, with rates and the lag of groups, until interrupted.")  # fmt: skip
-@click.option("--interval", "interval_s", default=2.0, show_default=True, metavar="SECONDS",
-              type=click.FloatRange(min=0.5, max=3600), help="With --watch: between two looks.")  # fmt: skip
+@click.option("--interval", "interval_s", metavar="SECONDS", type=FiniteRange(min=0.5, max=3600),
+              help="With --watch: between two looks.  [default: 2]")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def status(target: ClusterTarget, is_watching: bool, interval_s: float, is_json: bool) -> None:
+def status(
+    target: ClusterTarget, is_watching: bool, interval_s: float | None, is_json: bool
+) -> None:
     """Show nodes, leaders and under-replicated partitions; exit 1 when degraded, 2 when unreachable."""
     if is_watching:
         if is_json:
             raise click.UsageError("--watch is for people; a program asks again: leave out one")
-        watch_until_interrupted(target, interval_s)
+        watch_until_interrupted(target, INTERVAL_S if interval_s is None else interval_s)
         return
+    if interval_s is not None:
+        raise click.UsageError("--interval is the time between two looks: say --watch, too")
     view = target.cluster()
     health = view.health()
     if is_json:
@@ -36,8 +44,8 @@ def status(target: ClusterTarget, is_watching: bool, interval_s: float, is_json:
 
 
 def watch_until_interrupted(target: ClusterTarget, interval_s: float) -> None:
-    """On a terminal each look takes the place of the former; elsewhere a line of dashes follows it."""
-    is_in_place = sys.stdout.isatty()
+    """On a terminal that can, each look takes the place of the former; elsewhere a line of dashes follows it."""
+    is_in_place = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
     def show(text: str) -> None:
         if is_in_place:

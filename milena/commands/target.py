@@ -9,6 +9,8 @@ import click
 
 from milena.client import Client
 from milena.cluster.admin import AdminClient
+from milena.cluster.http_connection import Origin
+from milena.cluster.routing import normalise_url
 from milena.cluster.view import ClusterView
 from milena.errors import (
     ClientError,
@@ -78,6 +80,18 @@ class ClusterTarget:
                 return await work(client)
 
         return asyncio.run(inside())
+
+
+def url_fault(text: str) -> str | None:
+    """Why a text is not the URL of a node, None where it is one: a scheme, a host, perhaps a port."""
+    try:
+        origin = Origin.of(normalise_url(text))
+    except ValueError as error:
+        return str(error)
+    if origin.base_path or "?" in text or "#" in text:
+        place = f"[{origin.host}]" if ":" in origin.host else origin.host
+        return f"paths are the client's to add: say {origin.scheme}://{place}:{origin.port}"
+    return None
 
 
 def exit_code(error: ClientError) -> int:

@@ -118,7 +118,10 @@ def describe_topic(target: ClusterTarget, name: str, is_json: bool) -> None:
 def delete_topic(target: ClusterTarget, name: str, yes: bool, is_json: bool) -> None:
     """Delete the topic NAME and all of its records."""
     confirm(
-        f"Delete topic {name} and all of its records?", f"deleting {name} loses its records", yes
+        f"Delete topic {name} and all of its records?",
+        f"deleting {name} loses its records",
+        yes,
+        if_not="not deleted",
     )
     target.run(lambda client: client.delete_topic(name))
     click.echo(output.as_json({"deleted": name}) if is_json else f"deleted topic {name}")
@@ -225,7 +228,12 @@ def delete_records(
     cut = DeletionEnd(
         offset=before_offset if isinstance(before_offset, int) else None, time_ms=time_ms
     )
-    confirm(f"Delete records of topic {name}?", f"deleting records of {name} is for good", yes)
+    confirm(
+        f"Delete records of topic {name}?",
+        f"deleting records of {name} is for good",
+        yes,
+        if_not="not deleted",
+    )
 
     async def work(client: AdminClient) -> list[tuple[int, int]]:
         topic = await client.topic(name)

@@ -1,7 +1,9 @@
 """The command line against a node on paper: what it prints, what it asks, what its exit codes say."""
 
 import asyncio
+import io
 import json
+import sys
 from importlib.metadata import EntryPoint
 
 import click
@@ -236,6 +238,97 @@ def test_a_missing_extra_is_named_in_a_sentence(capsys, monkeypatch):
     assert "in a checkout, pip install . ./node" in capsys.readouterr().err
     assert cli.run(["--help"]) == 0
     assert "(pip install . ./node)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(cli.SERVER_COMMANDS))
+def test_the_servers_commands_are_known_without_it(capsys, monkeypatch, name):
+    monkeypatch.setattr(cli, "_announced", dict)
+    assert cli.run([name, "--any", "thing"]) == cli.EXIT_MISSING_EXTRA
+    error = capsys.readouterr().err
+    assert error == f"milena: {name} needs the server: in a checkout, pip install . ./node\n"
+    assert cli.run(["--help"]) == 0
+    assert name in capsys.readouterr().out
+
+
+def test_the_server_announces_what_is_known_of_it():
+    assert cli._announced().keys() == cli.SERVER_COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://localhost:abc", "Port"),
+        ("http://localhost:99999", "range"),
+        ("ftp://localhost", "must begin with http:// or https://"),
+        ("", "it has no host"),
+        ("http://localhost:8082/foo", "say http://localhost:8082"),
+        ("http://[::1", "IPv6"),
+    ],
+)
+def test_what_is_no_url_of_a_node_exits_64_with_one_line(capsys, url, why):
+    assert cli.run(["--url", url, "status"]) == 64
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"Error: {url!r} is not the URL of a node: ")
+    assert why in error
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--timeout", "{}", "status"],
+        ["status", "--watch", "--interval", "{}"],
+        ["produce", "t", "--rate", "{}"],
+        ["produce", "t", "--linger-ms", "{}"],
+        ["bench", "produce", "t", "--seconds", "{}"],
+        ["drain", "--timeout", "{}"],
+    ],
+)
+def test_numbers_are_finite(capsys, words, number):
+    assert cli.run([word.format(number) for word in words]) == 64
+    assert "Invalid value" in capsys.readouterr().err
+
+
+def test_an_interval_is_for_watching(capsys):
+    assert cli.run(["status", "--interval", "3"]) == 64
+    assert "--watch" in capsys.readouterr().err
+
+
+class Typed(io.StringIO):
+    """What somebody types at a terminal."""
+
+    def isatty(self):
+        return True
+
+
+async def test_who_says_no_is_told_that_nothing_was_deleted(api, milena, monkeypatch):
+    api.add_topic("flights")
+    monkeypatch.setattr("sys.stdin", Typed("n\n"))
+    code, _, error = await milena("topics", "delete", "flights")
+    assert (code, error.endswith("milena: not deleted\n")) == (1, True)
+    assert "flights" in api.topics
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("topics list >/dev/full", 1, "milena: cannot read or write: No space left on device\n"),
+        ("topics list >&-", 0, ""),
+        ("topics list 2>&-", 0, ""),
+        ("topics delete flights <&-", 64, "--yes"),
+        ("consume flights >&-", 1, "milena: cannot write to standard output: it is closed\n"),
+        ("produce flights <&-", 1, "milena: cannot read standard input: it is closed\n"),
+        ("produce flights 2>&- </dev/null", 0, ""),
+    ],
+)
+async def test_standard_streams_that_are_closed_or_full(api, command, code, told):
+    api.add_topic("flights")
+    process = await asyncio.create_subprocess_shell(
+        f"{sys.executable} -m milena --url {api.url} {command}", stderr=asyncio.subprocess.PIPE
+    )
+    _, error = await process.communicate()
+    assert (process.returncode, b"Traceback" in error) == (code, False), error
+    assert told in error.decode()
 
 
 def test_a_broken_installation_is_not_taken_for_a_missing_extra(monkeypatch):
