@@ -47,13 +47,11 @@ from node.replica.group_commit import SHORT_SYNC_BYTES
 from node.replica.runner import PartitionRunner
 from node.replication.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row, parse_rows
 from node.replication.followed import Followed, FollowedPartitions
+from node.replication.retries import RETRY_MS, LeaderRetries
 
 logger = logging.getLogger(__name__)
 
 CHANNEL = PeerChannel.FETCH
-RETRY_MS = 50
-"""Between tries of a partition or leader that could not answer; short: a new leader is often a moment behind."""
-
 REFUSED_RETRY_MS = 1_000
 """After records that could not be taken: a full disk or a damaged batch will mostly be so again, and they are sent anew
 each time."""
@@ -130,6 +128,9 @@ class LeaderFetcher:
         self._overdue: asyncio.TimerHandle | None = None
         """Looks now and then whether an answer is overdue: a timer for each fetch would cost more."""
         self._nudge: asyncio.Handle | None = None
+        self._retries = LeaderRetries()
+        self._has_news = False
+        """Something is to be followed that was not, or in another epoch: a pause ends."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -155,6 +156,7 @@ class LeaderFetcher:
     def follow(self, runner: PartitionRunner) -> None:
         """Follow a partition, or learn of its new leader epoch."""
         if self._followed.add(runner):
+            self._has_news = True
             self._look_soon()
 
     def forget(self, runner: PartitionRunner) -> None:
@@ -273,6 +275,7 @@ class LeaderFetcher:
     def _send(self, header: Fields) -> None:
         if not self._ask(header):
             self._phase = _PAUSED
+            self._retries.begin(self._loop.time())
             self._spawn(self._dial(header))
 
     def _ask(self, header: Fields) -> bool:
@@ -327,15 +330,25 @@ class LeaderFetcher:
 
     def _fail(self, error: MilenaError) -> None:
         """Begin anew in a moment."""
-        logger.info("fetch failed leader=%d: %s", self.leader_id, error)
+        now_s = self._loop.time()
+        count = self._retries.count(now_s)
+        if count:
+            logger.info("fetch failed leader=%d times=%d: %s", self.leader_id, count, error)
         self._give_up_asking()
         self._session_id = 0
         self._phase = _PAUSED
-        self._spawn(self._pause())
+        self._has_news = False
+        is_unreachable = isinstance(error, PeerUnreachableError)
+        self._spawn(self._pause(self._retries.pause_ms(now_s, is_unreachable=is_unreachable)))
 
-    async def _pause(self) -> None:
+    async def _pause(self, pause_ms: float) -> None:
+        """In short sleeps: where the leader's node is back, the metadata say so by a new epoch of what it leads."""
         self._peer.disconnect(self.leader_id, CHANNEL)
-        await self._clock.sleep(RETRY_MS)
+        while pause_ms > 0 and not self._has_news:
+            await self._clock.sleep(min(RETRY_MS, pause_ms))
+            pause_ms -= RETRY_MS
+        if self._has_news:
+            self._retries.hurry()
         self._phase = _RESTING
         self._guard(self._look)
 
@@ -377,6 +390,7 @@ class LeaderFetcher:
         self._phase = _HOLDING
         try:
             fields, body = asked.result()
+            self._retries.restart()
             rows = parse_rows(fields.get("r"), len(body))
             if rows and rows[0].code is FetchCode.UNKNOWN_SESSION:
                 self._session_id = 0

@@ -12,6 +12,7 @@ from node.replica.runner import ReplicaRole
 from node.replication.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row
 from node.replication.fetcher import REST_S_MAX, LeaderFetcher, ReplicaFetchers
 from node.replication.followed import FollowedPartitions
+from node.replication.retries import RETRY_MS, UNREACHABLE_RETRY_MS_MAX
 from tests.support.clusters import leaders
 from tests.support.clusters.replication import FOLLOWER, LEADER, Replicated
 from tests.support.clusters.runners import DIRECTORY, batch
@@ -451,7 +452,37 @@ class TestTrouble:
         await after(5_000)
         pair.network.handlers[LEADER] = handlers
         write(pair, "a")
-        await after(100)
+        await after(UNREACHABLE_RETRY_MS_MAX + 10)
+        assert pair.follower.content() == ["a"]
+        await pair.stop()
+
+    @virtual
+    async def test_an_unreachable_leader_is_logged_seldom(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "node.replication.fetcher")
+        pair = Replicated().start()
+        await after(1)
+        del pair.network.handlers[LEADER]
+        pair.peer.disconnect(LEADER)
+        await after(30_500)
+        lines = [r.getMessage() for r in caplog.records if "fetch failed" in r.getMessage()]
+        assert len(lines) == 3
+        assert "leader=1 times=1: " in lines[0]
+        await pair.stop()
+
+    @virtual
+    async def test_a_leader_of_a_new_epoch_is_asked_however_long_it_was_unreachable(self) -> None:
+        pair = Replicated().start()
+        await after(1)
+        handlers = pair.network.handlers.pop(LEADER)
+        pair.peer.disconnect(LEADER)
+        await after(30_000)
+        pair.network.handlers[LEADER] = handlers
+        pair.take_roles(epoch=6, version=8)
+        pair.fetcher.follow(pair.follower.runner)
+        write(pair, "a")
+        await after(RETRY_MS + 10)
         assert pair.follower.content() == ["a"]
         await pair.stop()
 
