@@ -4,7 +4,7 @@ A wrong JSON type, or text where a number is expected, is malformed (400); a mis
 invalid (422). Numbers and booleans are also taken as text, because the dialects disagree about them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeGuard, TypeVar
@@ -98,6 +98,10 @@ class Fields:
         for name in value:
             if name not in known:
                 raise unknown_field(name, known)
+
+    def names(self) -> Set[str]:
+        """Of all fields that are there."""
+        return self._values.keys()
 
     def has(self, name: str) -> bool:
         """The field is there and not null."""

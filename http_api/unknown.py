@@ -53,6 +53,13 @@ def check_query(route: Route, raw_query: str) -> None:
 def _hint(name: str, known: Collection[str]) -> str:
     if not known:
         return "this endpoint takes none"
-    for nearest in get_close_matches(name.lower(), sorted(known), n=1):
-        return f"did you mean '{nearest}'?"
+    meant = nearest(name, known)
+    if meant is not None:
+        return f"did you mean '{meant}'?"
     return f"this endpoint knows {', '.join(sorted(known))}"
+
+
+def nearest(name: str, known: Collection[str], *, likeness: float = 0.6) -> str | None:
+    """The known name that somebody may have meant; ``likeness``: from 0, anything, to 1, the same."""
+    found = get_close_matches(name.lower(), sorted(known), n=1, cutoff=likeness)
+    return found[0] if found else None

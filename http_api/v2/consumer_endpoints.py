@@ -46,7 +46,7 @@ CONSUMER_ROUTES = (
         tag=Tag.CONSUMERS,
         description=(
             "It outlives the node that made it, and is forgotten when nobody calls it for five minutes. What other "
-            "servers know to tell a consumer is taken, and ignored."
+            "servers know to tell a consumer is taken, and ignored; one of these settings, misspelt, is refused."
         ),
         body=Body(content=v2_content(shapes.NEW_CONSUMER), is_required=False),
         errors=(

@@ -10,6 +10,7 @@ from http_api.group_ports import NewConsumer, Reset, Seek, TopicPartition
 from http_api.media import metadata_type
 from http_api.schemas import Fields, check_count
 from http_api.shapes.groups import (
+    NEW_CONSUMER,
     PARTITION_IN,
     PARTITIONS_IN,
     POSITION_IN,
@@ -17,6 +18,7 @@ from http_api.shapes.groups import (
     SUBSCRIBE,
     TIME_IN,
 )
+from http_api.unknown import nearest
 from http_api.urls import base_url, path_of
 from http_api.v2.tokens import read_token
 from milena.model.errors import (
@@ -33,6 +35,19 @@ FETCH_MIN_BYTES_MAX = 10_000_000
 """Confluent's bound."""
 REQUEST_TIMEOUT_MS_DEFAULT = 1000
 
+_OF_OTHERS = frozenset(
+    {
+        "consumer.instance.timeout.ms",
+        "consumer.timeout.ms",
+        "fetch.max.bytes",
+        "proxy.fetch.min.bytes",
+        "request.timeout.ms",
+    }
+)
+"""Settings that other servers know, and that only look like ours written wrong."""
+_MISSPELT_LIKENESS = 0.8
+"""Above what any two settings that are meant have in common, but for those of ``_OF_OTHERS``."""
+
 
 def place(call: Call) -> tuple[str, str]:
     """Group and instance of the path."""
@@ -45,10 +60,20 @@ async def create(call: Call) -> web.Response:
     group = call.names["group"]
     base = base_url(call.request)
     # Proxies differ in what else a consumer may be told; what is not known here changes nothing.
-    consumer = _new_consumer(Fields(await call.optional_json_body(), "the body", None), call)
+    fields = Fields(await call.optional_json_body(), "the body", None)
+    for name in fields.names() - NEW_CONSUMER.fields:
+        _refuse_misspelt(name)
+    consumer = _new_consumer(fields, call)
     instance = await call.ports.consumers.create(group, consumer)
     uri = base + path_of("consumers", group, "instances", instance)
     return json_answer({"instance_id": instance, "base_uri": uri}, content_type=type_)
+
+
+def _refuse_misspelt(name: str) -> None:
+    """Refuse a setting that is ours but for a letter: its client would believe in what was ignored."""
+    meant = nearest(name, NEW_CONSUMER.fields, likeness=_MISSPELT_LIKENESS)
+    if meant is not None and name not in _OF_OTHERS:
+        raise InvalidFieldError(f"unknown setting '{name}': did you mean '{meant}'?")
 
 
 def _new_consumer(fields: Fields, call: Call) -> NewConsumer:

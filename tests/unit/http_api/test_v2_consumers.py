@@ -135,6 +135,33 @@ async def test_settings_that_cannot_be(api, body, error):
     assert not api.node.consumers.known
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("auto.ofset.reset", "auto.offset.reset"),
+        ("auto_offset_reset", "auto.offset.reset"),
+        ("Auto.Offset.Reset", "auto.offset.reset"),
+        ("enable.autocommit", "enable.auto.commit"),
+        ("fromat", "format"),
+        ("fetch.min.byte", "fetch.min.bytes"),
+    ],
+)
+async def test_a_setting_that_is_misspelt_is_refused_with_what_was_meant(api, name, meant):
+    answer = await api.post(GROUP, {name: "earliest"}, V2)
+    assert answer.error == (422, 422)
+    assert answer.json["message"] == f"unknown setting '{name}': did you mean '{meant}'?"
+    assert not api.node.consumers.known
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["max.poll.records", "fetch.max.bytes", "request.timeout.ms", "auto.commit.interval.ms", "group.id"],
+)  # fmt: skip
+async def test_a_setting_of_other_servers_is_taken_and_ignored(api, name):
+    await create(api, **{name: "1"})
+    assert len(api.node.consumers.known) == 1
+
+
 async def test_minus_one_is_the_default_or_waits_for_the_whole_time(api):
     await create(api, **{"fetch.min.bytes": -1, "consumer.request.timeout.ms": "-1"})
     made = settings(api)
