@@ -35,8 +35,17 @@ def parse_json(body: bytes) -> object:
     try:
         value: object = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise MalformedRequestError(f"the body is not JSON: {error}") from None
+        raise MalformedRequestError(f"the body is not JSON: {json_fault(body, error)}") from None
     return value
+
+
+def json_fault(text: bytes, error: orjson.JSONDecodeError) -> str:
+    """Where a text stops being JSON. Of bytes that are not UTF-8 the parser says it at the first of the text."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as found:
+        return f"byte {found.start} (0x{text[found.start]:02x}) is not UTF-8"
+    return str(error)
 
 
 @lru_cache(maxsize=1024)

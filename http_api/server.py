@@ -9,6 +9,7 @@ import logging
 from http import HTTPStatus
 
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 
 from http_api.dispatch import Dispatcher
 from http_api.quick.connection import QuickConnection
@@ -19,6 +20,11 @@ _log = logging.getLogger("http_api")
 
 KEEPALIVE_S = 75.0
 """Longer than the usual 60 s of load balancers, so that it is never us who closes under a request."""
+
+URL_BYTES_MAX = 8190
+FIELD_BYTES_MAX = 8192
+"""Name and value of a header. Another number than the URL's: by it the parser's error tells which is too long."""
+FIELDS_MAX = 128
 
 LINGERING_S = 2.0
 """How long the rest of a refused body is read and dropped, so that the client gets to see the refusal."""
@@ -68,6 +74,9 @@ class _Protocol(QuickConnection):
             loop=loop,
             keepalive_timeout=KEEPALIVE_S,
             lingering_time=LINGERING_S,
+            max_line_size=URL_BYTES_MAX,
+            max_field_size=FIELD_BYTES_MAX,
+            max_headers=FIELDS_MAX,
             # Bodies are unpacked under our own bounds (``http_api.codings``).
             auto_decompress=False,
             # The dispatcher writes the access log; to aiohttp, None means "log nothing".
@@ -124,6 +133,23 @@ class _Protocol(QuickConnection):
             raise ConnectionError("half an answer has been sent; nothing can follow it")
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             _log.error("unexpected error outside of any handler", exc_info=exc)
-        response = self._dispatcher.refuse(request, HTTPStatus(status), message or "")
+        refusal = _too_large(exc) or (HTTPStatus(status), message or "")
+        response = self._dispatcher.refuse(request, *refusal)
         response.force_close()
         return response
+
+
+def _too_large(error: BaseException | None) -> tuple[HTTPStatus, str] | None:
+    """Status and sentence for a head that is above a bound: the parser has 400 for all, and names its buffers."""
+    if isinstance(error, LineTooLong):
+        _, limit, *_ = error.args
+        if limit == URL_BYTES_MAX:
+            return HTTPStatus.REQUEST_URI_TOO_LONG, f"the URL has more than {URL_BYTES_MAX} bytes"
+        told = f"a header has more than {FIELD_BYTES_MAX} bytes"
+        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, told
+    if isinstance(error, BadHttpMessage) and error.message == "Too many headers received":
+        return (
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"there are more than {FIELDS_MAX} headers",
+        )
+    return None

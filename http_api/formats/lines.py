@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import orjson
 
 from http_api.errors import InvalidFieldError
+from http_api.schemas import json_fault
 from milena.model.errors import MalformedRequestError, RequestTooLargeError
 from milena.model.requests import Records
 from milena.model.turns import Steps
@@ -65,7 +66,9 @@ def _json_values(lines: list[bytes], first: int) -> Iterator[bytes | None]:
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            raise MalformedRequestError(f"line {number} is not JSON: {error}") from None
+            raise MalformedRequestError(
+                f"line {number} is not JSON: {json_fault(text, error)}"
+            ) from None
         yield None if value is None else text
 
 

@@ -16,7 +16,7 @@ from http_api.codings import unpack
 from http_api.ports import ApiLimits
 from milena.model.errors import DiskFullError
 from tests.support.fakes.ports import FakeNode
-from tests.support.http.api_server import JSON_V2, serving
+from tests.support.http.api_server import JSON_V2, V2, serving
 
 
 async def raw_exchange(api, request: bytes) -> bytes:
@@ -157,9 +157,6 @@ async def test_the_application_serves_the_same(api):
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET /a\x00b HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
-        b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET / HTTP/1.1\r\nX: " + b"x" * 10_000 + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
     ],
 )
@@ -172,6 +169,48 @@ async def test_bytes_that_are_no_request_are_refused_in_json(api, noise, caplog)
     assert envelope["message"].startswith("HTTP 400 Bad Request: ")
     assert "Traceback" not in caplog.text
     assert (await api.get("/topics")).status == 200
+
+
+TOO_LONG = "HTTP 414 Request-URI Too Long: the URL has more than 8190 bytes"
+TOO_LARGE = "HTTP 431 Request Header Fields Too Large: "
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        (b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n", TOO_LONG),
+        (b"GET /topics?a=" + b"x" * 20_000 + b" HTTP/1.1\r\n", TOO_LONG),
+        (
+            b"GET / HTTP/1.1\r\nX: " + b"/" * 10_000 + b"\r\n",
+            f"{TOO_LARGE}a header has more than 8192 bytes",
+        ),
+        (
+            b"GET / HTTP/1.1\r\n" + b"x" * 10_000 + b": y\r\n",
+            f"{TOO_LARGE}a header has more than 8192 bytes",
+        ),
+        (
+            b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 1000,
+            f"{TOO_LARGE}there are more than 128 headers",
+        ),
+    ],
+    ids=["path", "query", "value", "name", "headers"],
+)
+async def test_a_head_above_a_bound_is_told_which(api, head, told):
+    answer = await raw_exchange(api, head + b"Host: a\r\n\r\n")
+    envelope = orjson.loads(answer.partition(b"\r\n\r\n")[2])
+    assert envelope == {"error_code": int(told[5:8]), "message": told}
+    assert answer.startswith(b"HTTP/1.0 " + told[5:8].encode())
+
+
+@pytest.mark.parametrize("body", [b'{"name":"\xff"}', b"\xff", b'{"name":"a\xc3"}'])
+async def test_a_body_that_is_not_utf8_is_told_the_byte(api, body):
+    answer = await api.post("/consumers/g", body, V2)
+    place = next(i for i, byte in enumerate(body) if byte > 127)
+    assert answer.error == (400, 400)
+    assert (
+        answer.json["message"]
+        == f"the body is not JSON: byte {place} (0x{body[place]:02x}) is not UTF-8"
+    )
 
 
 @pytest.mark.parametrize(
