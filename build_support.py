@@ -47,6 +47,8 @@ PACKAGES = (
 )
 PURE = "MILENA_PURE"
 """Of the programs that are run from a tree: 1, from the sources."""
+TOLD_EVERY_S = 30
+"""While the compilers work, which say nothing until they are done."""
 GROUP = "milena"
 """The library that holds all of the compiled code is called milena__mypyc."""
 
@@ -117,11 +119,19 @@ def ensure_tree() -> Path:
     """The tree, made anew if anything has changed since it was.
 
     Raises:
-        BuildError: this machine cannot, or a compiler refused; what it said is on standard error.
+        BuildError: this machine cannot, a compiler refused, or nothing can be written beside the sources; what a
+            compiler said is on standard error.
     """
     reason = obstacle()
     if reason is not None:
         raise BuildError(reason)
+    try:
+        return _tree()
+    except OSError as error:
+        raise BuildError(f"cannot write {error.filename or WORK}: {error.strerror}") from error
+
+
+def _tree() -> Path:
     WORK.mkdir(parents=True, exist_ok=True)
     with _alone():
         tree = TREES / state_of(ROOT)
@@ -137,7 +147,8 @@ def ensure_tree() -> Path:
 def _build() -> Path:
     """Make a tree of a copy of the sources, which may change meanwhile."""
     print(
-        "compiling the hot modules, once for this state of the sources: a few minutes",
+        "compiling the hot modules, once for this state of the sources: two to ten minutes "
+        f"({PURE}=1 runs from the sources at once)",
         file=sys.stderr,
     )
     new = WORK / "new"
@@ -147,21 +158,32 @@ def _build() -> Path:
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
     tree = TREES / state_of(new)
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "build_support.py", "compile", str(new), str(WORK)],
         cwd=new,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.stderr.write(done.stdout)
-        raise BuildError(f"the compilers refused (exit {done.returncode})")
+    ) as compilers:
+        said = _wait(compilers)
+    if compilers.returncode:
+        sys.stderr.write(said)
+        raise BuildError(f"the compilers refused (exit {compilers.returncode})")
     TREES.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(tree, ignore_errors=True)
     new.rename(tree)
     return tree
+
+
+def _wait(process: "subprocess.Popen[str]") -> str:
+    """What a process says until it ends; a line now and then tells that it has not."""
+    waited_s = 0
+    while True:
+        try:
+            return process.communicate(timeout=TOLD_EVERY_S)[0]
+        except subprocess.TimeoutExpired:
+            waited_s += TOLD_EVERY_S
+            print(f"still compiling, {waited_s} s so far", file=sys.stderr)
 
 
 def state_of(root: Path) -> str:

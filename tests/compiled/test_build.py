@@ -1,5 +1,7 @@
 """What is compiled, when, and what a machine does that cannot compile."""
 
+import subprocess
+
 import pytest
 
 import build_support
@@ -54,6 +56,34 @@ def test_measurements_run_from_the_sources_where_nothing_can_be_compiled(monkeyp
     monkeypatch.delenv("MILENA_PURE", raising=False)
     assert build_support.chosen_environment() == {}
     assert "pure, not compiled: there is no C compiler" in capsys.readouterr().err
+
+
+def test_programs_run_from_the_sources_where_nothing_can_be_written(monkeypatch, capsys, tmp_path):
+    (tmp_path / "build").write_text("in the way", encoding="utf-8")
+    monkeypatch.setattr(build_support, "obstacle", lambda: None)
+    monkeypatch.setattr(build_support, "WORK", tmp_path / "build" / "work")
+    monkeypatch.delenv("MILENA_PURE", raising=False)
+    assert build_support.chosen_environment() == {}
+    told = capsys.readouterr().err
+    assert told == f"pure, not compiled: cannot write {build_support.WORK}: Not a directory\n"
+
+
+def test_who_waits_for_the_compilers_is_told_now_and_then(capsys):
+    class Compilers:
+        """Stand for a process that is done at the third look."""
+
+        looks = 0
+
+        def communicate(self, timeout):
+            self.looks += 1
+            if self.looks < 3:
+                raise subprocess.TimeoutExpired("compile", timeout)
+            return "said", None
+
+    assert build_support._wait(Compilers()) == "said"
+    assert capsys.readouterr().err == (
+        "still compiling, 30 s so far\nstill compiling, 60 s so far\n"
+    )
 
 
 def test_measurements_run_from_the_sources_when_asked_to(monkeypatch):
