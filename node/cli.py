@@ -212,7 +212,8 @@ def dev(
                 "log_level": log_level,
                 "auto_create_topics": "true" if auto_create_topics else "false",
             },
-            environment={**os.environ, **_compiled_environment()},
+            environment=os.environ,
+            chosen=_compiled_environment(),
         )
     except StartupError as error:
         click.echo(f"milena: cannot start: {error.message}", err=True)

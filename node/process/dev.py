@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from milena.model.errors import StartupError
@@ -41,6 +41,14 @@ class NodePlan:
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     url: str
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    """What of the environment chooses the code to run, and is not the user's own."""
+
+    @property
+    def command(self) -> str:
+        """For a shell: another process like this one."""
+        chosen = [f"{name}={value}" for name, value in self.chosen.items()]
+        return shlex.join((*(("env", *chosen) if chosen else ()), *self.arguments))
 
 
 def plan_nodes(
@@ -51,11 +59,12 @@ def plan_nodes(
     base_peer_port: int,
     options: Mapping[str, str],
     environment: Mapping[str, str],
+    chosen: Mapping[str, str],
 ) -> tuple[NodePlan, ...]:
     """The processes of a local cluster; makes the data directory and the secret that its nodes share.
 
     ``options``: further settings by name, the same for every node. ``environment``: what the processes inherit, but for
-    settings of a node.
+    settings of a node. ``chosen``: variables that choose the code they run.
 
     Raises:
         StartupError: ports that collide, or a directory that cannot be written.
@@ -88,8 +97,9 @@ def plan_nodes(
                     *(sys.executable, "-P", "-m", "node", "start"),
                     *_flags({**settings, **options}),
                 ),
-                environment={**inherited, "PYTHONUNBUFFERED": "1"},
+                environment={**inherited, **chosen, "PYTHONUNBUFFERED": "1"},
                 url=f"http://127.0.0.1:{base_port + node_id - 1}",
+                chosen=chosen,
             )
         )
     return tuple(plans)
@@ -204,9 +214,7 @@ class _NodeProcesses:
         del self._running[plan.name]
         if self._is_stopping:
             return
-        self._write(
-            f"{plan.name} ended {_how(code)}; start it again with: {shlex.join(plan.arguments)}\n"
-        )
+        self._write(f"{plan.name} ended {_how(code)}; start it again with: {plan.command}\n")
         if code == EXIT_REFUSED:
             self.stop(EXIT_REFUSED)
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import select
+import shlex
 import signal
 import stat
 import subprocess
@@ -28,6 +29,7 @@ def plan(tmp_path: Path, **changes: object) -> tuple[NodePlan, ...]:
         "base_peer_port": 20182,
         "options": {"auto_create_topics": "true", "log_level": "warning"},
         "environment": {"PATH": "/bin", "MILENA_CLUSTER_SECRET": "theirs, not ours"},
+        "chosen": {},
     }
     return plan_nodes(**(options | changes))
 
@@ -83,6 +85,17 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StartupError, match="cannot write the cluster secret"):
         plan(tmp_path, data_dir=tmp_path / "file")
+
+
+def test_a_node_is_started_again_on_the_code_that_its_peers_run(tmp_path: Path):
+    chosen = {"PYTHONPATH": "/compiled tree:/root", "PYTHONSAFEPATH": "1"}
+    (only, *_) = plan(tmp_path, chosen=chosen)
+    assert chosen.items() <= only.environment.items()
+    words = shlex.split(only.command)
+    assert words[:3] == ["env", "PYTHONPATH=/compiled tree:/root", "PYTHONSAFEPATH=1"]
+    assert tuple(words[3:]) == only.arguments
+    (pure, *_) = plan(tmp_path)
+    assert tuple(shlex.split(pure.command)) == pure.arguments
 
 
 def process(name: str, code: str) -> NodePlan:
