@@ -2,7 +2,8 @@
 
     python -m loadtest.demo [--input FILE] [--keep] [--records N]
 
-Exit codes: 0 every record came back exactly once and in order; 1 one did not; 2 the cluster or the input failed.
+Exit codes: 0 every record came back exactly once and in order; 1 one did not; 2 the cluster or the input failed;
+130 and 143 Ctrl-C and SIGTERM ended it.
 """
 
 import asyncio
@@ -61,10 +62,12 @@ async def demonstrate(settings: DemoSettings) -> int:
     print(f"starting three nodes, data and logs in {settings.directory}/")
     async with LocalCluster(settings.directory) as cluster:
         verdict = await write_and_check(cluster, settings)
-        print_commands(cluster, settings)
         if settings.is_kept:
+            print_commands(cluster, settings)
             print("\nThe cluster stays up until Ctrl-C.")
             await interrupted()
+        else:
+            print("\nmake demo KEEP=1 leaves the cluster up, and names commands to go on with.")
         await cluster.stop()
     return EXIT_GOOD if verdict.is_good else EXIT_BAD_DATA
 
@@ -163,16 +166,25 @@ def print_commands(cluster: LocalCluster, settings: DemoSettings) -> None:
     base = f"{cluster.nodes[0].url}/topics/{settings.topic}"
     body = '{"records":[{"key":"N1","value":{"hello":"world"}}]}'
     page = f"{base}/partitions/0/records?offset=0&max_bytes=1000"
-    heading = "Go on with" + (
-        "" if settings.is_kept else " (make demo KEEP=1 leaves the cluster up)"
-    )
+    # Beside the interpreter: make's environment is on nobody's path.
+    milena = Path(sys.executable).with_name("milena")
+    if milena.is_relative_to(Path.cwd()):
+        milena = milena.relative_to(Path.cwd())
     print(f"""
-{heading}:
+Go on with:
 
-  milena --url {cluster.nodes[0].url} status
+  {milena} --url {cluster.nodes[0].url} status
   curl {base}
   curl -H 'Accept: {settings.source.media_type}' '{page}'
   curl -H 'Content-Type: {JSON_TYPE}' -d '{body}' {base}""")
+
+
+async def unless_terminated(settings: DemoSettings) -> int:
+    """The demonstration's exit code; SIGTERM cancels it, as Ctrl-C does, so that its nodes end first."""
+    task = asyncio.current_task()
+    assert task is not None, "called in a task"
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await demonstrate(settings)
 
 
 async def interrupted() -> None:
@@ -226,11 +238,17 @@ def main(path: Path | None, is_kept: bool, records: int | None, directory: Path)
         settings = DemoSettings(
             source=source, topic=topic_of(source), directory=directory, is_kept=is_kept
         )
-        code = asyncio.run(demonstrate(settings))
+        code = asyncio.run(unless_terminated(settings))
     except* (SourceError, ClusterError, ClientError, ReadError) as group:
         for error in leaves(group):
             print(f"demo: {error}", file=sys.stderr)
         code = EXIT_FAILED
+    except* KeyboardInterrupt:
+        print("demo: interrupted", file=sys.stderr)
+        code = 128 + signal.SIGINT
+    except* asyncio.CancelledError:
+        print("demo: terminated", file=sys.stderr)
+        code = 128 + signal.SIGTERM
     sys.exit(code)
 
 

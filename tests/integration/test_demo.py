@@ -1,6 +1,7 @@
 """The main job, shortened: every record comes back although a leader dies."""
 
 import gzip
+import signal
 import subprocess
 import sys
 
@@ -37,3 +38,20 @@ def test_an_input_that_cannot_be_read_is_named(tmp_path):
     done = demo(tmp_path / "run", "--input", str(path))
     assert done.returncode == 2
     assert done.stderr == f"demo: {path} has no lines\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")]
+)
+def test_a_signal_ends_it_and_its_nodes_in_a_line(tmp_path, number, told):
+    command = [sys.executable, "-u", "-m", "loadtest.demo", "--directory", str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("starting three nodes")
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert error.splitlines()[-1] == f"demo: {told}"
+    assert "Traceback" not in error
