@@ -363,9 +363,16 @@ def _answer_error(
     return ServerFailedError if status >= 500 else AnswerError
 
 
+_NO_TLS_REASONS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+"""Of an ``ssl.SSLError``: how versions of OpenSSL say that an answer to a handshake is none."""
+
+
 def _reason(error: BaseException | None) -> str:
     # asyncio's text has an address, or several: "[Errno 111] Connect call failed ('127.0.0.1', 8082)".
     numbers = set(_ERRNO.findall(str(error)))
     if numbers == {str(errno.ECONNREFUSED)}:
         return "connection refused"
+    # By name: whoever speaks plain HTTP does without the module of the class.
+    if getattr(error, "reason", None) in _NO_TLS_REASONS:
+        return "it answers without TLS; the port may want http"
     return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)

@@ -82,6 +82,13 @@ async def test_a_view_that_may_be_old_is_called_so(api, milena, command):
     assert err == f"no majority of the metadata quorum answers: this is what {api.url} knew last\n"
 
 
+async def test_https_of_a_port_without_it_is_told_that_the_port_may_want_http(api, capsys):
+    url = api.url.replace("http://", "https://")
+    assert await asyncio.to_thread(cli.run, ["--url", url, "status"]) == 2
+    told = f"milena: cannot reach {url}: it answers without TLS; the port may want http\n"
+    assert capsys.readouterr().err == told
+
+
 async def test_no_node_exits_2_with_one_line(capsys, unused_tcp_port):
     url = f"http://127.0.0.1:{unused_tcp_port}"
     code = await asyncio.to_thread(cli.run, ["--url", url, "status"])
