@@ -161,6 +161,7 @@ def stage_figures(rounds: Rounds) -> Tree:
                 if sample is None
                 else {
                     **{quantity.value: value for quantity, value in sample.figures.items()},
+                    "percentiles ms": {f"{p:g}": ms for p, ms in sample.percentiles.items()},
                     "client_cores": sample.client_cpu,
                     "servers_cores": sample.servers_cpu,
                 }

@@ -50,7 +50,11 @@ def test_what_was_not_measured_is_told_below_the_table():
 def _stages() -> dict[str, Rounds]:
     rounds = Rounds(failures={"theirs": "gone"})
     figures = {Quantity.RATE: 100.0, Quantity.P50: 1.25}
-    rounds.note("ours", Sample(figures=figures, client_cpu=0.25, servers_cpu=0.5))
+    percentiles = {50: 1.25, 99.9: 7.5}
+    rounds.note(
+        "ours",
+        Sample(figures=figures, percentiles=percentiles, client_cpu=0.25, servers_cpu=0.5),
+    )
     rounds.note("theirs", None)
     return {"fetch": rounds}
 
@@ -71,6 +75,7 @@ def test_the_record_holds_rows_and_every_sample():
     assert record["rows"][1]["value"] is None
     (sample,) = record["stages"]["fetch"]["samples"]["ours"]
     assert sample["p50 ms"] == 1.25
+    assert sample["percentiles ms"] == {"50": 1.25, "99.9": 7.5}
     assert record["stages"]["fetch"]["samples"]["theirs"] == [None]
 
 

@@ -56,3 +56,15 @@ def test_a_sample_says_what_was_done_and_what_it_cost():
     sample = sample_of(latencies_s, units=1000, seconds=2, client_cpu_s=0.5, servers_cpu_s=1.5)
     assert sample.figures == {Quantity.RATE: 500, Quantity.P50: 1, Quantity.P99: 2}
     assert (sample.client_cpu, sample.servers_cpu) == (0.25, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("count", "greatest"), [(1, None), (10, 90), (99, 95), (100, 99), (1000, 99.9), (50_000, 99.9)]
+)
+def test_a_distribution_goes_as_far_as_its_calls_can_tell(count, greatest):
+    latencies_s = [number / 1000 for number in range(1, count + 1)]
+    sample = sample_of(latencies_s, units=1, seconds=1, client_cpu_s=0, servers_cpu_s=0)
+    # Of one call no percentile is known, of a hundred none beyond the one that the slowest exceeds.
+    assert max(sample.percentiles, default=None) == greatest
+    for percent, latency_ms in sample.percentiles.items():
+        assert latency_ms == pytest.approx(count * percent / 100, abs=1)
