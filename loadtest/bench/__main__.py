@@ -21,6 +21,7 @@ import click
 import uvloop
 
 from loadtest.bench.chart import draw
+from loadtest.bench.curve_chart import draw_curves
 from loadtest.bench.http_load import HttpLoadError
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.report import Machine, contender_table, exit_code, figures, table
@@ -174,6 +175,7 @@ def main(
         f"{machine.cores} cores, {machine.file_system}"
     )
     draw(outcomes, out / "bench.png", title=title)
+    draw_curves(stages, out / "bench-curves.png", title=title)
     record = json.dumps(figures(outcomes, stages, machine), indent=2) + "\n"
     (out / "bench.json").write_text(record, encoding="utf-8")
     report = f"{title}\n\n{table(outcomes)}\n\n{contender_table(stages)}\n"

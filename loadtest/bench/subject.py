@@ -62,9 +62,15 @@ class Subject:
         )
 
     async def create_topic(
-        self, name: str, *, is_durable: bool, is_bounded: bool = True, partitions: int = 1
+        self,
+        name: str,
+        *,
+        is_durable: bool,
+        is_bounded: bool = True,
+        partitions: int = 1,
+        replicas: int | None = None,
     ) -> str:
-        """A topic with a replica on every node; the URL of the node that leads its first partition."""
+        """A topic; the URL of the node that leads its first partition. ``replicas``: None is one on every node."""
         configs = {} if is_durable else {"flush.messages": _NEVER}
         if is_bounded:
             configs["retention.bytes"] = str(_KEPT_BYTES)
@@ -72,7 +78,7 @@ class Subject:
             await admin.create_topic(
                 name,
                 partitions=partitions,
-                replication_factor=len(self.nodes),
+                replication_factor=replicas or len(self.nodes),
                 configs=configs,
             )
             topic = await admin.topic(name)

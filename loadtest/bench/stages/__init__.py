@@ -4,6 +4,7 @@ from loadtest.bench.plan import InTurns, Stage
 from loadtest.bench.resident import RESIDENT_BYTES
 from loadtest.bench.stages import (
     clients,
+    curves,
     metadata,
     produce,
     reading,
@@ -30,5 +31,6 @@ STAGES: dict[str, Stage] = {
     "partitions": standing.partitions,
     "recovery": recovery.recover,
     "soak": soak.soak,
+    "curves": curves.curves,
 }
 """In the order in which they run."""

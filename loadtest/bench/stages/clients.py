@@ -54,9 +54,9 @@ async def clients(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
     many, few = (_lines(plan.directory, count) for count in (LINES, FEW_LINES))
     pids, url = subject.pids, urls[0]
     return [
-        _bare(targets.READY_BATCHES, _batches(urls, "plain"), 1, pids),
-        _bare(targets.READY_JSON, _json(urls, "plain"), JSON_CONNECTIONS, pids),
-        _bare(targets.READY_FETCH, _fetches(stored, "stored"), 1, pids),
+        bare_client(targets.READY_BATCHES, _batches(urls, "plain"), 1, pids),
+        bare_client(targets.READY_JSON, _json(urls, "plain"), JSON_CONNECTIONS, pids),
+        bare_client(targets.READY_FETCH, _fetches(stored, "stored"), 1, pids),
         _sending(targets.PRODUCER, url, _send, pids),
         _sending(targets.PRODUCER_BLOCKING, url, _send_blocking, pids),
         _sending(targets.PRODUCER_MANY, url, _send_many, pids),
@@ -128,9 +128,11 @@ def _fetches(urls: Sequence[str], topic: str) -> list[tuple[str, Ask]]:
     ]
 
 
-def _bare(
+def bare_client(
     name: str, asks: Sequence[tuple[str, Ask]], connections: int, pids: tuple[int, ...]
 ) -> Contender:
+    """Requests to several servers at once. ``connections``: to each of them."""
+
     async def turn(seconds: float) -> Turn:
         return await spread(asks, connections=connections, seconds=seconds)
 

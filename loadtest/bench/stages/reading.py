@@ -12,7 +12,7 @@ from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rounds import Contender, Turn
 from loadtest.bench.samples import Rounds
 from loadtest.bench.stages.produce import SMALL, http_contender, start_milena, start_nats
-from loadtest.bench.subject import batch_ask, fetch_ask, http_turn
+from loadtest.bench.subject import Subject, batch_ask, fetch_ask, http_turn
 from milena.client import Client
 
 FETCH_BYTES = 1 << 20
@@ -38,22 +38,22 @@ async def _fill(url: str, topic: str, *, records: int) -> int:
 async def fetch(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """1 MB of stored batches a request, from two clients, beside a file of the same size."""
     subject = await start_milena(plan, stack)
+    url, ask, size = await stored_topic(subject)
+    rounds.facts["a fetch"] = f"{size:,} bytes"
+    contenders = [
+        http_contender(targets.FETCH, url, ask, connections=FETCH_CLIENTS, pids=subject.pids)
+    ]
+    return contenders + await _copier(plan, stack, size) + await _nginx(plan, stack, rounds, size)
+
+
+async def stored_topic(subject: Subject) -> tuple[str, Ask, int]:
+    """A topic to be fetched in pieces of 1 MB: its leader, the fetches in MB, and the bytes of one."""
     url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
     await _fill(url, "stored", records=4 * _FETCH_OFFSETS * _BATCH_RECORDS)
     offsets = [number * _BATCH_RECORDS for number in range(_FETCH_OFFSETS)]
     ask = fetch_ask(url, "stored", offsets, max_bytes=FETCH_BYTES, units=1)
     size = await _body_bytes(url, ask)
-    rounds.facts["a fetch"] = f"{size:,} bytes"
-    contenders = [
-        http_contender(
-            targets.FETCH,
-            url,
-            replace(ask, units=size / _MB),
-            connections=FETCH_CLIENTS,
-            pids=subject.pids,
-        )
-    ]
-    return contenders + await _copier(plan, stack, size) + await _nginx(plan, stack, rounds, size)
+    return url, replace(ask, units=size / _MB), size
 
 
 async def _copier(plan: BenchPlan, stack: AsyncExitStack, size: int) -> list[Contender]:

@@ -1,0 +1,113 @@
+"""What a number of records, partitions, nodes or readers does to the rate: contenders that differ in it alone.
+
+All write with acks=all to topics that do not sync: it is the nodes that are shown, not the disk. The client is the bare
+one of the other stages and the clients are as many at each point of a curve, so that their number is not what grows.
+"""
+
+import os
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+from loadtest.bench.curves import (
+    ALL_REPLICAS,
+    BATCHES,
+    JSON,
+    ONE_REPLICA,
+    PARTITIONS,
+    READERS,
+    TURNS,
+)
+from loadtest.bench.plan import BenchPlan, InTurns
+from loadtest.bench.resident import RESIDENT_BYTES
+from loadtest.bench.rounds import Contender
+from loadtest.bench.samples import Rounds
+from loadtest.bench.stages.clients import bare_client
+from loadtest.bench.stages.produce import SMALL, start_milena
+from loadtest.bench.stages.reading import stored_topic
+from loadtest.bench.subject import Subject, batch_ask, json_ask
+
+ROUNDS_MAX, TURN_S_MAX = 3, 1.0
+"""Two dozen contenders: three rounds of a second take two minutes, and a curve needs no more."""
+BATCH_CLIENTS = 16
+"""Of the curve over records a request: enough that the leader has others to serve while one waits for followers."""
+SPREAD_CLIENTS = 24
+"""A multiple of all numbers of partitions: each partition has as many of them."""
+SPREAD_PARTITIONS = 24
+"""Of the curve over nodes: each node leads as many, but for one or two."""
+_SPREAD_RECORDS = 100
+
+
+async def curves(plan: BenchPlan) -> Rounds:
+    """All of them, in fewer and shorter turns than a row with a floor is given."""
+    short = replace(
+        plan, rounds=min(plan.rounds, ROUNDS_MAX), seconds=min(plan.seconds, TURN_S_MAX)
+    )
+    return await InTurns(start=_start, resident_bytes=RESIDENT_BYTES)(short)
+
+
+async def _start(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+    rounds.facts[TURNS] = f"{plan.rounds} rounds of {plan.seconds:g} s"
+    subject = await start_milena(plan, stack)
+    return [
+        *await _over_records(subject),
+        *[await _into(subject, name, count) for count, name in PARTITIONS.items()],
+        *await _over_nodes(plan, stack, subject),
+        *await _over_readers(subject),
+    ]
+
+
+async def _over_records(subject: Subject) -> list[Contender]:
+    url = await subject.create_topic("sizes", is_durable=False)
+    return [
+        bare_client(
+            name,
+            [(url, ask_of(url, "sizes", records=records, size=SMALL, acks="all"))],
+            BATCH_CLIENTS,
+            subject.pids,
+        )
+        for curve, ask_of in ((JSON, json_ask), (BATCHES, batch_ask))
+        for records, name in curve.items()
+    ]
+
+
+async def _into(
+    subject: Subject, name: str, partitions: int, *, replicas: int | None = None
+) -> Contender:
+    """Encoded batches into a topic of its own. ``replicas``: as of ``create_topic``."""
+    topic = f"spread-{partitions}-{replicas or 'all'}"
+    await subject.create_topic(topic, is_durable=False, partitions=partitions, replicas=replicas)
+    asks = [
+        (
+            url,
+            batch_ask(
+                url, topic, records=_SPREAD_RECORDS, size=SMALL, acks="all", partition=partition
+            ),
+        )
+        for partition, url in enumerate(await subject.leader_urls(topic))
+    ]
+    return bare_client(name, asks, SPREAD_CLIENTS // partitions, subject.pids)
+
+
+async def _over_nodes(plan: BenchPlan, stack: AsyncExitStack, three: Subject) -> list[Contender]:
+    """``three``: the nodes of the other curves, which need not run twice."""
+    found = []
+    for count in node_counts(os.cpu_count() or 1):
+        subject = three
+        if count != len(three.nodes):
+            directory = plan.directory / f"milena-{count}"
+            subject = Subject(directory, node_count=count, settings=plan.settings)
+            await stack.enter_async_context(subject)
+        # Of one node both curves have the same point.
+        for name, replicas in {ONE_REPLICA[count]: 1, ALL_REPLICAS[count]: count}.items():
+            found.append(await _into(subject, name, SPREAD_PARTITIONS, replicas=replicas))
+    return found
+
+
+def node_counts(cores: int) -> list[int]:
+    """Those that a machine is asked for: more than three where each has a core, and the clients have one."""
+    return [count for count in ONE_REPLICA if count <= max(3, cores - 1)]
+
+
+async def _over_readers(subject: Subject) -> list[Contender]:
+    url, ask, _ = await stored_topic(subject)
+    return [bare_client(name, [(url, ask)], count, subject.pids) for count, name in READERS.items()]
