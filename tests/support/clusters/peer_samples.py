@@ -1,4 +1,4 @@
-"""Calls between nodes as release 0.1.0 packed them (``tests/data/peer/calls.json``): what messages are held to."""
+"""Calls between nodes as they were packed at first (``tests/data/peer/calls.json``): what messages are held to."""
 
 import json
 from pathlib import Path

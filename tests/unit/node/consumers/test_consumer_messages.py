@@ -43,7 +43,7 @@ from node.consumers.consumer_messages import (
     TailAnswer,
     TailRequest,
 )
-from node.peers.messages import Blob, CallType, Done, Message, pack
+from node.peers.messages import Blob, CallType, Done, Message
 from tests.support.clusters.peer_samples import calls_of, check_samples, samples_of
 
 TOPIC_ID = "5ba91faf7a024204f7c1bd874da5e709"
@@ -132,24 +132,34 @@ SAMPLES: list[tuple[CallType, str, list[Message]]] = [
             ConsumerRecordsRequest(**NAMES, call_id="2.2.2", max_bytes=1),
         ],
     ),
-    (
-        RECORDS,
-        "answer",
-        [
-            ConsumerRecordsAnswer(
-                format="json",
-                deliveries=(
-                    DeliveryRow(
-                        topic="t",
-                        partition=0,
-                        start_offset=0,
-                        end_offset=2,
-                        batches=Blob(samples_of("consumer_records", "answer")[0][1]),
+    *(
+        (
+            call,
+            "answer",
+            [
+                ConsumerRecordsAnswer(
+                    format="json",
+                    deliveries=(
+                        DeliveryRow(
+                            topic="t",
+                            partition=0,
+                            start_offset=0,
+                            end_offset=2,
+                            batches=Blob(samples_of("consumer_records", "answer")[0][1]),
+                        ),
                     ),
-                ),
-            )
-        ],
+                )
+            ],
+        )
+        for call in (RECORDS, TOKEN_RECORDS)
     ),
+    (
+        TOKEN_RECORDS,
+        "request",
+        [ConsumerTokenRecordsRequest(**NAMES, wait_ms=5, call_id="2.2.1", token="t")],
+    ),
+    (ACKNOWLEDGE, "request", [ConsumerAcknowledgeRequest(**NAMES, token="t")]),
+    (ACKNOWLEDGE, "answer", [Done()]),
     (TAKE_BACK, "request", [ConsumerTakeBackRequest(**NAMES, call_id="2.2.2")]),
     (TAKE_BACK, "answer", [Done()]),
     (
@@ -188,26 +198,13 @@ SAMPLES: list[tuple[CallType, str, list[Message]]] = [
 @pytest.mark.parametrize(
     ("call", "side", "messages"), SAMPLES, ids=[f"{call.name}-{side}" for call, side, _ in SAMPLES]
 )
-def test_a_message_is_packed_as_in_the_release_before(
+def test_a_message_is_packed_as_it_was_at_first(
     call: CallType, side: str, messages: list[Message]
 ) -> None:
     check_samples(call, side, messages)
 
 
-LATER = {TOKEN_RECORDS.name, ACKNOWLEDGE.name}
-"""Calls that release 0.1.0 does not know, and refuses."""
-
-
-def test_what_came_later_travels_so() -> None:
-    records = ConsumerTokenRecordsRequest(**NAMES, wait_ms=5, call_id="2.2.1", token="t")
-    assert pack(records)[0] == {
-        "group": "g", "wait_ms": 5, "instance": "c", "call": "2.2.1", "max_bytes": None, "token": "t",
-    }  # fmt: skip
-    arrived = ConsumerAcknowledgeRequest(**NAMES, token="t")
-    assert pack(arrived)[0] == {"group": "g", "wait_ms": 0, "instance": "c", "token": "t"}
-
-
 def test_every_call_has_samples() -> None:
     sampled = {(call.name, side) for call, side, _ in SAMPLES}
-    names = calls_of(consumer_messages).keys() - LATER
+    names = calls_of(consumer_messages)
     assert sampled == {(name, side) for name in names for side in ("request", "answer")}
