@@ -44,7 +44,6 @@ def test_page_views_become_hourly_statistics_in_another_topic(spark, cluster):
     assert found == [(page, hour, 10) for page in ("/p0", "/p1") for hour in range(3)]
 
 
-@pytest.mark.smoke
 def test_a_range_of_offsets_can_be_queried_again_and_gives_the_same(spark, cluster):
     """The log keeps what was read: any query can be replayed from any offset."""
     node = cluster.node(1)
