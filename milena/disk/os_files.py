@@ -71,7 +71,7 @@ def _typed(action: str, path: str, error: OSError) -> DiskFullError | DiskFailed
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         return DiskFullError(f"cannot {action} {path}: {reason}")
-    return DiskFailedError(f"cannot {action} {path}: {reason}")
+    return DiskFailedError(f"cannot {action} {path}: {reason}", errno=error.errno)
 
 
 class OsFile:

@@ -418,9 +418,16 @@ class CorruptBatchError(CorruptLogError):
 
 
 class DiskFailedError(MilenaError):
-    """A write or sync failed for another reason than a full disk."""
+    """A write or sync failed for another reason than a full disk; ``errno``: the operating system's, if it said one.
+
+    It is kept here, since extensions in C forget what an error was raised from.
+    """
 
     code = "disk_failed"
+
+    def __init__(self, message: str, *, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
 
 
 class StartupError(MilenaError):

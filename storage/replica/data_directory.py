@@ -58,8 +58,7 @@ def _refused_where_not_usable(root: str) -> Iterator[None]:
             f"the data directory {root} cannot be used: {error.strerror or error}"
         ) from error
     except DiskFailedError as error:
-        cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno in _NOT_USABLE:
+        if error.errno in _NOT_USABLE:
             raise StartupError(
                 f"the data directory {root} cannot be used: {error.message}"
             ) from error

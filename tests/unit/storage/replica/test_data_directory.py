@@ -93,10 +93,8 @@ class FailingFiles(MemoryFiles):
         self._number = number
 
     def lock(self, path):
-        try:
-            raise OSError(self._number, os.strerror(self._number))
-        except OSError as error:
-            raise DiskFailedError(f"cannot open {path}: {error.strerror}") from error
+        reason = os.strerror(self._number)
+        raise DiskFailedError(f"cannot open {path}: {reason}", errno=self._number)
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
