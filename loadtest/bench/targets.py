@@ -300,8 +300,8 @@ TARGETS: tuple[Target, ...] = (
         reference=BARE_ONE,
         quantity=Quantity.P50,
         durability=_PLAIN,
-        floor=3.0,
-        ambition=2.0,
+        floor=5.0,
+        ambition=3.0,
         is_less_better=True,
     ),
     Target(
@@ -399,8 +399,8 @@ TARGETS: tuple[Target, ...] = (
         subject=FETCH,
         reference=COPIER,
         durability=_NOTHING,
-        floor=0.8,
-        ambition=1.2,
+        floor=0.55,
+        ambition=0.8,
     ),
     Target(
         name="consumer",
