@@ -249,9 +249,9 @@ class Accumulator:
         self.buffered_bytes += size_bytes
         return DeliveryPart(batch, first, rows.places[start:stop]), self._is_due(lane, batch, first)
 
-    def _open(self, lane: Lane, clock: MonotonicClock) -> RecordBatch:
+    def _open(self, lane: Lane, clock: MonotonicClock, if_match: int | None = None) -> RecordBatch:
         self.seal(lane)
-        batch = RecordBatch(lane.topic, lane.partition, opened_ms=clock.now_ms())
+        batch = RecordBatch(lane.topic, lane.partition, opened_ms=clock.now_ms(), if_match=if_match)
         lane.open = batch
         self.unsettled[batch] = None
         return batch
@@ -275,10 +275,7 @@ class Accumulator:
         if_match: int,
     ) -> RecordBatch:
         """Put a record that is to be at this offset into a batch of its own, in line behind what is open."""
-        self.seal(lane)
-        batch = RecordBatch(lane.topic, lane.partition, opened_ms=clock.now_ms(), if_match=if_match)
-        lane.open = batch
-        self.unsettled[batch] = None
+        batch = self._open(lane, clock, if_match)
         batch.add(key, value, headers, timestamp_ms, size_bytes)
         self.buffered_bytes += size_bytes
         self.seal(lane)

@@ -28,9 +28,9 @@ from node.consumers.consumer_messages import (
 from node.consumers.consumer_sessions import ConsumerSession
 from node.consumers.cursor import GivenExtent
 from node.consumers.partition_ends import EndWaiter, EndWatcher
-from node.consumers.repeated_answer import read_again
+from node.consumers.repeated_answer import read_again, row_of
 from node.consumers.start_positions import PARALLEL
-from node.peers.messages import Blob, ask
+from node.peers.messages import ask
 from node.peers.port import Peers
 from raft_meta.machine.image import PartitionKey
 
@@ -333,14 +333,7 @@ class RecordsCall:
         answer.room = answer.room.less(made)
         answer.payload_bytes += made.payload_bytes
         if made.record_count:
-            delivery = DeliveryRow(
-                topic=self._session.view.image.topics[key[0]].name,
-                partition=key[1],
-                start_offset=made.start_offset,
-                end_offset=made.end_offset,
-                batches=Blob(made.batches),
-            )
-            answer.deliveries.append(delivery)
+            answer.deliveries.append(row_of(self._session, key, made))
             answer.extents.append(GivenExtent(key, made.start_offset, made.end_offset))
 
     # -- waiting ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from node.consumers.consumer_messages import DeliveryRow
 from node.consumers.consumer_sessions import ConsumerSession
 from node.consumers.cursor import GivenExtent
 from node.peers.messages import Blob
+from raft_meta.machine.image import PartitionKey
 
 READ_BYTES = 1 << 20
 """At a time; an extent was read by as much at most."""
@@ -45,7 +46,7 @@ async def read_again(
                 f"{session.view.name(extent.key)} cannot be read at offset {offset} yet; ask again"
             )
         if made.record_count:
-            rows.append(_row(session, extent, made))
+            rows.append(row_of(session, extent.key, made))
         offset = made.next_offset
     return rows
 
@@ -68,10 +69,11 @@ async def _report(
     raise doubt.error
 
 
-def _row(session: ConsumerSession, extent: GivenExtent, made: CutRecords) -> DeliveryRow:
+def row_of(session: ConsumerSession, key: PartitionKey, made: CutRecords) -> DeliveryRow:
+    """Records of a partition as an answer has them."""
     return DeliveryRow(
-        topic=session.view.image.topics[extent.key[0]].name,
-        partition=extent.key[1],
+        topic=session.view.image.topics[key[0]].name,
+        partition=key[1],
         start_offset=made.start_offset,
         end_offset=made.end_offset,
         batches=Blob(made.batches),

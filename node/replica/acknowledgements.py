@@ -8,6 +8,7 @@ The partition's runner says where the ends are; this module knows nothing of rol
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 
 from milena.model.clock import Clock
 from milena.model.errors import (
@@ -22,7 +23,7 @@ from node.metrics.counts import NodeCounts
 from node.replica.waiters import OffsetWaiters
 
 
-class _Waiting:
+class _Waiting(ABC):
     """A writer that waits for an end to be told (``Taker``)."""
 
     __slots__ = ("_began_ms", "_owner", "_timeout_ms", "_writer")
@@ -44,17 +45,17 @@ class _Waiting:
     def done(self) -> bool:
         return self._writer.done()
 
+    @abstractmethod
     def set_result(self, _: None) -> None:
         """The end was told."""
-        raise NotImplementedError
 
+    @abstractmethod
     def set_exception(self, error: BaseException) -> None:
         """It will not be told here."""
-        raise NotImplementedError
 
+    @abstractmethod
     def expire(self) -> None:
         """Its time is up."""
-        raise NotImplementedError
 
     def _on_over(self, writer: Pending[BatchReceipt]) -> None:
         self._owner.forget(self, is_given_up=writer.cancelled())
