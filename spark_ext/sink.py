@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -21,7 +22,13 @@ from spark_ext.write_schema import WriteColumns, runs_in
 BATCHES_UNSETTLED = 2
 """Arrow batches of which the outcomes are not looked at yet; Spark's have 10,000 rows."""
 
+FEW_ROWS = 6
+"""Of fewer together each costs more than by itself: rows with times of their own are seldom in runs."""
+
 logger = logging.getLogger(__name__)
+
+
+_Sent = sync.Delivery | sync.Deliveries
 
 
 @dataclass
@@ -46,7 +53,7 @@ class MilenaWriter(DataSourceArrowWriter):
             ClientError: a record was not written, or nobody knows.
         """
         count = 0
-        unsettled: deque[list[sync.Deliveries]] = deque()
+        unsettled: deque[list[_Sent]] = deque()
         with (
             sync.Client(self._options.urls) as client,
             client.producer(compression=self._options.compression) as producer,
@@ -61,24 +68,38 @@ class MilenaWriter(DataSourceArrowWriter):
                 _check(deliveries)
         return Written(record_count=count)
 
-    def _send(self, producer: sync.Producer, rows: pa.RecordBatch) -> list[sync.Deliveries]:
-        sent = []
+    def _send(self, producer: sync.Producer, rows: pa.RecordBatch) -> list[_Sent]:
+        sent: list[_Sent] = []
         for run in runs_in(rows, self._columns):
             topic = self._options.topic if run.topic is None else run.topic
             if topic is None:
                 raise RecordError(
                     "a row without a topic; give the option topic, or fill the column"
                 )
-            sent.append(
-                producer.send_many(
-                    topic,
-                    run.values,
-                    keys=run.keys,
-                    partition=run.partition,
-                    headers=run.headers or (),
-                    timestamp_ms=run.timestamp_ms,
+            headers = run.headers or ()
+            if len(run.values) >= FEW_ROWS:
+                sent.append(
+                    producer.send_many(
+                        topic,
+                        run.values,
+                        keys=run.keys,
+                        partition=run.partition,
+                        headers=headers,
+                        timestamp_ms=run.timestamp_ms,
+                    )
                 )
-            )
+                continue
+            for key, value in zip(run.keys or repeat(None), run.values, strict=False):
+                sent.append(
+                    producer.send(
+                        topic,
+                        value,
+                        key=key,
+                        partition=run.partition,
+                        headers=headers,
+                        timestamp_ms=run.timestamp_ms,
+                    )
+                )
         return sent
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -92,7 +113,7 @@ class MilenaWriter(DataSourceArrowWriter):
         logger.warning("the write failed; at least %d records of it are in the log", count)
 
 
-def _check(sent: Sequence[sync.Deliveries]) -> None:
+def _check(sent: Sequence[_Sent]) -> None:
     """Wait for the outcomes; raises the first error."""
     for deliveries in sent:
         deliveries.result()

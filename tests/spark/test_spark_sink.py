@@ -20,6 +20,7 @@ from milena.model.partitioner import partition_for_key
 from spark_ext.errors import RowSchemaError
 from spark_ext.options import parse_write_options
 from spark_ext.row_schema import HEADERS_TYPE, row_schema
+from spark_ext.sink import FEW_ROWS, MilenaWriter
 from spark_ext.write_schema import RUN_BYTES_MAX, WriteColumns, runs_in, write_columns
 from tests.support.clusters.live_cluster import (
     create_topic,
@@ -87,6 +88,34 @@ def test_a_run_is_cut_where_it_is_large():
     assert [len(run.values) for run in runs] == [4, 1]
     assert [value for run in runs for value in run.values] == values
     assert [run.keys for run in runs] == [[b"kk"] * 4, [b"kk"]]
+
+
+class NotingProducer:
+    """Notes how many records each call takes, and which."""
+
+    def __init__(self):
+        self.calls, self.values = [], []
+
+    def send(self, topic, value, **_):
+        self.send_many(topic, [value])
+
+    def send_many(self, topic, values, **_):
+        self.calls.append(len(values))
+        self.values += values
+
+
+def test_rows_with_times_of_their_own_do_not_pay_for_a_list_each():
+    count, same = 3 * FEW_ROWS, FEW_ROWS
+    values = [b"%d" % n for n in range(count)]
+    times = [n if n < count - same else 10**6 for n in range(count)]
+    rows = rows_of(value=values, timestamp=pa.array([t * 1000 for t in times], pa.timestamp("us")))
+    fields = (("value", BinaryType()), ("timestamp", TimestampType()))
+    options = parse_write_options({"url": "a", "topic": "t", "includeTimestamps": "true"})
+    columns = columns_of(*fields, topic="t", includeTimestamps="true")
+    producer = NotingProducer()
+    MilenaWriter(options, columns)._send(producer, rows)
+    assert producer.values == values
+    assert producer.calls == [1] * (count - same) + [same]
 
 
 @pytest.mark.parametrize(
