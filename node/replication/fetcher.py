@@ -390,7 +390,8 @@ class LeaderFetcher:
         self._phase = _HOLDING
         try:
             fields, body = asked.result()
-            self._retries.restart()
+            if self._retries.has_failed:
+                self._retries.restart()
             rows = parse_rows(fields.get("r"), len(body))
             if rows and rows[0].code is FetchCode.UNKNOWN_SESSION:
                 self._session_id = 0

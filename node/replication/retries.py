@@ -14,7 +14,7 @@ LOGGED_EVERY_S = 10.0
 class LeaderRetries:
     """Of one leader's node, since it last answered."""
 
-    __slots__ = ("_log_due_s", "_pause_ms", "_tried_s", "_unlogged")
+    __slots__ = ("_log_due_s", "_pause_ms", "_tried_s", "_unlogged", "has_failed")
 
     def __init__(self) -> None:
         self._tried_s = 0.0
@@ -22,6 +22,8 @@ class LeaderRetries:
 
     def restart(self) -> None:
         """It answered: the next failure is a first one."""
+        self.has_failed = False
+        """Since then. Every answer looks at this, and at no more."""
         self._unlogged = 0
         self._log_due_s = float("-inf")
         self.hurry()
@@ -45,6 +47,7 @@ class LeaderRetries:
 
     def pause_ms(self, now_s: float, *, is_unreachable: bool) -> float:
         """The wait until the next try. A connection that took its time to fail has waited already."""
+        self.has_failed = True
         if not is_unreachable:
             return RETRY_MS
         took_ms = (now_s - self._tried_s) * 1000
