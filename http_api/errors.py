@@ -74,6 +74,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.InvalidConsumerError: ErrorRow(422, 42204),
     e.InvalidProducerError: ErrorRow(422, 42210),
     e.IdempotencyKeyReusedError: ErrorRow(422, 42211),
+    e.TopicNotTransactionalError: ErrorRow(422, 42212),
     # Nothing of this name.
     e.RouteNotFoundError: ErrorRow(404, 404),
     e.TopicNotFoundError: ErrorRow(404, 40401),
@@ -86,6 +87,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.ReplicaNotFoundError: ErrorRow(404, 40409),
     ResourceNotFoundError: ErrorRow(404, 40410),
     e.MemberNotFoundError: ErrorRow(404, 40411),
+    e.TransactionNotFoundError: ErrorRow(404, 40412),
     # The state does not allow it.
     e.TopicExistsError: ErrorRow(400, 40002),
     e.ConsumerExistsError: ErrorRow(409, 40902),
@@ -106,9 +108,13 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.StaleControllerEpochError: ErrorRow(409, 40923),
     e.StaleProducerEpochError: ErrorRow(409, 40924),
     e.StaleMemberEpochError: ErrorRow(409, 40925),
+    e.TransactionAbortedError: ErrorRow(409, 40926),
+    e.TransactionCommittedError: ErrorRow(409, 40927),
+    e.TransactionChangedError: ErrorRow(409, 40928),
     # A bound was reached.
     e.RequestTooLargeError: ErrorRow(413, 413),
     e.TooManyRequestsError: ErrorRow(429, 42901),
+    e.TooManyTransactionsError: ErrorRow(429, 42902),
     # Not now, and nothing was written.
     e.NoLeaderError: ErrorRow(503, 50302),
     e.NotEnoughReplicasError: ErrorRow(503, 50303),
@@ -119,6 +125,8 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.DrainingError: ErrorRow(503, 50308),
     e.NotReadyError: ErrorRow(503, 50309),
     e.NotCoordinatorError: ErrorRow(503, 50310),
+    e.TransactionInProgressError: ErrorRow(503, 50311),
+    e.TransactionsPendingError: ErrorRow(503, 50312),
     # It may or may not have happened.
     e.FateUnknownError: ErrorRow(504, 50401),
     # Our own fault.

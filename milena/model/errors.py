@@ -82,6 +82,12 @@ class InvalidConsumerError(InvalidRequestError):
     code = "invalid_consumer"
 
 
+class TopicNotTransactionalError(InvalidRequestError):
+    """A topic whose records may be lost after they were acknowledged: it takes no transactions."""
+
+    code = "topic_not_transactional"
+
+
 class OffsetOutOfRangeError(InvalidRequestError):
     """An offset below the log start or above the log end."""
 
@@ -164,6 +170,12 @@ class MemberNotFoundError(NotFoundError):
     """The group has no member of this id, or no longer: it must join anew."""
 
     code = "member_not_found"
+
+
+class TransactionNotFoundError(NotFoundError):
+    """No producer of this id and epoch has a transaction: never begun, or forgotten."""
+
+    code = "transaction_not_found"
 
 
 class ConsumerNotFoundError(NotFoundError):
@@ -255,6 +267,24 @@ class GroupChangedError(ConflictError):
     """The group is no longer at the version that the change was worked out from."""
 
     code = "group_changed"
+
+
+class TransactionAbortedError(ConflictError):
+    """The transaction was aborted: nothing of it took effect, nor ever will."""
+
+    code = "transaction_aborted"
+
+
+class TransactionCommittedError(ConflictError):
+    """The transaction cannot be aborted: it was committed."""
+
+    code = "transaction_committed"
+
+
+class TransactionChangedError(ConflictError):
+    """What a transaction wrote is not what its commit names: nothing was decided, it is still open."""
+
+    code = "transaction_changed"
 
 
 class FencedError(MilenaError):
@@ -362,6 +392,18 @@ class NotCoordinatorError(UnavailableError):
     code = "not_coordinator"
 
 
+class TransactionInProgressError(UnavailableError):
+    """Another request with this idempotency key is a transaction that is not decided yet; nothing was written."""
+
+    code = "transaction_in_progress"
+
+
+class TransactionsPendingError(UnavailableError):
+    """The topic has transactions that are just being ended; the change has to wait for them."""
+
+    code = "transactions_pending"
+
+
 class FateUnknownError(MilenaError):
     """The result is not known: it may have been, or may yet be, applied."""
 
@@ -397,6 +439,13 @@ class TooManyProducersError(LimitReachedError):
     """No further producer gets a name."""
 
     code = "too_many_producers"
+
+
+class TooManyTransactionsError(LimitReachedError):
+    """As many open, ending or aborted transactions as there may be; try again later."""
+
+    code = "too_many_transactions"
+    is_retriable = True
 
 
 class TooManyReplicasError(LimitReachedError):
