@@ -34,6 +34,7 @@ from raft_meta.machine import (
     proposers,
     reassignments,
     topics,
+    transactions,
 )
 from raft_meta.machine.codec import LEVELS, encode_error, encode_response
 from raft_meta.machine.commands import (
@@ -52,9 +53,11 @@ from raft_meta.machine.commands import (
     DeleteTopic,
     DrainBroker,
     ElectLeaders,
+    EndTransactions,
     Envelope,
     ExpireOffsets,
     FenceBroker,
+    FinishMarkers,
     GiveUpReplicas,
     InitCluster,
     PutConsumer,
@@ -80,7 +83,11 @@ _REFUSALS = (
 )
 
 ClientCommand = (
-    AllocateProducer | groups.GroupCommand | offsets.OffsetCommand | consumers.ConsumerCommand
+    AllocateProducer
+    | groups.GroupCommand
+    | offsets.OffsetCommand
+    | consumers.ConsumerCommand
+    | transactions.TransactionCommand
 )
 """Sections that clients leave in the state."""
 
@@ -155,6 +162,8 @@ def _dispatch_clients(image: Image, index: int, now_ms: WallMs, command: ClientC
             return offsets.apply(image, index, now_ms, command)
         case PutConsumer() | DeleteConsumers():
             return consumers.apply(image, index, now_ms, command)
+        case EndTransactions() | FinishMarkers():
+            return transactions.apply(image, index, now_ms, command)
 
 
 def _check_allowed(image: Image, command: Command) -> None:

@@ -38,7 +38,7 @@ from raft_meta.machine.outcome import Response
 T = TypeVar("T")
 
 FORMAT_VERSION = 1
-FEATURE_LEVEL_MAX = 5
+FEATURE_LEVEL_MAX = 6
 """The highest feature level that this release knows."""
 
 TAGS: dict[int, type[c.Command]] = {
@@ -67,6 +67,8 @@ TAGS: dict[int, type[c.Command]] = {
     23: c.PutConsumer,
     24: c.DeleteConsumers,
     25: c.GiveUpReplicas,
+    26: c.EndTransactions,
+    27: c.FinishMarkers,
 }
 """Wire tag → command. A tag is never used again for something else."""
 LEVELS: dict[type[c.Command], int] = {
@@ -80,6 +82,8 @@ LEVELS: dict[type[c.Command], int] = {
     c.PutConsumer: 3,
     c.DeleteConsumers: 3,
     c.GiveUpReplicas: 4,
+    c.EndTransactions: 6,
+    c.FinishMarkers: 6,
 }
 """The feature level from which on each command is allowed."""
 

@@ -7,7 +7,7 @@ The proposer decides everything that could differ between nodes or versions: clo
 from dataclasses import dataclass
 
 from milena.model.types import WallMs
-from raft_meta.machine.image import GroupMember, RestConsumer
+from raft_meta.machine.image import GroupMember, RestConsumer, TransactionExtent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,6 +429,52 @@ class GiveUpReplicas:
     changes: tuple[LeaderChange, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionEnd:
+    """The end of one transaction, which is named by its producer id and epoch.
+
+    ``extents``: what it wrote, at most one for each partition. What a commit does not name is aborted. ``is_keyed``: it
+    was written under an idempotency key, whose home is the partition of the first extent. ``offsets`` are committed
+    along with it. An abort has neither.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    is_keyed: bool
+    extents: tuple[TransactionExtent, ...]
+    offsets: tuple[GroupCommit, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransactions:
+    """Decide transactions, each by itself and in this order. Response: per end, "" or the error's code.
+
+    An end that was carried out already is answered "" again; the other one after it, ``transaction_committed`` or
+    ``transaction_aborted``. An end that makes no sense or is above a bound (``invalid_request``, ``request_too_large``,
+    ``too_many_transactions``) leaves the transaction open; a commit that topics or groups refuse aborts it.
+    """
+
+    ends: tuple[TransactionEnd, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedMarker:
+    """A partition whose committed log says how this transaction ended."""
+
+    topic_id: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishMarkers:
+    """Forget endings that logs have; those that are gone already are passed over. Response: how many were there."""
+
+    markers: tuple[FinishedMarker, ...]
+
+
 Command = (
     InitCluster
     | ClaimController
@@ -455,6 +501,8 @@ Command = (
     | PutConsumer
     | DeleteConsumers
     | GiveUpReplicas
+    | EndTransactions
+    | FinishMarkers
 )
 
 

@@ -431,6 +431,11 @@ class TopicSettings:
         """Whether every record is synced before it is acknowledged."""
         return self.flush_messages == 1
 
+    @property
+    def takes_transactions(self) -> bool:
+        """Whether nothing that was acknowledged may be lost: a marker that went would leave its transaction aborted."""
+        return self.is_strict and not self.is_unclean_allowed
+
     @classmethod
     def of(cls, topic: Topic) -> "TopicSettings":
         """The settings of a topic; -1 (no limit) and what no time reaches become None."""

@@ -136,6 +136,9 @@ class AllocatedProducer:
     producer_id: int
     producer_epoch: int
     name: str | None
+    last: str = field(default="", metadata={"since": 6})
+    """How the transaction of the epoch before ended: ``committed`` or ``aborted``. Empty: nobody ended it, since this
+    epoch is the first, or came when the name was taken over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +256,34 @@ ConsumerKey = tuple[str, str]
 """(group_id, instance)"""
 
 
+TransactionKey = tuple[int, int]
+"""(producer_id, producer_epoch): no two transactions share one, since the end of each raises the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionExtent:
+    """What a transaction wrote in one partition: offsets in [base_offset, end_offset), with others' records between."""
+
+    topic_id: str
+    partition: int
+    base_offset: int
+    """Of its first record, inclusive; -1: not told."""
+    end_offset: int
+    """After its last record, exclusive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """A committed transaction, at a partition whose log is not known yet to say so.
+
+    It is committed there below ``end_offset``, and aborted from there on.
+    """
+
+    end_offset: int
+    extents: tuple[TransactionExtent, ...] = ()
+    """Everything that it wrote, if this partition is the home of its idempotency key; otherwise empty."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """The whole state. ``index`` is that of the last command applied; ``now_ms`` never runs backwards."""
@@ -281,6 +312,10 @@ class Image:
     offset_count: int = 0
     """How many there are in ``offsets``."""
     consumers: Map[ConsumerKey, RestConsumer] = field(default_factory=Map)
+    ending: Map[PartitionKey, Map[TransactionKey, Ending]] = field(default_factory=Map)
+    """Committed transactions whose markers are to be written, by partition; only partitions that have some."""
+    ending_count: int = 0
+    """How many there are in ``ending``."""
 
     def topic(self, name: str) -> Topic | None:
         """The topic of this name."""

@@ -5,7 +5,7 @@ group's members and offsets) is a section of rows of its own. Nothing that can b
 ids, counts. Section numbers never change meaning; ``codec`` makes rows bytes and frames.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from raft_meta.machine.image import (
     Broker,
     CommittedOffset,
     ConsumerKey,
+    Ending,
     Group,
     GroupMember,
     Image,
@@ -28,12 +29,13 @@ from raft_meta.machine.image import (
     Proposer,
     RestConsumer,
     Topic,
+    TransactionKey,
 )
 
 T = TypeVar("T")
 
 HEADER, BROKERS, TOPICS, PARTITIONS, PRODUCERS, PROPOSERS, RESPONSES, END = range(8)
-GROUPS, MEMBERS, OFFSETS, CONSUMERS = range(8, 12)
+GROUPS, MEMBERS, OFFSETS, CONSUMERS, ENDINGS = range(8, 13)
 """``END`` is the number of the digest's frame, not of a section."""
 
 
@@ -99,6 +101,15 @@ class _OffsetRow:
     committed: CommittedOffset
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EndingRow:
+    topic_id: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    ending: Ending
+
+
 def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
     """Every section's number, and its rows in ascending order of their keys."""
     header = _Header(
@@ -122,6 +133,7 @@ def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
     yield MEMBERS, _member_rows(image)
     yield OFFSETS, _offset_rows(image)
     yield CONSUMERS, _consumer_rows(image)
+    yield ENDINGS, _ending_rows(image)
 
 
 K = TypeVar("K", int, str)
@@ -132,14 +144,19 @@ def _values(items: Map[K, T]) -> Iterator[object]:
         yield shapes.pack(items[key])
 
 
-def _partition_rows(image: Image) -> Iterator[object]:
+def _ascending(keys: Iterable[PartitionKey]) -> Iterator[PartitionKey]:
     # Topic by topic: one sort of them all would let no other thread run meanwhile, for 60 ms at 20,000 partitions.
     numbers: dict[str, list[int]] = {}
-    for topic_id, partition in image.partitions:
+    for topic_id, partition in keys:
         numbers.setdefault(topic_id, []).append(partition)
     for topic_id in sorted(numbers):
         for partition in sorted(numbers[topic_id]):
-            yield [topic_id, partition, shapes.pack(image.partitions[topic_id, partition])]
+            yield topic_id, partition
+
+
+def _partition_rows(image: Image) -> Iterator[object]:
+    for key in _ascending(image.partitions):
+        yield [*key, shapes.pack(image.partitions[key])]
 
 
 def _proposer_rows(image: Image) -> Iterator[object]:
@@ -179,6 +196,13 @@ def _consumer_rows(image: Image) -> Iterator[object]:
         yield shapes.pack(image.consumers[key])
 
 
+def _ending_rows(image: Image) -> Iterator[object]:
+    for key in _ascending(image.ending):
+        endings = image.ending[key]
+        for transaction in sorted(endings):
+            yield [*key, *transaction, shapes.pack(endings[transaction])]
+
+
 class ImageReader:
     """Puts an image together, section by section; refuses what is out of order."""
 
@@ -196,6 +220,7 @@ class ImageReader:
         self._members: dict[str, list[GroupMember]] = {}
         self._offsets: dict[str, dict[PartitionKey, CommittedOffset]] = {}
         self._consumers: dict[ConsumerKey, RestConsumer] = {}
+        self._ending: dict[PartitionKey, dict[TransactionKey, Ending]] = {}
 
     def take(self, section: int, items: list[object]) -> None:
         """The next items of a section, which may come in several parts.
@@ -215,6 +240,7 @@ class ImageReader:
             MEMBERS: self._take_member,
             OFFSETS: self._take_offset,
             CONSUMERS: self._take_consumer,
+            ENDINGS: self._take_ending,
         }
         taker = takers.get(section)
         if taker is None:
@@ -286,6 +312,12 @@ class ImageReader:
         self._consumers[key] = consumer
         return key
 
+    def _take_ending(self, item: object) -> tuple[int | str, ...]:
+        row = shapes.parse(_EndingRow, item)
+        transaction = (row.producer_id, row.producer_epoch)
+        self._ending.setdefault((row.topic_id, row.partition), {})[transaction] = row.ending
+        return (row.topic_id, row.partition, *transaction)
+
     def _all_groups(self) -> dict[str, Group]:
         return {
             row.group_id: Group(
@@ -322,6 +354,7 @@ class ImageReader:
             group_id: Map[PartitionKey, CommittedOffset](found)
             for group_id, found in self._offsets.items()
         }
+        ending = {key: Map[TransactionKey, Ending](found) for key, found in self._ending.items()}
         return replace(
             Image(),
             index=header.index,
@@ -343,4 +376,6 @@ class ImageReader:
             offsets=Map(offsets),
             offset_count=sum(len(found) for found in self._offsets.values()),
             consumers=Map(self._consumers),
+            ending=Map(ending),
+            ending_count=sum(len(found) for found in self._ending.values()),
         )

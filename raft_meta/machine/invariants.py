@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from raft_meta.machine import configs, group_rules
-from raft_meta.machine.image import Image, Partition, PartitionKey
+from raft_meta.machine import configs, group_rules, transactions
+from raft_meta.machine.image import Ending, Image, Partition, PartitionKey, TransactionKey
 
 
 def violations(image: Image) -> list[str]:
@@ -14,6 +14,7 @@ def violations(image: Image) -> list[str]:
         *_of_groups(image),
         *_of_offsets(image),
         *_of_consumers(image),
+        *_of_transactions(image),
     ]
 
 
@@ -147,3 +148,36 @@ def _of_consumers(image: Image) -> Iterator[str]:
         absent = None if problems else group_rules.absent_partition(image, consumer.assigned)
         if absent is not None:
             yield f"{name} names {absent}, which is not there"
+
+
+def _of_transactions(image: Image) -> Iterator[str]:
+    is_ended = [producer for producer in image.producers.values() if producer.last]
+    if image.feature_level < transactions.LEVEL and (image.ending or is_ended):
+        yield "transactions below the feature level that knows them"
+    for producer in is_ended:
+        words = (transactions.COMMITTED, transactions.ABORTED)
+        if producer.last not in words or producer.producer_epoch < 1:
+            yield f"producer {producer.producer_id} has no epoch that ended so"
+    if image.ending_count != sum(len(found) for found in image.ending.values()):
+        yield "the count of transactions that end is wrong"
+    for key, endings in image.ending.items():
+        if key not in image.partitions or not endings:
+            yield f"transactions end in {key}, which is not there, or none of them"
+        for transaction, ending in endings.items():
+            for problem in _of_ending(image, key, transaction, ending):
+                yield f"transaction {transaction} in {key}: {problem}"
+
+
+def _of_ending(
+    image: Image, key: PartitionKey, transaction: TransactionKey, ending: Ending
+) -> Iterator[str]:
+    producer_id, epoch = transaction
+    producer = image.producers.get(producer_id)
+    if not 0 < producer_id < image.next_producer_id or epoch < 0:
+        yield "it was never begun"
+    if producer is not None and producer.producer_epoch <= epoch:
+        yield f"it ended, and its producer is still at epoch {producer.producer_epoch}"
+    if ending.end_offset < 1:
+        yield "it wrote nothing"
+    if ending.extents and key not in {(e.topic_id, e.partition) for e in ending.extents}:
+        yield "it wrote elsewhere alone"

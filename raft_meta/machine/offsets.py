@@ -8,7 +8,7 @@ Offsets go with their topic, with their group, and when nobody came back for the
 from when the group was left and the offset committed, whichever came later. Source: KIP-211).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from immutables import Map
 
@@ -38,7 +38,7 @@ from raft_meta.machine.outcome import Outcome
 
 OffsetCommand = CommitOffsets | ExpireOffsets
 
-_REFUSALS = (
+REFUSALS = (
     ConflictError,
     FencedError,
     InvalidRequestError,
@@ -46,6 +46,8 @@ _REFUSALS = (
     NotFoundError,
     UnavailableError,
 )
+"""What a commit may be refused by."""
+
 _NONE: Map[PartitionKey, CommittedOffset] = Map()
 
 
@@ -62,50 +64,60 @@ def apply(image: Image, index: int, now_ms: WallMs, command: OffsetCommand) -> O
         raise RequestTooLargeError(
             f"{len(command.commits)} commits in one command; at most {group_rules.COMMITS_PER_COMMAND_MAX}."
         )
-    gathered = _Gathered(image, index, now_ms)
+    gathered = Gathered(image, index, now_ms)
     coordinated = coordinators.Coordinators(image)
     answers: list[str] = []
     for commit in command.commits:
         try:
             coordinated.check(commit.group_id, command.broker_id)
             check_commit(image, commit)
-            gathered.add(commit)
-        except _REFUSALS as error:
+            gathered.add((commit,))
+        except REFUSALS as error:
             answers.append(error.code)
         else:
             answers.append("")
-    return gathered.outcome(tuple(answers))
+    return Outcome(gathered.image(), tuple(answers))
 
 
-class _Gathered:
+class Gathered:
     """The commits of one command on their way to one new image: a thousand of them cost no thousand images."""
 
     def __init__(self, image: Image, index: int, now_ms: WallMs) -> None:
         self._image = image
         self._index = index
         self._now_ms = now_ms
-        self._offsets = image.offsets.mutate()
+        self._offsets: dict[str, Map[PartitionKey, CommittedOffset]] = {}
         self._count = image.offset_count
         self._made: dict[str, Group] = {}
 
-    def add(self, commit: GroupCommit) -> None:
-        """Take a commit that was checked.
+    def add(self, commits: Iterable[GroupCommit]) -> None:
+        """Take commits that were checked, all of them or none.
 
         Raises:
-            GroupLimitError: there would be too many groups or offsets; nothing of it was taken.
+            GroupLimitError: there would be too many groups or offsets; nothing of them was taken.
         """
-        before = self._offsets.get(commit.group_id, _NONE)
-        after = before.update(self._committed(commit))
-        count = self._count + len(after) - len(before)
+        offsets: dict[str, Map[PartitionKey, CommittedOffset]] = {}
+        made: dict[str, Group] = {}
+        count = self._count
+        for commit in commits:
+            group_id = commit.group_id
+            before = offsets.get(group_id, self._offsets_of(group_id))
+            offsets[group_id] = before.update(self._committed(commit))
+            count += len(offsets[group_id]) - len(before)
+            if not any(group_id in known for known in (self._image.groups, self._made, made)):
+                groups.check_room(self._image, len(self._made) + len(made))
+                made[group_id] = self._group(group_id)
         if count > max(self._count, group_rules.OFFSETS_MAX):
             raise GroupLimitError(
                 f"Groups have committed {group_rules.OFFSETS_MAX} offsets already; delete groups that are not needed."
             )
-        if commit.group_id not in self._image.groups and commit.group_id not in self._made:
-            groups.check_room(self._image, len(self._made))
-            self._made[commit.group_id] = self._group(commit.group_id)
-        self._offsets[commit.group_id] = after
+        self._offsets.update(offsets)
+        self._made.update(made)
         self._count = count
+
+    def _offsets_of(self, group_id: str) -> Map[PartitionKey, CommittedOffset]:
+        taken = self._offsets.get(group_id)
+        return self._image.offsets.get(group_id, _NONE) if taken is None else taken
 
     def _committed(self, commit: GroupCommit) -> dict[PartitionKey, CommittedOffset]:
         return {
@@ -128,12 +140,16 @@ class _Gathered:
             emptied_ms=self._now_ms,
         )
 
-    def outcome(self, answers: tuple[str, ...]) -> Outcome:
-        after = replace(self._image, offsets=self._offsets.finish(), offset_count=self._count)
+    def image(self) -> Image:
+        """The image with all that was taken."""
+        after = self._image
+        # An update of nothing is another map: whoever follows groups would look at all of them with every command.
+        if self._offsets:
+            offsets = after.offsets.update(self._offsets)
+            after = replace(after, offsets=offsets, offset_count=self._count)
         if self._made:
-            # An update of nothing is another map: whoever follows groups would look at all of them with every commit.
-            after = replace(after, groups=self._image.groups.update(self._made))
-        return Outcome(after, answers)
+            after = replace(after, groups=after.groups.update(self._made))
+        return after
 
 
 def check_commit(image: Image, commit: GroupCommit) -> None:
@@ -237,7 +253,7 @@ def without_topic(image: Image, topic: Topic) -> Image:
     remaining = image.offsets.mutate()
     count = image.offset_count
     for group_id, offsets in image.offsets.items():
-        kept = _without(offsets, _keys_in(offsets, topic))
+        kept = _without(offsets, keys_in(offsets, topic))
         count += len(kept) - len(offsets)
         if not kept:
             del remaining[group_id]
@@ -246,12 +262,12 @@ def without_topic(image: Image, topic: Topic) -> Image:
     return replace(image, offsets=remaining.finish(), offset_count=count)
 
 
-def _keys_in(offsets: Map[PartitionKey, CommittedOffset], topic: Topic) -> list[PartitionKey]:
-    """The shorter way: a group has few offsets, or a topic few partitions."""
-    if len(offsets) < topic.partition_count:
-        return [key for key in offsets if key[0] == topic.topic_id]
+def keys_in(found: Mapping[PartitionKey, object], topic: Topic) -> list[PartitionKey]:
+    """The keys that are the topic's, by the shorter way: there are few of them, or the topic has few partitions."""
+    if len(found) < topic.partition_count:
+        return [key for key in found if key[0] == topic.topic_id]
     keys = ((topic.topic_id, partition) for partition in range(topic.partition_count))
-    return [key for key in keys if key in offsets]
+    return [key for key in keys if key in found]
 
 
 def _with_offsets(

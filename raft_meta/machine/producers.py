@@ -1,7 +1,8 @@
 """Producer ids for idempotent writes: allocated here once, used by partitions without asking again.
 
-A name gives a producer its id back after a restart, with the next epoch, which fences its earlier life. Ids are never
-used twice. What each partition has seen of a producer is in the partition's own log, not here.
+A name gives a producer its id back after a restart, with the next epoch, which fences its earlier life and aborts the
+transaction that it left open. Ids are never used twice. What each partition has seen of a producer is in the
+partition's own log, not here.
 """
 
 from milena.model.errors import InvalidRequestError, LimitReachedError, TooManyProducersError
@@ -52,7 +53,7 @@ def _next_epoch(image: Image, producer: AllocatedProducer, name: str) -> Outcome
     if producer.producer_epoch >= EPOCH_MAX:
         forgotten = replace(image, producers=image.producers.delete(producer.producer_id))
         return _new_producer(forgotten, name)
-    after = replace(producer, producer_epoch=producer.producer_epoch + 1)
+    after = replace(producer, producer_epoch=producer.producer_epoch + 1, last="")
     return Outcome(
         replace(image, producers=image.producers.set(after.producer_id, after)),
         (after.producer_id, after.producer_epoch),

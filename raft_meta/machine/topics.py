@@ -18,7 +18,7 @@ from milena.model.errors import (
     UnavailableError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine import bounds, configs, groups, offsets, partitions
+from raft_meta.machine import bounds, configs, groups, offsets, partitions, transactions
 from raft_meta.machine.commands import AddPartitions, AlterConfigs, CreateTopic, DeleteTopic
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import Image, Partition, PartitionKey, Topic
@@ -46,7 +46,7 @@ def apply(image: Image, index: int, now_ms: WallMs, command: TopicCommand) -> Ou
 
     Raises:
         InvalidTopicNameError, InvalidReplicationError, TooManyReplicasError, InvalidConfigError,
-        TopicExistsError, TopicNotFoundError, StaleVersionError, UnavailableError: refused.
+        TopicExistsError, TopicNotFoundError, StaleVersionError, UnavailableError, TransactionsPendingError: refused.
     """
     match command:
         case CreateTopic():
@@ -183,7 +183,7 @@ def _placed(
 
 
 def _delete(image: Image, index: int, command: DeleteTopic) -> Outcome:
-    """Whatever groups and consumers say of the topic goes with it."""
+    """Whatever groups, consumers and transactions say of the topic goes with it."""
     topic = _topic(image, command.topic_id)
     with image.partitions.mutate() as remaining:
         for partition in range(topic.partition_count):
@@ -194,7 +194,7 @@ def _delete(image: Image, index: int, command: DeleteTopic) -> Outcome:
             topic_ids=image.topic_ids.delete(topic.name),
             partitions=remaining.finish(),
         )
-    after = offsets.without_topic(after, topic)
+    after = transactions.without_topic(offsets.without_topic(after, topic), topic)
     return Outcome(groups.without_topic(after, index, topic.topic_id))
 
 
@@ -226,6 +226,7 @@ def _alter_configs(image: Image, command: AlterConfigs) -> Outcome:
     if altered == before.configs:
         return Outcome(image)
     after = replace(before, configs=altered)
+    transactions.check_configs(image, after)
     changed: dict[PartitionKey, Partition] = {}
     if configs.min_insync(after) < configs.min_insync(before):
         for number in range(before.partition_count):

@@ -131,7 +131,7 @@ class Replication:
         return self.image.partitions[KEY]
 
     def birth(self) -> None:
-        self.propose(c.InitCluster(cluster_id="c", voters=(1, 2, 3), feature_level=5))
+        self.propose(c.InitCluster(cluster_id="c", voters=(1, 2, 3), feature_level=6))
         self.propose(c.ClaimController(broker_id=1))
         for broker_id in BROKERS:
             self.start(self.nodes[broker_id])
@@ -234,7 +234,7 @@ class Replication:
                 peer_port=1,
                 rack=None,
                 feature_min=1,
-                feature_max=5,
+                feature_max=6,
                 was_clean_stop=False,
                 reports=(report,) if node.has_cut else (),
             )

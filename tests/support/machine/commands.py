@@ -113,7 +113,7 @@ class CommandSource:
             peer_port=1,
             rack=None,
             feature_min=1,
-            feature_max=5,
+            feature_max=6,
             was_clean_stop=False,
             reports=reports,
         )
@@ -291,7 +291,7 @@ class CommandSource:
             [
                 c.ClaimController(broker_id=self._broker()),
                 c.UnregisterBroker(broker_id=self._broker()),
-                c.SetFeatureLevel(feature_level=self.rng.randint(1, 5)),
+                c.SetFeatureLevel(feature_level=self.rng.randint(1, 6)),
                 c.CheckImage(index=image.index, image_hash=codec.image_hash(image)),
             ]
         )
@@ -326,7 +326,7 @@ def random_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
     source = CommandSource(rng)
     first: list[c.Command] = [
         c.InitCluster(
-            cluster_id="cluster", voters=(1, 2, 3), feature_level=rng.choice([1, 2, 3, 4, 5, 5])
+            cluster_id="cluster", voters=(1, 2, 3), feature_level=rng.choice([1, 2, 3, 4, 5, 6, 6])
         ),
         c.ClaimController(broker_id=1),
     ]

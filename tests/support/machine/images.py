@@ -22,7 +22,7 @@ def register(broker_id: int, *, rack: str | None = None, last: int = -1) -> c.Re
         peer_port=7082,
         rack=rack,
         feature_min=1,
-        feature_max=5,
+        feature_max=6,
         was_clean_stop=False,
         reports=(),
     )

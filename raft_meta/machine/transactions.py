@@ -1,0 +1,286 @@
+"""Transactions: the point at which each is decided, and what the image alone says of one.
+
+A transaction is named by its producer's id and epoch. Nothing is registered while it runs: the producer's epoch is all
+that keeps it open, so that whatever raises it (the end, or a new holder of the producer's name) decides it, once. Its
+end says what it wrote; writes that a commit does not name were forgotten, came late or were never acknowledged, and are
+aborted. Group offsets move in the same step.
+
+Each partition that a commit names has an ``Ending`` until its log is known to say the same, in a marker: leaders write
+it, and ``FinishMarkers`` takes the ending away. After that only logs know the outcome.
+"""
+
+from enum import Enum
+
+from immutables import Map
+
+from milena.model.errors import (
+    InvalidProducerError,
+    InvalidRequestError,
+    PartitionNotFoundError,
+    RequestTooLargeError,
+    StaleProducerEpochError,
+    TooManyTransactionsError,
+    TopicNotFoundError,
+    TopicNotTransactionalError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionNotFoundError,
+    TransactionsPendingError,
+)
+from milena.model.types import WallMs
+from raft_meta.machine import offsets
+from raft_meta.machine.commands import EndTransactions, FinishMarkers, TransactionEnd
+from raft_meta.machine.configs import TopicSettings
+from raft_meta.machine.copies import replace
+from raft_meta.machine.image import (
+    AllocatedProducer,
+    Ending,
+    Image,
+    PartitionKey,
+    Topic,
+    TransactionExtent,
+    TransactionKey,
+)
+from raft_meta.machine.outcome import Outcome
+from raft_meta.machine.producers import EPOCH_MAX
+
+TransactionCommand = EndTransactions | FinishMarkers
+
+LEVEL = 6
+"""The feature level from which on there are transactions."""
+
+COMMITTED, ABORTED = "committed", "aborted"
+"""Values of ``AllocatedProducer.last``."""
+
+ENDS_PER_COMMAND_MAX = 1_000
+ITEMS_PER_TRANSACTION_MAX = 1_000
+"""Extents and group offsets of one transaction together. A thousand extents take 57 kB of a command."""
+ENDINGS_MAX = 100_000
+"""Of all partitions. They take about 6 MB in a snapshot; there are more only while partitions have no leader."""
+
+_NONE: Map[TransactionKey, Ending] = Map()
+
+
+class Uncommitted(Enum):
+    """What a transaction is that is not committed. An aborted one stays so."""
+
+    OPEN = "open"
+    ABORTED = "aborted"
+
+
+def outcome_of(
+    image: Image, topic_id: str, partition: int, producer_id: int, producer_epoch: int
+) -> Ending | Uncommitted:
+    """What a transaction is in a partition whose log has no marker of it; an ``Ending``: committed.
+
+    An ending that was finished is no longer here, and the answer would be ABORTED: whoever has the marker must not ask.
+    A producer that the image has forgotten (a nameless one, after many others) has no transaction that is open.
+    """
+    ending = image.ending.get((topic_id, partition), _NONE).get((producer_id, producer_epoch))
+    if ending is not None:
+        return ending
+    # Not ``image.producer_epoch``: that says 0 for forgotten ids, which would open their transactions again.
+    producer = image.producers.get(producer_id)
+    if producer is not None and producer.producer_epoch == producer_epoch:
+        return Uncommitted.OPEN
+    return Uncommitted.ABORTED
+
+
+def apply(image: Image, index: int, now_ms: WallMs, command: TransactionCommand) -> Outcome:
+    """Carry out a command about transactions; ``index`` and ``now_ms`` as for commits of groups.
+
+    Raises:
+        RequestTooLargeError: more ends than one command may have; refused as a whole.
+    """
+    if isinstance(command, FinishMarkers):
+        return _finish(image, command)
+    if len(command.ends) > ENDS_PER_COMMAND_MAX:
+        raise RequestTooLargeError(
+            f"{len(command.ends)} transactions end in one command; at most {ENDS_PER_COMMAND_MAX}."
+        )
+    ends = _Ends(image, index, now_ms)
+    answers: list[str] = []
+    for end in command.ends:
+        try:
+            ends.take(end)
+        except offsets.REFUSALS as error:
+            answers.append(error.code)
+        else:
+            answers.append("")
+    return Outcome(ends.image(), tuple(answers))
+
+
+class _Ends:
+    """The ends of one command on their way to one new image; each sees what those before it did."""
+
+    def __init__(self, image: Image, index: int, now_ms: WallMs) -> None:
+        self._before = image
+        self._commits = offsets.Gathered(image, index, now_ms)
+        self._producers: dict[int, AllocatedProducer] = {}
+        self._ending: dict[PartitionKey, dict[TransactionKey, Ending]] = {}
+        self._count = image.ending_count
+        self._settings: dict[str, TopicSettings] = {}
+
+    def take(self, end: TransactionEnd) -> None:
+        """Decide a transaction, unless it was decided so before.
+
+        Raises:
+            one of ``offsets.REFUSALS``: it is not ended as wanted; it may have been aborted instead.
+        """
+        producer = self._producers.get(end.producer_id) or self._before.producers.get(
+            end.producer_id
+        )
+        if producer is None:
+            raise TransactionNotFoundError(f"There is no producer {end.producer_id}, or no longer.")
+        if producer.producer_epoch == end.producer_epoch + 1:
+            _check_ended_so(producer, end)
+            return
+        if producer.producer_epoch != end.producer_epoch:
+            raise StaleProducerEpochError(
+                f"Producer {end.producer_id} is at epoch {producer.producer_epoch}, not {end.producer_epoch}."
+            )
+        check_end(end)
+        if self._count + len(end.extents) > ENDINGS_MAX:
+            raise TooManyTransactionsError(
+                f"{self._count} markers of committed transactions are to be written; try again later."
+            )
+        last = ABORTED
+        try:
+            if end.is_commit:
+                self._commit(end)
+                last = COMMITTED
+        finally:
+            self._producers[end.producer_id] = replace(
+                producer, producer_epoch=end.producer_epoch + 1, last=last
+            )
+
+    def _commit(self, end: TransactionEnd) -> None:
+        for extent in end.extents:
+            self._check_extent(extent)
+        for commit in end.offsets:
+            offsets.check_commit(self._before, commit)
+        self._commits.add(end.offsets)
+        for at, extent in enumerate(end.extents):
+            endings = self._ending.setdefault((extent.topic_id, extent.partition), {})
+            endings[end.producer_id, end.producer_epoch] = Ending(
+                end_offset=extent.end_offset,
+                extents=end.extents if end.is_keyed and at == 0 else (),
+            )
+        self._count += len(end.extents)
+
+    def _check_extent(self, extent: TransactionExtent) -> None:
+        topic = self._before.topics.get(extent.topic_id)
+        if topic is None:
+            raise TopicNotFoundError(f"There is no topic with id {extent.topic_id}.")
+        if not 0 <= extent.partition < topic.partition_count:
+            raise PartitionNotFoundError(
+                f"Topic '{topic.name}' has no partition {extent.partition}."
+            )
+        # One topic has many extents, and its settings take longer to make than all else here.
+        settings = self._settings.get(topic.topic_id)
+        if settings is None:
+            settings = self._settings[topic.topic_id] = TopicSettings.of(topic)
+        if not settings.takes_transactions:
+            raise TopicNotTransactionalError(
+                f"Topic '{topic.name}' may lose acknowledged records: it takes no transactions."
+            )
+
+    def image(self) -> Image:
+        """The image after all of them."""
+        after = self._commits.image()
+        if self._producers:
+            after = replace(after, producers=after.producers.update(self._producers))
+        if not self._ending:
+            return after
+        ending = after.ending.update(
+            {key: after.ending.get(key, _NONE).update(new) for key, new in self._ending.items()}
+        )
+        return replace(after, ending=ending, ending_count=self._count)
+
+
+def _check_ended_so(producer: AllocatedProducer, end: TransactionEnd) -> None:
+    if end.is_commit and producer.last != COMMITTED:
+        raise TransactionAbortedError(
+            f"The transaction of producer {end.producer_id} at epoch {end.producer_epoch} was aborted."
+        )
+    if not end.is_commit and producer.last == COMMITTED:
+        raise TransactionCommittedError(
+            f"The transaction of producer {end.producer_id} at epoch {end.producer_epoch} was committed."
+        )
+
+
+def check_end(end: TransactionEnd) -> None:
+    """Refuse what cannot be the end of a transaction, whatever the image; for validation ahead of the command too.
+
+    Raises:
+        InvalidProducerError: the epoch is the last that a producer may have, and carries no transaction.
+        RequestTooLargeError: more extents and offsets than a transaction may have.
+        InvalidRequestError: they contradict each other.
+    """
+    if end.producer_epoch >= EPOCH_MAX:
+        raise InvalidProducerError(
+            f"Epoch {end.producer_epoch} of producer {end.producer_id} carries no transaction: begin anew."
+        )
+    count = len(end.extents) + sum(len(commit.offsets) for commit in end.offsets)
+    if count > ITEMS_PER_TRANSACTION_MAX:
+        raise RequestTooLargeError(
+            f"A transaction has at most {ITEMS_PER_TRANSACTION_MAX} partitions and offsets, not {count}."
+        )
+    if not end.is_commit and (end.extents or end.offsets):
+        raise InvalidRequestError("An abort names neither partitions nor offsets.")
+    if end.is_keyed and not end.extents:
+        raise InvalidRequestError("A transaction under an idempotency key needs a partition.")
+    if len({(extent.topic_id, extent.partition) for extent in end.extents}) < len(end.extents):
+        raise InvalidRequestError("A transaction names a partition twice.")
+    for extent in end.extents:
+        if not -1 <= extent.base_offset < extent.end_offset or extent.end_offset < 1:
+            raise InvalidRequestError(
+                f"No transaction can have written offsets {extent.base_offset} to {extent.end_offset}."
+            )
+
+
+def _finish(image: Image, command: FinishMarkers) -> Outcome:
+    remaining = image.ending.mutate()
+    count = image.ending_count
+    for marker in command.markers:
+        key = (marker.topic_id, marker.partition)
+        endings = remaining.get(key, _NONE)
+        if (marker.producer_id, marker.producer_epoch) not in endings:
+            continue
+        left = endings.delete((marker.producer_id, marker.producer_epoch))
+        count -= 1
+        if left:
+            remaining[key] = left
+        else:
+            del remaining[key]
+    if count == image.ending_count:
+        return Outcome(image, 0)
+    after = replace(image, ending=remaining.finish(), ending_count=count)
+    return Outcome(after, image.ending_count - count)
+
+
+# --- topics that change or go away ---
+
+
+def check_configs(image: Image, after: Topic) -> None:
+    """Refuse configs under which markers that are about to be written could be lost.
+
+    Raises:
+        TransactionsPendingError: the topic would take no transactions, and some are just being ended in it.
+    """
+    if not TopicSettings.of(after).takes_transactions and offsets.keys_in(image.ending, after):
+        raise TransactionsPendingError(
+            f"Topic '{after.name}' has transactions that are just being ended; try again later."
+        )
+
+
+def without_topic(image: Image, topic: Topic) -> Image:
+    """The image in which no transaction ends in the topic."""
+    keys = offsets.keys_in(image.ending, topic)
+    if not keys:
+        return image
+    remaining = image.ending.mutate()
+    count = image.ending_count
+    for key in keys:
+        count -= len(remaining.pop(key))
+    return replace(image, ending=remaining.finish(), ending_count=count)
