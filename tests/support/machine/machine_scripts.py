@@ -14,7 +14,7 @@ After every command the image must keep its invariants and survive a snapshot; e
     steps | handover      what the controller would do next for all moves
     again [incarnation=0] [sequence=1]      the last command once more, or under another number
 
-``machine_group_scripts`` has those of groups, offsets and consumers.
+``group_scripts`` has those of groups, offsets and consumers, ``transaction_scripts`` those of transactions.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,6 +35,7 @@ from raft_meta.machine.image import (
 )
 from raft_meta.machine.marks import ImageMarks
 from tests.support.machine import group_scripts as groups
+from tests.support.machine import transaction_scripts as transactions
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class MachineScript:
         self.sequence = 0
         self.topics_made = 0
         self.groups = groups.GroupLines()
+        self.transactions = transactions.TransactionLines()
 
     def execute(self, text: str) -> list[str]:
         verb = text.split(maxsplit=1)[0]
@@ -122,8 +124,11 @@ class MachineScript:
             return self._again(line)
         if verb == "offsets":
             return groups.describe_offsets(self.image, line.words[0])
-        if verb in groups.VERBS:
-            command = self.groups.command(self.image, verb, line.words, line.named)
+        if verb == "outcome":
+            return transactions.describe_outcome(self.image, line.words)
+        lines = self.transactions if verb in transactions.VERBS else self.groups
+        if verb in (*transactions.VERBS, *groups.VERBS):
+            command = lines.command(self.image, verb, line.words, line.named)
             return [] if command is None else self.apply(command)
         return self.apply(makers[verb](line), remembers="forgets" not in line.words)
 
@@ -387,6 +392,7 @@ def differences(before: Image, now: Image) -> list[str]:
         *_partition_differences(before, now),
         *_group_differences(before, now),
         *_map_differences("producer {}".format, before.producers, now.producers),
+        *transactions.describe_endings(before, now),
     ]
 
 
@@ -459,11 +465,15 @@ def changes(name: str, before: object, after: object) -> str:
         told = [f"{field} {render(value)}" for field, value in shown if value not in {None, ()}]
         return f"{name}: new, " + ", ".join(told)
     changed = [
-        f"{field.name} {render(getattr(before, field.name))} -> {render(getattr(after, field.name))}"
+        f"{field.name} {_field(getattr(before, field.name))} -> {_field(getattr(after, field.name))}"
         for field in fields(after)  # type: ignore[arg-type]  # an image is made of dataclasses
         if getattr(before, field.name) != getattr(after, field.name)
     ]
     return f"{name}: " + ", ".join(changed)
+
+
+def _field(value: object) -> str:
+    return "none" if value == "" else render(value)
 
 
 def render(value: object) -> str:
