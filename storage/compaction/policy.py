@@ -178,7 +178,8 @@ class BatchSieve:
             return self._keep(Kept(header, whole))
         columns = records_to_count(buffer, header, position)
         if columns is None:
-            is_dispensable = not header.record_count and not self._is_remembered(header)
+            is_empty = not header.record_count and header.marker is None
+            is_dispensable = is_empty and not self._is_remembered(header)
             return self._drop(header) if is_dispensable else self._keep(Kept(header, whole))
         return self._sift(header, columns, whole)
 

@@ -26,6 +26,7 @@ from storage.replica.meta import Change, ChangeKind
 from storage.segments.scrub import Damage
 from storage.segments.segment import SNAPSHOT_SUFFIX, Segment, offset_name
 from storage.state.producer_state import WriterState, decode_snapshot, encode_snapshot
+from storage.state.transactions import Transactions
 
 
 class Cutting:
@@ -149,6 +150,8 @@ class Cutting:
         writers = WriterState()
         if producer_snapshot is not None:
             writers.install(decode_snapshot(producer_snapshot))
+        # An empty log has batches of none.
+        writers.transactions = Transactions()
         self._compaction.void_all()
         state, replica = self._state, self._replica
         with self._lock:

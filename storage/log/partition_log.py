@@ -56,10 +56,12 @@ from storage.segments.tail import NO_TAIL, TAIL_BYTES_MAX, Tail, tail_of
 from storage.segments.uncommitted import UncommittedMemory
 from storage.state.idempotency import IdempotencyEntry
 from storage.state.producer_state import (
+    NO_SEQUENCE,
     Verdict,
     WriterState,
     encode_snapshot,
 )
+from storage.state.transactions import Transactions
 
 __all__ = ["LogConfig", "PartitionLog", "RecoveryReport"]
 
@@ -602,7 +604,19 @@ class PartitionLog:
     def last_sequence(self, producer_id: int) -> int | None:
         """The last sequence that a producer has written here; None: nothing that is remembered."""
         entry = self._state.writers.producers.get(producer_id)
-        return None if entry is None else entry.batches[-1].last_sequence
+        if entry is None or entry.batches[-1].last_sequence == NO_SEQUENCE:
+            return None
+        return entry.batches[-1].last_sequence
+
+    def producer_epoch(self, producer_id: int) -> int:
+        """The epoch under which a producer may write here at the least; -1: nothing is remembered of it."""
+        entry = self._state.writers.producers.get(producer_id)
+        return -1 if entry is None else entry.producer_epoch
+
+    @property
+    def transactions(self) -> Transactions:
+        """Those that the log has batches of, as of its end; to be looked at only."""
+        return self._state.writers.transactions
 
     def idempotency_lookup(self, key_hash: bytes, now_ms: int) -> IdempotencyEntry | None:
         """The entry of an idempotency key, within its window."""
@@ -618,6 +632,9 @@ class PartitionLog:
         writers = WriterState()
         writers.install(self._state.writers.freeze(self._state.end_offset))
         writers.forget_from(high_watermark)
+        # The follower's log tells it of transactions: each one's marker lies behind its records, and the log start
+        # never passes an open one.
+        writers.transactions = Transactions()
         return encode_snapshot(writers.freeze(high_watermark))
 
     # Cutting the end.

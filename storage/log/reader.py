@@ -4,15 +4,18 @@ A reader takes the log's bounds and its table of segments once, at the beginning
 afterwards does not matter to it: appends come after its end, a removed segment stays open while it is pinned.
 """
 
+from collections.abc import Mapping
 from struct import Struct
 from typing import NamedTuple
 
-from milena.disk.files import File
+from milena.disk.files import Buffer, File
 from milena.model.batch.decode import decode_columns, iterate_headers, offsets_of, timestamps_of
+from milena.model.batch.encode import encode_filler
 from milena.model.batch.header import CONTROL_BIT, BatchHeader
 from milena.model.errors import OffsetOutOfRangeError
 from storage.segments.segment import Segment
 from storage.segments.table import SegmentTable
+from storage.state.transactions import AbortedRange, Identity
 
 _COUNTS = Struct(">Hii")
 _COUNTS_POSITION = 35
@@ -123,6 +126,38 @@ def end_of_span(span: bytes) -> int:
     for _, header in iterate_headers(span):
         next_offset = header.next_offset
     return next_offset
+
+
+def without_aborted(span: bytes, aborted: Mapping[Identity, AbortedRange]) -> bytes:
+    """The same batches, with an empty one in the place of each that belongs to an aborted transaction.
+
+    Args:
+        span: batches below the last stable offset.
+        aborted: the log's aborted transactions, as they were when the batches were read or before.
+
+    Raises:
+        CorruptBatchError: the bytes are not batches.
+    """
+    pieces: list[Buffer] = []
+    view = memoryview(span)
+    done = 0
+    for position, header in iterate_headers(span):
+        if header.is_transactional and _is_aborted(header, aborted):
+            filler = encode_filler(
+                base_offset=header.base_offset,
+                last_offset=header.last_offset,
+                leader_epoch=header.leader_epoch,
+                append_time_ms=header.append_time_ms,
+                timestamp_ms=header.latest_timestamp_ms,
+            )
+            pieces += (view[done:position], filler)
+            done = position + header.batch_bytes
+    return b"".join((*pieces, view[done:])) if pieces else span
+
+
+def _is_aborted(header: BatchHeader, aborted: Mapping[Identity, AbortedRange]) -> bool:
+    found = aborted.get((header.producer_id, header.producer_epoch))
+    return found is not None and found.first_offset <= header.base_offset < found.end_offset
 
 
 def find_by_timestamp(

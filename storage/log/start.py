@@ -73,6 +73,7 @@ class LogStart:
             )
         state.start_offset = offset
         state.epochs.advance_start(offset)
+        state.writers.transactions.forget_below(offset)
         if any(segment.next_offset <= offset for segment in state.table.unsealed):
             self._checkpointing.run(replica.checkpoint.high_watermark)
         self.drop_forgettable()

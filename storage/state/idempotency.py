@@ -5,8 +5,10 @@ new leader knows what the old one answered. Bounded by time and by number; the o
 """
 
 from collections.abc import Mapping
+from itertools import starmap
 from typing import NamedTuple
 
+from milena.model.batch.header import Extent, Marker
 from milena.model.errors import CorruptLogError
 from storage.state.sealed import binaries, columns, integers
 
@@ -19,11 +21,24 @@ IDEMPOTENCY_KEYS_MAX = 100_000
 _COLUMNS = 6
 
 
+class KeyedTransaction(NamedTuple):
+    """The transaction that a key's request is: committed with the marker at ``marker_offset``, -1: not decided here.
+
+    ``extents`` are then all that it wrote, wherever: the answer for a repeated request.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    marker_offset: int = -1
+    extents: tuple[Extent, ...] = ()
+
+
 class IdempotencyEntry(NamedTuple):
     """One key's request in this partition.
 
     ``body_hash`` tells a retry from a reuse of the key with another body; ``partition_count`` is the topic's when
-    the key was first used. ``base_offset`` and ``last_offset`` (inclusive) are those of the records.
+    the key was first used. ``base_offset`` and ``last_offset`` (inclusive) are those of the records. ``transaction``:
+    where the request is one; the key of one that is aborted is forgotten.
     """
 
     body_hash: bytes
@@ -31,6 +46,7 @@ class IdempotencyEntry(NamedTuple):
     base_offset: int
     last_offset: int
     append_time_ms: int
+    transaction: KeyedTransaction | None = None
 
 
 class IdempotencyTable:
@@ -75,6 +91,7 @@ class IdempotencyTable:
                 return
             if (
                 known.last_offset + 1 == entry.base_offset
+                and known.transaction is None
                 and known.body_hash == entry.body_hash
                 and entry.append_time_ms - known.append_time_ms <= IDEMPOTENCY_WINDOW_MS
             ):
@@ -82,6 +99,20 @@ class IdempotencyTable:
         self._entries[key_hash] = entry
         if len(self._entries) > self._keys_max:
             del self._entries[next(iter(self._entries))]
+
+    def end_transaction(self, key_hash: bytes, marker_offset: int, marker: Marker) -> None:
+        """Take note of the marker of a key's transaction."""
+        known = self._entries.get(key_hash)
+        if known is None or known.transaction is None:
+            return
+        if not marker.is_commit:
+            del self._entries[key_hash]
+            return
+        self._entries[key_hash] = known._replace(
+            transaction=known.transaction._replace(
+                marker_offset=marker_offset, extents=marker.extents
+            )
+        )
 
     def expire(self, now_ms: int) -> None:
         """Forget keys whose window has passed."""
@@ -94,9 +125,9 @@ class IdempotencyTable:
             del self._entries[key_hash]
 
     def forget_from(self, offset: int) -> None:
-        """Forget appends that end at or above ``offset``."""
+        """Forget appends that end at or above ``offset``, and what markers there say."""
         self._entries = {
-            key_hash: entry
+            key_hash: _undecided_from(entry, offset)
             for key_hash, entry in self._entries.items()
             if entry.last_offset < offset
         }
@@ -108,6 +139,13 @@ class IdempotencyTable:
     def freeze(self) -> dict[bytes, IdempotencyEntry]:
         """The entries as they are now, for a snapshot that another thread writes."""
         return self._entries.copy()
+
+
+def _undecided_from(entry: IdempotencyEntry, offset: int) -> IdempotencyEntry:
+    transaction = entry.transaction
+    if transaction is None or transaction.marker_offset < offset:
+        return entry
+    return entry._replace(transaction=transaction._replace(marker_offset=-1, extents=()))
 
 
 def encode_idempotency(entries: Mapping[bytes, IdempotencyEntry]) -> list[object]:
@@ -123,6 +161,41 @@ def encode_idempotency(entries: Mapping[bytes, IdempotencyEntry]) -> list[object
     ]
 
 
+def encode_keyed_transactions(entries: Mapping[bytes, IdempotencyEntry]) -> list[object]:
+    """What ``encode_idempotency`` leaves out, a row for each key of a transaction."""
+    return [
+        [key_hash, *found[:3], [list(extent) for extent in found.extents]]
+        for key_hash, entry in entries.items()
+        if (found := entry.transaction) is not None
+    ]
+
+
+def add_keyed_transactions(entries: dict[bytes, IdempotencyEntry], rows: object) -> None:
+    """Put what ``encode_keyed_transactions`` gave back into entries.
+
+    Raises:
+        CorruptLogError: the rows are none of its, or of other entries.
+    """
+    if not isinstance(rows, list):
+        raise CorruptLogError("expected a list of keyed transactions")
+    for row in rows:
+        key_hash, producer_id, producer_epoch, marker_offset, extents = columns(row, 5)
+        numbers = integers([producer_id, producer_epoch, marker_offset])
+        if not isinstance(key_hash, bytes) or key_hash not in entries:
+            raise CorruptLogError("a keyed transaction without its key")
+        if not isinstance(extents, list):
+            raise CorruptLogError("expected a list of extents")
+        found = KeyedTransaction._make([*numbers, tuple(map(_parse_extent, extents))])
+        entries[key_hash] = entries[key_hash]._replace(transaction=found)
+
+
+def _parse_extent(row: object) -> Extent:
+    topic_id, *numbers = columns(row, len(Extent._fields))
+    if not isinstance(topic_id, str):
+        raise CorruptLogError("expected a topic id")
+    return Extent(topic_id, *integers(numbers))
+
+
 def decode_idempotency(value: object) -> dict[bytes, IdempotencyEntry]:
     """The entries of a snapshot.
 
@@ -133,8 +206,8 @@ def decode_idempotency(value: object) -> dict[bytes, IdempotencyEntry]:
     if not isinstance(keys, list):
         raise CorruptLogError("expected a column of key hashes")
     count = len(keys)
-    rows = map(
-        IdempotencyEntry._make,
+    rows = starmap(
+        IdempotencyEntry,
         zip(binaries(bodies, count), *(integers(column, count) for column in numbers), strict=True),
     )
     return dict(zip(binaries(keys, count), rows, strict=True))

@@ -16,16 +16,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from milena.model.batch.header import SEQUENCE_MASK, BatchHeader
+from milena.model.batch.header import (
+    CONTROL_BIT,
+    SEQUENCE_MASK,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+)
 from milena.model.errors import CorruptLogError, InvalidProducerError, StaleProducerEpochError
 from milena.model.types import NO_PRODUCER
 from storage.state.idempotency import (
     IdempotencyEntry,
     IdempotencyTable,
+    KeyedTransaction,
+    add_keyed_transactions,
     decode_idempotency,
     encode_idempotency,
+    encode_keyed_transactions,
 )
 from storage.state.sealed import columns, integers, seal, unseal
+from storage.state.transactions import Transactions, decode_transactions
 
 REMEMBERED_BATCHES = 5
 """Batches a producer whose retries are recognised; its client keeps at most as many requests under way."""
@@ -36,8 +45,16 @@ PRODUCER_EXPIRY_MS = 24 * 3_600_000
 PRODUCERS_MAX = 100_000
 """Producers a partition; the one that was silent longest goes first."""
 
+NO_SEQUENCE = -1
+"""Of a transaction's batch whose writer does not number its records, and of a transaction's end."""
+
 _MAGIC = b"MPS1"
 _SNAPSHOT_COLUMNS = 4
+"""And one more where there are transactions: releases that know of none read the others' snapshots."""
+
+
+NO_TRANSACTIONS = Transactions()
+"""Of most logs; nobody adds to it."""
 
 
 class SequencedBatch(NamedTuple):
@@ -162,13 +179,15 @@ def check_sequence(entry: ProducerEntry | None, header: BatchHeader, now_ms: int
         StaleProducerEpochError: a later epoch of the producer has written.
         InvalidProducerError: its sequence leaves a gap, or repeats one that is forgotten.
     """
-    if entry is None:
-        return _expect(header, 0, "this partition knows nothing of the producer")
-    if header.producer_epoch < entry.producer_epoch:
+    if entry is not None and header.producer_epoch < entry.producer_epoch:
         raise StaleProducerEpochError(
             f"producer {header.producer_id} writes with epoch {header.producer_epoch}, "
             f"but epoch {entry.producer_epoch} has taken over"
         )
+    if header.base_sequence == NO_SEQUENCE:
+        return ACCEPT
+    if entry is None:
+        return _expect(header, 0, "this partition knows nothing of the producer")
     if header.producer_epoch > entry.producer_epoch:
         return _expect(header, 0, f"epoch {header.producer_epoch} is new")
     base_sequence, last_sequence = header.base_sequence, header.last_sequence
@@ -195,6 +214,8 @@ def next_entry(
 ) -> ProducerEntry:
     """The state after ``header`` was appended at ``base_offset``; ``entry`` itself when it covers the batch."""
     last_offset = base_offset + header.last_offset_delta
+    if header.base_sequence == NO_SEQUENCE:
+        return _without_sequence(entry, header, base_offset, last_offset, append_time_ms)
     batch = SequencedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset)
     if entry is None or header.producer_epoch > entry.producer_epoch:
         return ProducerEntry(header.producer_epoch, append_time_ms, (batch,))
@@ -205,8 +226,28 @@ def next_entry(
     return ProducerEntry(entry.producer_epoch, max(entry.append_time_ms, append_time_ms), batches)
 
 
+def _without_sequence(
+    entry: ProducerEntry | None,
+    header: BatchHeader,
+    base_offset: int,
+    last_offset: int,
+    append_time_ms: int,
+) -> ProducerEntry:
+    """The state after a batch of a transaction that has no sequence, or after the end of one: sequence 0 is next.
+
+    With a transaction its epoch ends: what comes late is fenced by the log alone.
+    """
+    epoch = header.producer_epoch + (1 if header.attributes & CONTROL_BIT else 0)
+    if entry is None or epoch > entry.producer_epoch:
+        batch = SequencedBatch(NO_SEQUENCE, NO_SEQUENCE, base_offset, last_offset)
+        return ProducerEntry(epoch, append_time_ms, (batch,))
+    if epoch < entry.producer_epoch:
+        return entry
+    return entry._replace(append_time_ms=max(entry.append_time_ms, append_time_ms))
+
+
 class WriterSnapshot(NamedTuple):
-    """Producers and idempotency keys of one partition after all batches below ``offset``.
+    """Producers, idempotency keys and transactions of one partition after all batches below ``offset``.
 
     ``covers_offset`` is up to where it was taken: above ``offset`` when it came from a leader, whose later committed
     batches it knows already.
@@ -216,26 +257,31 @@ class WriterSnapshot(NamedTuple):
     covers_offset: int
     producers: Mapping[int, ProducerEntry]
     idempotency: Mapping[bytes, IdempotencyEntry]
+    transactions: Transactions = NO_TRANSACTIONS
 
 
 class WriterState:
-    """A partition's memory of its writers: producers by sequence, requests by idempotency key.
+    """A partition's memory of its writers: producers by sequence, requests by idempotency key, transactions.
 
     Invariants:
-        - both tables follow from the batches of the log below its end and, after ``install``, of the leader's log.
+        - producers and keys follow from the batches of the log below its end and, after ``install``, of the leader's
+          log; transactions from those of the log alone.
     """
 
-    __slots__ = ("covers_offset", "idempotency", "producers")
+    __slots__ = ("covers_offset", "idempotency", "producers", "transactions")
 
     def __init__(self) -> None:
         self.producers = ProducerStates()
         self.idempotency = IdempotencyTable()
+        self.transactions = Transactions()
         self.covers_offset = 0
         """State may stem from batches up to here, which this log need not have yet."""
 
     def record(self, header: BatchHeader, base_offset: int, append_time_ms: int) -> None:
         """Take note of an appended batch."""
         self.producers.record(header, base_offset, append_time_ms)
+        if header.attributes & TRANSACTIONAL_BIT:
+            self._record_transaction(header)
         key = header.idempotency
         if key is not None:
             entry = IdempotencyEntry(
@@ -244,13 +290,23 @@ class WriterState:
                 base_offset,
                 base_offset + header.last_offset_delta,
                 append_time_ms,
+                KeyedTransaction(header.producer_id, header.producer_epoch)
+                if header.attributes & TRANSACTIONAL_BIT
+                else None,
             )
             self.idempotency.record(key.key_hash, entry)
+
+    def _record_transaction(self, header: BatchHeader) -> None:
+        ended = self.transactions.record(header)
+        marker = header.marker
+        if ended is not None and ended.key_hash and marker is not None:
+            self.idempotency.end_transaction(ended.key_hash, header.base_offset, marker)
 
     def forget_from(self, offset: int) -> None:
         """Forget what stems from batches that end at or above ``offset``."""
         self.producers.forget_from(offset)
         self.idempotency.forget_from(offset)
+        self.transactions.forget_from(offset)
         self.covers_offset = min(self.covers_offset, offset)
 
     def expire(self, now_ms: int) -> None:
@@ -262,6 +318,7 @@ class WriterState:
         """Forget all."""
         self.producers.clear()
         self.idempotency.clear()
+        self.transactions = Transactions()
         self.covers_offset = 0
 
     def freeze(self, offset: int) -> WriterSnapshot:
@@ -271,12 +328,14 @@ class WriterState:
             max(offset, self.covers_offset),
             self.producers.freeze(),
             self.idempotency.freeze(),
+            self.transactions.copy() if self.transactions else NO_TRANSACTIONS,
         )
 
     def install(self, snapshot: WriterSnapshot) -> None:
         """Replace the state by that of a snapshot."""
         self.producers = ProducerStates(snapshot.producers)
         self.idempotency = IdempotencyTable(snapshot.idempotency)
+        self.transactions = snapshot.transactions.copy()
         self.covers_offset = snapshot.covers_offset
 
 
@@ -287,7 +346,11 @@ def encode_snapshot(snapshot: WriterSnapshot) -> bytes:
         for producer_id, entry in snapshot.producers.items()
     ]
     idempotency = encode_idempotency(snapshot.idempotency)
-    return seal(_MAGIC, [snapshot.offset, snapshot.covers_offset, rows, idempotency])
+    content = [snapshot.offset, snapshot.covers_offset, rows, idempotency]
+    keyed = encode_keyed_transactions(snapshot.idempotency)
+    if snapshot.transactions or keyed:
+        content.append([snapshot.transactions.encode(), keyed])
+    return seal(_MAGIC, content)
 
 
 def decode_snapshot(content: bytes) -> WriterSnapshot:
@@ -296,12 +359,20 @@ def decode_snapshot(content: bytes) -> WriterSnapshot:
     Raises:
         CorruptLogError: damaged, or not a snapshot.
     """
-    offset, covers_offset, rows, idempotency = columns(unseal(_MAGIC, content), _SNAPSHOT_COLUMNS)
+    value = unseal(_MAGIC, content)
+    transactions, keyed = NO_TRANSACTIONS, None
+    if isinstance(value, list) and len(value) == _SNAPSHOT_COLUMNS + 1:
+        found, keyed = columns(value.pop(), 2)
+        transactions = decode_transactions(found)
+    offset, covers_offset, rows, idempotency = columns(value, _SNAPSHOT_COLUMNS)
     offsets = integers([offset, covers_offset])
     if not isinstance(rows, list):
         raise CorruptLogError("expected a list of producers")
     producers = dict(_parse_producer(integers(row)) for row in rows)
-    return WriterSnapshot(offsets[0], offsets[1], producers, decode_idempotency(idempotency))
+    keys = decode_idempotency(idempotency)
+    if keyed is not None:
+        add_keyed_transactions(keys, keyed)
+    return WriterSnapshot(offsets[0], offsets[1], producers, keys, transactions)
 
 
 def _flatten(batches: Iterable[SequencedBatch]) -> Iterable[int]:

@@ -18,11 +18,14 @@ from milena.model.batch.header import (
     NO_STAMP,
     STAMP,
     TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     Buffer,
     IdempotencyExtension,
+    Marker,
     ProducerStamp,
     Stamp,
+    TransactionExtension,
     decode_header,
     encode_extensions,
 )
@@ -40,6 +43,7 @@ def encode_batch(
     timestamp_type: TimestampType = TimestampType.CREATE,
     producer: ProducerStamp | None = None,
     idempotency: IdempotencyExtension | None = None,
+    transaction: TransactionExtension | None = None,
     is_control: bool = False,
 ) -> bytes:
     """A batch with base offset 0, leader epoch -1 and append time -1; the leader stamps it.
@@ -48,6 +52,9 @@ def encode_batch(
         InvalidRecordError: records that no batch can hold.
     """
     attributes = codec | (timestamp_type << 3) | (CONTROL_BIT if is_control else 0)
+    if transaction is not None:
+        assert producer is not None, "a transaction is named by its producer"
+        attributes |= TRANSACTIONAL_BIT
     offset_deltas = columns.offset_deltas
     last_offset_delta = offset_deltas[-1] if offset_deltas else len(columns.values) - 1
     return _assemble(
@@ -57,7 +64,22 @@ def encode_batch(
         last_offset_delta=max(last_offset_delta, 0),
         base_timestamp_ms=base_timestamp_ms,
         producer=producer,
-        extensions=encode_extensions(idempotency),
+        extensions=encode_extensions(idempotency, transaction=transaction),
+    )
+
+
+def encode_marker(
+    marker: Marker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
+) -> bytes:
+    """The end of the transaction (producer_id, producer_epoch) in one log, for its leader to append."""
+    return _assemble(
+        RecordColumns(None, None, None, [], None),
+        stamp=NO_STAMP,
+        attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
+        last_offset_delta=0,
+        base_timestamp_ms=timestamp_ms,
+        producer=ProducerStamp(producer_id, producer_epoch, -1),
+        extensions=encode_extensions(None, transaction=marker),
     )
 
 
@@ -180,6 +202,16 @@ def with_codec(batch: bytes, codec: Codec) -> bytes:
     body = attributes + batch[BODY_POSITION + len(attributes) : HEADER_BYTES]
     extensions = batch[HEADER_BYTES : header.header_bytes]
     return _frame(NO_STAMP, body, extensions, compress(codec, plain))
+
+
+def with_transaction(batch: bytes, transaction: TransactionExtension) -> bytes:
+    """The same unstamped batch, checked before and without extensions, as part of its producer's transaction."""
+    header = decode_header(batch)
+    assert header.header_bytes == HEADER_BYTES, "the extensions that it has would be lost"
+    attributes = ATTRIBUTES.pack(header.attributes | TRANSACTIONAL_BIT)
+    body = attributes + batch[BODY_POSITION + len(attributes) : HEADER_BYTES]
+    extensions = encode_extensions(None, transaction=transaction)
+    return _frame(NO_STAMP, body, extensions, memoryview(batch)[HEADER_BYTES:])
 
 
 def with_timestamp_type(batch: bytes, timestamp_type: TimestampType) -> bytes:

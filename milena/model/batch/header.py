@@ -25,6 +25,12 @@ Big-endian; the last column says which checksum covers the field.
     attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
     extension 1: idempotency key: key_hash 16, body_hash 8, partition_count 4
     extension 2: delete horizon: wall ms 8; from then on compaction may drop the batch's tombstones; comes with bit 6
+    extension 3: transaction: owner's broker id 4 (-1: a client's), its broker epoch 8, timeout ms 4; comes with bit 4
+    extension 4: marker: committed 1, first_offset 8, end_offset 8, and for each extent topic id 16, partition 4,
+                 base_offset 8, end_offset 8; comes with bits 4 and 5, and without records
+
+A batch with bit 4 belongs to the transaction (producer_id, producer_epoch). Once that is decided, the leader appends
+its marker: records of the transaction below ``end_offset`` are committed, all others in this log aborted.
 
 A producer makes everything but the leader's stamp; the leader sets that alone, without touching the rest, so that
 ``crc`` holds from the client to the last replica. The stamp has a checksum of its own, because a flipped epoch would
@@ -74,9 +80,16 @@ BODY_POSITION = CRC_POSITION + CRC.size
 _IDEMPOTENCY_TYPE = 1
 _DELETE_HORIZON_TYPE = 2
 
+_TRANSACTION = Struct(">iqi")
+_MARKER = Struct(">?qq")
+_EXTENT = Struct(">16sIqq")
+
+_TRANSACTION_TYPE = 3
+_MARKER_TYPE = 4
+
 CODEC_MASK = 0b111
 TIMESTAMP_TYPE_BIT = 1 << 3
-_TRANSACTIONAL_BIT = 1 << 4
+TRANSACTIONAL_BIT = 1 << 4
 CONTROL_BIT = 1 << 5
 """Of the attributes: written by a leader for itself, and skipped by readers."""
 DELETE_HORIZON_BIT = 1 << 6
@@ -105,6 +118,42 @@ class IdempotencyExtension:
     partition_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionExtension:
+    """What a leader must know of a transaction to end it when nobody else does.
+
+    ``owner`` and ``owner_epoch``: the broker that will commit it, and its broker epoch, with which it is over; -1: a
+    client will. ``timeout_ms`` counts from the transaction's first batch in a log.
+    """
+
+    owner: int
+    owner_epoch: int
+    timeout_ms: int
+
+
+class Extent(NamedTuple):
+    """What a transaction wrote to one partition: offsets from ``base_offset`` to ``end_offset`` (exclusive)."""
+
+    topic_id: str
+    partition: int
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The end of a transaction in one log.
+
+    ``first_offset`` of its first batch there. Committed are its records below ``end_offset``, of an aborted one none.
+    ``extents`` are all that it wrote, wherever; kept where its idempotency key is looked up.
+    """
+
+    is_commit: bool
+    first_offset: int
+    end_offset: int
+    extents: tuple[Extent, ...] = ()
+
+
 class Stamp(NamedTuple):
     """Where a batch lies, in which leader epoch and when (wall ms) it was appended: the leader's part of its header."""
 
@@ -127,7 +176,7 @@ class BatchHeader:
     """A batch's header; the table above says what its fields are.
 
     ``delete_horizon_ms`` is the wall ms from which on compaction may drop the tombstones in here; None: it has not kept
-    any yet.
+    any yet. ``transaction``: of a batch that belongs to one, or its marker.
     """
 
     # One is made for each batch on every path. What a dataclass generates stays interpreted where this module is
@@ -138,6 +187,7 @@ class BatchHeader:
         fields: HeaderFields,
         idempotency: IdempotencyExtension | None = None,
         delete_horizon_ms: int | None = None,
+        transaction: TransactionExtension | Marker | None = None,
     ) -> None:
         (
             self.batch_bytes,
@@ -160,6 +210,7 @@ class BatchHeader:
         ) = fields
         self.idempotency = idempotency
         self.delete_horizon_ms = delete_horizon_ms
+        self.transaction = transaction
 
     def stamped(self, *, base_offset: int, leader_epoch: int, append_time_ms: int) -> "BatchHeader":
         """The same batch where its leader puts it; the checksum of the stamp is still the old one's."""
@@ -182,7 +233,7 @@ class BatchHeader:
             self.base_sequence,
             self.uncompressed_bytes,
         )
-        return BatchHeader(fields, self.idempotency, self.delete_horizon_ms)
+        return BatchHeader(fields, self.idempotency, self.delete_horizon_ms, self.transaction)
 
     @property
     def codec(self) -> Codec:
@@ -202,8 +253,14 @@ class BatchHeader:
 
     @property
     def is_transactional(self) -> bool:
-        """Reserved."""
-        return bool(self.attributes & _TRANSACTIONAL_BIT)
+        """Part of a transaction, or the marker of one."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def marker(self) -> Marker | None:
+        """The transaction's end, if this is one."""
+        transaction = self.transaction
+        return transaction if isinstance(transaction, Marker) else None
 
     @property
     def is_filler(self) -> bool:
@@ -212,7 +269,7 @@ class BatchHeader:
             not self.record_count
             and self.producer_id == NO_PRODUCER
             and self.idempotency is None
-            and not self.attributes & (CONTROL_BIT | _TRANSACTIONAL_BIT)
+            and not self.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT)
         )
 
     @property
@@ -312,11 +369,44 @@ def _decode_extensions(buffer: Buffer, position: int, header: BatchHeader) -> Ba
         if len(value) != _DELETE_HORIZON.size:
             raise CorruptBatchError(f"the delete horizon has {len(value)} bytes instead of 8")
         header.delete_horizon_ms = _DELETE_HORIZON.unpack(value)[0]
+    header.transaction = _decode_transaction(header, found)
     return header
 
 
+def _decode_transaction(
+    header: BatchHeader, found: dict[int, bytes]
+) -> TransactionExtension | Marker | None:
+    value = found.get(_MARKER_TYPE)
+    if value is not None:
+        if not (header.is_control and header.is_transactional) or header.record_count:
+            raise CorruptBatchError("the marker of a transaction is no control batch")
+        return _decode_marker(value)
+    value = found.get(_TRANSACTION_TYPE)
+    if value is None:
+        return None
+    if not header.is_transactional or header.is_control:
+        raise CorruptBatchError("a transaction's extension in a batch that belongs to none")
+    if len(value) != _TRANSACTION.size:
+        raise CorruptBatchError(f"the transaction extension has {len(value)} bytes instead of 16")
+    return TransactionExtension(*_TRANSACTION.unpack(value))
+
+
+def _decode_marker(value: bytes) -> Marker:
+    size = len(value) - _MARKER.size
+    if size < 0 or size % _EXTENT.size:
+        raise CorruptBatchError(f"the marker of a transaction has {len(value)} bytes")
+    is_commit, first_offset, end_offset = _MARKER.unpack_from(value)
+    extents = tuple(
+        Extent(topic_id.hex(), partition, base_offset, end)
+        for topic_id, partition, base_offset, end in _EXTENT.iter_unpack(value[_MARKER.size :])
+    )
+    return Marker(is_commit, first_offset, end_offset, extents)
+
+
 def encode_extensions(
-    idempotency: IdempotencyExtension | None, delete_horizon_ms: int | None = None
+    idempotency: IdempotencyExtension | None,
+    delete_horizon_ms: int | None = None,
+    transaction: TransactionExtension | Marker | None = None,
 ) -> bytes:
     """The bytes between a header's fields and the payload."""
     extensions = b""
@@ -330,4 +420,22 @@ def encode_extensions(
     if delete_horizon_ms is not None:
         value = _DELETE_HORIZON.pack(delete_horizon_ms)
         extensions += _EXTENSION.pack(_DELETE_HORIZON_TYPE, len(value)) + value
+    if isinstance(transaction, TransactionExtension):
+        value = _TRANSACTION.pack(
+            transaction.owner, transaction.owner_epoch, transaction.timeout_ms
+        )
+        extensions += _EXTENSION.pack(_TRANSACTION_TYPE, len(value)) + value
+    elif transaction is not None:
+        value = _MARKER.pack(
+            transaction.is_commit, transaction.first_offset, transaction.end_offset
+        ) + b"".join(
+            _EXTENT.pack(
+                bytes.fromhex(extent.topic_id),
+                extent.partition,
+                extent.base_offset,
+                extent.end_offset,
+            )
+            for extent in transaction.extents
+        )
+        extensions += _EXTENSION.pack(_MARKER_TYPE, len(value)) + value
     return extensions
