@@ -38,14 +38,28 @@ from node.replication.fetch_wire import FETCH, FETCH_WAKE
 from node.replication.fetcher import FetcherSettings, LeaderFetcher, ReplicaFetchers
 from node.replication.isr_proposals import IsrProposer
 from node.replication.local_replicas import LocalReplicas
+from node.replication.transaction_ends import TransactionEnds
+from node.replication.transaction_markers import TransactionMarkers
 from node.services.admin import AdminService, TopicDefaults
 from node.services.health import HealthService
-from node.services.messages import DELETE_RECORDS, MOVES, PRODUCE, PRODUCE_IF, READ, SEQUENCES
+from node.services.messages import (
+    DELETE_RECORDS,
+    KEYED_TRANSACTION,
+    MOVES,
+    OPEN_TRANSACTION,
+    OPEN_TRANSACTIONS,
+    PRODUCE,
+    PRODUCE_IF,
+    READ,
+    SEQUENCES,
+)
 from node.services.produce import ProduceService
 from node.services.producers import ProducerService
 from node.services.reads import ReadService
 from node.services.reassignments import ReassignmentService
 from node.services.record_deletion import DeletionService
+from node.services.transaction_lookup import TransactionLookup
+from node.services.transactions import TransactionService
 from raft_meta.consensus.quorum import Quorum, QuorumStatus
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.image import Image
@@ -107,9 +121,9 @@ class NodePorts:
 class Assembly:
     """The parts, each under its name; none of them runs yet.
 
-    Each is made after those that it needs, and is handed them. Two circles are cut by a look-up when the call comes:
-    replicas have their records doubted by the scrubber, which reads replicas; and metrics tell whether the node is
-    ready, which health knows, which renders them.
+    Each is made after those that it needs, and is handed them. Three circles are cut by a look-up when the call comes:
+    replicas have their records doubted by the scrubber, which reads replicas, and tell of transactions those who end
+    them there; and metrics tell whether the node is ready, which health knows, which renders them.
     """
 
     def __init__(self, config: NodeConfig, ports: NodePorts) -> None:
@@ -174,6 +188,7 @@ class Assembly:
             standing=self.membership,
             timeout_ms=config.broker_session_ms,
         )
+        self.transaction_ends = TransactionEnds(metadata=self.metadata, on_failure=ports.on_fatal)
         self.replicas = LocalReplicas(
             files=ports.files,
             directory=ports.directory,
@@ -189,10 +204,18 @@ class Assembly:
                 on_doubt=self._on_doubt,
                 counts=self.counts,
                 on_write=ports.on_write,
+                on_transaction=self._on_transaction,
             ),
             fetchers=ReplicaFetchers(self._fetcher),
             pool=ports.pool,
             clock=ports.clock,
+        )
+        self.transaction_markers = TransactionMarkers(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            ends=self.transaction_ends,
+            clock=ports.clock,
+            counts=self.counts,
         )
         self.fetch_server = FetchServer(
             find_runner=self.replicas.find,
@@ -269,6 +292,19 @@ class Assembly:
             clock=ports.clock,
             counts=self.counts,
             producers=self.producers,
+            topic_to_write=self.admin.topic_to_write,
+        )
+        self.transaction_lookup = TransactionLookup(
+            metadata=self.metadata, replicas=self.replicas, peer=ports.peers, clock=ports.clock
+        )
+        self.transactions = TransactionService(
+            metadata=self.metadata,
+            clock=ports.clock,
+            standing=self.membership,
+            counts=self.counts,
+            ends=self.transaction_ends,
+            to_leader=self.produce.to_leader,
+            lookup=self.transaction_lookup,
             topic_to_write=self.admin.topic_to_write,
         )
         self.reads = ReadService(
@@ -349,6 +385,7 @@ class Assembly:
             self._on_image,
             # Roles change before anybody judges by the new image what this node leads.
             self.replicas.on_image,
+            self.transaction_markers.on_image,
             self.membership.on_image,
             self.controller.on_image,
             # REST consumers follow their groups, and watch the replicas that there are by now.
@@ -367,6 +404,9 @@ class Assembly:
             PRODUCE.name: self.produce.on_produce,
             PRODUCE_IF.name: self.produce.on_produce_if,
             SEQUENCES.name: self.producers.on_sequences,
+            OPEN_TRANSACTION.name: self.transaction_lookup.on_open_transaction,
+            KEYED_TRANSACTION.name: self.transaction_lookup.on_keyed_transaction,
+            OPEN_TRANSACTIONS.name: self.transaction_lookup.on_open_transactions,
             READ.name: self.reads.on_read,
             DELETE_RECORDS.name: self.deletions.on_delete_records,
             MOVES.name: self.reassignments.on_moves,
@@ -381,6 +421,9 @@ class Assembly:
 
     def _on_doubt(self, runner: PartitionRunner, offset: int | None) -> None:
         self.scrubber.doubt(runner, offset)
+
+    def _on_transaction(self, runner: PartitionRunner) -> None:
+        self.transaction_markers.attend(runner)
 
     def _samples(self) -> list[ReplicaSample]:
         return [
@@ -425,6 +468,7 @@ class Assembly:
         return {
             "join": self._join,
             "isr-proposals": self.isr_proposer.run,
+            "transactions": self.transaction_markers.run,
             "replicas": self.replicas.run,
             "tick": self._tick,
             "housekeeping": self._housekeeping,
@@ -481,6 +525,8 @@ class Assembly:
     async def close_parts(self) -> None:
         """End what still waits or is under way, whoever asks before who is asked; logs are synced and closed."""
         self.controller.close()
+        await self.transaction_markers.close()
+        await self.transaction_ends.close()
         await self.produce.close()
         # REST consumers lean on groups, and both read and commit to the last.
         await self.consumers.close()

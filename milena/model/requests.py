@@ -11,6 +11,10 @@ from typing import overload
 
 from milena.model.errors import MilenaError, ReplicaDamagedError
 
+TRANSACTION_TIMEOUT_MS_DEFAULT = 30_000
+TRANSACTION_TIMEOUT_MS_MAX = 900_000
+"""How long a transaction may stay open."""
+
 
 @unique
 class Acks(IntEnum):
@@ -44,11 +48,22 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerTransaction:
+    """A transaction's identity: its end raises the epoch, so that no two share one. A write names it."""
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS_DEFAULT
+    """How long it may stay open, from its first record on; no node keeps it, each write brings it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest:
     """Records for one topic. ``partition``: all of them go there (path); else per record, key hash or round robin.
 
     ``expected_end``: they are written if this is the next offset of their partition, which must be one, and not at all
-    otherwise; somebody waits for the answer (acks).
+    otherwise; somebody waits for the answer (acks). ``transaction``: they are part of it; then acks is ``ALL``, and
+    there is no ``expected_end``.
     """
 
     topic: str
@@ -60,6 +75,7 @@ class ProduceRequest:
     expected_end: int | None = None
     wants_times: bool = False
     """Receipts are to have the records' times."""
+    transaction: ProducerTransaction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +169,8 @@ class FetchRequest:
     """A stateless fetch. ``offset``: >= 0, or "earliest" / "latest"; ``timestamp_ms`` (wall) wins over it.
 
     A negative offset -N means the last N records. ``is_local``: this node's own replica, never forwarded.
-    ``max_bytes`` bounds stored bytes; at least one batch comes back when there is one.
+    ``max_bytes`` bounds stored bytes; at least one batch comes back when there is one. ``is_uncommitted``: records of
+    transactions that are open or aborted, too (read_uncommitted).
     """
 
     topic: str
@@ -163,6 +180,7 @@ class FetchRequest:
     max_bytes: int
     timeout_ms: int
     is_local: bool
+    is_uncommitted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,3 +226,110 @@ class PartitionOffsets:
 
     log_start_offset: int
     high_watermark: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedNext:
+    """The next offset that a group is to read of a partition. ``metadata``: what its committer keeps with it."""
+
+    topic: str
+    partition: int
+    next_offset: int
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffsets:
+    """Offsets that a transaction moves, of one group, under one member's epoch.
+
+    ``member_id`` None: of a group that has no members; then ``member_epoch`` is -1.
+    """
+
+    group: str
+    member_id: str | None
+    member_epoch: int
+    offsets: tuple[CommittedNext, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionWrite:
+    """Records for one topic, as part of a transaction. ``partition`` and the records' own: as in ``ProduceRequest``."""
+
+    topic: str
+    partition: int | None
+    records: Records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionRequest:
+    """A whole transaction in one request: at least one of the two is not empty. ``idempotency``: only with writes."""
+
+    writes: tuple[TransactionWrite, ...]
+    offsets: tuple[GroupOffsets, ...]
+    timeout_ms: int
+    """How long its client waits."""
+    idempotency: IdempotencyKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionReceipt:
+    """What became of a transaction in one request that was committed."""
+
+    receipts: Sequence[Sequence[ProduceReceipt]]
+    """One a write, in order; none of them has an error."""
+    is_visible: bool
+    """Readers see it already; otherwise soon, and certainly."""
+    is_duplicate: bool = False
+    """It had been committed before under the same idempotency key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenExtent:
+    """What a transaction has acknowledged of one partition: ``records``, all of them below ``end_offset``."""
+
+    topic: str
+    partition: int
+    end_offset: int
+    """Exclusive."""
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionCommit:
+    """The end of a transaction: all that took effect of it. What it does not name is aborted."""
+
+    transaction: ProducerTransaction
+    writes: tuple[WrittenExtent, ...]
+    offsets: tuple[GroupOffsets, ...]
+    timeout_ms: int
+    """How long its client waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionEnded:
+    """A transaction that is committed or aborted. ``next_epoch``: of its producer's next one, begun by this."""
+
+    next_epoch: int
+    is_visible: bool
+    """Readers see it already, or pass it by; otherwise soon, and certainly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A partition's part of a transaction that its log holds without an end."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    records: int
+    began_ms: int
+    """Wall ms, of its first record there."""
+    timeout_ms: int
+    leader: int
+    """The partition's, who told."""
+    state: str
+    """"open", or "ending": decided, but the partition does not say so yet."""
+    producer_name: str | None
+    """Its transactional id; None: a transaction in one request, or not known."""

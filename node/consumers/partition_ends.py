@@ -101,7 +101,7 @@ class _Watch:
         if runner.is_closed:
             self.wake_all()
         else:
-            self.advance(runner.high_watermark)
+            self.advance(runner.stable_end)
 
     def advance(self, high_watermark: int) -> None:
         """Wake whoever waits for less."""
@@ -243,8 +243,8 @@ class EndWatcher:
         runner = self._replicas.find(request.topic_id, request.partition)
         if runner is None or runner.leader is None:
             raise NotLeaderError(f"broker {self._metadata.node_id} does not lead the partition")
-        await runner.wait_committed(request.offset, min(request.wait_ms, POLL_MS))
-        return TailAnswer(high_watermark=runner.high_watermark)
+        await runner.wait_readable(request.offset, min(request.wait_ms, POLL_MS))
+        return TailAnswer(high_watermark=runner.stable_end)
 
     async def close(self) -> None:
         """Ask nobody any more."""

@@ -104,6 +104,14 @@ class NodeCounts:
     """Appends refused with nothing written."""
     fate_unknown: int = 0
     """Appends whose result was not known in time."""
+    transactions_committed: int = 0
+    """By this node, in one request or for a client's session."""
+    transactions_aborted: int = 0
+    """Likewise, asked for or since a part of it failed."""
+    transactions_expired: int = 0
+    """Aborted by this node as a leader: their time was over, or their broker gone."""
+    transactions_lost: int = 0
+    """Committed ones of which a partition that this node leads has no record."""
     commit_ms: LatencyCounts = field(default_factory=LatencyCounts)
     """From the append to the high watermark, of acks=all."""
     sync_ms: LatencyCounts = field(default_factory=LatencyCounts)

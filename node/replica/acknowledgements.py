@@ -136,6 +136,7 @@ class Acknowledgements:
         self._name = name
         self._counts = counts
         self._committed = OffsetWaiters()
+        self._stable = OffsetWaiters()
         self._stored = OffsetWaiters()
         self._writers: dict[_Waiting, None] = {}
         """In the order in which they came."""
@@ -144,7 +145,7 @@ class Acknowledgements:
         """When it rings."""
 
     def __len__(self) -> int:
-        return len(self._committed) + len(self._stored)
+        return len(self._committed) + len(self._stable) + len(self._stored)
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -225,9 +226,10 @@ class Acknowledgements:
             self._timer.cancel()
             self._timer = None
 
-    async def committed(self, end: int, timeout_ms: int) -> None:
-        """Wait until everything below ``end`` is committed, or the time is up, or nobody can tell any more."""
-        waiter = self._committed.wait_for(end)
+    async def readable(self, end: int, timeout_ms: int, *, is_uncommitted: bool) -> None:
+        """Wait until everything below ``end`` may be read, or the time is up, or nobody can tell any more."""
+        waiters = self._committed if is_uncommitted else self._stable
+        waiter = waiters.wait_for(end)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await waiter
@@ -260,13 +262,15 @@ class Acknowledgements:
     def _prune(self) -> None:
         """Somebody gave up waiting: on a partition that commits nothing, nobody else would clear it away."""
         self._committed.prune()
+        self._stable.prune()
         self._stored.prune()
 
     # -- news ------------------------------------------------------------------------------------
 
-    def on_committed(self, high_watermark: int) -> None:
-        """Everything below is committed."""
+    def on_committed(self, high_watermark: int, stable_end: int) -> None:
+        """Everything below ``high_watermark`` is committed; below ``stable_end`` every transaction is decided, too."""
         self._committed.advance(high_watermark)
+        self._stable.advance(stable_end)
 
     def on_stored(self, stored_end: int) -> None:
         """Everything below is stored here."""
@@ -275,11 +279,13 @@ class Acknowledgements:
     def fail_above(self, offset: int, error: FateUnknownError) -> None:
         """Nobody will see here what becomes of records at ``offset`` and above; -1: of any."""
         self._committed.fail_above(offset, error)
+        self._stable.fail_above(offset, error)
         self._stored.fail_above(offset, error)
 
     def fail_uncommitted(self, high_watermark: int, error: FateUnknownError) -> None:
         """Nobody will see here whether records above are committed; what is stored is stored."""
         self._committed.fail_above(high_watermark, error)
+        self._stable.fail_above(high_watermark, error)
 
 
 def ends_elsewhere(name: str, end_offset: int, expected_end: int) -> PreconditionFailedError:

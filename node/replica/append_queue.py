@@ -24,6 +24,7 @@ from milena.model.errors import (
     IdempotencyKeyReusedError,
     MilenaError,
     PartitionCountChangedError,
+    TransactionInProgressError,
 )
 from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
@@ -65,8 +66,8 @@ class AppendQueue:
     """The batches that wait for this turn of the loop to end, and their way into the log.
 
     ``leader_epoch`` says under which epoch a batch for these acks may be written, or refuses it by raising;
-    ``on_appended`` is told that the log has grown; ``reached`` says up to which offset writers of these acks have their
-    answer. Owned by the data loop.
+    ``on_transaction`` is told of a batch of a transaction before it is written, ``on_appended`` that the log has grown;
+    ``reached`` says up to which offset writers of these acks have their answer. Owned by the data loop.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class AppendQueue:
         reached: Callable[[Acks], int],
         on_appended: Callable[[], None],
         on_disk_full: Callable[[], None],
+        on_transaction: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
         node_counts: NodeCounts,
         counts: PartitionCounts,
@@ -94,6 +96,7 @@ class AppendQueue:
         self._reached = reached
         self._tell_appended = on_appended
         self._on_disk_full = on_disk_full
+        self._on_transaction = on_transaction
         self._on_fatal = on_fatal
         self._node_counts = node_counts
         self._counts = counts
@@ -177,8 +180,15 @@ class AppendQueue:
 
     def _find_duplicate(self, header: BatchHeader) -> BatchReceipt | None:
         now_ms = self._clock.wall_ms()
+        if header.is_transactional:
+            if header.marker is not None:
+                return None
+            self._log.transactions.check_room((header.producer_id, header.producer_epoch))
+            self._on_transaction()
         if header.idempotency is not None:
-            return self._find_keyed(header.idempotency, now_ms)
+            found = self._find_keyed(header, header.idempotency, now_ms)
+            if found is not None or not header.is_transactional:
+                return found
         if header.producer_id < 0:
             return None
         verdict = self._log.producer_check(header, now_ms)
@@ -186,7 +196,9 @@ class AppendQueue:
             return self._duplicate(verdict.base_offset, verdict.last_offset)
         return None
 
-    def _find_keyed(self, key: IdempotencyExtension, now_ms: int) -> BatchReceipt | None:
+    def _find_keyed(
+        self, header: BatchHeader, key: IdempotencyExtension, now_ms: int
+    ) -> BatchReceipt | None:
         entry = self._log.idempotency_lookup(key.key_hash, now_ms)
         if entry is None:
             return None
@@ -199,6 +211,14 @@ class AppendQueue:
             raise IdempotencyKeyReusedError(
                 "this idempotency key was used with another body; use a new key for new records"
             )
+        other = entry.transaction
+        if other is not None and other.marker_offset < 0:
+            identity = (other.producer_id, other.producer_epoch)
+            if identity != (header.producer_id, header.producer_epoch):
+                raise TransactionInProgressError(
+                    "another request with this idempotency key is a transaction that is not decided yet; nothing was "
+                    "written"
+                )
         return self._duplicate(entry.base_offset, entry.last_offset)
 
     def _duplicate(self, base_offset: int, last_offset: int) -> BatchReceipt:

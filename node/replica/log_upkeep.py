@@ -21,7 +21,8 @@ class LogUpkeep:
     """Work on a log besides appending, reading and following.
 
     Invariants:
-        All methods run on the data loop. Nothing is dropped that is not committed. One checkpoint runs at a time, and
+        All methods run on the data loop. Nothing is dropped that is not committed, or of a transaction that is not
+        decided: all that is dropped lies below the last stable offset. One checkpoint runs at a time, and
         none begins after ``stop``.
     """
 
@@ -32,6 +33,7 @@ class LogUpkeep:
         clock: Clock,
         pool: Executor,
         high_watermark: Callable[[], int],
+        stable_end: Callable[[], int],
         on_log_start: Callable[[], None],
         on_checkpoint: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
@@ -41,6 +43,7 @@ class LogUpkeep:
         self._clock = clock
         self._pool = pool
         self._high_watermark = high_watermark
+        self._stable_end = stable_end
         self._on_log_start = on_log_start
         self._on_checkpoint = on_checkpoint
         self._on_fatal = on_fatal
@@ -51,7 +54,7 @@ class LogUpkeep:
         """Forget old segments, as leader; the followers hear of it even when nothing is written any more."""
         before = self._log.log_start_offset
         with failing_disk_is_fatal(self._on_fatal):
-            after = self._log.maybe_apply_retention(self._clock.wall_ms(), self._high_watermark())
+            after = self._log.maybe_apply_retention(self._clock.wall_ms(), self._stable_end())
         if after > before:
             self._on_log_start()
 
@@ -71,13 +74,13 @@ class LogUpkeep:
     def compaction_need(self, tombstone_end: int) -> CompactionNeed:
         """Compaction that the log needs; every replica has everything below ``tombstone_end``."""
         return self._log.compaction_need(
-            self._clock.wall_ms(), self._high_watermark(), tombstone_end=tombstone_end
+            self._clock.wall_ms(), self._stable_end(), tombstone_end=tombstone_end
         )
 
     def begin_compaction(self, tombstone_end: int) -> CompactionRun | None:
         """A compaction of this replica, if one is due and the replica can be trusted."""
         return self._log.begin_compaction(
-            self._clock.wall_ms(), self._high_watermark(), tombstone_end=tombstone_end
+            self._clock.wall_ms(), self._stable_end(), tombstone_end=tombstone_end
         )
 
     async def compact_slice(self, run: CompactionRun) -> int:

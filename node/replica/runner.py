@@ -18,7 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from milena.disk.files import Buffer
-from milena.model.batch.header import BatchHeader
+from milena.model.batch.encode import encode_marker
+from milena.model.batch.header import BatchHeader, Extent, Marker, decode_header
 from milena.model.clock import Clock
 from milena.model.errors import (
     CorruptLogError,
@@ -46,8 +47,9 @@ from node.replica.group_commit import GroupSync
 from node.replica.leader import FetchVerdict, IsrProposal, PartitionLeader
 from node.replica.log_upkeep import LogUpkeep
 from raft_meta.machine.configs import TopicSettings
-from raft_meta.machine.image import Broker, Partition
+from raft_meta.machine.image import Broker, Ending, Partition
 from storage.log.partition_log import PartitionLog
+from storage.state.transactions import Identity
 
 if TYPE_CHECKING:
     from storage.segments.scrub import Damage
@@ -94,6 +96,8 @@ class RunnerContext:
     counts: NodeCounts
     on_write: Callable[[], None] | None = None
     """Told of every append, as leader and as follower."""
+    on_transaction: Callable[["PartitionRunner"], None] = lambda runner: None
+    """Told of a leader whose log has an open transaction, or is about to have one."""
 
 
 class PartitionRunner:
@@ -147,6 +151,7 @@ class PartitionRunner:
             reached=self._reached,
             on_appended=self._on_appended,
             on_disk_full=self._on_disk_full,
+            on_transaction=self._on_transaction,
             on_fatal=context.on_fatal,
             node_counts=context.counts,
             counts=self.counts,
@@ -167,6 +172,7 @@ class PartitionRunner:
             clock=context.clock,
             pool=context.pool,
             high_watermark=lambda: self.high_watermark,
+            stable_end=lambda: self.stable_end,
             on_log_start=self._notify_watchers,
             on_checkpoint=self._on_stored,
             on_fatal=context.on_fatal,
@@ -191,6 +197,17 @@ class PartitionRunner:
     def high_watermark(self) -> int:
         """First offset not known to be committed, on this replica."""
         return self._following.high_watermark if self.leader is None else self.leader.high_watermark
+
+    @property
+    def stable_end(self) -> int:
+        """Last stable offset: up to here every record is committed, and so is or is not its transaction."""
+        high_watermark = self.high_watermark
+        transactions = self.log.transactions
+        return transactions.stable_end(high_watermark) if transactions else high_watermark
+
+    def readable_end(self, *, is_uncommitted: bool) -> int:
+        """Where reading ends: at the last stable offset, or for who reads uncommitted transactions further on."""
+        return self.high_watermark if is_uncommitted else self.stable_end
 
     @property
     def is_damaged(self) -> bool:
@@ -305,6 +322,8 @@ class PartitionRunner:
         )
         self._queue.refuse_all(self._not_leader())
         self._deletions.change_leader(self.leader)
+        if self.leader is not None and self.log.transactions.open:
+            self._on_transaction()
         self._notify_watchers()
         # Writers keep waiting: a record of an earlier leadership is committed once our high watermark passes
         # it, whoever leads, unless it is truncated first. Readers look again by themselves.
@@ -346,6 +365,36 @@ class PartitionRunner:
             expected_end=expected_end,
         )
 
+    def append_marker(self, identity: Identity, ending: Ending | None) -> None:
+        """End a transaction that is open in this leader's log: committed as ``ending`` says, aborted without."""
+        found = self.log.transactions.open[identity]
+        marker = Marker(
+            is_commit=ending is not None,
+            first_offset=found.first_offset,
+            end_offset=0 if ending is None else ending.end_offset,
+            extents=()
+            if ending is None
+            else tuple(
+                Extent(row.topic_id, row.partition, row.base_offset, row.end_offset)
+                for row in ending.extents
+            ),
+        )
+        batch = encode_marker(
+            marker,
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            timestamp_ms=self._context.clock.wall_ms(),
+        )
+        # Nobody waits for it: where it cannot be written, the transaction stays open, and is looked at again.
+        self._queue.submit(
+            batch,
+            decode_header(batch),
+            acks=Acks.NONE,
+            timeout_ms=0,
+            at_once=True,
+            expected_end=None,
+        )
+
     def may_append(self, acks: Acks) -> bool:
         """Whether nothing is known by now that would refuse a batch."""
         try:
@@ -384,6 +433,9 @@ class PartitionRunner:
         self._syncs.maybe_begin()
         self._on_stored()
 
+    def _on_transaction(self) -> None:
+        self._context.on_transaction(self)
+
     def _on_disk_full(self) -> None:
         self.is_disk_full = True
         self._context.on_disk_full(self)
@@ -398,7 +450,7 @@ class PartitionRunner:
 
     def _on_high_watermark(self) -> None:
         self.log.forget_uncommitted(self.high_watermark)
-        self._acknowledgements.on_committed(self.high_watermark)
+        self._acknowledgements.on_committed(self.high_watermark, self.stable_end)
         self._notify_watchers()
 
     def _notify_watchers(self) -> None:
@@ -598,11 +650,13 @@ class PartitionRunner:
                 raise NotReadyError(f"{self.name}: this leader is cut off from the metadata quorum")
             raise OffsetOutOfRangeError(f"offset {offset} of {self.name} is above its end, {end}")
 
-    async def wait_committed(self, offset: int, timeout_ms: int) -> None:
+    async def wait_readable(
+        self, offset: int, timeout_ms: int, *, is_uncommitted: bool = False
+    ) -> None:
         """Wait until ``offset`` is readable here, or the time is up."""
-        if self.high_watermark > offset or timeout_ms <= 0:
+        if self.readable_end(is_uncommitted=is_uncommitted) > offset or timeout_ms <= 0:
             return
-        await self._acknowledgements.committed(offset + 1, timeout_ms)
+        await self._acknowledgements.readable(offset + 1, timeout_ms, is_uncommitted=is_uncommitted)
 
     def read_cached(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes | None:
         """``read`` from memory alone; None when the disk would have to be read."""
@@ -675,8 +729,8 @@ class PartitionRunner:
             before, partial(self.established_end, has_lease=has_lease), timeout_ms=timeout_ms
         )
 
-    def established_end(self, *, has_lease: bool) -> int:
-        """The high watermark, if this replica may speak of the log's end.
+    def established_end(self, *, has_lease: bool, is_uncommitted: bool = False) -> int:
+        """Where reading ends, if this replica may speak of the log's end.
 
         Raises:
             NotReadyError: a leader that does not know its end yet, or whether another one took over.
@@ -686,7 +740,7 @@ class PartitionRunner:
             raise NotReadyError(f"{self.name}: the new leader does not know its log end yet")
         if leader is not None and not has_lease:
             raise NotReadyError(f"{self.name}: this leader is cut off, another may have taken over")
-        return self.high_watermark
+        return self.readable_end(is_uncommitted=is_uncommitted)
 
     async def close(self, *, is_clean: bool) -> None:
         """Stop taking appends, sync what is written, checkpoint, close the files."""

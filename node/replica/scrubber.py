@@ -71,7 +71,9 @@ class CopyGiver:
         is_taken = False
         try:
             if runner.leader is not None:
-                await runner.wait_committed(runner.log.log_end_offset - 1, COMMIT_MS_MAX)
+                await runner.wait_readable(
+                    runner.log.log_end_offset - 1, COMMIT_MS_MAX, is_uncommitted=True
+                )
             is_taken = await self._propose(runner)
         except MilenaError as error:
             logger.info("copy not given up partition=%s: %s", runner.name, error)

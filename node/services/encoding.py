@@ -3,7 +3,11 @@
 from typing import NamedTuple
 
 from milena.model.batch.encode import encode_batch
-from milena.model.batch.header import IdempotencyExtension
+from milena.model.batch.header import (
+    IdempotencyExtension,
+    ProducerStamp,
+    TransactionExtension,
+)
 from milena.model.errors import RequestTooLargeError
 from milena.model.requests import IdempotencyKey
 from milena.model.turns import Steps
@@ -11,6 +15,13 @@ from node.metadata.topic_settings import record_codec
 from node.services.record_batches import PartitionBatch, halve, size_of_columns
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Topic
+
+
+class TransactionStamp(NamedTuple):
+    """What says of a batch that it belongs to a transaction."""
+
+    producer: ProducerStamp
+    extension: TransactionExtension
 
 
 class EncodedPiece(NamedTuple):
@@ -28,26 +39,29 @@ def encode(
     key: IdempotencyKey | None,
     *,
     is_conditional: bool = False,
+    transaction: TransactionStamp | None = None,
 ) -> Steps[list[EncodedPiece]]:
     """Batches of records that take about ``size`` bytes: a request may be larger than a batch.
 
-    One batch is all or nothing, so records with a key or a condition are one.
+    One batch is all or nothing, so records with a key or a condition are one; and so are those of a transaction, which
+    say how far it has come in the partition.
 
     Raises:
-        RequestTooLargeError: a single record is, or the records of one idempotency key or condition are.
+        RequestTooLargeError: a single record is, or the records of one key, condition or write of a transaction are.
     """
     count = len(part.columns.values)
     bytes_max = settings.max_message_bytes
-    is_whole = count == 1 or key is not None or is_conditional
+    is_whole = count == 1 or key is not None or is_conditional or transaction is not None
     if not is_whole and size > bytes_max:
         # Encoding all of it first would be for nothing.
         return (yield from _encode_halves(topic, settings, part))
-    batch = _encode_whole(topic, settings, part, key)
+    batch = _encode_whole(topic, settings, part, key, transaction)
     yield
     if len(batch) <= bytes_max:
         return [EncodedPiece(batch, count)]
     if is_whole:
-        named = "If-Match" if key is None else "idempotency key"
+        named = "If-Match" if is_conditional else "idempotency key"
+        named = "transaction" if transaction is not None else named
         what = "a record" if count == 1 else f"the records of one {named}"
         takes = "takes" if count == 1 else "take"
         raise RequestTooLargeError(
@@ -67,7 +81,11 @@ def _encode_halves(
 
 
 def _encode_whole(
-    topic: Topic, settings: TopicSettings, part: PartitionBatch, key: IdempotencyKey | None
+    topic: Topic,
+    settings: TopicSettings,
+    part: PartitionBatch,
+    key: IdempotencyKey | None,
+    transaction: TransactionStamp | None,
 ) -> bytes:
     idempotency = None
     if key is not None:
@@ -82,4 +100,6 @@ def _encode_whole(
         codec=record_codec(settings),
         timestamp_type=settings.timestamp_type,
         idempotency=idempotency,
+        producer=None if transaction is None else transaction.producer,
+        transaction=None if transaction is None else transaction.extension,
     )

@@ -54,6 +54,8 @@ class ReadRequest(Message, frozen=True, kw_only=True):
     leader_epoch: int = field(name="epoch")
     is_doubted: bool = field(name="bad", default=False)
     """Nothing is read: what came from ``offset`` on was not whole, and is to be checked."""
+    is_uncommitted: bool = field(name="raw", default=False)
+    """Records of transactions that are open or aborted, too."""
 
 
 class ReadAnswer(Message, frozen=True, kw_only=True):
@@ -102,6 +104,73 @@ class SequencesAnswer(Message, frozen=True, kw_only=True):
     rows: tuple[SequenceRow, ...]
 
 
+class OpenTransactionRequest(Message, frozen=True, kw_only=True):
+    """Say how far a transaction has come in a partition, as leader under this epoch, or one of a later epoch."""
+
+    topic_id: str = field(name="topic")
+    partition: int
+    leader_epoch: int = field(name="epoch")
+    producer_id: int = field(name="id")
+    producer_epoch: int = field(name="producer_epoch")
+
+
+class OpenTransactionAnswer(Message, frozen=True, kw_only=True):
+    """The end (exclusive) of its last batch, and the number of its records; -1 and 0: it is not open there."""
+
+    end_offset: int = field(name="end")
+    records: int
+
+
+class KeyedTransactionRequest(Message, frozen=True, kw_only=True):
+    """Say what became of the transaction of an idempotency key, as leader of the partition where the key is at home."""
+
+    topic_id: str = field(name="topic")
+    partition: int
+    leader_epoch: int = field(name="epoch")
+    key_hash: bytes = field(name="key")
+
+
+class ExtentRow(Struct, frozen=True, array_like=True):
+    """Offsets that a transaction wrote in one partition, the last exclusive."""
+
+    topic_id: str
+    partition: int
+    base_offset: int
+    end_offset: int
+
+
+class KeyedTransactionAnswer(Message, frozen=True, kw_only=True):
+    """Its identity, (-1, -1): there is none; and, once its marker is there, what it wrote."""
+
+    producer_id: int = field(name="id")
+    producer_epoch: int = field(name="producer_epoch")
+    is_committed: bool = field(name="committed", default=False)
+    extents: tuple[ExtentRow, ...] = ()
+
+
+class OpenTransactionsRequest(Message, frozen=True, kw_only=True):
+    """Say which transactions are open in what you lead."""
+
+
+class OpenTransactionRow(Struct, frozen=True, array_like=True):
+    """One transaction in one partition; times are wall ms."""
+
+    topic_id: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    records: int
+    began_ms: int
+    timeout_ms: int
+
+
+class OpenTransactionsAnswer(Message, frozen=True, kw_only=True):
+    """Transactions without a marker, at most ``ROWS_MAX`` of them, those that began first."""
+
+    rows: tuple[OpenTransactionRow, ...]
+
+
 class MovesRequest(Message, frozen=True, kw_only=True):
     """Say how far the replicas are that are added to what you lead."""
 
@@ -128,4 +197,7 @@ PRODUCE_IF = CallType("produce_if", AppendIfRequest, AppendIfAnswer)
 READ = CallType("read", ReadRequest, ReadAnswer)
 DELETE_RECORDS = CallType("delete_records", DeleteRecordsRequest, DeleteRecordsAnswer)
 SEQUENCES = CallType("sequences", SequencesRequest, SequencesAnswer)
+OPEN_TRANSACTION = CallType("open_transaction", OpenTransactionRequest, OpenTransactionAnswer)
+KEYED_TRANSACTION = CallType("keyed_transaction", KeyedTransactionRequest, KeyedTransactionAnswer)
+OPEN_TRANSACTIONS = CallType("open_transactions", OpenTransactionsRequest, OpenTransactionsAnswer)
 MOVES = CallType("moves", MovesRequest, MovesAnswer)

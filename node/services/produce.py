@@ -12,16 +12,30 @@ from functools import partial
 from typing import Any
 
 from milena.model.batch.client_checks import validate_client_batch
-from milena.model.batch.encode import with_codec, with_timestamp_type
-from milena.model.batch.header import BatchHeader, decode_header
+from milena.model.batch.encode import with_codec, with_timestamp_type, with_transaction
+from milena.model.batch.header import (
+    BatchHeader,
+    ProducerStamp,
+    TransactionExtension,
+    decode_header,
+)
 from milena.model.clock import Clock
 from milena.model.errors import (
     InvalidProducerError,
+    InvalidRecordError,
     MilenaError,
     TooManyRequestsError,
+    TopicNotTransactionalError,
 )
 from milena.model.pending import Pending, in_a_task
-from milena.model.requests import Acks, BatchReceipt, ProduceReceipt, ProduceRequest, Receipts
+from milena.model.requests import (
+    Acks,
+    BatchReceipt,
+    ProduceReceipt,
+    ProduceRequest,
+    ProducerTransaction,
+    Receipts,
+)
 from milena.model.turns import Turns
 from milena.model.types import TimestampType
 from node.control.membership import Membership
@@ -31,7 +45,7 @@ from node.metadata.topic_settings import stored_codec, topic_settings
 from node.metrics.counts import NodeCounts
 from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
-from node.services.encoding import encode
+from node.services.encoding import TransactionStamp, encode
 from node.services.gather import WriteGatherer
 from node.services.producers import ProducerService
 from node.services.record_batches import (
@@ -49,6 +63,7 @@ from node.services.record_batches import (
 from node.services.to_leader import ToLeader
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Image, Topic
+from storage.state.producer_state import NO_SEQUENCE
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +91,7 @@ class ProduceService:
         self._metadata = metadata
         self._clock = clock
         self._topic_to_write = topic_to_write
-        self._to_leader = ToLeader(
+        self.to_leader = self._to_leader = ToLeader(
             metadata=metadata,
             replicas=replicas,
             membership=membership,
@@ -121,6 +136,8 @@ class ProduceService:
             assert request.acks is not Acks.NONE, "nobody would hear whether it was"
             check_placed(topic, request)
         settings = topic_settings(topic)
+        if request.transaction is not None:
+            check_takes_transactions(topic, settings)
         self._sticky = (self._sticky + 1) % topic.partition_count
         parts, errors = split_request(
             topic,
@@ -150,6 +167,8 @@ class ProduceService:
     ) -> Pending[Sequence[ProduceReceipt]] | None:
         """Append records together with others'; None: nothing was done, they must go on their own."""
         if request.idempotency is not None or request.expected_end is not None:
+            return None
+        if request.transaction is not None:
             return None
         if settings.is_compacted and keyless_record(topic, part) is not None:
             return None
@@ -249,6 +268,7 @@ class ProduceService:
                 size,
                 request.idempotency,
                 is_conditional=request.expected_end is not None,
+                transaction=_stamp_of(request.transaction),
             ),
             size,
         )
@@ -270,8 +290,12 @@ class ProduceService:
         acks: Acks,
         timeout_ms: int,
         expected_end: int | None = None,
+        transaction: ProducerTransaction | None = None,
     ) -> BatchReceipt:
-        """Append one batch that a client encoded; with ``expected_end`` if that is its offset."""
+        """Append one batch that a client encoded; with ``expected_end`` if that is its offset.
+
+        One of a ``transaction`` names its producer, and numbers its records.
+        """
         assert expected_end is None or acks is not Acks.NONE, "nobody would hear whether it was"
         found = await self._topic_to_write(topic, partition)
         check_partition(found, partition)
@@ -288,6 +312,10 @@ class ProduceService:
         codec = stored_codec(settings)
         if codec is not None and codec is not header.codec:
             batch = with_codec(batch, codec)
+            header = decode_header(batch)
+        if transaction is not None:
+            check_takes_transactions(found, settings)
+            batch = _with_transaction(batch, header, transaction)
             header = decode_header(batch)
         if header.producer_id >= 0:
             await self._check_producer(header)
@@ -331,6 +359,39 @@ class ProduceService:
                     f"producer id {header.producer_id} epoch {header.producer_epoch} was never allocated; "
                     "POST /producers gives one"
                 )
+
+
+def check_takes_transactions(topic: Topic, settings: TopicSettings) -> None:
+    """Refuse a topic in which a half of a transaction could be lost.
+
+    Raises:
+        TopicNotTransactionalError: the message says which settings are to change.
+    """
+    if not settings.takes_transactions:
+        raise TopicNotTransactionalError(
+            f"topic {topic.name} takes no transactions: with flush.messages above 1 or unclean.leader.election.enable, "
+            "acknowledged records may be lost; set both back to their defaults"
+        )
+
+
+def _stamp_of(transaction: ProducerTransaction | None) -> TransactionStamp | None:
+    """Of records that nobody numbers: a retry is recognised by an idempotency key, or not at all."""
+    if transaction is None:
+        return None
+    return TransactionStamp(
+        ProducerStamp(transaction.producer_id, transaction.producer_epoch, NO_SEQUENCE),
+        TransactionExtension(-1, -1, transaction.timeout_ms),
+    )
+
+
+def _with_transaction(batch: bytes, header: BatchHeader, transaction: ProducerTransaction) -> bytes:
+    named = (transaction.producer_id, transaction.producer_epoch)
+    if (header.producer_id, header.producer_epoch) != named:
+        raise InvalidRecordError(
+            f"the batch is of producer {header.producer_id}:{header.producer_epoch}, and Milena-Transaction names "
+            f"{named[0]}:{named[1]}; they must be the same"
+        )
+    return with_transaction(batch, TransactionExtension(-1, -1, transaction.timeout_ms))
 
 
 def _is_allocated(header: BatchHeader, image: Image) -> bool:

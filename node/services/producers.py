@@ -15,6 +15,7 @@ from milena.model.errors import (
     MilenaError,
     NotReadyError,
     StaleProducerEpochError,
+    TransactionNotFoundError,
 )
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
@@ -53,6 +54,28 @@ class ProducerService:
                 f"producer id {header.producer_id} has another holder, under epoch {epoch}; "
                 f"this batch is of epoch {header.producer_epoch}"
             )
+
+    async def check_transaction(self, header: BatchHeader) -> None:
+        """Refuse a batch of a transaction that is not open, as far as this node's image tells.
+
+        What it lets in since it is behind comes after what the commit names, and so to nothing.
+
+        Raises:
+            StaleProducerEpochError: it is over.
+            TransactionNotFoundError: it was never begun.
+            NoQuorumError: this node has not heard of it, and nobody could be asked.
+        """
+        name = f"{header.producer_id}:{header.producer_epoch}"
+        producer = self._metadata.image.producers.get(header.producer_id)
+        if producer is None or header.producer_epoch > producer.producer_epoch:
+            image = await self._metadata.current_image()
+            producer = image.producers.get(header.producer_id)
+        if producer is None or header.producer_epoch > producer.producer_epoch:
+            raise TransactionNotFoundError(
+                f"transaction {name} was never begun; nothing was written"
+            )
+        if header.producer_epoch < producer.producer_epoch:
+            raise StaleProducerEpochError(f"transaction {name} is over; nothing was written")
 
     async def allocate(self, name: str | None, *, timeout_ms: int) -> ProducerState:
         """A new id, or the next epoch of a known name and what was written under it."""

@@ -1,8 +1,10 @@
 """Fetch on any node: from the local replica when it can serve the call, else from one that can.
 
-Any replica serves what lies below its own high watermark (KIP-392). What needs the truth about the log's end, "latest",
-out of range, timestamps, is judged by the leader alone, once it has made sure that it still leads (``log_ends``). An
-empty answer at the end judges nothing: it says that there is no more *here*, and the reader comes again.
+Any replica serves what lies below its own high watermark (KIP-392), and of that what lies below the last stable offset
+and belongs to no aborted transaction, unless the reader wants it all. What needs the truth about the log's end,
+"latest", out of range, timestamps, is judged by the leader alone, once it has made sure that it still leads
+(``log_ends``). An empty answer at the end judges nothing: it says that there is no more *here*, and the reader comes
+again.
 
 Stored bytes are sent as they are. Whoever decodes them says which were not whole, and the node whose copy it was has it
 checked (``node.replica.scrubber``), as when a follower says so.
@@ -44,7 +46,7 @@ from node.replication.local_replicas import LocalReplicas
 from node.services.log_ends import LogEnds, MovedError
 from node.services.messages import READ, ReadAnswer, ReadRequest
 from raft_meta.machine.image import Topic
-from storage.log.reader import end_of_span, first_with_records
+from storage.log.reader import end_of_span, first_with_records, without_aborted
 
 logger = logging.getLogger(__name__)
 
@@ -180,17 +182,18 @@ class ReadService:
     async def _fetch_at(
         self, runner: PartitionRunner, offset: int, request: FetchRequest
     ) -> FetchResult:
-        await runner.wait_committed(offset, request.timeout_ms)
+        is_uncommitted = request.is_uncommitted
+        await runner.wait_readable(offset, request.timeout_ms, is_uncommitted=is_uncommitted)
         # It may have been found damaged meanwhile, and ends before the damage then.
         runner.check_readable()
-        end = runner.high_watermark
+        end = runner.readable_end(is_uncommitted=is_uncommitted)
         data = b""
         if offset < end:
             runner.check_offset(offset, has_lease=True)
-            data = await self._read(runner, offset, request.max_bytes, end)
+            data = await self._read(runner, offset, request.max_bytes, end, is_uncommitted)
             if data and first_with_records(data, offset, end) is None:
                 data = await self._pass_over(runner, data, request)
-                end = runner.high_watermark
+                end = runner.readable_end(is_uncommitted=is_uncommitted)
             runner.counts.bytes_out += len(data)
         return FetchResult(
             start_offset=offset,
@@ -202,6 +205,20 @@ class ReadService:
         )
 
     async def _read(
+        self,
+        runner: PartitionRunner,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        is_uncommitted: bool,
+    ) -> bytes:
+        """Whole batches below ``end_offset``; those of aborted transactions are empty unless ``is_uncommitted``."""
+        # Taken before: what retention forgets while the disk is read is in the data all the same.
+        aborted = runner.log.transactions.aborted
+        data = await self._read_stored(runner, offset, max_bytes, end_offset)
+        return without_aborted(data, aborted) if aborted and not is_uncommitted else data
+
+    async def _read_stored(
         self, runner: PartitionRunner, offset: int, max_bytes: int, end_offset: int
     ) -> bytes:
         """Bytes at once where they are in memory, else in turn with others that wait for the disk."""
@@ -238,15 +255,21 @@ class ReadService:
         deadline = loop.time() + request.timeout_ms / 1000
         while True:
             offset = end_of_span(barren)
-            await runner.wait_committed(offset, int((deadline - loop.time()) * 1000))
-            end = runner.high_watermark
+            await runner.wait_readable(
+                offset,
+                int((deadline - loop.time()) * 1000),
+                is_uncommitted=request.is_uncommitted,
+            )
+            end = runner.readable_end(is_uncommitted=request.is_uncommitted)
             if offset >= end:
                 return barren
-            data = await self._read(runner, offset, PASSED_OVER_BYTES, end)
+            data = await self._read(runner, offset, PASSED_OVER_BYTES, end, request.is_uncommitted)
             found = first_with_records(data, offset, end)
             if found is not None:
                 start = max(found, offset)
-                return await self._read(runner, start, request.max_bytes, end)
+                return await self._read(
+                    runner, start, request.max_bytes, end, request.is_uncommitted
+                )
             barren = data
 
     async def _place(self, runner: PartitionRunner, request: FetchRequest) -> int:
@@ -272,22 +295,25 @@ class ReadService:
         """The offset that was meant, and whether that depends on where the log ends."""
         if request.timestamp_ms is not None:
             found = runner.log.offset_for_timestamp(request.timestamp_ms)
-            if found is not None and found[0] < runner.high_watermark:
+            end = runner.readable_end(is_uncommitted=request.is_uncommitted)
+            if found is not None and found[0] < end:
                 return found[0], False
-            return self._end_of(runner), True
+            return self._end_of(runner, request), True
         offset = request.offset
         if isinstance(offset, int):
             if offset >= 0:
                 return offset, False
-            return max(runner.log.log_start_offset, self._end_of(runner) + offset), True
+            return max(runner.log.log_start_offset, self._end_of(runner, request) + offset), True
         if offset == "earliest":
             return runner.log.log_start_offset, False
         if offset == "latest":
-            return self._end_of(runner), True
+            return self._end_of(runner, request), True
         raise MalformedRequestError(f"offset {offset!r}: give a number, earliest or latest")
 
-    def _end_of(self, runner: PartitionRunner) -> int:
-        return runner.established_end(has_lease=self._standing.has_lease)
+    def _end_of(self, runner: PartitionRunner, request: FetchRequest) -> int:
+        return runner.established_end(
+            has_lease=self._standing.has_lease, is_uncommitted=request.is_uncommitted
+        )
 
     async def _fetch_there(
         self, topic: Topic, request: FetchRequest, damaged: ReplicaDamagedError | None
@@ -346,6 +372,7 @@ class ReadService:
                 max_bytes=request.max_bytes,
                 timeout_ms=request.timeout_ms,
                 leader_epoch=leader_epoch,
+                is_uncommitted=request.is_uncommitted,
             ),
             timeout_ms=request.timeout_ms + ANSWER_MARGIN_MS,
         )
@@ -380,6 +407,7 @@ class ReadService:
             max_bytes=asked.max_bytes,
             timeout_ms=asked.timeout_ms,
             is_local=False,
+            is_uncommitted=asked.is_uncommitted,
         )
         if not self._can_serve(runner, request):
             raise NotLeaderError(f"broker {self._node_id} does not lead {runner.name}")

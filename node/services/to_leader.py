@@ -211,7 +211,7 @@ class ToLeader:
             MilenaError: nothing was written, but for
             FateUnknownError: it may have been.
         """
-        is_recognised = header.idempotency is not None or header.producer_id >= 0
+        is_recognised = header.idempotency is not None or header.base_sequence >= 0
         deadline = self._clock.now_ms() + timeout_ms
         unknown: FateUnknownError | None = None
         while True:
@@ -346,7 +346,10 @@ class ToLeader:
             raise NoLeaderError(
                 f"broker {self._node_id} is cut off from the metadata quorum; nothing was written"
             )
-        self._producers.check_epoch(header)
+        if header.is_transactional:
+            await self._producers.check_transaction(header)
+        else:
+            self._producers.check_epoch(header)
         try:
             return await runner.append(
                 batch, header, acks=acks, timeout_ms=int(timeout_ms), expected_end=expected_end

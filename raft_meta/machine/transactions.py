@@ -61,7 +61,7 @@ ENDINGS_MAX = 100_000
 _NONE: Map[TransactionKey, Ending] = Map()
 
 
-class Uncommitted(Enum):
+class NotCommitted(Enum):
     """What a transaction is that is not committed. An aborted one stays so."""
 
     OPEN = "open"
@@ -70,7 +70,7 @@ class Uncommitted(Enum):
 
 def outcome_of(
     image: Image, topic_id: str, partition: int, producer_id: int, producer_epoch: int
-) -> Ending | Uncommitted:
+) -> Ending | NotCommitted:
     """What a transaction is in a partition whose log has no marker of it; an ``Ending``: committed.
 
     An ending that was finished is no longer here, and the answer would be ABORTED: whoever has the marker must not ask.
@@ -82,8 +82,8 @@ def outcome_of(
     # Not ``image.producer_epoch``: that says 0 for forgotten ids, which would open their transactions again.
     producer = image.producers.get(producer_id)
     if producer is not None and producer.producer_epoch == producer_epoch:
-        return Uncommitted.OPEN
-    return Uncommitted.ABORTED
+        return NotCommitted.OPEN
+    return NotCommitted.ABORTED
 
 
 def apply(image: Image, index: int, now_ms: WallMs, command: TransactionCommand) -> Outcome:

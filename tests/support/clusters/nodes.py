@@ -136,6 +136,8 @@ class SimNode(Assembly):
         self.is_over = True
         self.quorum.stop_now()
         await self._end_tasks()
+        await self.transaction_markers.close()
+        await self.transaction_ends.close()
         await self.consumers.close()
         await self.groups.close()
         await self.replicas.fetchers.stop()

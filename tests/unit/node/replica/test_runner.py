@@ -241,7 +241,7 @@ class TestAcks:
     async def test_readers_that_went_away_are_forgotten(self) -> None:
         bench = leading()
         readers = [
-            asyncio.ensure_future(bench.runner.wait_committed(0, 60_000)) for _ in range(100)
+            asyncio.ensure_future(bench.runner.wait_readable(0, 60_000)) for _ in range(100)
         ]
         await settle()
         for reader in readers:
@@ -687,7 +687,7 @@ class TestReading:
     @virtual
     async def test_a_reader_waits_for_the_commit(self) -> None:
         bench = leading((1, 2))
-        waiting = asyncio.ensure_future(bench.runner.wait_committed(0, 60_000))
+        waiting = asyncio.ensure_future(bench.runner.wait_readable(0, 60_000))
         await bench.sent("a")
         assert not waiting.done()
         bench.ack(2)
@@ -698,7 +698,7 @@ class TestReading:
     async def test_a_reader_waits_no_longer_than_it_said(self) -> None:
         bench = leading((1, 2))
         began = bench.clock.now_ms()
-        await bench.runner.wait_committed(0, 700)
+        await bench.runner.wait_readable(0, 700)
         assert bench.clock.now_ms() - began == 700
 
     @virtual

@@ -12,8 +12,16 @@ from node.services.messages import (
     AppendIfRequest,
     DeleteRecordsAnswer,
     DeleteRecordsRequest,
+    ExtentRow,
+    KeyedTransactionAnswer,
+    KeyedTransactionRequest,
     MovesAnswer,
     MovesRequest,
+    OpenTransactionAnswer,
+    OpenTransactionRequest,
+    OpenTransactionRow,
+    OpenTransactionsAnswer,
+    OpenTransactionsRequest,
     ReadAnswer,
     ReadRequest,
     ReplicaProgress,
@@ -60,6 +68,7 @@ ON_THE_WIRE = [
             "timeout_ms": 500,
             "epoch": 3,
             "bad": False,
+            "raw": False,
         },
     ),
     (
@@ -75,6 +84,31 @@ ON_THE_WIRE = [
     (DeleteRecordsAnswer(log_start_offset=17), {"start": 17}),
     (SequencesRequest(producer_id=5, producer_epoch=1), {"id": 5, "epoch": 1}),
     (SequencesAnswer(rows=(SequenceRow("orders", 0, 9),)), {"rows": [["orders", 0, 9]]}),
+    (
+        OpenTransactionRequest(
+            topic_id="t1", partition=2, leader_epoch=3, producer_id=5, producer_epoch=1
+        ),
+        {"topic": "t1", "partition": 2, "epoch": 3, "id": 5, "producer_epoch": 1},
+    ),
+    (OpenTransactionAnswer(end_offset=7, records=2), {"end": 7, "records": 2}),
+    (
+        KeyedTransactionRequest(topic_id="t1", partition=2, leader_epoch=3, key_hash=b"k"),
+        {"topic": "t1", "partition": 2, "epoch": 3, "key": "aw=="},
+    ),
+    (
+        KeyedTransactionAnswer(
+            producer_id=5,
+            producer_epoch=1,
+            is_committed=True,
+            extents=(ExtentRow("t1", 2, 7, 9),),
+        ),
+        {"id": 5, "producer_epoch": 1, "committed": True, "extents": [["t1", 2, 7, 9]]},
+    ),
+    (OpenTransactionsRequest(), {}),
+    (
+        OpenTransactionsAnswer(rows=(OpenTransactionRow("t1", 2, 5, 1, 7, 2, 1000, 30_000),)),
+        {"rows": [["t1", 2, 5, 1, 7, 2, 1000, 30_000]]},
+    ),
     (MovesRequest(), {}),
     (
         MovesAnswer(

@@ -1,0 +1,180 @@
+"""Carries ends of transactions, and of their markers, to the quorum: many in one command."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from milena.model.errors import (
+    DrainingError,
+    MilenaError,
+    TooManyTransactionsError,
+)
+from node.metadata.store import MetadataStore
+from raft_meta.machine import codec
+from raft_meta.machine.commands import (
+    EndTransactions,
+    FinishedMarker,
+    FinishMarkers,
+    TransactionEnd,
+)
+
+logger = logging.getLogger(__name__)
+
+ENDS_MAX = 1_000
+"""Ends a command."""
+COMMAND_BYTES_MAX = 256 << 10
+"""Well below the quorum's bound of 1 MiB."""
+MARKERS_MAX = 4_000
+"""Finished markers a command: 60 bytes each."""
+QUEUED_MAX = 20_000
+"""Ends that wait; whoever waits for one holds a request."""
+PROPOSE_TIMEOUT_MS = 5_000
+
+_END_BYTES = 40
+_EXTENT_BYTES = 60
+_OFFSET_BYTES = 100
+
+
+@dataclass(slots=True)
+class _QueuedEnd:
+    end: TransactionEnd
+    size: int
+    done: asyncio.Future[None]
+
+
+class TransactionEnds:
+    """Two queues, and one command of each kind under way at a time. Owned by the data loop."""
+
+    def __init__(
+        self, *, metadata: MetadataStore, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        self._metadata = metadata
+        self._on_failure = on_failure
+        self._queue: deque[_QueuedEnd] = deque()
+        self._finished: dict[FinishedMarker, None] = {}
+        self._ending: asyncio.Task[None] | None = None
+        self._finishing: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def end(self, end: TransactionEnd) -> None:
+        """Return once the transaction is ended as asked; asking again is harmless.
+
+        Raises:
+            StaleProducerEpochError, TransactionNotFoundError: no transaction of this identity is open.
+            TransactionAbortedError, TransactionCommittedError: it was ended otherwise.
+            TooManyTransactionsError, RequestTooLargeError, InvalidRequestError: it is still open.
+            MilenaError of another kind: by the state machine; a commit was aborted for it.
+            NoQuorumError, DrainingError: nothing was decided.
+            FateUnknownError: it may be ended.
+        """
+        if self._is_closed:
+            raise DrainingError("this node is stopping; the transaction is still open")
+        if len(self._queue) >= QUEUED_MAX:
+            raise TooManyTransactionsError("too many transactions wait for the quorum; try again")
+        queued = _QueuedEnd(end, _size(end), asyncio.get_running_loop().create_future())
+        self._queue.append(queued)
+        if self._ending is None:
+            self._ending = self._start(self._run_ends())
+        await queued.done
+
+    def finish(self, marker: FinishedMarker) -> None:
+        """Say that a marker is committed; repeated until the image says so, too."""
+        if self._is_closed:
+            return
+        self._finished[marker] = None
+        if self._finishing is None:
+            self._finishing = self._start(self._run_markers())
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
+
+    async def _run_ends(self) -> None:
+        while self._queue:
+            taken = self._take()
+            try:
+                codes = await self._metadata.propose(
+                    EndTransactions(ends=tuple(queued.end for queued in taken)),
+                    timeout_ms=PROPOSE_TIMEOUT_MS,
+                )
+            except MilenaError as error:
+                for queued in taken:
+                    _settle(queued, error)
+                continue
+            assert isinstance(codes, tuple), codes
+            for queued, code in zip(taken, codes, strict=True):
+                assert isinstance(code, str), code
+                _settle(queued, _error_of(queued.end, code) if code else None)
+        # Before the callback of this task, which whoever was just answered may precede with the next end.
+        self._ending = None
+
+    def _take(self) -> list[_QueuedEnd]:
+        taken: list[_QueuedEnd] = []
+        size = 0
+        while self._queue and len(taken) < ENDS_MAX:
+            size += self._queue[0].size
+            if taken and size > COMMAND_BYTES_MAX:
+                break
+            taken.append(self._queue.popleft())
+        return taken
+
+    async def _run_markers(self) -> None:
+        while self._finished:
+            taken = list(self._finished)[:MARKERS_MAX]
+            try:
+                await self._metadata.propose(
+                    FinishMarkers(markers=tuple(taken)), timeout_ms=PROPOSE_TIMEOUT_MS
+                )
+            except MilenaError as error:
+                # Whoever looks at the image next finds them there still, and says it again.
+                logger.info("finished markers not told, again later: %s", error)
+                self._finished.clear()
+                break
+            for marker in taken:
+                del self._finished[marker]
+        self._finishing = None
+
+    async def close(self) -> None:
+        """Answer who waits."""
+        self._is_closed = True
+        while self._queue:
+            _settle(
+                self._queue.popleft(),
+                DrainingError("this node is stopping; the transaction is still open"),
+            )
+        tasks = [task for task in (self._ending, self._finishing) if task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _size(end: TransactionEnd) -> int:
+    return (
+        _END_BYTES
+        + _EXTENT_BYTES * len(end.extents)
+        + sum(
+            _OFFSET_BYTES + len(commit.group_id) + len(offset.metadata.encode())
+            for commit in end.offsets
+            for offset in commit.offsets
+        )
+    )
+
+
+def _settle(queued: _QueuedEnd, error: MilenaError | None) -> None:
+    if queued.done.done():
+        return
+    if error is None:
+        queued.done.set_result(None)
+    else:
+        queued.done.set_exception(error)
+
+
+def _error_of(end: TransactionEnd, code: str) -> MilenaError:
+    what = "commit" if end.is_commit else "abort"
+    name = f"{end.producer_id}:{end.producer_epoch}"
+    return codec.error_of(code, f"the {what} of transaction {name} was refused: {code}")

@@ -1,0 +1,209 @@
+"""Ends transactions in the logs that this node leads, as the image says, and those that nobody else ends.
+
+The image decides (``raft_meta.machine.transactions``); a leader writes its decision down where records are read. For
+each transaction that is open in its log and decided in the image it appends a marker; once that is below the high
+watermark, it says so to the quorum, which then forgets what it kept of the commit. A new leader finds what its
+predecessor left undone in its log and in the image. Which records of a log are committed is thus a function of the log
+alone, on every replica.
+
+A transaction whose time is over, or whose broker is gone, is aborted.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+
+from milena.model.clock import Clock
+from milena.model.errors import MilenaError
+from node.metadata.store import MetadataStore
+from node.metrics.counts import NodeCounts
+from node.replica.runner import PartitionRunner
+from node.replication.local_replicas import LocalReplicas
+from node.replication.transaction_ends import TransactionEnds
+from raft_meta.machine.commands import FinishedMarker, TransactionEnd
+from raft_meta.machine.image import Ending, Image
+from raft_meta.machine.transactions import NotCommitted, outcome_of
+from storage.state.transactions import Identity, OngoingTransaction
+
+logger = logging.getLogger(__name__)
+
+LOOK_MS = 500
+"""Between two looks for transactions whose time is over."""
+
+
+class TransactionMarkers:
+    """See the module. Owned by the data loop.
+
+    Invariants:
+        Whoever leads here and has an open transaction in its log, or one whose marker is not known to the quorum, is
+        among the attended.
+    """
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        replicas: LocalReplicas,
+        ends: TransactionEnds,
+        clock: Clock,
+        counts: NodeCounts,
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._ends = ends
+        self._clock = clock
+        self._counts = counts
+        self._attended: dict[PartitionRunner, None] = {}
+        self._aborting: set[Identity] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._seen = Image()
+        self._is_scheduled = False
+
+    def attend(self, runner: PartitionRunner) -> None:
+        """The replica leads, and its log has or is about to have a transaction."""
+        if runner not in self._attended:
+            self._attended[runner] = None
+            runner.watchers[self] = None
+        self._schedule()
+
+    def on_image(self, image: Image) -> None:
+        """Something may be decided, or led by this node now."""
+        seen, self._seen = self._seen, image
+        if image.ending is not seen.ending or image.partitions is not seen.partitions:
+            for key in image.ending:
+                runner = self._replicas.find(*key)
+                if runner is not None and runner.leader is not None:
+                    self.attend(runner)
+        if not self._attended:
+            return
+        if image.producers is not seen.producers or image.ending is not seen.ending:
+            self._look()
+        if image.brokers is not seen.brokers:
+            self._abort_overdue()
+
+    def on_news(self, runner: PartitionRunner) -> None:
+        """A log that is attended grew, or its high watermark moved, or its role changed (``ReplicaWatcher``)."""
+        del runner
+        self._schedule()
+
+    def _schedule(self) -> None:
+        # Not at once: whoever brings news is in the middle of an append.
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._is_scheduled = False
+        image = self._metadata.image
+        for runner in list(self._attended):
+            if not self._tend(runner, image):
+                del self._attended[runner]
+                runner.watchers.pop(self, None)
+
+    def _tend(self, runner: PartitionRunner, image: Image) -> bool:
+        """Write what markers are due, and tell which are committed; whether there is more to come."""
+        if runner.leader is None or runner.is_closed:
+            return False
+        key = (runner.topic_id, runner.partition)
+        opened = runner.log.transactions.open
+        for identity in list(opened):
+            outcome = outcome_of(image, *key, *identity)
+            if outcome is not NotCommitted.OPEN:
+                runner.append_marker(identity, outcome if isinstance(outcome, Ending) else None)
+        endings = image.ending.get(key)
+        if endings is not None and runner.leader.is_established:
+            for identity in endings:
+                self._maybe_finish(runner, identity)
+        return bool(opened) or endings is not None
+
+    def _maybe_finish(self, runner: PartitionRunner, identity: Identity) -> None:
+        transactions = runner.log.transactions
+        if identity in transactions.open or transactions.is_ending(identity, runner.high_watermark):
+            return
+        producer_id, producer_epoch = identity
+        if runner.log.producer_epoch(producer_id) <= producer_epoch:
+            # Its records were acknowledged by every replica in sync, and are in none of them.
+            self._counts.transactions_lost += 1
+            logger.error(
+                "committed transaction lost partition=%s producer_id=%d producer_epoch=%d",
+                runner.name,
+                producer_id,
+                producer_epoch,
+            )
+        self._ends.finish(
+            FinishedMarker(
+                topic_id=runner.topic_id,
+                partition=runner.partition,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+            )
+        )
+
+    # -- what nobody else ends -------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            await self._clock.sleep(LOOK_MS)
+            self._abort_overdue()
+
+    def _abort_overdue(self) -> None:
+        image = self._metadata.image
+        wall_ms = self._clock.wall_ms()
+        for runner in self._attended:
+            if runner.leader is None:
+                continue
+            key = (runner.topic_id, runner.partition)
+            for identity, found in runner.log.transactions.open.items():
+                if identity in self._aborting or not _is_abandoned(found, image, wall_ms):
+                    continue
+                if outcome_of(image, *key, *identity) is NotCommitted.OPEN:
+                    self._aborting.add(identity)
+                    self._spawn(self._abort(runner.name, identity))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _abort(self, name: str, identity: Identity) -> None:
+        producer_id, producer_epoch = identity
+        logger.info(
+            "transaction aborted, its time is over partition=%s producer_id=%d producer_epoch=%d",
+            name,
+            producer_id,
+            producer_epoch,
+        )
+        try:
+            await self._ends.end(
+                TransactionEnd(
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    is_commit=False,
+                    is_keyed=False,
+                    extents=(),
+                    offsets=(),
+                )
+            )
+            self._counts.transactions_expired += 1
+        except MilenaError as error:
+            # Ended by another, or tried again with the next look.
+            logger.debug("transaction not aborted: %s", error)
+        finally:
+            self._aborting.discard(identity)
+
+    async def close(self) -> None:
+        """Abort no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _is_abandoned(found: OngoingTransaction, image: Image, wall_ms: int) -> bool:
+    """Whether its time is over, or the broker that alone would commit it is not there any more."""
+    if wall_ms - found.began_ms >= found.timeout_ms:
+        return True
+    if found.owner < 0:
+        return False
+    owner = image.brokers.get(found.owner)
+    return owner is None or owner.broker_epoch != found.owner_epoch or owner.is_fenced

@@ -1,0 +1,266 @@
+"""What partitions know of transactions, asked of their leaders, wherever they are.
+
+Three calls cross the peer port: ``open_transaction`` asks how far one has come in a partition, ``keyed_transaction``
+what became of the one that came under an idempotency key, ``open_transactions`` which there are in what a node leads.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from milena.model.clock import Clock
+from milena.model.errors import (
+    MilenaError,
+    NoLeaderError,
+    NotLeaderError,
+    NotReadyError,
+)
+from milena.model.requests import OpenTransaction
+from node.metadata.store import MetadataStore
+from node.peers.messages import ask, peer_handler
+from node.peers.port import Peers, PeerUnreachableError
+from node.replica.runner import PartitionRunner
+from node.replication.local_replicas import LocalReplicas
+from node.services.log_ends import LogEnds, MovedError
+from node.services.messages import (
+    KEYED_TRANSACTION,
+    OPEN_TRANSACTION,
+    OPEN_TRANSACTIONS,
+    ExtentRow,
+    KeyedTransactionAnswer,
+    KeyedTransactionRequest,
+    OpenTransactionAnswer,
+    OpenTransactionRequest,
+    OpenTransactionRow,
+    OpenTransactionsAnswer,
+    OpenTransactionsRequest,
+)
+from raft_meta.machine.image import Partition, PartitionKey, Topic, TransactionExtent
+from raft_meta.machine.transactions import NotCommitted, outcome_of
+from storage.state.transactions import Identity
+
+logger = logging.getLogger(__name__)
+
+ANSWER_MS = 2_000
+LEADER_WAIT_MS = 300
+PATIENCE_MS = 3_000
+"""How long a question goes after a leader that moves: an election takes a second or two."""
+RETRY_MS = 50
+ROWS_MAX = 10_000
+"""Transactions that one node tells of."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOutcome:
+    """The transaction under an idempotency key. ``extents``: all that it wrote; None: no marker says how it ended."""
+
+    identity: Identity
+    extents: tuple[TransactionExtent, ...] | None
+
+
+class TransactionLookup:
+    """Asks leaders, and answers as one. Owned by the data loop."""
+
+    def __init__(
+        self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: Peers, clock: Clock
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._peer = peer
+        self._clock = clock
+        self._ends = LogEnds(metadata)
+        self.on_open_transaction = peer_handler(OPEN_TRANSACTION, self._tell_extent)
+        self.on_keyed_transaction = peer_handler(KEYED_TRANSACTION, self._tell_keyed)
+        self.on_open_transactions = peer_handler(OPEN_TRANSACTIONS, self._tell_open)
+
+    async def extent(self, extent: TransactionExtent, identity: Identity) -> tuple[int, int]:
+        """The end of a transaction's last batch in a partition, and the number of its records; (-1, 0): not open there.
+
+        Raises:
+            NoLeaderError, NoQuorumError: nobody could tell.
+        """
+
+        async def ask_leader(leader_id: int, leader_epoch: int) -> OpenTransactionAnswer:
+            request = OpenTransactionRequest(
+                topic_id=extent.topic_id,
+                partition=extent.partition,
+                leader_epoch=leader_epoch,
+                producer_id=identity[0],
+                producer_epoch=identity[1],
+            )
+            if leader_id == self._metadata.node_id:
+                return await self._tell_extent(request)
+            return await ask(self._peer, leader_id, OPEN_TRANSACTION, request, timeout_ms=ANSWER_MS)
+
+        answer = await self._of_leader((extent.topic_id, extent.partition), ask_leader)
+        return answer.end_offset, answer.records
+
+    async def keyed(self, topic: Topic, partition: int, key_hash: bytes) -> KeyOutcome | None:
+        """The transaction that came under a key whose home is this partition.
+
+        Raises:
+            NoLeaderError, NoQuorumError: nobody could tell.
+        """
+
+        async def ask_leader(leader_id: int, leader_epoch: int) -> KeyedTransactionAnswer:
+            request = KeyedTransactionRequest(
+                topic_id=topic.topic_id,
+                partition=partition,
+                leader_epoch=leader_epoch,
+                key_hash=key_hash,
+            )
+            if leader_id == self._metadata.node_id:
+                return await self._tell_keyed(request)
+            return await ask(
+                self._peer, leader_id, KEYED_TRANSACTION, request, timeout_ms=ANSWER_MS
+            )
+
+        answer = await self._of_leader((topic.topic_id, partition), ask_leader)
+        if answer.producer_id < 0:
+            return None
+        extents = tuple(
+            TransactionExtent(
+                topic_id=row.topic_id,
+                partition=row.partition,
+                base_offset=row.base_offset,
+                end_offset=row.end_offset,
+            )
+            for row in answer.extents
+        )
+        identity = (answer.producer_id, answer.producer_epoch)
+        return KeyOutcome(identity, extents if answer.is_committed else None)
+
+    async def open_transactions(self) -> Sequence[OpenTransaction]:
+        """Those without a marker, as the leaders that can be asked say; the oldest first."""
+        image = self._metadata.image
+        others = [b for b in image.live_brokers() if b != self._metadata.node_id]
+        answers = await asyncio.gather(*(self._ask_open(broker_id) for broker_id in others))
+        rows = [(self._metadata.node_id, row) for row in self._open_here()]
+        rows += [
+            (broker_id, row)
+            for broker_id, found in zip(others, answers, strict=True)
+            for row in found
+        ]
+        rows.sort(key=lambda told: (told[1].began_ms, told[1]))
+        return [
+            described
+            for leader, row in rows
+            if (described := self._describe(leader, row)) is not None
+        ]
+
+    def _describe(self, leader: int, row: OpenTransactionRow) -> OpenTransaction | None:
+        image = self._metadata.image
+        topic = image.topics.get(row.topic_id)
+        if topic is None:
+            return None
+        outcome = outcome_of(
+            image, row.topic_id, row.partition, row.producer_id, row.producer_epoch
+        )
+        producer = image.producers.get(row.producer_id)
+        return OpenTransaction(
+            topic=topic.name,
+            partition=row.partition,
+            producer_id=row.producer_id,
+            producer_epoch=row.producer_epoch,
+            first_offset=row.first_offset,
+            records=row.records,
+            began_ms=row.began_ms,
+            timeout_ms=row.timeout_ms,
+            leader=leader,
+            state="open" if outcome is NotCommitted.OPEN else "ending",
+            producer_name=None if producer is None else producer.name,
+        )
+
+    async def _ask_open(self, broker_id: int) -> tuple[OpenTransactionRow, ...]:
+        try:
+            answer = await ask(
+                self._peer,
+                broker_id,
+                OPEN_TRANSACTIONS,
+                OpenTransactionsRequest(),
+                timeout_ms=ANSWER_MS,
+            )
+        except MilenaError as error:
+            logger.info("open transactions unknown broker_id=%d: %s", broker_id, error)
+            return ()
+        return answer.rows
+
+    async def _of_leader(
+        self, key: PartitionKey, ask_leader: Callable[[int, int], Awaitable[T]]
+    ) -> T:
+        """What the partition's leader says, or its successor."""
+        deadline = self._clock.now_ms() + PATIENCE_MS
+        while True:
+            state: Partition | None = self._metadata.image.partitions.get(key)
+            failed: MilenaError
+            if state is None or state.leader is None:
+                failed = NoLeaderError(f"partition {key[1]} of topic {key[0]} has no leader")
+            else:
+                try:
+                    return await ask_leader(state.leader, state.leader_epoch)
+                except (NotLeaderError, NotReadyError, PeerUnreachableError) as error:
+                    failed = error
+            if self._clock.now_ms() >= deadline:
+                raise NoLeaderError(failed.message)
+            await self._clock.sleep(RETRY_MS)
+
+    # -- as leader -------------------------------------------------------------------------------
+
+    async def _leading(self, key: PartitionKey, leader_epoch: int) -> PartitionRunner:
+        """The replica that leads the partition, which the quorum has confirmed."""
+        runner = await self._replicas.leading(*key, leader_epoch, timeout_ms=LEADER_WAIT_MS)
+        if runner is None or runner.leader is None:
+            raise NotLeaderError(f"broker {self._metadata.node_id} does not lead the partition")
+        if not runner.leader.is_established:
+            raise NotReadyError(f"{runner.name}: the new leader does not know its log end yet")
+        try:
+            await self._ends.confirm(runner, runner.leader_epoch)
+        except MovedError as moved:
+            raise NotLeaderError(moved.message) from moved
+        return runner
+
+    async def _tell_extent(self, request: OpenTransactionRequest) -> OpenTransactionAnswer:
+        runner = await self._leading((request.topic_id, request.partition), request.leader_epoch)
+        found = runner.log.transactions.open.get((request.producer_id, request.producer_epoch))
+        if found is None:
+            return OpenTransactionAnswer(end_offset=-1, records=0)
+        return OpenTransactionAnswer(end_offset=found.end_offset, records=found.records)
+
+    async def _tell_keyed(self, request: KeyedTransactionRequest) -> KeyedTransactionAnswer:
+        runner = await self._leading((request.topic_id, request.partition), request.leader_epoch)
+        entry = runner.log.idempotency_lookup(request.key_hash, self._clock.wall_ms())
+        found = None if entry is None else entry.transaction
+        if found is None:
+            return KeyedTransactionAnswer(producer_id=-1, producer_epoch=-1)
+        return KeyedTransactionAnswer(
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            is_committed=found.marker_offset >= 0,
+            extents=tuple(ExtentRow(*extent) for extent in found.extents),
+        )
+
+    async def _tell_open(self, request: OpenTransactionsRequest) -> OpenTransactionsAnswer:
+        del request
+        return OpenTransactionsAnswer(rows=self._open_here())
+
+    def _open_here(self) -> tuple[OpenTransactionRow, ...]:
+        rows = [
+            OpenTransactionRow(
+                runner.topic_id,
+                runner.partition,
+                *identity,
+                found.first_offset,
+                found.records,
+                found.began_ms,
+                found.timeout_ms,
+            )
+            for runner in self._replicas
+            if runner.leader is not None
+            for identity, found in runner.log.transactions.open.items()
+        ]
+        rows.sort(key=lambda row: row.began_ms)
+        return tuple(rows[:ROWS_MAX])

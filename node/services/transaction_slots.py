@@ -1,0 +1,97 @@
+"""Producers that a node writes transactions of one request with: each is in one transaction at a time.
+
+They have names of the node's own, so that its next life takes them over, which aborts what the former left open. The
+end of a transaction raises its producer's epoch; who does not know whether it ended takes the name over anew.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from milena.model.errors import TooManyTransactionsError
+from node.metadata.store import MetadataStore
+from raft_meta.machine.commands import AllocateProducer
+from raft_meta.machine.producers import EPOCH_MAX
+
+RESERVED_PREFIX = "milena."
+"""Of names that nobody else may give a producer."""
+
+SLOTS_MAX = 256
+"""Transactions of one request that a node has under way."""
+
+PROPOSE_TIMEOUT_MS = 5_000
+
+
+class TransactionSlot:
+    """A producer, for one transaction. ``is_known``: its epoch is ``producer_epoch`` for the next one, too."""
+
+    def __init__(self, number: int, producer_id: int, producer_epoch: int) -> None:
+        self.number = number
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.is_known = False
+
+    def on_ended(self) -> None:
+        """The transaction was decided."""
+        self.producer_epoch += 1
+        self.is_known = self.producer_epoch < EPOCH_MAX
+
+    def on_unused(self) -> None:
+        """Nothing was written."""
+        self.is_known = True
+
+
+class TransactionSlots:
+    """The producers of one node. Owned by the data loop."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._free: list[TransactionSlot] = []
+        self._unknown = list(range(SLOTS_MAX - 1, -1, -1))
+        """Numbers of those whose epoch nobody here knows."""
+        self._room = asyncio.Semaphore(SLOTS_MAX)
+
+    @asynccontextmanager
+    async def taken(self, *, timeout_ms: float) -> AsyncIterator[TransactionSlot]:
+        """A producer of one's own; say what became of its transaction before the end of the block.
+
+        Raises:
+            TooManyTransactionsError: all are in use, for as long.
+            NoQuorumError, FateUnknownError: no producer could be had.
+        """
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._room.acquire()
+        except TimeoutError:
+            raise TooManyTransactionsError(
+                f"this node has {SLOTS_MAX} transactions under way; try again"
+            ) from None
+        try:
+            slot = self._free.pop() if self._free else await self._allocate(self._unknown.pop())
+            try:
+                yield slot
+            finally:
+                if slot.is_known:
+                    slot.is_known = False
+                    self._free.append(slot)
+                else:
+                    self._unknown.append(slot.number)
+        finally:
+            self._room.release()
+
+    async def _allocate(self, number: int) -> TransactionSlot:
+        name = f"{RESERVED_PREFIX}transactions.{self._metadata.node_id}.{number}"
+        try:
+            while True:
+                answer = await self._metadata.propose(
+                    AllocateProducer(name=name), timeout_ms=PROPOSE_TIMEOUT_MS
+                )
+                assert isinstance(answer, tuple), answer
+                producer_id, producer_epoch = answer
+                assert isinstance(producer_id, int), answer
+                assert isinstance(producer_epoch, int), answer
+                if producer_epoch < EPOCH_MAX:
+                    return TransactionSlot(number, producer_id, producer_epoch)
+        except BaseException:
+            self._unknown.append(number)
+            raise

@@ -1,0 +1,653 @@
+"""Transactions on any node: whole ones in one request, and sessions of clients that write them step by step.
+
+    one request     write all of it at the leaders → commit → wait until readers see it
+    session         begin gives a producer its epoch; each write names it; the commit names what was acknowledged
+
+The commit is one command of the quorum (``raft_meta.machine.transactions``); until it is applied nothing counts, and a
+transaction that this node does not commit is aborted by whoever leads its partitions (``transaction_markers``). So a
+write whose fate is unknown makes the outcome of a request certain: it is not committed.
+
+An idempotency key is at home in the log of the first partition written, with the first batch: there the second request
+of a key finds the first, and what became of it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from milena.model.batch.header import (
+    BatchHeader,
+    ProducerStamp,
+    TransactionExtension,
+    decode_header,
+)
+from milena.model.clock import Clock
+from milena.model.errors import (
+    FateUnknownError,
+    IdempotencyKeyReusedError,
+    MilenaError,
+    NoLeaderError,
+    NoQuorumError,
+    RequestTooLargeError,
+    StaleProducerEpochError,
+    TransactionChangedError,
+    TransactionCommittedError,
+    TransactionInProgressError,
+)
+from milena.model.requests import (
+    Acks,
+    BatchReceipt,
+    GroupOffsets,
+    OpenTransaction,
+    ProduceReceipt,
+    ProduceRequest,
+    ProducerTransaction,
+    Records,
+    TransactionCommit,
+    TransactionEnded,
+    TransactionReceipt,
+    TransactionRequest,
+    TransactionWrite,
+    WrittenExtent,
+)
+from milena.model.turns import Turns
+from node.control.standing import Standing
+from node.metadata.lookup import GetTopic, check_partition
+from node.metadata.store import MetadataStore
+from node.metadata.topic_settings import topic_settings
+from node.metrics.counts import NodeCounts
+from node.replication.transaction_ends import TransactionEnds
+from node.services.encoding import TransactionStamp, encode
+from node.services.produce import check_takes_transactions
+from node.services.record_batches import (
+    Appended,
+    PartitionBatch,
+    highest_partition,
+    keyless_record,
+    receipts_of_one,
+    size_of_columns,
+    split_request,
+)
+from node.services.to_leader import ToLeader
+from node.services.transaction_lookup import TransactionLookup
+from node.services.transaction_slots import TransactionSlot, TransactionSlots
+from raft_meta.machine import offsets
+from raft_meta.machine.commands import (
+    AllocateProducer,
+    GroupCommit,
+    OffsetCommit,
+    TransactionEnd,
+)
+from raft_meta.machine.configs import TopicSettings
+from raft_meta.machine.image import Image, PartitionKey, Topic, TransactionExtent
+from raft_meta.machine.producers import EPOCH_MAX
+from raft_meta.machine.transactions import (
+    ITEMS_PER_TRANSACTION_MAX,
+    NotCommitted,
+    outcome_of,
+)
+from storage.state.transactions import Identity
+
+OWNED_TIMEOUT_MS = 30_000
+"""How long a transaction of one request may stay open, should its node be there and say nothing."""
+
+KEY_WAIT_MS = 1_000
+"""How long a second request of a key waits for the first one, before it has that aborted."""
+
+RETRY_MS = 20
+PROPOSE_TIMEOUT_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The records of a request for one partition."""
+
+    topic: Topic
+    settings: TopicSettings
+    batch: PartitionBatch
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.topic.topic_id, self.batch.partition
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a request writes: its parts; and of each topic, which writes its records come from, (write, count) each."""
+
+    parts: Sequence[_Part]
+    sources: Mapping[str, Sequence[tuple[int, int]]]
+
+
+class TransactionService:
+    """Implements ``http_api.ports.TransactionsPort``."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        clock: Clock,
+        standing: Standing,
+        counts: NodeCounts,
+        ends: TransactionEnds,
+        to_leader: ToLeader,
+        lookup: TransactionLookup,
+        topic_to_write: GetTopic,
+    ) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._standing = standing
+        self._counts = counts
+        self._ends = ends
+        self._to_leader = to_leader
+        self._lookup = lookup
+        self._topic_to_write = topic_to_write
+        self._slots = TransactionSlots(metadata)
+        self._turns = Turns()
+        self._sticky = 0
+
+    # -- one request -----------------------------------------------------------------------------
+
+    async def transact(self, request: TransactionRequest) -> TransactionReceipt:
+        """Write and commit all of a request, or nothing.
+
+        Raises:
+            MilenaError: nothing took effect, nor will, but for
+            FateUnknownError: it may have; no quorum could be asked.
+        """
+        deadline = self._clock.now_ms() + request.timeout_ms
+        commits = await self._commits_of(request.offsets)
+        for commit in commits:
+            offsets.check_commit(self._metadata.image, commit)
+        plan = await self._plan(request)
+        while True:
+            async with self._slots.taken(timeout_ms=self._left(deadline)) as slot:
+                try:
+                    return await self._transact(request, plan, commits, slot, deadline)
+                except _RepeatedError as repeated:
+                    written = repeated.extents
+            if written is not None:
+                return _first_answer(plan, written, len(request.writes))
+            # What was in the way of the key is aborted, and its marker is about to be written.
+            if self._clock.now_ms() >= deadline:
+                raise TransactionInProgressError(
+                    "another request with this idempotency key is being decided; nothing was written, try again"
+                )
+            await self._clock.sleep(RETRY_MS)
+
+    async def _plan(self, request: TransactionRequest) -> _Plan:
+        """Records by partition, all of which may be stored."""
+        by_topic: dict[str, list[int]] = {}
+        for number, write in enumerate(request.writes):
+            by_topic.setdefault(write.topic, []).append(number)
+        parts: list[_Part] = []
+        sources: dict[str, list[tuple[int, int]]] = {}
+        for name, numbers in by_topic.items():
+            writes = [request.writes[number] for number in numbers]
+            sources[name] = [
+                (number, len(write.records.values))
+                for number, write in zip(numbers, writes, strict=True)
+            ]
+            parts += await self._split(name, _merged(writes), request)
+        if len(parts) > ITEMS_PER_TRANSACTION_MAX:
+            raise RequestTooLargeError(
+                f"the records go to {len(parts)} partitions, and a transaction has at most {ITEMS_PER_TRANSACTION_MAX}"
+            )
+        return _Plan(parts, sources)
+
+    async def _split(self, name: str, records: Records, request: TransactionRequest) -> list[_Part]:
+        asked = ProduceRequest(
+            topic=name,
+            records=records,
+            acks=Acks.ALL,
+            timeout_ms=request.timeout_ms,
+            idempotency=request.idempotency,
+        )
+        topic = await self._topic_to_write(name, highest_partition(asked))
+        settings = topic_settings(topic)
+        check_takes_transactions(topic, settings)
+        self._sticky = (self._sticky + 1) % topic.partition_count
+        batches, errors = split_request(
+            topic,
+            asked,
+            sticky=self._sticky,
+            now_ms=self._clock.wall_ms(),
+            timestamp_type=settings.timestamp_type,
+        )
+        for error in errors.values():
+            raise error
+        for batch in batches:
+            keyless = keyless_record(topic, batch) if settings.is_compacted else None
+            if keyless is not None:
+                raise keyless
+        return [_Part(topic, settings, batch) for batch in batches]
+
+    async def _transact(
+        self,
+        request: TransactionRequest,
+        plan: _Plan,
+        commits: tuple[GroupCommit, ...],
+        slot: TransactionSlot,
+        deadline: float,
+    ) -> TransactionReceipt:
+        identity = (slot.producer_id, slot.producer_epoch)
+        try:
+            receipts = await self._write(request, plan, slot, deadline)
+        except BaseException as error:
+            await self._abort_written(slot)
+            if isinstance(error, FateUnknownError):
+                # Nobody but this node would have committed it.
+                raise NoLeaderError(f"{error.message}; the transaction is aborted") from error
+            raise
+        extents = tuple(
+            TransactionExtent(
+                topic_id=part.topic.topic_id,
+                partition=part.batch.partition,
+                base_offset=_first(receipt),
+                end_offset=_first(receipt) + len(part.batch.places),
+            )
+            for part, receipt in zip(plan.parts, receipts, strict=True)
+        )
+        end = TransactionEnd(
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            is_commit=True,
+            is_keyed=request.idempotency is not None,
+            extents=extents,
+            offsets=commits,
+        )
+        try:
+            await self._decide(end, deadline)
+        except FateUnknownError:
+            raise
+        except MilenaError:
+            # Aborted by then, or still open.
+            await self._abort_written(slot)
+            raise
+        slot.on_ended()
+        self._counts.transactions_committed += 1
+        is_visible = await self._seen(identity, extents, deadline)
+        return TransactionReceipt(
+            receipts=_receipts(plan, [e.base_offset for e in extents], len(request.writes)),
+            is_visible=is_visible,
+        )
+
+    async def _write(
+        self,
+        request: TransactionRequest,
+        plan: _Plan,
+        slot: TransactionSlot,
+        deadline: float,
+    ) -> list[BatchReceipt]:
+        """Write all parts; encoded, and known not to be too large, before the first is written."""
+        stamp = TransactionStamp(
+            ProducerStamp(slot.producer_id, slot.producer_epoch, 0),
+            TransactionExtension(
+                self._metadata.node_id, self._standing.broker_epoch, OWNED_TIMEOUT_MS
+            ),
+        )
+        encoded: list[tuple[bytes, BatchHeader]] = []
+        for number, part in enumerate(plan.parts):
+            size = size_of_columns(part.batch.columns)
+            key = request.idempotency if number == 0 else None
+            pieces = await self._turns.run(
+                encode(part.topic, part.settings, part.batch, size, key, transaction=stamp), size
+            )
+            (piece,) = pieces
+            encoded.append((piece.batch, decode_header(piece.batch)))
+        if request.idempotency is None:
+            return await _all(
+                [
+                    self._bring(part, *batch, deadline)
+                    for part, batch in zip(plan.parts, encoded, strict=True)
+                ]
+            )
+        home = await self._bring_home(
+            plan.parts[0], *encoded[0], request.idempotency.key_hash, deadline
+        )
+        others = zip(plan.parts[1:], encoded[1:], strict=True)
+        return [home, *await _all([self._bring(part, *batch, deadline) for part, batch in others])]
+
+    async def _bring(
+        self, part: _Part, batch: bytes, header: BatchHeader, deadline: float
+    ) -> BatchReceipt:
+        return await self._to_leader.bring(
+            part.topic,
+            part.batch.partition,
+            batch,
+            header,
+            acks=Acks.ALL,
+            timeout_ms=int(self._left(deadline)),
+        )
+
+    async def _bring_home(
+        self, part: _Part, batch: bytes, header: BatchHeader, key_hash: bytes, deadline: float
+    ) -> BatchReceipt:
+        """Write the batch that carries the request's key.
+
+        Raises:
+            _RepeatedError: another request came under the key.
+        """
+        receipt: BatchReceipt | None = None
+        with suppress(TransactionInProgressError):
+            receipt = await self._bring(part, batch, header, deadline)
+        if receipt is not None and not receipt.is_duplicate:
+            return receipt
+        found = await self._lookup.keyed(part.topic, part.batch.partition, key_hash)
+        if found is None:
+            raise _RepeatedError(None)
+        if found.identity == (header.producer_id, header.producer_epoch):
+            assert receipt is not None, "a transaction is not in its own way"
+            return receipt
+        if found.extents is not None:
+            raise _RepeatedError(found.extents)
+        raise _RepeatedError(await self._decided(part.key, found.identity, deadline))
+
+    async def _decided(
+        self, key: PartitionKey, identity: Identity, deadline: float
+    ) -> tuple[TransactionExtent, ...] | None:
+        """What the key's other transaction wrote, if it is committed; None: it is aborted, now at the latest."""
+
+        def is_decided(image: Image) -> bool:
+            return outcome_of(image, *key, *identity) is not NotCommitted.OPEN
+
+        await self._metadata.current_image()
+        wait_ms = min(KEY_WAIT_MS, self._left(deadline))
+        if not await self._metadata.wait_until(is_decided, timeout_ms=wait_ms):
+            with suppress(TransactionCommittedError, StaleProducerEpochError):
+                await self._ends.end(_abort_of(*identity))
+        outcome = outcome_of(self._metadata.image, *key, *identity)
+        return None if isinstance(outcome, NotCommitted) else outcome.extents
+
+    async def _abort_written(self, slot: TransactionSlot) -> None:
+        """Nothing of it is to count: told at once, or by its leaders when they see that nobody commits it."""
+        try:
+            await self._ends.end(_abort_of(slot.producer_id, slot.producer_epoch))
+        except MilenaError:
+            return
+        slot.on_ended()
+        self._counts.transactions_aborted += 1
+
+    # -- sessions --------------------------------------------------------------------------------
+
+    async def begin(self, transactional_id: str, *, timeout_ms: int) -> ProducerTransaction:
+        """A producer's next transaction; what its former holder left open is aborted.
+
+        Raises:
+            TooManyProducersError, NoQuorumError: there is none.
+            FateUnknownError: there may be one, that nobody holds.
+        """
+        while True:
+            answer = await self._metadata.propose(
+                AllocateProducer(name=transactional_id), timeout_ms=PROPOSE_TIMEOUT_MS
+            )
+            assert isinstance(answer, tuple), answer
+            producer_id, producer_epoch = answer
+            if producer_epoch < EPOCH_MAX:
+                return ProducerTransaction(
+                    producer_id=producer_id, producer_epoch=producer_epoch, timeout_ms=timeout_ms
+                )
+
+    async def commit(self, request: TransactionCommit) -> TransactionEnded:
+        """Commit what a client has written and had acknowledged; asking again gets the first answer.
+
+        Raises:
+            TransactionChangedError: the partitions hold other records of it than the client knows; it is still open.
+            TransactionAbortedError, StaleProducerEpochError, TransactionNotFoundError: it is not open any more.
+            MilenaError: as ``TransactionEnds.end``.
+            FateUnknownError: it may be committed; ask again.
+        """
+        deadline = self._clock.now_ms() + request.timeout_ms
+        named = request.transaction
+        identity = (named.producer_id, named.producer_epoch)
+        commits = await self._commits_of(request.offsets)
+        extents = [await self._extent(written) for written in request.writes]
+        if not self._is_over(await self._metadata.current_image(), identity):
+            try:
+                await _all(
+                    [
+                        self._confirm(written, extent, identity)
+                        for written, extent in zip(request.writes, extents, strict=True)
+                    ]
+                )
+            except TransactionChangedError:
+                # Or it was decided meanwhile, and partitions say so already.
+                if not self._is_over(await self._metadata.current_image(), identity):
+                    raise
+        end = TransactionEnd(
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            is_commit=True,
+            is_keyed=False,
+            extents=tuple(extents),
+            offsets=commits,
+        )
+        await self._decide(end, deadline)
+        self._counts.transactions_committed += 1
+        return TransactionEnded(
+            next_epoch=identity[1] + 1,
+            is_visible=await self._seen(identity, end.extents, deadline),
+        )
+
+    async def abort(self, transaction: ProducerTransaction, *, timeout_ms: int) -> TransactionEnded:
+        """Let nothing count of what was written; asking again is harmless.
+
+        Raises:
+            TransactionCommittedError: it is committed.
+            StaleProducerEpochError, TransactionNotFoundError: another one is open, or none was begun.
+            NoQuorumError: nothing was decided.
+            FateUnknownError: it may be aborted; ask again.
+        """
+        end = _abort_of(transaction.producer_id, transaction.producer_epoch)
+        await self._decide(end, self._clock.now_ms() + timeout_ms)
+        self._counts.transactions_aborted += 1
+        return TransactionEnded(next_epoch=transaction.producer_epoch + 1, is_visible=True)
+
+    async def open_transactions(self) -> Sequence[OpenTransaction]:
+        """Those that are open in partitions, as their leaders say; the oldest first."""
+        return await self._lookup.open_transactions()
+
+    def _is_over(self, image: Image, identity: Identity) -> bool:
+        """Whether the machine is to answer, not the partitions."""
+        producer = image.producers.get(identity[0])
+        return producer is None or producer.producer_epoch != identity[1]
+
+    async def _extent(self, written: WrittenExtent) -> TransactionExtent:
+        topic = await self._topic_to_write(written.topic, written.partition)
+        check_partition(topic, written.partition)
+        return TransactionExtent(
+            topic_id=topic.topic_id,
+            partition=written.partition,
+            base_offset=-1,
+            end_offset=written.end_offset,
+        )
+
+    async def _confirm(
+        self, written: WrittenExtent, extent: TransactionExtent, identity: Identity
+    ) -> None:
+        end_offset, records = await self._lookup.extent(extent, identity)
+        if (end_offset, records) != (written.end_offset, written.records):
+            raise TransactionChangedError(
+                f"{written.topic}-{written.partition} has {records} records of transaction {identity[0]}:{identity[1]} "
+                f"up to offset {end_offset}, and the commit names {written.records} up to {written.end_offset}: a "
+                "write whose answer was lost is in, or one is named that is not. Abort it, and begin again"
+            )
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def _decide(self, end: TransactionEnd, deadline: float) -> None:
+        """End it; asked again for as long as nobody can tell whether it is.
+
+        Raises:
+            MilenaError: as ``TransactionEnds.end``.
+        """
+        unknown: FateUnknownError | None = None
+        while True:
+            try:
+                await self._ends.end(end)
+            except FateUnknownError as error:
+                unknown = error
+            except NoQuorumError:
+                if unknown is None:
+                    raise
+            else:
+                return
+            if self._clock.now_ms() >= deadline:
+                raise unknown
+            await self._clock.sleep(RETRY_MS)
+
+    async def _seen(
+        self,
+        identity: Identity,
+        extents: Sequence[TransactionExtent],
+        deadline: float,
+    ) -> bool:
+        """Wait until readers see it everywhere: until its markers are known to be committed."""
+        keys = [(extent.topic_id, extent.partition) for extent in extents]
+
+        def is_seen(image: Image) -> bool:
+            return all(identity not in image.ending.get(key, ()) for key in keys)
+
+        return await self._metadata.wait_until(is_seen, timeout_ms=self._left(deadline))
+
+    async def _commits_of(self, groups: Sequence[GroupOffsets]) -> tuple[GroupCommit, ...]:
+        commits: list[GroupCommit] = []
+        for group in groups:
+            rows: list[OffsetCommit] = []
+            for row in group.offsets:
+                topic = await self._topic_to_write(row.topic, row.partition)
+                check_partition(topic, row.partition)
+                rows.append(
+                    OffsetCommit(
+                        topic_id=topic.topic_id,
+                        partition=row.partition,
+                        offset=row.next_offset,
+                        leader_epoch=-1,
+                        metadata=row.metadata,
+                    )
+                )
+            commits.append(
+                GroupCommit(
+                    group_id=group.group,
+                    member_id=group.member_id,
+                    member_epoch=group.member_epoch,
+                    offsets=tuple(rows),
+                )
+            )
+        return tuple(commits)
+
+    def _left(self, deadline: float) -> float:
+        return max(1, deadline - self._clock.now_ms())
+
+
+class _RepeatedError(Exception):
+    """Another request came under the key. ``extents``: what it wrote and committed; None: it is aborted."""
+
+    def __init__(self, extents: tuple[TransactionExtent, ...] | None) -> None:
+        super().__init__("repeated")
+        self.extents = extents
+
+
+T = TypeVar("T")
+
+
+async def _all(works: Sequence[Awaitable[T]]) -> list[T]:
+    """What all of them return; the first error only once all are done, so that none writes on behind it."""
+    outcomes = await asyncio.gather(*works, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
+
+def _abort_of(producer_id: int, producer_epoch: int) -> TransactionEnd:
+    return TransactionEnd(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_commit=False,
+        is_keyed=False,
+        extents=(),
+        offsets=(),
+    )
+
+
+def _merged(writes: Sequence[TransactionWrite]) -> Records:
+    """The records of writes for one topic, one behind the other."""
+    counts = [len(write.records.values) for write in writes]
+
+    def joined(
+        column: Callable[[TransactionWrite], Sequence[T | None] | None],
+    ) -> list[T | None] | None:
+        columns = [column(write) for write in writes]
+        if all(found is None for found in columns):
+            return None
+        cells: list[T | None] = []
+        for found, count in zip(columns, counts, strict=True):
+            cells += [None] * count if found is None else found
+        return cells
+
+    return Records(
+        keys=joined(lambda write: write.records.keys),
+        values=[value for write in writes for value in write.records.values],
+        headers=joined(lambda write: write.records.headers),
+        timestamps=joined(lambda write: write.records.timestamps),
+        partitions=joined(_partitions_of),
+    )
+
+
+def _partitions_of(write: TransactionWrite) -> Sequence[int | None] | None:
+    if write.partition is None:
+        return write.records.partitions
+    return [write.partition] * len(write.records.values)
+
+
+def _first(receipt: BatchReceipt) -> int:
+    assert receipt.base_offset is not None, "a transaction's writes wait for all replicas"
+    return receipt.base_offset
+
+
+def _receipts(
+    plan: _Plan, base_offsets: Sequence[int], write_count: int
+) -> list[Sequence[ProduceReceipt]]:
+    """Receipts of each write, from where each part begins."""
+    by_topic: dict[str, list[ProduceReceipt | None]] = {
+        name: [None] * sum(count for _, count in sources) for name, sources in plan.sources.items()
+    }
+    for part, base_offset in zip(plan.parts, base_offsets, strict=True):
+        batch = part.batch
+        written = Appended(range(base_offset, base_offset + len(batch.places)))
+        for place, receipt in zip(batch.places, receipts_of_one(batch, written), strict=True):
+            by_topic[part.topic.name][place] = receipt
+    receipts: list[Sequence[ProduceReceipt]] = [()] * write_count
+    for name, sources in plan.sources.items():
+        at = 0
+        for write, count in sources:
+            receipts[write] = [r for r in by_topic[name][at : at + count] if r is not None]
+            assert len(receipts[write]) == count, "every record went into one part"
+            at += count
+    return receipts
+
+
+def _first_answer(
+    plan: _Plan, extents: Sequence[TransactionExtent], write_count: int
+) -> TransactionReceipt:
+    """The answer to a request that was committed before, under its key.
+
+    Raises:
+        IdempotencyKeyReusedError: a topic was made anew since, or has other partitions.
+    """
+    written = {(extent.topic_id, extent.partition): extent for extent in extents}
+    bases: list[int] = []
+    for part in plan.parts:
+        extent = written.get(part.key)
+        if extent is None or extent.end_offset - extent.base_offset != len(part.batch.places):
+            raise IdempotencyKeyReusedError(
+                "this idempotency key was used for a transaction that is committed, before one of its topics was made "
+                "anew or got more partitions; use a new key for new records"
+            )
+        bases.append(extent.base_offset)
+    return TransactionReceipt(
+        receipts=_receipts(plan, bases, write_count), is_visible=True, is_duplicate=True
+    )
