@@ -3,10 +3,17 @@
 from collections.abc import Iterable, Sequence
 
 from milena.model.types import WallMs
+from raft_meta.machine import codec
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import Applied, apply
 from raft_meta.machine.coordinators import coordinator_of
-from raft_meta.machine.image import GroupMember, Image, RestConsumer
+from raft_meta.machine.image import (
+    GroupMember,
+    Image,
+    RestConsumer,
+    TransactionExtent,
+    TransactionKey,
+)
 
 TOPIC_ID = "0" * 31 + "1"
 
@@ -78,8 +85,8 @@ class Cluster:
 class GroupCluster(Cluster):
     """Three live brokers at the feature level of groups, a topic ``t`` of four partitions, and group coordinators."""
 
-    def __init__(self) -> None:
-        super().__init__([None] * 3, level=3)
+    def __init__(self, *, level: int = 3) -> None:
+        super().__init__([None] * 3, level=level)
         self.create(((1, 2, 3),) * 4)
 
     def by(self, group_id: str) -> dict[str, int]:
@@ -115,6 +122,73 @@ class GroupCluster(Cluster):
         return self.do(
             c.PutConsumer(is_new=is_new, consumer=consumer, **self.by(consumer.group_id))
         )
+
+
+class TransactionCluster(GroupCluster):
+    """As ``GroupCluster``, at the feature level of transactions."""
+
+    def __init__(self) -> None:
+        super().__init__(level=6)
+
+    def begin(self, name: str | None = None) -> TransactionKey:
+        """A transaction that is open."""
+        answer = codec.decode_response(self.do(c.AllocateProducer(name=name)).response)
+        assert isinstance(answer, tuple)
+        producer_id, epoch = answer
+        return int(producer_id), int(epoch)
+
+    def end(self, *ends: c.TransactionEnd) -> object:
+        """What each of them was answered."""
+        return codec.decode_response(self.do(c.EndTransactions(ends=ends)).response)
+
+    def finish(self, transaction: TransactionKey, *partitions: int) -> object:
+        """How many of these partitions of ``t`` had an ending of it."""
+        markers = tuple(
+            c.FinishedMarker(
+                topic_id=TOPIC_ID,
+                partition=partition,
+                producer_id=transaction[0],
+                producer_epoch=transaction[1],
+            )
+            for partition in partitions
+        )
+        return codec.decode_response(self.do(c.FinishMarkers(markers=markers)).response)
+
+
+def extent_of(partition: int, end_offset: int, base_offset: int = -1) -> TransactionExtent:
+    """What a transaction wrote in a partition of ``t``."""
+    return TransactionExtent(
+        topic_id=TOPIC_ID, partition=partition, base_offset=base_offset, end_offset=end_offset
+    )
+
+
+def committed(
+    transaction: TransactionKey,
+    ends: dict[int, int],
+    *offsets: c.GroupCommit,
+    is_keyed: bool = False,
+) -> c.TransactionEnd:
+    """A commit of what was written in ``t``, by partition: up to which offset."""
+    return c.TransactionEnd(
+        producer_id=transaction[0],
+        producer_epoch=transaction[1],
+        is_commit=True,
+        is_keyed=is_keyed,
+        extents=tuple(extent_of(partition, end) for partition, end in ends.items()),
+        offsets=offsets,
+    )
+
+
+def aborted(transaction: TransactionKey) -> c.TransactionEnd:
+    """An abort."""
+    return c.TransactionEnd(
+        producer_id=transaction[0],
+        producer_epoch=transaction[1],
+        is_commit=False,
+        is_keyed=False,
+        extents=(),
+        offsets=(),
+    )
 
 
 def commit_of(

@@ -26,7 +26,17 @@ from raft_meta.machine import commands as c
 from raft_meta.machine.apply import apply
 from raft_meta.machine.image import Image, Proposer
 from tests.support.machine.group_scripts import member
-from tests.support.machine.images import TOPIC_ID, Cluster, GroupCluster, commit_of, consumer_of
+from tests.support.machine.images import (
+    TOPIC_ID,
+    Cluster,
+    GroupCluster,
+    TransactionCluster,
+    aborted,
+    commit_of,
+    committed,
+    consumer_of,
+    extent_of,
+)
 
 ENVELOPE = c.Envelope(
     proposer=1,
@@ -269,6 +279,116 @@ def test_a_copy_given_up_too_early_is_refused_and_its_partition_stays_as_it_was(
     raised = replace(image, feature_level=4)
     applied = apply(raised, image.index + 1, replace(ENVELOPE, command=command))
     assert applied.image.partitions[key].isr == (1, 3)
+
+
+SNAPSHOT_OF_THE_FIFTH_LEVEL = base64.b64decode(
+    "TUxOSQEAAAAYdSdIx5IAkZgNzQPop2NsdXN0ZXKTAQIDBQEBAwAAAI0ZGnqrkgGTnQEDomQxAbRodHRwOi8vYnJva2VyLTE6ODA4"
+    "Mqhicm9rZXItMc0bqsDCwgEFA50CBaJkMgG0aHR0cDovL2Jyb2tlci0yOjgwODKoYnJva2VyLTLNG6rAwsIBBQWdAweiZDMBtGh0"
+    "dHA6Ly9icm9rZXItMzo4MDgyqGJyb2tlci0zzRuqwMLCAQUHAAAALgr606aSApGW2SAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAw"
+    "MDAwMDAwMaF0AgOQzQPoAAAAa2HXhVuSA5KT2SAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMQCZkwECA5MBAgMBAACQ"
+    "kJD/k9kgMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDEBmZMBAgOTAQIDAQAAkJCQ/wAAAA4uTPCakgSSkwEBo2FwcJMC"
+    "AMAAAAAH0Q2FFZIFkZMJAQAAAACaBHa8D5IGnZMJAcQKkgGnY2x1c3RlcpMJAsQDkgEBkwkDxAOSAQOTCQTEA5IBwJMJBcQDkgEF"
+    "kwkGxAOSAcCTCQfEA5IBB5MJCMQDkgHAkwkJxCSSAdkgMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDGTCQrEBZIBkgEA"
+    "kwkLxAWSAZICAJMJDMQFkgGSAQGTCQ3EBJIBkaAAAAAMcESgjpIIkZWhZw0AoM0D6AAAADDg2WflkgqRlKFn2SAwMDAwMDAwMDAw"
+    "MDAwMDAwMDAwMDAwMDAwMDAwMDAwMQCUBf+gzQPoAAAAFZzM0OuSB5HEEDwc0D0avVc7Czrasf7XJtE="
+)
+"""Three brokers, a topic that they lead, two producers, one of which came back, and what a group has committed, as the
+release before transactions wrote them."""
+
+
+def test_a_snapshot_of_the_fifth_level_stays_as_it_is_until_a_transaction_ends() -> None:
+    image = codec.decode_image([SNAPSHOT_OF_THE_FIFTH_LEVEL])
+    assert image.feature_level == 5
+    assert image.producers[1].last == ""
+    assert b"".join(codec.encode_image(image)) == SNAPSHOT_OF_THE_FIFTH_LEVEL
+    command = c.EndTransactions(ends=(aborted((1, 1)),))
+    applied = apply(image, image.index + 1, replace(ENVELOPE, command=command))
+    assert isinstance(applied.error, FeatureLevelError)
+    assert applied.image.producers is image.producers
+    raised = replace(image, feature_level=6)
+    applied = apply(raised, image.index + 1, replace(ENVELOPE, command=command))
+    assert applied.image.producers[1].last == "aborted"
+
+
+def test_the_format_of_transactions_is_a_promise() -> None:
+    cluster = TransactionCluster()
+    one, other = cluster.begin("app"), cluster.begin()
+    cluster.end(
+        committed(other, {2: 7}), committed(one, {1: 6, 2: 9}, is_keyed=True), aborted((1, 1))
+    )
+    cluster.begin()
+    chunks = [chunk[8:] for chunk in codec.encode_image(cluster.image)]
+    sections = dict(msgpack.unpackb(body) for body in chunks[1:])
+    assert sections[4] == [[1, 2, "app", "aborted"], [2, 1, None, "committed"], [3, 0, None]]
+    wrote = [[TOPIC_ID, 1, -1, 6], [TOPIC_ID, 2, -1, 9]]
+    assert sections[12] == [
+        [TOPIC_ID, 1, 1, 0, [6, wrote]],
+        [TOPIC_ID, 2, 1, 0, [9, []]],
+        [TOPIC_ID, 2, 2, 0, [7, []]],
+    ]
+    assert codec.decode_image(codec.encode_image(cluster.image)) == cluster.image
+
+
+def test_endings_have_one_order_whatever_order_they_came_in() -> None:
+    """Producers by number, then epochs, and topics before partitions: no map's own order."""
+    images = []
+    for order in (1, -1):
+        cluster = TransactionCluster()
+        cluster.create(((1,),) * 12, name="u", topic_id="2" * 32)
+        begun = [cluster.begin() for _ in range(12)]
+        for transaction in begun[::order]:
+            end = committed(transaction, {3: 1, 0: 1})
+            wide = tuple(replace(extent_of(p, 1), topic_id="2" * 32) for p in (11, 2))
+            cluster.end(replace(end, extents=(*wide, *end.extents)[::order]))
+        images.append(replace(cluster.image, proposers=Map()))
+    first, second = images
+    assert b"".join(codec.encode_image(first)) == b"".join(codec.encode_image(second))
+    section, rows = msgpack.unpackb(frames(first)[-2][8:])
+    keys = [row[:4] for row in rows]
+    assert section == 12
+    assert keys == sorted(keys)
+    assert len(keys) == 48
+
+
+def test_transactions_in_a_snapshot_that_is_well_sealed_and_wrong() -> None:
+    cluster = TransactionCluster()
+    one, other = cluster.begin("app"), cluster.begin()
+    cluster.end(committed(one, {1: 6, 2: 9}, is_keyed=True), committed(other, {2: 7}))
+    image = cluster.image
+    assert codec.decode_image([resealed(image, (b"", b""))]) == image
+    for change, says in (
+        # The second ending of the partition comes before the first, or is in one that is not there.
+        ((b"\x02\x02\x00\x92\x07", b"\x02\x00\x00\x92\x07"), "out of order"),
+        ((b"\x02\x02\x00\x92\x07", b"\x09\x02\x00\x92\x07"), "which is not there"),
+        # An epoch that is still open, an end before the beginning, a home that is elsewhere.
+        ((b"\x02\x02\x00\x92\x07", b"\x02\x02\x01\x92\x07"), "still at epoch 1"),
+        ((b"\x02\x02\x00\x92\x07", b"\x02\x02\x00\x92\x00"), "wrote nothing"),
+        ((b"1\x01\xff\x06", b"1\x00\xff\x06"), "wrote elsewhere alone"),
+        # Another number in the place of one, and a word that is none.
+        ((b"\x02\x02\x00\x92\x07", b"\x02\x02\x00\x92\xc0"), "64-bit integer"),
+        ((b"\xa9committed", b"\xa9commttied"), "no epoch that ended so"),
+    ):
+        with pytest.raises(CorruptLogError, match=says):
+            codec.decode_image([resealed(image, change)])
+
+
+def test_commands_of_transactions_are_a_promise() -> None:
+    commit = committed((3, 4), {1: 9}, commit_of("g", {0: 5}), is_keyed=True)
+    marker = c.FinishedMarker(topic_id=TOPIC_ID, partition=1, producer_id=3, producer_epoch=4)
+    commands: list[c.Command] = [
+        c.EndTransactions(ends=(commit, aborted((3, 5)))),
+        c.FinishMarkers(markers=(marker,)),
+    ]
+    offsets = [["g", None, -1, [[TOPIC_ID, 0, 5, -1, ""]]]]
+    ends = [
+        [3, 4, True, True, [[TOPIC_ID, 1, -1, 9]], offsets],
+        [3, 5, False, False, [], []],
+    ]
+    wanted = [[26, [ends]], [27, [[[TOPIC_ID, 1, 3, 4]]]]]
+    for command, row in zip(commands, wanted, strict=True):
+        encoded = codec.encode_envelope(replace(ENVELOPE, command=command))
+        assert msgpack.unpackb(encoded)[5:] == row
+        assert codec.decode_envelope(encoded).command == command
 
 
 def with_groups() -> GroupCluster:

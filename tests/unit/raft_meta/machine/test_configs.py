@@ -158,6 +158,23 @@ def test_settings_follow_what_was_set() -> None:
     assert configs.allows_unclean(topic)
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"flush.messages": "1", "flush.ms": "5"}, True),
+        ({"flush.messages": "2"}, False),
+        ({"unclean.leader.election.enable": "false"}, True),
+        ({"unclean.leader.election.enable": "true"}, False),
+    ],
+)
+def test_a_topic_that_may_lose_acknowledged_records_takes_no_transactions(
+    changes: dict[str, str], expected: bool
+) -> None:
+    topic = replace(TOPIC, configs=Map(changes))
+    assert TopicSettings.of(topic).takes_transactions is expected
+
+
 def test_the_least_compaction_lag_is_not_above_the_greatest() -> None:
     lags = [("min.compaction.lag.ms", "2"), ("max.compaction.lag.ms", "1")]
     with pytest.raises(

@@ -7,6 +7,7 @@ from immutables import Map
 
 from raft_meta.machine.image import (
     AllocatedProducer,
+    Ending,
     Group,
     GroupMember,
     Image,
@@ -17,7 +18,16 @@ from raft_meta.machine.image import (
 )
 from raft_meta.machine.invariants import violations
 from tests.support.machine.group_scripts import member
-from tests.support.machine.images import TOPIC_ID, Cluster, GroupCluster, commit_of, consumer_of
+from tests.support.machine.images import (
+    TOPIC_ID,
+    Cluster,
+    GroupCluster,
+    TransactionCluster,
+    commit_of,
+    committed,
+    consumer_of,
+    extent_of,
+)
 
 KEY = (TOPIC_ID, 0)
 
@@ -166,3 +176,57 @@ def test_consumers(grouped: Image, changes: dict[str, object], sentence: str) ->
     consumer: RestConsumer = replace(grouped.consumers["g", "i"], **changes)
     broken = replace(grouped, consumers=Map({("g", "i"): consumer}))
     assert found(broken, sentence), violations(broken)
+
+
+@pytest.fixture
+def ended() -> Image:
+    cluster = TransactionCluster()
+    cluster.end(committed(cluster.begin("app"), {0: 9, 1: 5}, is_keyed=True))
+    assert violations(cluster.image) == []
+    return cluster.image
+
+
+def test_transactions_are_counted_and_none_is_nowhere(ended: Image) -> None:
+    assert found(replace(ended, ending_count=1), "the count of transactions that end")
+    endings = ended.ending[KEY]
+    gone = replace(ended, ending=Map({(TOPIC_ID, 4): endings}), ending_count=1)
+    assert found(gone, "which is not there")
+    empty = replace(ended, ending=Map({KEY: Map()}), ending_count=0)
+    assert found(empty, "or none of them")
+
+
+@pytest.mark.parametrize(
+    ("transaction", "ending", "sentence"),
+    [
+        ((1, 1), Ending(end_offset=9), "its producer is still at epoch 1"),
+        ((2, 0), Ending(end_offset=9), "it was never begun"),
+        ((0, 0), Ending(end_offset=9), "it was never begun"),
+        ((1, -1), Ending(end_offset=9), "it was never begun"),
+        ((1, 0), Ending(end_offset=0), "it wrote nothing"),
+        ((1, 0), Ending(end_offset=9, extents=(extent_of(1, 9),)), "it wrote elsewhere alone"),
+    ],
+)
+def test_transactions_that_end(
+    ended: Image, transaction: tuple[int, int], ending: Ending, sentence: str
+) -> None:
+    broken = replace(ended, ending=Map({KEY: Map({transaction: ending})}), ending_count=1)
+    assert found(broken, sentence), violations(broken)
+
+
+def test_an_ending_outlives_its_producer(ended: Image) -> None:
+    assert violations(replace(ended, producers=Map(), producer_names=Map())) == []
+
+
+@pytest.mark.parametrize("changes", [{"last": "taken"}, {"producer_epoch": 0, "last": "aborted"}])
+def test_how_the_last_transaction_of_a_producer_ended(
+    ended: Image, changes: dict[str, object]
+) -> None:
+    producer: AllocatedProducer = replace(ended.producers[1], **changes)
+    broken = replace(ended, producers=Map({1: producer}), ending=Map(), ending_count=0)
+    assert found(broken, "producer 1 has no epoch that ended so")
+
+
+def test_transactions_below_the_level_that_knows_them(ended: Image) -> None:
+    below = "transactions below the feature level"
+    assert found(replace(ended, feature_level=5), below)
+    assert found(replace(ended, feature_level=5, ending=Map(), ending_count=0), below)
