@@ -18,9 +18,15 @@ from milena.model.requests import (
     Doubt,
     FetchRequest,
     FetchResult,
+    OpenTransaction,
     PartitionOffsets,
     ProduceReceipt,
     ProduceRequest,
+    ProducerTransaction,
+    TransactionCommit,
+    TransactionEnded,
+    TransactionReceipt,
+    TransactionRequest,
 )
 from raft_meta.machine.image import Image, Topic
 
@@ -67,6 +73,9 @@ class ProducePort(Protocol):
             NotEnoughReplicasError, NoLeaderError: every partition refused; nothing was written.
             PreconditionFailedError: ``expected_end`` is not where its partition ends; nothing was written.
             MalformedRequestError: there is a condition, and the records are not for one partition.
+            StaleProducerEpochError, TransactionAbortedError, TransactionCommittedError: the transaction that they are
+                to be part of has ended; nothing was written.
+            TopicNotTransactionalError, TooManyTransactionsError: nothing was written.
         """
 
     async def produce_batch(
@@ -78,11 +87,13 @@ class ProducePort(Protocol):
         acks: Acks,
         timeout_ms: int,
         expected_end: int | None = None,
+        transaction: ProducerTransaction | None = None,
     ) -> BatchReceipt:
         """Append one batch as a client encoded it; the node checks it whole before it trusts it.
 
         Raises:
             PreconditionFailedError: ``expected_end`` is not where the partition ends; nothing was written.
+            InvalidProducerError: its producer is another than the transaction's.
         """
 
 
@@ -106,6 +117,58 @@ class ReadsPort(Protocol):
 
     async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
         """The readable range, from the leader."""
+
+
+class TransactionsPort(Protocol):
+    """Writes and committed offsets that take effect together, or not at all.
+
+    Every method may raise ``NoQuorumError`` and ``FeatureLevelError``, with nothing decided.
+    """
+
+    async def transact(self, request: TransactionRequest) -> TransactionReceipt:
+        """A whole transaction; it returns once it is committed. Every error but one says that nothing took effect.
+
+        Raises:
+            TopicNotFoundError, PartitionNotFoundError, TopicNotTransactionalError, GroupNotFoundError,
+            MemberNotFoundError, StaleMemberEpochError, GroupNotEmptyError, GroupChangedError,
+            NotEnoughReplicasError, NoLeaderError, RequestTooLargeError, TooManyTransactionsError: it was aborted.
+            TransactionInProgressError: another request with this key is not decided yet.
+            IdempotencyKeyReusedError: the key came with another body before.
+            TransactionAbortedError: it took too long, or its broker was lost.
+            FateUnknownError: it may yet be committed; the same again, under the same key, tells.
+        """
+
+    async def begin(self, transactional_id: str, *, timeout_ms: int) -> ProducerTransaction:
+        """A producer's next transaction; one that it has open is aborted, and who had the id before is fenced.
+
+        ``timeout_ms``: how long the transaction may stay open, 1 to 900,000.
+
+        Raises:
+            TooManyProducersError: nothing was begun.
+        """
+
+    async def commit(self, request: TransactionCommit) -> TransactionEnded:
+        """Let all that it names take effect. The same again has the same answer, until the next one ends.
+
+        Raises:
+            TransactionNotFoundError, StaleProducerEpochError: there is none of this identity, or it was taken over.
+            TransactionAbortedError: it was aborted before, or is now, since a topic, group or member is gone.
+            TransactionChangedError: the partitions hold other records of it; it is still open.
+            NotEnoughReplicasError, NoLeaderError: it is still open.
+            FateUnknownError: it may yet be committed; the same again tells.
+        """
+
+    async def abort(self, transaction: ProducerTransaction, *, timeout_ms: int) -> TransactionEnded:
+        """Let nothing of it take effect, ever. The same again has the same answer, until the next one ends.
+
+        Raises:
+            TransactionNotFoundError, StaleProducerEpochError: there is none of this identity, or it was taken over.
+            TransactionCommittedError: it was committed, and stays so.
+            FateUnknownError: it may yet be aborted; the same again tells.
+        """
+
+    async def open_transactions(self) -> Sequence[OpenTransaction]:
+        """What leaders hold of transactions without an end, in no order; a leader that does not answer is left out."""
 
 
 class DeletionsPort(Protocol):
@@ -333,6 +396,7 @@ class Ports:
     produce: ProducePort
     reads: ReadsPort
     deletions: DeletionsPort
+    transactions: TransactionsPort
     metadata: MetadataPort
     health: HealthPort
     reassignments: ReassignmentsPort

@@ -330,6 +330,6 @@ class OpenTransaction:
     leader: int
     """The partition's, who told."""
     state: str
-    """"open", or "ending": decided, but the partition does not say so yet."""
+    """``open``, or ``ending``: decided, but the partition does not say so yet."""
     producer_name: str | None
     """Its transactional id; None: a transaction in one request, or not known."""

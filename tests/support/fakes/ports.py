@@ -48,6 +48,7 @@ from milena.model.requests import (
     PartitionOffsets,
     ProduceReceipt,
     ProduceRequest,
+    ProducerTransaction,
     Receipts,
     Records,
 )
@@ -59,6 +60,7 @@ from raft_meta.machine.brokers import check_removable
 from raft_meta.machine.commands import ReassignPartitions, StepReassignments
 from raft_meta.machine.image import Broker, Image, Partition, Topic
 from tests.support.fakes.rest import FakeConsumers, FakeGroups
+from tests.support.fakes.transactions import FakeTransactions
 
 NODE_ID = 1
 CLUSTER_ID = "cluster-in-memory"
@@ -124,6 +126,8 @@ class FakeNode:
         self.holds_quick = False
         self.held: list[tuple[ProduceRequest, Pending[Sequence[ProduceReceipt]]]] = []
         self.batch_requests: list[tuple[str, int, bytes, Acks, int]] = []
+        self.batch_transactions: list[ProducerTransaction | None] = []
+        """What each of them is part of."""
         self.fetch_requests: list[FetchRequest] = []
         self.doubts: list[Doubt] = []
         self.codec = Codec.NONE
@@ -135,6 +139,7 @@ class FakeNode:
         self.coordinator: int | None = 1
         self.groups = FakeGroups(self)
         self.consumers = FakeConsumers(self, self.groups)
+        self.transactions = FakeTransactions(self)
         self._producers: dict[str | None, ProducerState] = {}
         self._changed = asyncio.Event()
         self._round_robin = 0
@@ -153,6 +158,7 @@ class FakeNode:
             produce=self,
             reads=self,
             deletions=self,
+            transactions=self.transactions,
             metadata=self,
             health=self,
             reassignments=self,
@@ -358,9 +364,11 @@ class FakeNode:
         acks: Acks,
         timeout_ms: int,
         expected_end: int | None = None,
+        transaction: ProducerTransaction | None = None,
     ) -> BatchReceipt:
         self.fail("produce_batch")
         self.batch_requests.append((topic, partition, batch, acks, timeout_ms))
+        self.batch_transactions.append(transaction)
         log = self.log(topic, partition)
         header = validate_client_batch(batch, bytes_max=8 << 20, now_ms=NOW_MS)
         if expected_end not in (None, log.high_watermark):

@@ -1,0 +1,120 @@
+"""Transactions of a node in memory: what they write takes effect at once, and their ends are remembered.
+
+It keeps no writes back: what readers see of a transaction before its end is not this fake's matter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from milena.model.errors import (
+    IdempotencyKeyReusedError,
+    StaleProducerEpochError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionNotFoundError,
+)
+from milena.model.requests import (
+    Acks,
+    OpenTransaction,
+    ProduceRequest,
+    ProducerTransaction,
+    TransactionCommit,
+    TransactionEnded,
+    TransactionReceipt,
+    TransactionRequest,
+)
+
+if TYPE_CHECKING:
+    from tests.support.fakes.ports import FakeNode
+
+
+class FakeTransactions:
+    """Implements ``http_api.ports.TransactionsPort``. Tests set ``open``, ``is_visible`` and the node's ``errors``."""
+
+    def __init__(self, node: "FakeNode") -> None:
+        self._node = node
+        self.requests: list[TransactionRequest] = []
+        self.begun: list[tuple[str, int]] = []
+        self.commits: list[TransactionCommit] = []
+        self.aborts: list[tuple[ProducerTransaction, int]] = []
+        self.open: list[OpenTransaction] = []
+        self.is_visible = True
+        self._epochs: dict[int, int] = {}
+        self._was_committed: dict[tuple[int, int], bool] = {}
+        """Of each transaction that has ended."""
+        self._keys: dict[bytes, tuple[bytes, TransactionReceipt]] = {}
+
+    async def transact(self, request: TransactionRequest) -> TransactionReceipt:
+        self._node.fail("transact")
+        self.requests.append(request)
+        key = request.idempotency
+        if key is not None and key.key_hash in self._keys:
+            body_hash, receipt = self._keys[key.key_hash]
+            if body_hash != key.body_hash:
+                raise IdempotencyKeyReusedError("This Idempotency-Key came with another body.")
+            return replace(receipt, is_duplicate=True)
+        receipts = [
+            await self._node.produce(
+                ProduceRequest(
+                    topic=write.topic,
+                    partition=write.partition,
+                    records=write.records,
+                    acks=Acks.ALL,
+                    timeout_ms=request.timeout_ms,
+                )
+            )
+            for write in request.writes
+        ]
+        receipt = TransactionReceipt(receipts=receipts, is_visible=self.is_visible)
+        if key is not None:
+            self._keys[key.key_hash] = key.body_hash, receipt
+        return receipt
+
+    async def begin(self, transactional_id: str, *, timeout_ms: int) -> ProducerTransaction:
+        self._node.fail("begin")
+        self.begun.append((transactional_id, timeout_ms))
+        state = await self._node.allocate_producer(transactional_id)
+        producer_id = state.producer_id
+        epoch = max(state.producer_epoch, self._epochs.get(producer_id, -1) + 1)
+        self._epochs[producer_id] = epoch
+        return ProducerTransaction(
+            producer_id=producer_id, producer_epoch=epoch, timeout_ms=timeout_ms
+        )
+
+    async def commit(self, request: TransactionCommit) -> TransactionEnded:
+        self._node.fail("commit")
+        self.commits.append(request)
+        if not self._end(request.transaction, is_commit=True):
+            raise TransactionAbortedError("The transaction was aborted; begin again.")
+        return self._ended(request.transaction)
+
+    async def abort(self, transaction: ProducerTransaction, *, timeout_ms: int) -> TransactionEnded:
+        self._node.fail("abort")
+        self.aborts.append((transaction, timeout_ms))
+        if self._end(transaction, is_commit=False):
+            raise TransactionCommittedError("The transaction was committed, and stays so.")
+        return self._ended(transaction)
+
+    async def open_transactions(self) -> Sequence[OpenTransaction]:
+        self._node.fail("open_transactions")
+        return self.open
+
+    def _end(self, transaction: ProducerTransaction, *, is_commit: bool) -> bool:
+        """End it, unless it has ended; returns whether it is committed."""
+        key = transaction.producer_id, transaction.producer_epoch
+        if key in self._was_committed:
+            return self._was_committed[key]
+        epoch = self._epochs.get(transaction.producer_id)
+        if epoch is None or epoch < transaction.producer_epoch:
+            raise TransactionNotFoundError("No producer of this id and epoch has a transaction.")
+        if epoch > transaction.producer_epoch:
+            raise StaleProducerEpochError("Another producer took over this id.")
+        self._epochs[transaction.producer_id] += 1
+        self._was_committed[key] = is_commit
+        return is_commit
+
+    def _ended(self, transaction: ProducerTransaction) -> TransactionEnded:
+        return TransactionEnded(
+            next_epoch=transaction.producer_epoch + 1, is_visible=self.is_visible
+        )
