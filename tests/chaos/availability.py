@@ -73,7 +73,8 @@ def gaps_after_faults(window: Window, faults: Sequence[Fault]) -> dict[str, list
     gaps: defaultdict[str, list[float]] = defaultdict(list)
     next_began = [*(fault.began_s for fault in faults[1:]), window.end_s]
     for fault, following_s in zip(faults, next_began, strict=False):
-        stop_s = max(following_s, fault.at_s)
+        # Rolling through all nodes may take longer than anybody writes.
+        stop_s = min(max(following_s, fault.at_s), window.end_s)
         times = window.acknowledged_s.get(fault.partition, [])
         inside = [t for t in times if fault.began_s < t <= stop_s]
         gap, _ = longest_gap([fault.began_s, *inside, stop_s])

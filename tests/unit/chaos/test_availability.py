@@ -76,6 +76,12 @@ def test_a_fault_that_takes_long_counts_from_its_beginning():
     assert gaps["kill leader"] == [pytest.approx(4.2)]
 
 
+def test_a_fault_that_outlasts_the_writers_leaves_no_gap_behind_them():
+    events = history(steady(), fault(5.0, at_s=23.0))
+    gaps = gaps_after_faults(window_of(events), [e for e in events if isinstance(e, Fault)])
+    assert gaps["kill leader"] == [pytest.approx(0.5)]
+
+
 def test_the_wait_after_a_heal_counts_writes_sent_after_it():
     events = history(steady(without=(5, 9)), Heal(at_s=6.0))
     waits = waits_after_heals(window_of(events), [Heal(at_s=6.0)])
