@@ -18,10 +18,14 @@ which every replica has everything.
 
 Records without a key, of a time when the topic was not compacted, are all kept.
 
+Transactions are decided below where a run ends (the last stable offset). Batches of an aborted one are dropped; those
+of a committed one lose what says that they belong to it, and are judged as any others. Its marker, behind them, says
+nothing then that the log does not; like a tombstone it goes once every replica has it.
+
 Source: KIP-58 (minimum lag), KIP-354 (maximum lag), KIP-534 (delete horizon).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import repeat
@@ -34,6 +38,7 @@ from milena.model.columns import RecordColumns
 from storage.segments.index import SegmentSummary
 from storage.segments.log_config import LogConfig
 from storage.state.producer_state import PRODUCER_EXPIRY_MS, WriterState
+from storage.state.transactions import AbortedRange, Identity, is_aborted
 
 KEYS_MAX = 250_000
 """Keys that are kept in mind at a time: about 40 MB. A dirty part with more is compacted in several passes."""
@@ -94,13 +99,15 @@ def _digests(keys: Sequence[bytes | None]) -> Sequence[bytes | None]:
     ]
 
 
-def records_to_count(buffer: Buffer, header: BatchHeader, position: int) -> RecordColumns | None:
-    """The records of a batch that compaction judges; None when it has none.
+def records_to_count(
+    buffer: Buffer, header: BatchHeader, position: int, aborted: Mapping[Identity, AbortedRange]
+) -> RecordColumns | None:
+    """The records of a batch that compaction judges; None when it has none that count.
 
     Raises:
         CorruptBatchError: the payload is not columns of records.
     """
-    if not header.record_count or header.is_control or header.is_transactional:
+    if not header.record_count or header.is_control or is_aborted(header, aborted):
         return None
     return decode_columns(buffer, header, position)
 
@@ -114,11 +121,13 @@ class SieveRules:
         writers: what retries may refer to, as of ``keys.end``.
         now_ms: wall clock.
         delete_retention_ms: how long tombstones stay from now on.
-        tombstone_end: tombstones at and above it stay: some replica may not have them yet.
+        tombstone_end: tombstones and markers at and above it stay: some replica may not have them yet.
+        aborted: transactions of which nothing counts.
     """
 
     keys: KeyMap
     writers: WriterState
+    aborted: Mapping[Identity, AbortedRange]
     now_ms: int
     delete_retention_ms: int
     tombstone_end: int
@@ -176,12 +185,21 @@ class BatchSieve:
         if header.base_offset >= self._rules.keys.end:
             # Neither its keys nor its writers are known yet.
             return self._keep(Kept(header, whole))
-        columns = records_to_count(buffer, header, position)
-        if columns is None:
-            is_empty = not header.record_count and header.marker is None
-            is_dispensable = is_empty and not self._is_remembered(header)
-            return self._drop(header) if is_dispensable else self._keep(Kept(header, whole))
-        return self._sift(header, columns, whole)
+        columns = records_to_count(buffer, header, position, self._rules.aborted)
+        if columns is not None:
+            return self._sift(header, columns, whole)
+        if self._is_dispensable(header):
+            return self._drop(header)
+        return self._keep(Kept(header, whole))
+
+    def _is_dispensable(self, header: BatchHeader) -> bool:
+        """Whether a batch of which no record counts may go."""
+        if is_aborted(header, self._rules.aborted):
+            # Retries of it are refused by its marker.
+            return True
+        if header.marker is not None and header.base_offset >= self._rules.tombstone_end:
+            return False
+        return not header.record_count and not self._is_remembered(header)
 
     def end(self) -> list[Kept]:
         """The rest, when no batch follows."""
@@ -197,7 +215,8 @@ class BatchSieve:
             horizon_ms = self._rules.now_ms + self._rules.delete_retention_ms
         self._note_horizon(horizon_ms)
         count = len(columns.values)
-        if len(kept) == count and horizon_ms == header.delete_horizon_ms:
+        is_whole = len(kept) == count and horizon_ms == header.delete_horizon_ms
+        if is_whole and not header.is_transactional:
             return self._keep(Kept(header, whole))
         self.is_changed = True
         self._counts.records += count - len(kept)
@@ -321,7 +340,8 @@ def _is_producers(header: BatchHeader, rules: SieveRules) -> bool:
     entry = rules.writers.producers.get(header.producer_id)
     return (
         entry is not None
-        and entry.producer_epoch == header.producer_epoch
+        # A marker begins the next epoch.
+        and entry.producer_epoch == header.producer_epoch + (header.marker is not None)
         and rules.now_ms - entry.append_time_ms <= 2 * PRODUCER_EXPIRY_MS
         and any(batch.base_offset == header.base_offset for batch in entry.batches)
     )

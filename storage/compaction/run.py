@@ -11,7 +11,7 @@ What a crash leaves is finished or removed by recovery (``segment_swap``).
 """
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -33,6 +33,7 @@ from storage.replica.segment_swap import cleaned_path, swap_in
 from storage.segments.log_config import LogConfig
 from storage.segments.segment import LOG_SUFFIX, Segment, read_batches
 from storage.state.producer_state import WriterState
+from storage.state.transactions import AbortedRange, Identity
 
 SLICE_BYTES = 64 << 10
 """Read and written by one step: two or three milliseconds of a thread, or one batch if that is larger."""
@@ -48,7 +49,10 @@ SPARE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """Bounds and rules that a run was begun with; see ``compaction.SieveRules`` for the last three."""
+    """Bounds and rules that a run was begun with; see ``policy.SieveRules`` for what is not said here.
+
+    All transactions below ``end_offset`` are decided.
+    """
 
     segments: tuple[Segment, ...]
     config: LogConfig
@@ -56,6 +60,7 @@ class RunPlan:
     end_offset: int
     now_ms: int
     tombstone_end: int
+    aborted: Mapping[Identity, AbortedRange]
     keys_max: int = KEYS_MAX
     slice_bytes: int = SLICE_BYTES
 
@@ -147,6 +152,7 @@ class CompactionRun:
                 now_ms=self._plan.now_ms,
                 delete_retention_ms=self._plan.config.delete_retention_ms,
                 tombstone_end=self._plan.tombstone_end,
+                aborted=self._plan.aborted,
             )
             for group in self._groups(keys.end):
                 yield from self._rewrite(group, rules)
@@ -164,7 +170,7 @@ class CompactionRun:
             with closing(self._open(segment)) as file:
                 position = 0 if start <= segment.base_offset else segment.locate(start)[0]
                 for chunk, header, at in read_batches(file, position, segment.size_bytes):
-                    keys.add(header, records_to_count(chunk, header, at))
+                    keys.add(header, records_to_count(chunk, header, at, self._plan.aborted))
                     if header.base_offset >= start:
                         writers.record(header, header.base_offset, header.append_time_ms)
                     yield header.batch_bytes
@@ -234,6 +240,8 @@ class CompactionRun:
         )
 
     def _store_mark(self, writers: WriterState) -> None:
+        # No batch of these is left.
+        writers.transactions.forget_below(self._clean_end)
         mark = CompactionMark(self._clean_end, self.counts.horizon_ms)
         with self._log_lock:
             write_mark(self._replica, mark, writers)

@@ -5,6 +5,7 @@ what a slice of it has finished; what is removed is ``compaction``'s to say, and
 """
 
 import threading
+from collections.abc import Mapping
 
 from milena.model.batch.header import decode_header
 from milena.model.types import NO_OFFSET, ReplicaHealth
@@ -17,6 +18,7 @@ from storage.replica.folder import ReplicaFiles
 from storage.segments.log_config import LogConfig
 from storage.segments.segment import Segment
 from storage.segments.table import SegmentTable
+from storage.state.transactions import AbortedRange, Identity
 
 
 class LogCompaction:
@@ -107,6 +109,7 @@ class LogCompaction:
         now_ms: int,
         high_watermark: int,
         tombstone_end: int,
+        aborted: Mapping[Identity, AbortedRange],
     ) -> CompactionRun | None:
         """A run, if one is due and none is under way; none of a replica that cannot be trusted."""
         if self._run is not None or self._replica.meta.health is not ReplicaHealth.SOUND:
@@ -131,6 +134,7 @@ class LogCompaction:
             end_offset=need.end_offset,
             now_ms=now_ms,
             tombstone_end=tombstone_end,
+            aborted=aborted,
         )
         self._run = CompactionRun(self._replica, plan, log_lock=self._lock)
         return self._run

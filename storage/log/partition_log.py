@@ -718,7 +718,7 @@ class PartitionLog:
 
         Args:
             now_ms: wall clock.
-            high_watermark: nothing at or above it is touched.
+            high_watermark: nothing at or above it is touched; the last stable offset, where there are transactions.
             tombstone_end: every replica has everything below it.
         """
         return self._compaction.need(
@@ -744,11 +744,13 @@ class PartitionLog:
             now_ms=now_ms,
             high_watermark=high_watermark,
             tombstone_end=tombstone_end,
+            aborted=self._state.writers.transactions.aborted,
         )
 
     def note_compaction(self, run: CompactionRun) -> None:
         """Take over what a step has done."""
         self._compaction.note(run)
+        self._state.writers.transactions.forget_below(self._compaction.clean_end)
 
     # Damage.
 

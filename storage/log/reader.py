@@ -15,7 +15,7 @@ from milena.model.batch.header import CONTROL_BIT, BatchHeader
 from milena.model.errors import OffsetOutOfRangeError
 from storage.segments.segment import Segment
 from storage.segments.table import SegmentTable
-from storage.state.transactions import AbortedRange, Identity
+from storage.state.transactions import AbortedRange, Identity, is_aborted
 
 _COUNTS = Struct(">Hii")
 _COUNTS_POSITION = 35
@@ -142,7 +142,7 @@ def without_aborted(span: bytes, aborted: Mapping[Identity, AbortedRange]) -> by
     view = memoryview(span)
     done = 0
     for position, header in iterate_headers(span):
-        if header.is_transactional and _is_aborted(header, aborted):
+        if is_aborted(header, aborted):
             filler = encode_filler(
                 base_offset=header.base_offset,
                 last_offset=header.last_offset,
@@ -153,11 +153,6 @@ def without_aborted(span: bytes, aborted: Mapping[Identity, AbortedRange]) -> by
             pieces += (view[done:position], filler)
             done = position + header.batch_bytes
     return b"".join((*pieces, view[done:])) if pieces else span
-
-
-def _is_aborted(header: BatchHeader, aborted: Mapping[Identity, AbortedRange]) -> bool:
-    found = aborted.get((header.producer_id, header.producer_epoch))
-    return found is not None and found.first_offset <= header.base_offset < found.end_offset
 
 
 def find_by_timestamp(

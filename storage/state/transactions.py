@@ -11,7 +11,7 @@ below it. What a leader's snapshot says of writers reaches beyond a follower's l
 Source: KIP-98 (control batches, last stable offset); an identity for each transaction as in KIP-890.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from milena.model.batch.header import BatchHeader, TransactionExtension
@@ -50,6 +50,14 @@ class AbortedRange(NamedTuple):
 
     first_offset: int
     end_offset: int
+
+
+def is_aborted(header: BatchHeader, aborted: Mapping[Identity, AbortedRange]) -> bool:
+    """Whether a batch below the last stable offset is of one of these transactions, and counts for nobody."""
+    if not header.is_transactional:
+        return False
+    found = aborted.get((header.producer_id, header.producer_epoch))
+    return found is not None and found.first_offset <= header.base_offset < found.end_offset
 
 
 class _Ended(NamedTuple):
@@ -141,7 +149,7 @@ class Transactions:
             del self._ended[identity]
 
     def forget_below(self, offset: int) -> None:
-        """The log begins at ``offset`` now."""
+        """The log has nothing any more of what was aborted below ``offset``."""
         if self.aborted and next(iter(self.aborted.values())).end_offset < offset:
             self.aborted = {
                 identity: found

@@ -88,9 +88,10 @@ def rewrite_batch(
 ) -> bytes:
     """The batch of ``header`` with fewer records, for compaction.
 
-    Stamp, producer, idempotency key and the range of offsets stay; ``columns.offset_deltas`` says which are left.
+    Stamp, producer, idempotency key and the range of offsets stay; ``columns.offset_deltas`` says which are left. It is
+    part of no transaction any more.
     """
-    attributes = header.attributes & ~DELETE_HORIZON_BIT
+    attributes = header.attributes & ~(DELETE_HORIZON_BIT | TRANSACTIONAL_BIT)
     if delete_horizon_ms is not None:
         attributes |= DELETE_HORIZON_BIT
     producer = (

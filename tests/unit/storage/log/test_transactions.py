@@ -1,0 +1,254 @@
+"""Transactions in a log: what readers of committed records see of it, whatever happens to the log."""
+
+import pytest
+
+from milena.model.batch.decode import iterate_headers, records_in
+from milena.model.batch.header import Extent, IdempotencyExtension, ProducerStamp, decode_header
+from milena.model.errors import StaleProducerEpochError
+from storage.log.partition_log import PartitionLog
+from storage.log.reader import without_aborted
+from storage.state.producer_state import encode_snapshot
+from storage.state.sealed import unseal
+from tests.support.disk.compacted_log import (
+    COMPACTED,
+    append,
+    compact,
+    keyed_batch,
+    records_of,
+    roll,
+    values_of,
+)
+from tests.support.disk.log_model import NOW_MS, open_log, read_all
+from tests.support.disk.memory_files import MemoryFiles
+from tests.support.disk.transactions import marker, transactional
+
+KEY = IdempotencyExtension(b"k" * 16, b"b" * 8, 1)
+
+
+@pytest.fixture
+def files():
+    return MemoryFiles()
+
+
+@pytest.fixture
+def log(files):
+    return open_log(files, is_listed=False)
+
+
+def plain(value: bytes) -> bytes:
+    return keyed_batch([(b"k", value)])
+
+
+def committed(log: PartitionLog, high_watermark: int | None = None) -> list[bytes | None]:
+    """Values that a reader of committed records gets."""
+    hw = log.log_end_offset if high_watermark is None else high_watermark
+    end = log.transactions.stable_end(hw)
+    found = []
+    for batch in read_all(log):
+        seen = without_aborted(bytes(batch), log.transactions.aborted)
+        header = decode_header(seen)
+        if header.base_offset < end and not header.is_control:
+            found += [value for _, _, _, value, _ in records_in(seen, 0)]
+    return found
+
+
+def state_of(log: PartitionLog) -> object:
+    return log.transactions.encode()
+
+
+def test_an_open_transaction_ends_what_may_be_read_and_its_marker_goes_on(log):
+    append(log, plain(b"a"), transactional(1, 0, (b"k", b"t")), plain(b"b"))
+    assert log.transactions.stable_end(3) == 1
+    append(log, marker(1, 0, 1, commit=2))
+    assert committed(log) == [b"a", b"t", b"b"]
+
+
+def test_a_marker_counts_once_it_is_committed_itself(log):
+    append(log, transactional(1, 0, (b"k", b"t")), plain(b"a"), marker(1, 0, 0, commit=1))
+    assert [log.transactions.stable_end(hw) for hw in (0, 1, 2, 3)] == [0, 0, 0, 3]
+
+
+def test_of_several_open_ones_the_first_counts(log):
+    append(log, plain(b"a"))
+    append(log, transactional(1, 0, (b"k", b"1")), transactional(2, 0, (b"k", b"2")))
+    append(log, marker(1, 0, 1, commit=2))
+    assert log.transactions.stable_end(4) == 2
+
+
+def test_nothing_of_an_aborted_one_is_seen_and_offsets_stay(log):
+    append(log, transactional(1, 0, (b"k", b"t"), (b"k", b"u")), plain(b"a"))
+    append(log, transactional(1, 0, (b"k", b"v")), marker(1, 0, 0))
+    assert committed(log) == [b"a"]
+    seen = without_aborted(b"".join(map(bytes, read_all(log))), log.transactions.aborted)
+    assert [(h.base_offset, h.next_offset) for _, h in iterate_headers(seen)] == [
+        (0, 2),
+        (2, 3),
+        (3, 4),
+        (4, 5),
+    ]
+
+
+def test_of_a_committed_one_what_comes_behind_its_end_is_aborted(log):
+    append(log, transactional(1, 0, (b"k", b"t")), transactional(1, 0, (b"k", b"late")))
+    append(log, marker(1, 0, 0, commit=1))
+    assert committed(log) == [b"t"]
+
+
+def test_after_its_end_its_epoch_writes_no_more_and_the_next_begins_at_sequence_0(log):
+    append(log, transactional(1, 4, (b"k", b"t"), sequence=0), marker(1, 4, 0, commit=1))
+    late = decode_header(transactional(1, 4, (b"k", b"late"), sequence=1))
+    unnumbered = decode_header(transactional(1, 4, (b"k", b"late")))
+    for header in (late, unnumbered):
+        with pytest.raises(StaleProducerEpochError):
+            log.producer_check(header, NOW_MS)
+    log.producer_check(decode_header(transactional(1, 5, (b"k", b"n"), sequence=0)), NOW_MS)
+    assert log.last_sequence(1) is None
+    assert log.producer_epoch(1) == 5
+
+
+def test_the_marker_of_an_epoch_does_not_disturb_the_next_ones_sequences(log):
+    append(log, transactional(1, 4, (b"k", b"t"), sequence=0))
+    append(log, transactional(1, 5, (b"k", b"n"), sequence=0), marker(1, 4, 0))
+    log.producer_check(decode_header(transactional(1, 5, (b"k", b"m"), sequence=1)), NOW_MS)
+    assert committed(log) == []
+    append(log, marker(1, 5, 1, commit=2))
+    assert committed(log) == [b"n"]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_start_knows_what_the_log_says(files, log, is_clean):
+    append(log, plain(b"a"), transactional(1, 0, (b"k", b"open"), key=KEY))
+    append(log, transactional(2, 0, (b"k", b"no")), marker(2, 0, 2))
+    append(log, transactional(3, 0, (b"k", b"yes")))
+    log.checkpoint(3, is_forced=True)
+    append(log, marker(3, 0, 4, commit=5))
+    log.transactions.stable_end(3)
+    before = state_of(log)
+    log.close(is_clean=is_clean)
+    again = open_log(files, was_clean=is_clean)
+    assert state_of(again) == before
+    assert [again.transactions.stable_end(hw) for hw in (1, 2, 5, 6)] == [1, 1, 1, 1]
+
+
+def test_a_marker_that_is_cut_off_leaves_its_transaction_open(log):
+    append(log, transactional(1, 0, (b"k", b"t"), key=KEY), plain(b"a"))
+    before = state_of(log)
+    append(log, marker(1, 0, 0, commit=1))
+    log.truncate_to(2)
+    assert state_of(log) == before
+    assert log.transactions.stable_end(2) == 0
+    append(log, marker(1, 0, 0))
+    assert committed(log) == [b"a"]
+
+
+def test_a_follower_that_begins_anew_knows_transactions_by_its_own_log_alone(files, log):
+    append(log, transactional(1, 0, (b"k", b"no")), marker(1, 0, 0))
+    append(log, transactional(2, 0, (b"k", b"t"), key=KEY), marker(2, 0, 2, commit=3))
+    log.advance_log_start(2)
+    follower = open_log(MemoryFiles(), is_listed=False)
+    follower.restart_at(2, log.producer_snapshot(4))
+    assert not follower.transactions
+    for batch in read_all(log):
+        follower.append_as_follower(batch)
+    assert committed(follower) == [b"t"]
+    entry = follower.idempotency_lookup(KEY.key_hash, NOW_MS)
+    assert entry is not None
+    assert entry.transaction is not None
+    assert entry.transaction.marker_offset == 3
+
+
+def test_a_key_is_answered_by_its_marker_and_forgotten_with_an_abort(files, log):
+    extents = (Extent("ab" * 16, 0, 0, 1), Extent("cd" * 16, 3, 7, 9))
+    append(log, transactional(1, 0, (b"k", b"t"), key=KEY))
+    entry = log.idempotency_lookup(KEY.key_hash, NOW_MS)
+    assert entry is not None
+    assert entry.transaction == (1, 0, -1, ())
+    append(log, marker(1, 0, 0, commit=1, extents=extents))
+    log.close(is_clean=True)
+    log = open_log(files, was_clean=True)
+    entry = log.idempotency_lookup(KEY.key_hash, NOW_MS)
+    assert entry is not None
+    assert entry.transaction == (1, 0, 1, extents)
+    other = IdempotencyExtension(b"o" * 16, b"b" * 8, 1)
+    append(log, transactional(2, 0, (b"k", b"t"), key=other), marker(2, 0, 2))
+    assert log.idempotency_lookup(other.key_hash, NOW_MS) is None
+
+
+def test_what_retention_removed_is_not_kept_in_mind(log):
+    append(log, transactional(1, 0, (b"k", b"no")), marker(1, 0, 0), plain(b"a"))
+    taken = log.transactions.aborted
+    log.advance_log_start(2)
+    assert not log.transactions.aborted
+    assert taken, "who reads what is gone by now goes on with what he knew"
+
+
+def test_a_log_without_transactions_has_the_snapshot_that_it_always_had(log):
+    append(log, keyed_batch([(b"k", b"1")], producer=ProducerStamp(5, 0, 0)))
+    content = unseal(b"MPS1", encode_snapshot(log._state.writers.freeze(1)))
+    assert isinstance(content, list)
+    assert len(content) == 4
+
+
+class TestCompaction:
+    @pytest.fixture
+    def log(self, files):
+        return open_log(files, config=COMPACTED, is_listed=False)
+
+    def test_committed_records_replace_others_and_aborted_ones_go(self, log):
+        append(log, keyed_batch([(b"a", b"1"), (b"b", b"2")]))
+        append(log, transactional(1, 0, (b"a", b"3")), marker(1, 0, 2, commit=3))
+        append(log, transactional(2, 0, (b"b", b"never")), marker(2, 0, 4))
+        roll(log)
+        assert compact(log)
+        assert records_of(log) == {1: (b"b", b"2"), 2: (b"a", b"3")}
+        headers = [decode_header(b) for b in read_all(log)]
+        assert all(h.marker is not None for h in headers if h.is_transactional)
+        assert not log.transactions.aborted
+
+    def test_a_marker_stays_until_every_replica_has_it(self, log):
+        append(log, transactional(1, 0, (b"a", b"1")), marker(1, 0, 0, commit=1))
+        append(log, transactional(1, 1, (b"a", b"2")), marker(1, 1, 2, commit=3))
+        roll(log)
+        assert compact(log, tombstone_end=1)
+        assert [decode_header(b).base_offset for b in read_all(log) if decode_header(b).marker] == [
+            1,
+            3,
+        ]
+        follower = open_log(MemoryFiles(), is_listed=False)
+        append(follower, transactional(1, 0, (b"a", b"1")))
+        for batch in read_all(log)[1:]:
+            follower.append_as_follower(batch)
+        assert not follower.transactions.open
+        assert follower.transactions.stable_end(4) == 4
+
+    def test_its_producers_last_marker_stays_as_long_as_the_producer_is_known(self, files, log):
+        append(log, transactional(1, 0, (b"a", b"1"), sequence=0), marker(1, 0, 0, commit=1))
+        append(log, keyed_batch([(b"a", b"2")]))
+        roll(log)
+        assert compact(log)
+        log.close(is_clean=False)
+        again = open_log(files, config=COMPACTED, was_clean=False)
+        assert again.producer_epoch(1) == 1
+
+    def test_one_whose_marker_lies_behind_what_is_compacted_counts_by_its_outcome(self, log):
+        append(log, keyed_batch([(b"a", b"1")]), transactional(1, 0, (b"a", b"never")))
+        append(log, transactional(2, 0, (b"b", b"2")))
+        roll(log)
+        append(log, marker(1, 0, 1), marker(2, 0, 2, commit=3))
+        assert compact(log)
+        assert values_of(log) == {b"a": b"1", b"b": b"2"}
+        assert committed(log) == [b"1", b"2"]
+
+    def test_a_replay_of_the_compacted_log_leaves_nothing_open(self, files, log):
+        for number in range(30):
+            first = log.log_end_offset
+            append(log, transactional(1, number, (b"a", b"%d" % number), (b"b", b"x")))
+            append(log, marker(1, number, first, commit=first + 2 if number % 3 else None))
+        roll(log)
+        assert compact(log)
+        assert values_of(log) == {b"a": b"29", b"b": b"x"}
+        wanted = committed(log)
+        log.close(is_clean=False)
+        again = open_log(files, config=COMPACTED, was_clean=False)
+        assert not again.transactions.open
+        assert committed(again) == wanted
