@@ -233,6 +233,7 @@ class Node(Assembly):
         self._runner = build_runner(
             Ports(
                 produce=self.produce,
+                transactions=self.transactions,
                 reads=self.reads,
                 deletions=self.deletions,
                 metadata=self.admin,

@@ -86,6 +86,24 @@ class GroupCounts:
 
 
 @dataclass(slots=True)
+class TransactionCounts:
+    """Transactions that this node ended for clients, and what it does of them as a leader, since it started."""
+
+    committed: int = 0
+    """In one request, or for a client's session."""
+    aborted: int = 0
+    """Asked for, or since a part of it failed."""
+    expired: int = 0
+    """Aborted as a leader: their time was over, or their broker gone."""
+    lost: int = 0
+    """Committed ones of which a partition that is led here has no record."""
+    open: int = 0
+    """In partitions that are led here, now."""
+    late: int = 0
+    """Of them, those that are open for longer than they may be."""
+
+
+@dataclass(slots=True)
 class NodeCounts:
     """Events of this node since it started."""
 
@@ -104,14 +122,6 @@ class NodeCounts:
     """Appends refused with nothing written."""
     fate_unknown: int = 0
     """Appends whose result was not known in time."""
-    transactions_committed: int = 0
-    """By this node, in one request or for a client's session."""
-    transactions_aborted: int = 0
-    """Likewise, asked for or since a part of it failed."""
-    transactions_expired: int = 0
-    """Aborted by this node as a leader: their time was over, or their broker gone."""
-    transactions_lost: int = 0
-    """Committed ones of which a partition that this node leads has no record."""
     commit_ms: LatencyCounts = field(default_factory=LatencyCounts)
     """From the append to the high watermark, of acks=all."""
     sync_ms: LatencyCounts = field(default_factory=LatencyCounts)
@@ -119,3 +129,4 @@ class NodeCounts:
     compaction: CompactionCounts = field(default_factory=CompactionCounts)
     groups: GroupCounts = field(default_factory=GroupCounts)
     scrub: ScrubCounts = field(default_factory=ScrubCounts)
+    transactions: TransactionCounts = field(default_factory=TransactionCounts)

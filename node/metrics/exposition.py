@@ -23,6 +23,7 @@ from node.metrics.counts import (
     NodeCounts,
     PartitionCounts,
     ScrubCounts,
+    TransactionCounts,
 )
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine.configs import min_insync
@@ -288,6 +289,28 @@ class _CountsCollector(Collector):
         yield from _compaction(counts.compaction)
         yield from _groups(counts.groups)
         yield from _scrub(counts.scrub)
+        yield from _transactions(counts.transactions)
+
+
+def _transactions(counts: TransactionCounts) -> Iterator[Metric]:
+    yield _counter(
+        "transactions_committed", "Transactions committed by this node.", counts.committed
+    )
+    yield _counter("transactions_aborted", "Transactions aborted by this node.", counts.aborted)
+    yield _counter(
+        "transactions_expired",
+        "Transactions aborted by a leader since nobody ended them.",
+        counts.expired,
+    )
+    yield _counter(
+        "transactions_lost",
+        "Committed transactions without a record in a partition that is led here.",
+        counts.lost,
+    )
+    yield _gauge("transactions_open", "Open in partitions that are led here.", counts.open)
+    yield _gauge(
+        "transactions_late", "Of them, those that are open longer than they may be.", counts.late
+    )
 
 
 def _compaction(counts: CompactionCounts) -> Iterator[Metric]:

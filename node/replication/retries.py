@@ -5,7 +5,8 @@ RETRY_MS = 50
 
 UNREACHABLE_RETRY_MS_MAX = 200
 """Between tries of a node that refuses connections; the pauses double until then. What waits for a node that is back is
-its place in the in-sync sets, and with it a rolling restart: with a second here, one of three nodes took 1 to 2 s longer."""
+its place in the in-sync sets, and with it a rolling restart: with a second here, one of three nodes took 1 to 2 s
+longer."""
 
 LOGGED_EVERY_S = 10.0
 """At most one line about the failures of a leader in that time, but for the first."""

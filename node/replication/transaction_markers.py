@@ -31,6 +31,10 @@ LOOK_MS = 500
 """Between two looks for transactions whose time is over."""
 
 
+LATE_MS = 10_000
+"""After its time is over: by then it should have been aborted, and its marker be written."""
+
+
 class TransactionMarkers:
     """See the module. Owned by the data loop.
 
@@ -123,7 +127,7 @@ class TransactionMarkers:
         producer_id, producer_epoch = identity
         if runner.log.producer_epoch(producer_id) <= producer_epoch:
             # Its records were acknowledged by every replica in sync, and are in none of them.
-            self._counts.transactions_lost += 1
+            self._counts.transactions.lost += 1
             logger.error(
                 "committed transaction lost partition=%s producer_id=%d producer_epoch=%d",
                 runner.name,
@@ -150,11 +154,15 @@ class TransactionMarkers:
     def _abort_overdue(self) -> None:
         image = self._metadata.image
         wall_ms = self._clock.wall_ms()
+        counts = self._counts.transactions
+        counts.open = counts.late = 0
         for runner in self._attended:
             if runner.leader is None:
                 continue
             key = (runner.topic_id, runner.partition)
             for identity, found in runner.log.transactions.open.items():
+                counts.open += 1
+                counts.late += wall_ms - found.began_ms >= found.timeout_ms + LATE_MS
                 if identity in self._aborting or not _is_abandoned(found, image, wall_ms):
                     continue
                 if outcome_of(image, *key, *identity) is NotCommitted.OPEN:
@@ -185,7 +193,7 @@ class TransactionMarkers:
                     offsets=(),
                 )
             )
-            self._counts.transactions_expired += 1
+            self._counts.transactions.expired += 1
         except MilenaError as error:
             # Ended by another, or tried again with the next look.
             logger.debug("transaction not aborted: %s", error)

@@ -267,7 +267,7 @@ class TransactionService:
             await self._abort_written(slot)
             raise
         slot.on_ended()
-        self._counts.transactions_committed += 1
+        self._counts.transactions.committed += 1
         is_visible = await self._seen(identity, extents, deadline)
         return TransactionReceipt(
             receipts=_receipts(plan, [e.base_offset for e in extents], len(request.writes)),
@@ -368,7 +368,7 @@ class TransactionService:
         except MilenaError:
             return
         slot.on_ended()
-        self._counts.transactions_aborted += 1
+        self._counts.transactions.aborted += 1
 
     # -- sessions --------------------------------------------------------------------------------
 
@@ -425,7 +425,7 @@ class TransactionService:
             offsets=commits,
         )
         await self._decide(end, deadline)
-        self._counts.transactions_committed += 1
+        self._counts.transactions.committed += 1
         return TransactionEnded(
             next_epoch=identity[1] + 1,
             is_visible=await self._seen(identity, end.extents, deadline),
@@ -442,7 +442,7 @@ class TransactionService:
         """
         end = _abort_of(transaction.producer_id, transaction.producer_epoch)
         await self._decide(end, self._clock.now_ms() + timeout_ms)
-        self._counts.transactions_aborted += 1
+        self._counts.transactions.aborted += 1
         return TransactionEnded(next_epoch=transaction.producer_epoch + 1, is_visible=True)
 
     async def open_transactions(self) -> Sequence[OpenTransaction]:
