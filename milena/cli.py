@@ -57,6 +57,7 @@ OWN_COMMANDS = {
     "rebalance": "rebalance",
     "status": "status",
     "topics": "topics",
+    "transactions": "transactions",
 }
 """The module of ``milena.commands`` that each is in, under its own name: one command must not wait for all of them."""
 SERVER_COMMANDS = frozenset({"start", "dev", "dump"})

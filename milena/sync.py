@@ -22,6 +22,7 @@ from milena.cluster.admin import TIMEOUT_S, AdminClient, OffsetRange
 from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupSummary, GroupView
 from milena.cluster.metadata import MAX_AGE_MS
+from milena.cluster.transactions import TransactionView
 from milena.cluster.view import ClusterView, TopicView
 from milena.consuming.consumer import Consumer as AsyncConsumer
 from milena.consuming.options import ConsumerKeywords
@@ -293,3 +294,11 @@ class Admin:
     def delete_group(self, group_id: str) -> None:
         """Forget a group without members, and its offsets."""
         self._client._call(lambda admin: admin.delete_group(group_id))
+
+    def transactions(self, *, older_than_ms: int | None = None) -> list[TransactionView]:
+        """Transactions that leaders hold open, the oldest first."""
+        return self._client._call(lambda admin: admin.transactions(older_than_ms=older_than_ms))
+
+    def abort_transaction(self, producer_id: int, producer_epoch: int) -> None:
+        """Let nothing count of what a transaction wrote."""
+        self._client._call(lambda admin: admin.abort_transaction(producer_id, producer_epoch))

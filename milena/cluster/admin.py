@@ -11,13 +11,14 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from milena.cluster import group_admin
+from milena.cluster import group_admin, transactions
 from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupSummary, GroupView
 from milena.cluster.http import HttpCall, HttpSession, json_of
 from milena.cluster.moves import Move, RequestedMove, planned_moves, running_moves
 from milena.cluster.node_exam import NodeExam, examine, read_metrics
 from milena.cluster.node_metrics import MetricsView
+from milena.cluster.transactions import TransactionView
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
 from milena.errors import NotNowError, UnexpectedAnswerError
 from milena.fields import AnswerFields, Json
@@ -320,6 +321,20 @@ class AdminClient:
             GroupNotEmptyError: it has members; nothing was changed.
         """
         await group_admin.delete(self._http, group_id)
+
+    async def transactions(self, *, older_than_ms: int | None = None) -> list[TransactionView]:
+        """Transactions that leaders hold open, the oldest first."""
+        return await transactions.transactions(self._http, older_than_ms=older_than_ms)
+
+    async def abort_transaction(self, producer_id: int, producer_epoch: int) -> None:
+        """Let nothing count of what a transaction wrote; again is harmless.
+
+        Raises:
+            TargetNotFoundError: there is no such producer.
+            ProducerFencedError: its producer is at another epoch.
+            AnswerError: it is committed.
+        """
+        await transactions.abort(self._http, producer_id, producer_epoch)
 
     async def drain(self, *, timeout_ms: int) -> bool:
         """Make the node that is asked hand over what it leads; True when it leads nothing any more.

@@ -1,0 +1,144 @@
+"""``milena transactions``: which are open, which hang, and how to end one that nobody ends."""
+
+from collections.abc import Sequence
+
+import click
+
+from milena.cluster.transactions import TransactionView
+from milena.commands import output
+from milena.commands.options import FiniteRange, confirm
+from milena.commands.target import EXIT_DEGRADED, ClusterTarget
+from milena.errors import TargetNotFoundError
+from milena.fields import Json
+from milena.model.clock import SystemClock
+
+
+@click.group()
+def transactions() -> None:
+    """List, describe and abort open transactions."""
+
+
+@transactions.command("list")
+@click.option("--older-than", "older_than_s", type=FiniteRange(min=0), metavar="SECONDS",
+              help="Only those that are open for longer.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def list_transactions(target: ClusterTarget, older_than_s: float | None, is_json: bool) -> None:
+    """List the transactions that are open, the oldest first."""
+    older_than_ms = None if older_than_s is None else round(older_than_s * 1000)
+    _show(target.run(lambda client: client.transactions(older_than_ms=older_than_ms)), is_json)
+
+
+@transactions.command("describe")
+@click.argument("name", metavar="ID")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def describe_transaction(target: ClusterTarget, name: str, is_json: bool) -> None:
+    """Show the open transaction ID, a producer's id or its name, and what it has written where."""
+    wanted = [
+        found
+        for found in target.run(lambda client: client.transactions())
+        if name in (str(found.producer_id), found.transactional_id)
+    ]
+    if not wanted:
+        raise TargetNotFoundError(f"no transaction of {name} is open", status=404, error_code=None)
+    if is_json:
+        click.echo(output.as_json([_json(found) for found in wanted]))
+        return
+    for found in wanted:
+        click.echo(
+            f"transaction {found.producer_id}:{found.producer_epoch}: {found.state}, of "
+            f"{found.transactional_id or 'one request'}, open for {_seconds(found):.1f} s of "
+            f"{found.timeout_ms / 1000:.1f} s"
+        )
+        rows = [(p.topic, p.partition, p.first_offset, p.records, p.leader) for p in found.parts]
+        click.echo(output.table(("TOPIC", "PARTITION", "FROM OFFSET", "RECORDS", "LEADER"), rows))
+
+
+@transactions.command("find-hanging")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def find_hanging(target: ClusterTarget, is_json: bool) -> None:
+    """List transactions whose time is over; exit 1 if there are any.
+
+    Leaders abort them by themselves within a second. One that stays is held up by a partition that cannot be written,
+    or by the metadata quorum: milena doctor says which.
+    """
+    found = [
+        one
+        for one in target.run(lambda client: client.transactions())
+        if _seconds(one) * 1000 > one.timeout_ms
+    ]
+    _show(found, is_json)
+    if found:
+        raise click.exceptions.Exit(EXIT_DEGRADED)
+
+
+@transactions.command("abort")
+@click.argument("producer_id", type=click.IntRange(min=0), metavar="ID")
+@click.argument("producer_epoch", type=click.IntRange(min=0), metavar="EPOCH")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def abort_transaction(
+    target: ClusterTarget, producer_id: int, producer_epoch: int, yes: bool, is_json: bool
+) -> None:
+    """Abort the transaction of producer ID under EPOCH, as the list says them; its client hears so when it commits."""
+    name = f"{producer_id}:{producer_epoch}"
+    confirm(
+        f"Abort transaction {name}?",
+        f"nothing counts of what {name} wrote",
+        yes,
+        if_not="not aborted",
+    )
+    target.run(lambda client: client.abort_transaction(producer_id, producer_epoch))
+    click.echo(output.as_json({"aborted": name}) if is_json else f"aborted transaction {name}")
+
+
+def _show(found: Sequence[TransactionView], is_json: bool) -> None:
+    if is_json:
+        click.echo(output.as_json([_json(one) for one in found]))
+    elif found:
+        rows = [
+            (
+                one.producer_id,
+                one.producer_epoch,
+                one.transactional_id,
+                one.state,
+                f"{_seconds(one):.1f} s",
+                f"{one.timeout_ms / 1000:.1f} s",
+                len(one.parts),
+                sum(part.records for part in one.parts),
+            )
+            for one in found
+        ]
+        headings = ("ID", "EPOCH", "NAME", "STATE", "OPEN FOR", "TIMEOUT", "PARTITIONS", "RECORDS")
+        click.echo(output.table(headings, rows))
+    else:
+        click.echo("no transactions", err=True)
+
+
+def _seconds(found: TransactionView) -> float:
+    """How long it is open, by the clocks of its leader and of this machine."""
+    return max(0.0, (SystemClock().wall_ms() - found.began_ms) / 1000)
+
+
+def _json(found: TransactionView) -> dict[str, Json]:
+    return {
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "transactional_id": found.transactional_id,
+        "state": found.state,
+        "began_ms": found.began_ms,
+        "timeout_ms": found.timeout_ms,
+        "partitions": [
+            {
+                "topic": part.topic,
+                "partition": part.partition,
+                "first_offset": part.first_offset,
+                "records": part.records,
+                "leader": part.leader,
+            }
+            for part in found.parts
+        ],
+    }
