@@ -31,6 +31,9 @@ LOOK_MS = 500
 """Between two looks for transactions whose time is over."""
 
 
+RESTS_FOR = 4
+"""After a look, times what it took: thousands of open transactions must not take the loop from all others."""
+
 LATE_MS = 10_000
 """After its time is over: by then it should have been aborted, and its marker be written."""
 
@@ -62,6 +65,7 @@ class TransactionMarkers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen = Image()
         self._is_scheduled = False
+        self._rests_until_s = 0.0
 
     def attend(self, runner: PartitionRunner) -> None:
         """The replica leads, and its log has or is about to have a transaction."""
@@ -81,7 +85,7 @@ class TransactionMarkers:
         if not self._attended:
             return
         if image.producers is not seen.producers or image.ending is not seen.ending:
-            self._look()
+            self._schedule()
         if image.brokers is not seen.brokers:
             self._abort_overdue()
 
@@ -91,18 +95,27 @@ class TransactionMarkers:
         self._schedule()
 
     def _schedule(self) -> None:
-        # Not at once: whoever brings news is in the middle of an append.
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._look)
+        # Not at once: whoever brings news is in the middle of an append, and more of it may come in this turn.
+        if self._is_scheduled:
+            return
+        self._is_scheduled = True
+        loop = asyncio.get_running_loop()
+        rest_s = self._rests_until_s - loop.time()
+        if rest_s > 0:
+            loop.call_later(rest_s, self._look)
+        else:
+            loop.call_soon(self._look)
 
     def _look(self) -> None:
         self._is_scheduled = False
-        image = self._metadata.image
+        loop, image = asyncio.get_running_loop(), self._metadata.image
+        began_s = loop.time()
         for runner in list(self._attended):
             if not self._tend(runner, image):
                 del self._attended[runner]
                 runner.watchers.pop(self, None)
+        ended_s = loop.time()
+        self._rests_until_s = ended_s + RESTS_FOR * (ended_s - began_s)
 
     def _tend(self, runner: PartitionRunner, image: Image) -> bool:
         """Write what markers are due, and tell which are committed; whether there is more to come."""

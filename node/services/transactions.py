@@ -147,6 +147,9 @@ class TransactionService:
         self._slots = TransactionSlots(metadata)
         self._turns = Turns()
         self._sticky = 0
+        self._unseen: dict[Identity, _Unseen] = {}
+        self._ending = metadata.image.ending
+        metadata.listen(self._on_image)
 
     # -- one request -----------------------------------------------------------------------------
 
@@ -506,11 +509,34 @@ class TransactionService:
     ) -> bool:
         """Wait until readers see it everywhere: until its markers are known to be committed."""
         keys = [(extent.topic_id, extent.partition) for extent in extents]
+        if not _is_ending(self._metadata.image, identity, keys):
+            return True
+        seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Two requests for one commit wait for the same.
+        self._unseen.setdefault(identity, _Unseen(keys, [])).waiters.append(seen)
+        try:
+            async with asyncio.timeout(self._left(deadline) / 1000):
+                await seen
+        except TimeoutError:
+            return False
+        finally:
+            found = self._unseen.get(identity)
+            if found is not None:
+                found.waiters.remove(seen)
+                if not found.waiters:
+                    del self._unseen[identity]
+        return True
 
-        def is_seen(image: Image) -> bool:
-            return all(identity not in image.ending.get(key, ()) for key in keys)
-
-        return await self._metadata.wait_until(is_seen, timeout_ms=self._left(deadline))
+    def _on_image(self, image: Image) -> None:
+        # Not by waiting for images: of hundreds of transactions each would be woken by all the others' ends.
+        if image.ending is self._ending:
+            return
+        self._ending = image.ending
+        for identity, unseen in self._unseen.items():
+            if not _is_ending(image, identity, unseen.keys):
+                for waiter in unseen.waiters:
+                    if not waiter.done():
+                        waiter.set_result(None)
 
     async def _commits_of(self, groups: Sequence[GroupOffsets]) -> tuple[GroupCommit, ...]:
         commits: list[GroupCommit] = []
@@ -540,6 +566,18 @@ class TransactionService:
 
     def _left(self, deadline: float) -> float:
         return max(1, deadline - self._clock.now_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class _Unseen:
+    """A committed transaction whose markers are not known to be committed in all of these partitions."""
+
+    keys: Sequence[PartitionKey]
+    waiters: list[asyncio.Future[None]]
+
+
+def _is_ending(image: Image, identity: Identity, keys: Sequence[PartitionKey]) -> bool:
+    return any(identity in image.ending.get(key, ()) for key in keys)
 
 
 class _RepeatedError(Exception):
