@@ -17,7 +17,7 @@ import click
 import orjson
 
 from milena.model.batch.decode import check_batch, decode_columns, offsets_of, timestamps_of
-from milena.model.batch.header import BatchHeader, decode_header
+from milena.model.batch.header import BatchHeader, Marker, decode_header
 from milena.model.columns import Headers
 from milena.model.errors import CorruptBatchError
 from milena.model.types import NO_PRODUCER
@@ -295,10 +295,18 @@ def _row(batch: StoredBatch, faults: Sequence[str]) -> dict[str, object]:
         "base_sequence": header.base_sequence,
         "crc": f"{header.crc:08x}",
         "is_control": header.is_control,
+        "is_transactional": header.is_transactional,
+        "marker": None if header.marker is None else _marker(header.marker),
         "has_idempotency_key": header.idempotency is not None,
         "delete_horizon_ms": header.delete_horizon_ms,
         "faults": list(faults),
     }
+
+
+def _marker(marker: Marker) -> str:
+    if marker.is_commit:
+        return f"committed {marker.first_offset}-{marker.end_offset - 1}"
+    return f"aborted from {marker.first_offset}"
 
 
 def _line(batch: StoredBatch, faults: Sequence[str]) -> str:
@@ -313,13 +321,16 @@ def _line(batch: StoredBatch, faults: Sequence[str]) -> str:
         f"appended {_time(header.append_time_ms)}",
     ]
     if header.producer_id != NO_PRODUCER:
-        parts.append(
-            f"producer {header.producer_id} epoch {header.producer_epoch} "
-            f"sequences {header.base_sequence}-{header.last_sequence}"
-        )
+        producer = f"producer {header.producer_id} epoch {header.producer_epoch}"
+        if header.base_sequence >= 0:
+            producer += f" sequences {header.base_sequence}-{header.last_sequence}"
+        parts.append(producer)
+    if header.marker is not None:
+        parts.append(f"transaction {_marker(header.marker)}")
     parts += [
         word
         for word, is_there in (
+            ("transaction", header.is_transactional and header.marker is None),
             ("idempotency key", header.idempotency is not None),
             ("control", header.is_control),
             ("filler", header.is_filler),

@@ -15,6 +15,7 @@ from milena.commands.target import EXIT_MISSING_EXTRA
 from milena.model.batch.header import HEADER_BYTES, ProducerStamp
 from node.process.dump import dump
 from tests.support.disk.log_model import NOW_MS, make_batch, stamped
+from tests.support.disk.transactions import marker, transactional
 
 FIRST, SECOND = "00000000000000000000.log", "00000000000000000004.log"
 
@@ -58,6 +59,28 @@ def test_a_folder_is_shown_segment_by_segment(folder):
     assert lines[3] == f"end at byte {2 * size}"
     assert lines[4].startswith(f"segment {folder / SECOND}")
     assert lines[-1] == f"end at byte {size}, then 5000 zeros"
+
+
+def test_transactions_and_their_ends_are_told(tmp_path):
+    stored = [
+        transactional(7, 2, (b"k", b"v")),
+        marker(7, 2, 0, commit=1),
+        transactional(7, 3, (b"k", b"v"), sequence=0),
+        marker(7, 3, 2),
+    ]
+    content = b"".join(
+        stamped(batch, base_offset=offset, leader_epoch=0, append_time_ms=NOW_MS)
+        for offset, batch in enumerate(stored)
+    )
+    (tmp_path / FIRST).write_bytes(content)
+    lines = run(tmp_path).output.splitlines()[1:5]
+    assert "producer 7 epoch 2, transaction, crc" in lines[0]
+    assert "transaction committed 0-0" in lines[1]
+    assert "producer 7 epoch 3 sequences 0-0, transaction, crc" in lines[2]
+    assert "transaction aborted from 2" in lines[3]
+    rows = [json.loads(line) for line in run(tmp_path, "--json").output.splitlines()]
+    found = [row["marker"] for row in rows if "is_transactional" in row]
+    assert found == [None, "committed 0-0", None, "aborted from 2"]
 
 
 def test_nothing_is_touched(folder):

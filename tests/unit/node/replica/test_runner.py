@@ -240,9 +240,7 @@ class TestAcks:
     @virtual
     async def test_readers_that_went_away_are_forgotten(self) -> None:
         bench = leading()
-        readers = [
-            asyncio.ensure_future(bench.runner.wait_readable(0, 60_000)) for _ in range(100)
-        ]
+        readers = [asyncio.ensure_future(bench.runner.wait_readable(0, 60_000)) for _ in range(100)]
         await settle()
         for reader in readers:
             reader.cancel()
