@@ -9,7 +9,7 @@ from aiohttp import web
 
 from http_api.media import JSON_TYPE, V2_TYPE
 from http_api.params import Param, ParamPlace
-from http_api.path_params import params_in
+from http_api.path_params import names_in, params_in
 from http_api.shapes.blocks import Part, Shape
 from milena.model.errors import MilenaError
 
@@ -61,6 +61,7 @@ class Tag(StrEnum):
     CONSUMERS = "consumers"
     GROUPS = "groups"
     TOPICS = "topics"
+    TRANSACTIONS = "transactions"
     CLUSTER = "cluster"
     V3_CLUSTERS = "v3 clusters"
     V3_TOPICS = "v3 topics"
@@ -90,7 +91,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One endpoint. ``path`` holds names in braces: ``/topics/{topic}``."""
+    """One endpoint. ``path`` holds names in braces: ``/topics/{topic}``; behind one may be a verb: ``{name}:verb``."""
 
     method: str
     path: str
@@ -121,7 +122,7 @@ class Route:
     @property
     def path_names(self) -> tuple[str, ...]:
         """Names in the path, in order."""
-        return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+        return names_in(self.path)
 
     def __post_init__(self) -> None:
         # Once: every request with a query is held against them.

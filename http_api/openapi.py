@@ -60,6 +60,7 @@ _TAGS = {
     Tag.CONSUMERS: "REST consumers, which any node serves, in the v2 dialect",
     Tag.GROUPS: "Consumer groups: members, assignments, committed offsets",
     Tag.TOPICS: "Topics and partitions, in the v2 dialect",
+    Tag.TRANSACTIONS: "Records and committed offsets that take effect together, or not at all",
     Tag.CLUSTER: "Brokers, leaders and producer ids",
     Tag.V3_CLUSTERS: "The cluster and its brokers, in the v3 dialect",
     Tag.V3_TOPICS: "Topics, in the v3 dialect",

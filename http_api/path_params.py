@@ -1,5 +1,7 @@
 """Names in paths: what each stands for. One definition a name, wherever it stands."""
 
+import re
+
 from http_api.params import Param, path_param
 from http_api.shapes.blocks import count, text
 from http_api.shapes.requests import TOPIC_NAME
@@ -18,11 +20,17 @@ _PARAMS = (
     path_param("instance", "name of the REST consumer", _ID, "c1"),
     path_param("consumer", "id of the group's member", _ID, "c1"),
     path_param("config", "name of the config", _NAME, "retention.ms"),
+    path_param("producer_id", "id of the transaction's producer", count(), 7),
+    path_param("producer_epoch", "epoch of the transaction", count(), 0),
 )
 _BY_NAME = {param.name: param for param in _PARAMS}
 
 
+def names_in(path: str) -> tuple[str, ...]:
+    """The names of a path's parameters, in their order."""
+    return tuple(re.findall(r"\{(\w+)\}", path))
+
+
 def params_in(path: str) -> tuple[Param, ...]:
     """The parameters of a path, in their order."""
-    parts = path.split("/")
-    return tuple(_BY_NAME[part[1:-1]] for part in parts if part.startswith("{"))
+    return tuple(_BY_NAME[name] for name in names_in(path))

@@ -1,7 +1,8 @@
 """Paths to handlers: a tree that finds a route by the segments of a path.
 
-Names in paths are percent-decoded one segment at a time, so that an encoded slash stays inside its name. A trailing
-slash means nothing. Control characters are refused before anything else looks at a name.
+Names in paths are percent-decoded one segment at a time, so that an encoded slash stays inside its name; a verb may
+stand behind a name (``{name}:verb``). A trailing slash means nothing. Control characters are refused before anything
+else looks at a name.
 """
 
 import re
@@ -31,6 +32,8 @@ _CONTROL_PICTURES = 0x2400
 class _Node:
     literals: dict[str, "_Node"] = field(default_factory=dict)
     wildcard: "_Node | None" = None
+    verbs: dict[str, "_Node"] = field(default_factory=dict)
+    """What stands behind a name, with its colon."""
     routes: dict[str, Route] = field(default_factory=dict)
 
 
@@ -58,7 +61,9 @@ class Router:
     def _add(self, route: Route) -> None:
         node = self._root
         for part in _segments(route.path):
-            if part.startswith("{"):
+            if part.startswith("{") and not part.endswith("}"):
+                node = node.verbs.setdefault(part.partition("}")[2], _Node())
+            elif part.startswith("{"):
                 if node.wildcard is None:
                     node.wildcard = _Node()
                 node = node.wildcard
@@ -116,14 +121,24 @@ class Router:
         for part in _segments(raw_path):
             found = node.literals.get(part)
             if found is None:
-                found = node.wildcard
-                if found is None or not part:
+                name, found = _named(node, part)
+                if found is None or not name:
                     raise RouteNotFoundError(f"no endpoint at {raw_path}")
-                values.append(part if _PLAIN.fullmatch(part) else decode_segment(part))
+                values.append(name if _PLAIN.fullmatch(name) else decode_segment(name))
             node = found
         if not node.routes:
             raise RouteNotFoundError(f"no endpoint at {raw_path}")
         return node, values
+
+
+def _named(node: _Node, part: str) -> tuple[str, _Node | None]:
+    """The name that a segment holds, and where it leads; None: nowhere."""
+    if node.verbs:
+        name, colon, verb = part.rpartition(":")
+        found = node.verbs.get(colon + verb)
+        if found is not None:
+            return name, found
+    return part, node.wildcard
 
 
 def _ends_like(path: str, tail: list[str]) -> bool:

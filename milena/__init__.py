@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         TargetExistsError,
         TargetNotFoundError,
         TooLargeError,
+        TransactionAbortedError,
         UndecodableRecordError,
         UnexpectedAnswerError,
         UnknownResultError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from milena.producing.partitioner import Topology
     from milena.producing.producer import Producer
     from milena.producing.serializers import json_bytes, msgpack_bytes, plain_bytes
+    from milena.producing.transaction import Transaction, TransactionalProducer
     from milena.reading.cursor import OnOutOfRange
     from milena.reading.decoding import (
         DecodedRecord,
@@ -129,6 +131,9 @@ __all__ = [
     "TooLargeError",
     "TopicPartition",
     "Topology",
+    "Transaction",
+    "TransactionAbortedError",
+    "TransactionalProducer",
     "UndecodableRecordError",
     "UnexpectedAnswerError",
     "UnknownResultError",
@@ -156,6 +161,7 @@ _MODULES = {
     "milena.producing.partitioner": ("Topology",),
     "milena.producing.producer": ("Producer",),
     "milena.producing.options": ("ProducerOptions",),
+    "milena.producing.transaction": ("Transaction", "TransactionalProducer"),
     "milena.reading.cursor": ("OnOutOfRange",),
     "milena.reading.decoding": (
         "DecodedRecord",

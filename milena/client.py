@@ -16,6 +16,11 @@ from milena.consuming.options import ConsumerKeywords, ConsumerOptions, Subscrip
 from milena.model.clock import Clock, SystemClock
 from milena.producing.options import ProducerKeywords, ProducerOptions
 from milena.producing.producer import Producer
+from milena.producing.transaction import (
+    TRANSACTION_TIMEOUT_MS,
+    TransactionalId,
+    TransactionalProducer,
+)
 from milena.reading.cursor import OnOutOfRange, ReadPlan
 from milena.reading.reader import (
     FETCH_BYTES,
@@ -60,6 +65,31 @@ class Client:
         return Producer(
             ProducerOptions(**options),
             transport=self.transport,
+            metadata=self.metadata,
+            clock=self._clock,
+            chance=Random(),
+        )
+
+    def transactional_producer(
+        self,
+        transactional_id: str,
+        *,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        **options: Unpack[ProducerKeywords],
+    ) -> TransactionalProducer:
+        """Transactions, one after the other, under an id of the program's own; ``ProducerOptions`` lists the keywords.
+
+        Args:
+            transactional_id: a program that comes back under it takes over, and what its former life left open is
+                aborted; 1 to 255 characters.
+            timeout_ms: how long a transaction may be open, 1 to 900,000; then the cluster aborts it.
+
+        Raises:
+            ValueError: an option out of its range, or acks other than ``all``, or not idempotent.
+        """
+        return TransactionalProducer(
+            TransactionalId(transactional_id, timeout_ms=timeout_ms, calls=self.transport),
+            ProducerOptions(**options),
             metadata=self.metadata,
             clock=self._clock,
             chance=Random(),

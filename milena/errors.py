@@ -15,6 +15,7 @@
     │   ├── ServerFailedError      a fault of the node or of something in front of it; says nothing about the result
     │   ├── SequenceRefusedError   the sequence of an idempotent batch is not the next one
     │   ├── ProducerFencedError    another producer took over the id
+    │   ├── TransactionAbortedError  nothing of the transaction counts, nor ever will
     │   ├── MemberUnknownError     the group has no such member, or no longer
     │   ├── StaleMemberError       the member's epoch is not the present one, or the partition is not its own
     │   ├── GroupNotEmptyError     the group has members, and the change is for groups without
@@ -179,6 +180,12 @@ class ProducerFencedError(AnswerError):
     """Another producer took over this producer's id; this one must stop."""
 
     code = "producer_fenced"
+
+
+class TransactionAbortedError(AnswerError):
+    """The transaction was aborted: nothing of it counts. Do its work again, in another one."""
+
+    code = "transaction_aborted"
 
 
 class MemberUnknownError(AnswerError):

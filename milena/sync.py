@@ -17,6 +17,7 @@ from typing import Self, TypeVar, Unpack
 from milena.blocking.clients import Deliveries, Delivery, PartitionReader, Producer, Resource
 from milena.blocking.consumer import Consumer, on_threads
 from milena.blocking.loop_thread import ClientLoopThread
+from milena.blocking.transactions import Transaction, TransactionalProducer
 from milena.client import Client as AsyncClient
 from milena.cluster.admin import TIMEOUT_S, AdminClient, OffsetRange
 from milena.cluster.group_admin import PartitionLag
@@ -27,6 +28,7 @@ from milena.cluster.view import ClusterView, TopicView
 from milena.consuming.consumer import Consumer as AsyncConsumer
 from milena.consuming.options import ConsumerKeywords
 from milena.producing.options import ProducerKeywords
+from milena.producing.transaction import TRANSACTION_TIMEOUT_MS
 from milena.reading.cursor import OnOutOfRange
 from milena.reading.reader import FETCH_BYTES, PATIENCE_MS, PREFETCH_CHUNKS, WAIT_MS
 from milena.reading.reader import PartitionReader as AsyncPartitionReader
@@ -40,6 +42,8 @@ __all__ = [
     "Delivery",
     "PartitionReader",
     "Producer",
+    "Transaction",
+    "TransactionalProducer",
 ]
 
 T = TypeVar("T")
@@ -101,6 +105,26 @@ class Client:
         producer = Producer(client.producer(**options), thread, on_exit=self._users.discard)
         self._users.add(producer)
         return producer
+
+    def transactional_producer(
+        self,
+        transactional_id: str,
+        *,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        **options: Unpack[ProducerKeywords],
+    ) -> "TransactionalProducer":
+        """Transactions under an id of the program's own; parameters as ``Client.transactional_producer``'s.
+
+        Raises:
+            ValueError: an option out of its range, or one that no transaction can have.
+        """
+        thread, client = self._open()
+        return TransactionalProducer(
+            client.transactional_producer(transactional_id, timeout_ms=timeout_ms, **options),
+            thread,
+            on_open=self._users.add,
+            on_exit=self._users.discard,
+        )
 
     def reader(
         self,

@@ -112,9 +112,12 @@ TWINS = {
     "Delivery",
     "PartitionReader",
     "Producer",
+    "Transaction",
+    "TransactionalProducer",
     # What a node keeps or raises, and what the client makes of its answer.
     "GroupMember",
     "GroupNotEmptyError",
+    "TransactionAbortedError",
 }
 """Class names that stand in two modules, and mean the same in both."""
 

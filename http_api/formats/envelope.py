@@ -24,6 +24,8 @@ from milena.model.turns import Steps
 
 Column = list[bytes | None]
 Header = tuple[str, bytes | None]
+ItemsDecoder = Callable[[list[Any], str, int], Column]
+"""``(items, field, first)``: the values of a field, of records from number ``first`` on, as stored bytes."""
 
 STEP_RECORDS = 8192
 """Records whose keys or values are taken in one step."""
@@ -40,7 +42,7 @@ TIMESTAMP_MS_MAX = 253_402_300_799_999
 
 def decode_envelope(
     body: bytes,
-    decode_items: Callable[[list[Any], str, int], Column],
+    decode_items: ItemsDecoder,
     *,
     records_max: int,
 ) -> Steps[Records]:
@@ -48,7 +50,7 @@ def decode_envelope(
 
     Args:
         body: the JSON.
-        decode_items: ``(items, field, first)`` turns JSON values of records from number ``first`` on into stored bytes.
+        decode_items: turns JSON values into stored bytes.
         records_max: the most records.
 
     Raises:
@@ -66,6 +68,16 @@ def decode_envelope(
             timestamps=None,
             partitions=None,
         )
+    return (yield from decode_parsed(envelope, decode_items, records_max=records_max))
+
+
+def decode_parsed(
+    envelope: object,
+    decode_items: ItemsDecoder,
+    *,
+    records_max: int,
+) -> Steps[Records]:
+    """The records of an envelope that was read as JSON, in steps; see ``decode_envelope``."""
     records = _records_of(envelope, records_max)
     yield
     used: set[str] = set().union(*records)

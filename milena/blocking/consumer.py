@@ -23,7 +23,7 @@ class Consumer(Resource):
         self, consumer: AsyncConsumer, thread: ClientLoopThread, *, on_exit: OnExit | None = None
     ) -> None:
         super().__init__(consumer, thread, on_exit=on_exit)
-        self._consumer = consumer
+        self.inner = self._consumer = consumer
         self._rest: Iterator[ConsumedRecord] = iter(())
 
     def close(self) -> None:

@@ -41,6 +41,7 @@ from milena.errors import (
     TargetExistsError,
     TargetNotFoundError,
     TooLargeError,
+    TransactionAbortedError,
     UnexpectedAnswerError,
     UnknownResultError,
     UnreachableError,
@@ -84,6 +85,8 @@ class HttpCall:
     """None: the session's."""
     if_match: int | None = None
     """The next offset of the partition to write to."""
+    transaction: str | None = None
+    """The transaction that what is written belongs to."""
     is_repeatable: bool = False
     """Doing it twice is doing it once: it may go to another node after it was sent to one."""
 
@@ -223,6 +226,8 @@ class HttpSession:
             headers["Content-Type"] = call.content_type
         if call.if_match is not None:
             headers["If-Match"] = f'"{call.if_match}"'
+        if call.transaction is not None:
+            headers["Milena-Transaction"] = call.transaction
         request = HttpRequest(
             method=call.method,
             path=call.path,
@@ -331,6 +336,8 @@ _BY_KIND: dict[str | None, type[AnswerError]] = {
     "topic_exists": TargetExistsError,
     "invalid_producer": SequenceRefusedError,
     "stale_producer_epoch": ProducerFencedError,
+    "transaction_aborted": TransactionAbortedError,
+    "transaction_changed": TransactionAbortedError,
     "member_not_found": MemberUnknownError,
     "stale_member_epoch": StaleMemberError,
     "group_not_empty": GroupNotEmptyError,

@@ -5,7 +5,7 @@ One attempt each: the preferred node, and after it the others if nothing was sen
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -14,7 +14,15 @@ from milena.cluster.http import HttpCall, HttpSession, RawAnswer, json_of, read_
 from milena.cluster.metadata import MetadataCache
 from milena.errors import TargetNotFoundError, UnexpectedAnswerError, UnreachableError
 from milena.fields import AnswerFields, Json
-from milena.records import Acks, LastN, Position, ProducerIdentity, StartAt, TimestampMs
+from milena.records import (
+    Acks,
+    LastN,
+    Position,
+    ProducerIdentity,
+    StartAt,
+    TimestampMs,
+    TopicPartition,
+)
 
 BATCH_TYPE = "application/vnd.milena.batch"
 
@@ -44,6 +52,27 @@ class FetchAnswer:
     next_offset: int
     high_watermark: int
     log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPart:
+    """What a transaction has acknowledged of one partition: so many records, all below ``end_offset``."""
+
+    end_offset: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberOffsets:
+    """Offsets that a transaction commits for a group; each that of the next record to read.
+
+    ``member_id`` None: for a group without members.
+    """
+
+    group: str
+    member_id: str | None
+    member_epoch: int | None
+    offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +152,11 @@ class ClusterTransport:
         acks: Acks,
         timeout_ms: int,
         if_match: int | None,
+        transaction: str | None = None,
     ) -> AppendAnswer:
         """Append one encoded batch, whose record count the answer must match; with ``if_match`` if that is its offset.
+
+        ``transaction``: which it belongs to, as its beginning said.
 
         Raises:
             ConditionFailedError: it is not; nothing was written by this attempt.
@@ -142,6 +174,7 @@ class ClusterTransport:
             answer_bytes_max=_SMALL_ANSWER_BYTES_MAX,
             timeout_s=timeout_ms / 1000 + APPEND_MARGIN_S,
             if_match=if_match,
+            transaction=transaction,
         )
         what = f"append to {topic}-{partition}"
         leader = await self._metadata.leader_url(topic, partition)
@@ -193,6 +226,58 @@ class ClusterTransport:
         fields = AnswerFields(await self._http.post("/producers", body), "producers")
         return ProducerIdentity(fields.integer("producer_id"), fields.integer("producer_epoch"))
 
+    async def begin_transaction(
+        self, transactional_id: str, *, timeout_ms: int
+    ) -> ProducerIdentity:
+        """The next transaction under an id, which aborts what its former holder left open.
+
+        Raises:
+            UnreachableError, NotNowError, ServerFailedError, UnknownResultError: not now; ask again.
+        """
+        body: dict[str, Json] = {"transactional_id": transactional_id, "timeout_ms": timeout_ms}
+        fields = AnswerFields(await self._http.post("/transactions:begin", body), "transaction")
+        return ProducerIdentity(fields.integer("producer_id"), fields.integer("producer_epoch"))
+
+    async def commit_transaction(
+        self,
+        identity: ProducerIdentity,
+        parts: Mapping[TopicPartition, WrittenPart],
+        offsets: Sequence[MemberOffsets],
+    ) -> int:
+        """Commit what was written and acknowledged, and offsets; returns the epoch of the id's next transaction.
+
+        Raises:
+            TransactionAbortedError, ProducerFencedError: nothing of it counts.
+            MemberUnknownError, StaleMemberError, GroupNotEmptyError: likewise; the offsets are not the member's.
+            UnreachableError, NotNowError, ServerFailedError, UnknownResultError: not known; ask again.
+        """
+        writes: list[Json] = [
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "end_offset": part.end_offset,
+                "records": part.records,
+            }
+            for where, part in sorted(parts.items())
+        ]
+        body: dict[str, Json] = {"writes": writes, "offsets": list(_offset_rows(offsets))}
+        return await self._end_transaction(identity, "commit", body)
+
+    async def abort_transaction(self, identity: ProducerIdentity) -> int:
+        """Let nothing count of it; returns the epoch of the id's next transaction.
+
+        Raises:
+            ProducerFencedError: another one is open under the id.
+            UnreachableError, NotNowError, ServerFailedError, UnknownResultError: not known; ask again.
+        """
+        return await self._end_transaction(identity, "abort", {})
+
+    async def _end_transaction(
+        self, identity: ProducerIdentity, verb: str, body: dict[str, Json]
+    ) -> int:
+        path = f"/transactions/{identity.producer_id}/{identity.producer_epoch}:{verb}"
+        return AnswerFields(await self._http.post(path, body), verb).integer("next_epoch")
+
     async def can_make_topic(self, topic: str) -> bool:
         """Whether a topic is there now, made by this very question where nodes make topics on their first write.
 
@@ -213,6 +298,21 @@ class ClusterTransport:
         except TargetNotFoundError:
             return False
         raise UnexpectedAnswerError(f"topic {topic}: a node took an empty batch")
+
+
+def _offset_rows(offsets: Sequence[MemberOffsets]) -> Iterator[Json]:
+    for commit in offsets:
+        for where, offset in sorted(commit.offsets.items()):
+            row: dict[str, Json] = {
+                "group": commit.group,
+                "topic": where.topic,
+                "partition": where.partition,
+                "next_offset": offset,
+            }
+            if commit.member_id is not None:
+                row["member_id"] = commit.member_id
+                row["member_epoch"] = commit.member_epoch
+            yield row
 
 
 async def _end_of(task: "asyncio.Future[RawAnswer]") -> None:

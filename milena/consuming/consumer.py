@@ -125,6 +125,12 @@ class Consumer:
         return assignment.member_id if isinstance(assignment, GroupMembership) else None
 
     @property
+    def member_epoch(self) -> int | None:
+        """Under which it commits; None without a group, or before it has joined."""
+        assignment = self.active.assignment
+        return assignment.member_epoch if isinstance(assignment, GroupMembership) else None
+
+    @property
     def generation(self) -> int | None:
         """The group's generation as last heard; None without a group."""
         assignment = self.active.assignment
@@ -297,6 +303,24 @@ class Consumer:
             else {TopicPartition(*where): offset for where, offset in offsets.items()}
         )
         await self.active.rebalancer.commit(reached, self.options.patience_ms)
+
+    def given_out(self) -> dict[TopicPartition, int]:
+        """The next offset of each partition of which records were given out: what a commit would say now."""
+        reached = {feed.where: self.polled.reached(feed) for feed in self.active.feeds}
+        return {where: offset for where, offset in reached.items() if offset is not None}
+
+    async def rewind(self) -> None:
+        """Give out again what was given since the group's last commit, or from where it began.
+
+        Raises:
+            ClientError: what is committed cannot be asked for now.
+        """
+        feeds = list(self.active.feeds)
+        topics = sorted({feed.where.topic for feed in feeds})
+        committed = await self._ports.calls.committed(self._group(), topics)
+        for feed in feeds:
+            found = committed.get(feed.where)
+            self.seek(*feed.where, self.options.start if found is None else found.offset)
 
     def seek(self, topic: str, partition: int, position: Position) -> None:
         """Go on there: an offset, an end of the partition, a time, or the last so many records."""

@@ -1,0 +1,64 @@
+"""``milena.producing.transaction``, blocking."""
+
+from collections.abc import Callable, Mapping
+
+from milena.blocking.clients import OnExit, Producer, Resource
+from milena.blocking.consumer import Consumer
+from milena.blocking.loop_thread import ClientLoopThread
+from milena.producing.transaction import Transaction as AsyncTransaction
+from milena.producing.transaction import TransactionalProducer as AsyncTransactionalProducer
+from milena.records import TopicPartition
+
+
+class Transaction(Producer):
+    """``milena.Transaction``, blocking: leaving its block commits, or aborts and says why."""
+
+    def __init__(
+        self,
+        transaction: AsyncTransaction,
+        thread: ClientLoopThread,
+        *,
+        on_exit: OnExit | None = None,
+    ) -> None:
+        super().__init__(transaction, thread, on_exit=on_exit)
+        self._transaction = transaction
+
+    def add_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
+        *,
+        member_id: str | None = None,
+        member_epoch: int | None = None,
+    ) -> None:
+        """Commit these offsets for a group along with it, each that of the next record to read."""
+        self._transaction.add_offsets(
+            group, offsets, member_id=member_id, member_epoch=member_epoch
+        )
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Commit along with it what this consumer has given out when the block ends."""
+        self._transaction.add_consumer(consumer.inner)
+
+
+class TransactionalProducer:
+    """Makes transactions, one at a time: ``with producer.transaction() as tx``."""
+
+    def __init__(
+        self,
+        producer: AsyncTransactionalProducer,
+        thread: ClientLoopThread,
+        *,
+        on_open: Callable[[Resource], None],
+        on_exit: OnExit,
+    ) -> None:
+        self._producer = producer
+        self._thread = thread
+        self._on_open = on_open
+        self._on_exit = on_exit
+
+    def transaction(self) -> Transaction:
+        """The next transaction, a context manager."""
+        found = Transaction(self._producer.transaction(), self._thread, on_exit=self._on_exit)
+        self._on_open(found)
+        return found
