@@ -25,6 +25,15 @@ CREATE_TOPIC_ERRORS = (
     e.TopicExistsError,
     *CHANGE_ERRORS,
 )
+WRITE_IN_TRANSACTION_ERRORS = (
+    e.NoQuorumError,
+    e.StaleProducerEpochError,
+    e.TransactionNotFoundError,
+    e.TransactionInProgressError,
+    e.TopicNotTransactionalError,
+    e.TooManyTransactionsError,
+)
+"""Writing records that belong to a transaction."""
 COORDINATOR_ERRORS = (
     e.NotCoordinatorError,
     e.NoQuorumError,

@@ -167,8 +167,11 @@ class TransactionsPort(Protocol):
             FateUnknownError: it may yet be aborted; the same again tells.
         """
 
-    async def open_transactions(self) -> Sequence[OpenTransaction]:
-        """What leaders hold of transactions without an end, in no order; a leader that does not answer is left out."""
+    async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
+        """What leaders hold of transactions without an end, the oldest first; without those whose leader is silent.
+
+        ``older_than_ms``: only what began so long ago.
+        """
 
 
 class DeletionsPort(Protocol):

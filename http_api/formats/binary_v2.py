@@ -22,10 +22,11 @@ def decode(body: bytes, *, records_max: int) -> Records:
 
 def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
     """Records of a body, decoded in steps, since a large one must not hold the loop."""
-    return decode_envelope(body, _decode_items, records_max=records_max)
+    return decode_envelope(body, decode_items, records_max=records_max)
 
 
-def _decode_items(items: list[Any], field: str, first: int) -> Column:
+def decode_items(items: list[Any], field: str, first: int) -> Column:
+    """Base64 as bytes (``ItemsDecoder``)."""
     try:
         return [None if item is None else a2b_base64(item, strict_mode=True) for item in items]
     except (ValueError, TypeError):

@@ -24,10 +24,11 @@ def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
         InvalidRecordError: a key or value is no string.
         InvalidRequestError, NotFoundError, LimitReachedError: see ``decode_envelope``.
     """
-    return decode_envelope(body, _decode_items, records_max=records_max)
+    return decode_envelope(body, decode_items, records_max=records_max)
 
 
-def _decode_items(items: list[Any], field: str, first: int) -> Column:
+def decode_items(items: list[Any], field: str, first: int) -> Column:
+    """Strings as their bytes (``ItemsDecoder``)."""
     try:
         # What was read as JSON holds no half characters.
         return [None if item is None else item.encode() for item in items]

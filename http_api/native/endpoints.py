@@ -1,8 +1,9 @@
 """The table of endpoints of our own."""
 
-from http_api.endpoint import Answer, Body, Handler, Route, Tag, json_content, ok, route
+from http_api.endpoint import Answer, Body, Content, Handler, Route, Tag, json_content, ok, route
 from http_api.error_sets import CHANGE_ERRORS, LEADER_ERRORS, PARTITION_ERRORS
 from http_api.errors import InvalidFieldError
+from http_api.media import BINARY_V2_TYPE, JSON_TYPE, JSON_V2_TYPE, TEXT_V2_TYPE
 from http_api.native import (
     cluster_metadata,
     description,
@@ -10,21 +11,43 @@ from http_api.native import (
     producers,
     reassignments,
     record_deletion,
+    transactions,
 )
 from http_api.shapes import native, requests
+from http_api.v2.produce import IDEMPOTENCY_KEY
 from http_api.v2.produce_head import TIMEOUT_MS
 from milena.model.errors import (
     BrokerNotFoundError,
+    DiskFullError,
+    DrainingError,
     FateUnknownError,
     FeatureLevelError,
+    GroupLimitError,
+    GroupNotEmptyError,
+    IdempotencyKeyReusedError,
+    InvalidConsumerError,
+    InvalidProducerError,
+    InvalidRecordError,
     InvalidReplicationError,
+    InvalidTopicNameError,
+    MemberNotFoundError,
     NotEnoughReplicasError,
     OffsetOutOfRangeError,
     PartitionNotFoundError,
+    StaleMemberEpochError,
+    StaleProducerEpochError,
     StaleVersionError,
     TooManyProducersError,
     TooManyReplicasError,
+    TooManyTransactionsError,
     TopicNotFoundError,
+    TopicNotTransactionalError,
+    TransactionAbortedError,
+    TransactionChangedError,
+    TransactionCommittedError,
+    TransactionInProgressError,
+    TransactionNotFoundError,
+    UnsupportedSchemaError,
 )
 
 _DELETE_RECORDS = "/topics/{topic}/partitions/{partition}/records:delete"
@@ -54,6 +77,34 @@ _MOVE_ERRORS = (
     *CHANGE_ERRORS,
 )
 
+_TRANSACTION_ERRORS = (
+    *PARTITION_ERRORS,
+    *LEADER_ERRORS,
+    *CHANGE_ERRORS,
+    InvalidFieldError,
+    InvalidTopicNameError,
+    InvalidReplicationError,
+    TooManyReplicasError,
+    InvalidRecordError,
+    InvalidProducerError,
+    InvalidConsumerError,
+    TopicNotTransactionalError,
+    MemberNotFoundError,
+    GroupNotEmptyError,
+    StaleMemberEpochError,
+    StaleProducerEpochError,
+    TransactionAbortedError,
+    TransactionInProgressError,
+    TooManyTransactionsError,
+    GroupLimitError,
+    NotEnoughReplicasError,
+    DiskFullError,
+    DrainingError,
+)
+_TRANSACTION: Content = dict.fromkeys(
+    (JSON_TYPE, JSON_V2_TYPE, BINARY_V2_TYPE, TEXT_V2_TYPE), requests.TRANSACTION
+)
+
 NATIVE_ROUTES = (
     route(
         "POST /producers",
@@ -65,6 +116,82 @@ NATIVE_ROUTES = (
         description=f"A name keeps its id under the next epoch, which fences who had it before. {_OPTIONAL_BODY_NOTE}",
         body=Body(content=json_content(requests.NEW_PRODUCER), is_required=False),
         errors=(InvalidFieldError, TooManyProducersError, *CHANGE_ERRORS),
+    ),
+    route(
+        "POST /transactions",
+        "transact",
+        transactions.transact,
+        "Write to several partitions, and commit offsets, all of it or nothing",
+        ok(native.TRANSACTION_COMMITTED, "It is committed: where its records are"),
+        TIMEOUT_MS.param,
+        IDEMPOTENCY_KEY,
+        tag=Tag.TRANSACTIONS,
+        description=(
+            "Any error but 504 says that nothing of it took effect, nor ever will. Repeated under the same key, by "
+            "whatever node, it is done once."
+        ),
+        body=Body(content=_TRANSACTION),
+        errors=(*_TRANSACTION_ERRORS, UnsupportedSchemaError, IdempotencyKeyReusedError),
+    ),
+    route(
+        "GET /transactions",
+        "listTransactions",
+        transactions.list_transactions,
+        "Transactions that are open",
+        ok(native.OPEN_TRANSACTIONS, "Those without an end in some partition"),
+        transactions.OLDER_THAN_MS.param,
+        tag=Tag.TRANSACTIONS,
+        is_current=True,
+    ),
+    route(
+        "POST /transactions:begin",
+        "beginTransaction",
+        transactions.begin,
+        "The next transaction of an id",
+        ok(native.TRANSACTION_BEGUN, "What its writes are to name"),
+        tag=Tag.TRANSACTIONS,
+        description=(
+            "What the id has open is aborted, and who had it before is fenced. Writes with `Milena-Transaction` belong "
+            "to it, until it is committed, aborted, or its time is over."
+        ),
+        body=Body(content=json_content(requests.BEGIN_TRANSACTION)),
+        errors=(InvalidFieldError, TooManyProducersError, *CHANGE_ERRORS),
+    ),
+    route(
+        "POST /transactions/{producer_id}/{producer_epoch}:commit",
+        "commitTransaction",
+        transactions.commit,
+        "Let what a transaction wrote take effect, and offsets with it",
+        ok(native.SESSION_COMMITTED, "It is committed; asked again, the same"),
+        TIMEOUT_MS.param,
+        tag=Tag.TRANSACTIONS,
+        description=(
+            "It names, for each partition, where the records end that were acknowledged, and how many they are; what "
+            "it does not name is aborted. A write whose answer was lost makes the numbers differ: 409, still open."
+        ),
+        body=Body(content=json_content(requests.COMMIT_TRANSACTION)),
+        errors=(*_TRANSACTION_ERRORS, TransactionChangedError, TransactionNotFoundError),
+    ),
+    route(
+        "POST /transactions/{producer_id}/{producer_epoch}:abort",
+        "abortTransaction",
+        transactions.abort,
+        "Let nothing take effect of what a transaction wrote",
+        ok(native.SESSION_ABORTED, "It is aborted; asked again, the same"),
+        TIMEOUT_MS.param,
+        tag=Tag.TRANSACTIONS,
+        description=_OPTIONAL_BODY_NOTE,
+        body=Body(content=json_content(requests.ABORT_TRANSACTION), is_required=False),
+        errors=(
+            InvalidFieldError,
+            InvalidProducerError,
+            TransactionNotFoundError,
+            TransactionCommittedError,
+            StaleProducerEpochError,
+            TooManyTransactionsError,
+            DrainingError,
+            *CHANGE_ERRORS,
+        ),
     ),
     route(
         f"POST {_DELETE_RECORDS}",

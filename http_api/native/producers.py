@@ -4,18 +4,16 @@ from aiohttp import web
 
 from http_api.answers import json_answer
 from http_api.call import Call
-from http_api.errors import InvalidFieldError
+from http_api.native.transactions import check_producer_name
 from http_api.schemas import Fields
-from http_api.shapes.requests import NEW_PRODUCER, PRODUCER_NAME_CHARS_MAX
+from http_api.shapes.requests import NEW_PRODUCER
 
 
 async def allocate_producer(call: Call) -> web.Response:
     """A producer id and epoch. A name that was used before keeps its id, under the next epoch."""
     name = Fields(await call.optional_json_body(), "the body", NEW_PRODUCER.fields).text("name")
-    if name is not None and not (1 <= len(name) <= PRODUCER_NAME_CHARS_MAX and name.isprintable()):
-        raise InvalidFieldError(
-            f"'name' must be 1 to {PRODUCER_NAME_CHARS_MAX} printable characters"
-        )
+    if name is not None:
+        check_producer_name("name", name)
     state = await call.ports.metadata.allocate_producer(name)
     return json_answer(
         {

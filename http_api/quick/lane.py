@@ -44,6 +44,7 @@ _TELLING = frozenset(
         "content-encoding",
         "expect",
         "idempotency-key",
+        "milena-transaction",
         "origin",
         "sec-fetch-site",
         "transfer-encoding",

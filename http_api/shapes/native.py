@@ -1,5 +1,6 @@
 """Answers of the endpoints of our own."""
 
+from http_api.shapes import v2
 from http_api.shapes.blocks import (
     Shape,
     anything,
@@ -24,6 +25,84 @@ PRODUCER = Shape(
             "last_sequences": mapping(
                 mapping(count()), "topic → partition → last sequence, as far as leaders know"
             ),
+        }
+    ),
+)
+
+_TRANSACTION_OFFSETS = Shape(
+    "TransactionOffsets", fields({"offsets": listing(v2.RECEIPT, "a receipt a record, in order")})
+)
+TRANSACTION_COMMITTED = Shape(
+    "TransactionCommitted",
+    fields(
+        {
+            "committed": boolean("always true: what is not is an error"),
+            "visible": boolean("readers see it; otherwise they do soon, and certainly"),
+            "is_duplicate": boolean("it was committed before, under the same key"),
+            "writes": listing(_TRANSACTION_OFFSETS, "in the order of the request"),
+        }
+    ),
+)
+TRANSACTION_BEGUN = Shape(
+    "TransactionBegun",
+    fields(
+        {
+            "transactional_id": text(),
+            "producer_id": count(),
+            "producer_epoch": count(),
+            "timeout_ms": count(),
+            "transaction": text("what writes give as `Milena-Transaction`"),
+        }
+    ),
+)
+_NEXT_EPOCH = count("of the id's next transaction, which is begun by this")
+SESSION_COMMITTED = Shape(
+    "SessionCommitted",
+    fields(
+        {
+            "committed": boolean("always true: what is not is an error"),
+            "visible": boolean("readers see it; otherwise they do soon, and certainly"),
+            "next_epoch": _NEXT_EPOCH,
+        }
+    ),
+)
+SESSION_ABORTED = Shape(
+    "SessionAborted", fields({"aborted": boolean("always true"), "next_epoch": _NEXT_EPOCH})
+)
+OPEN_TRANSACTIONS = Shape(
+    "OpenTransactions",
+    fields(
+        {
+            "transactions": listing(
+                Shape(
+                    "OpenTransaction",
+                    fields(
+                        {
+                            "producer_id": count(),
+                            "producer_epoch": count(),
+                            "transactional_id": nullable(text("null: it is forgotten")),
+                            "state": choice("open", "ending"),
+                            "began_ms": count("of its first record"),
+                            "timeout_ms": count("after that it is aborted"),
+                            "partitions": listing(
+                                Shape(
+                                    "OpenTransactionPart",
+                                    fields(
+                                        {
+                                            "topic": text(),
+                                            "partition": count(),
+                                            "first_offset": count("where committed reading ends"),
+                                            "records": count(),
+                                            "leader": count(),
+                                        }
+                                    ),
+                                )
+                            ),
+                        }
+                    ),
+                ),
+                "the oldest first",
+            )
         }
     ),
 )

@@ -1,5 +1,7 @@
 """Bodies of requests. Their field names are those that the handlers take: whatever else comes is refused."""
 
+from collections.abc import Mapping
+
 from http_api.shapes.blocks import (
     Part,
     Shape,
@@ -104,6 +106,92 @@ def _records(name: str, record: Shape, key: str, value: object) -> Shape:
 PRODUCE_JSON = _records("ProduceJson", RECORD_JSON, "u1", {"item": "tea", "count": 2})
 PRODUCE_BINARY = _records("ProduceBinary", RECORD_BINARY, "dTE=", "AAECAw==")
 PRODUCE_TEXT = _records("ProduceText", RECORD_TEXT, "u1", "tea")
+
+WRITES_MAX = 100
+TRANSACTION_OFFSETS_MAX = 1_000
+_PARTITION_NAMED: Mapping[str, Part] = {"topic": text(minLength=1), "partition": count()}
+TRANSACTION_WRITE = Shape(
+    "TransactionWriteIn",
+    fields(
+        {
+            "topic": text(minLength=1),
+            "records": listing(
+                {
+                    "description": "as the type says in which the body is sent; JSON if it says nothing",
+                    "anyOf": [RECORD_JSON, RECORD_BINARY, RECORD_TEXT],
+                },
+                minItems=1,
+            ),
+        },
+        {"partition": nullable(count("of records that name none"))},
+        is_closed=True,
+    ),
+)
+TRANSACTION_OFFSET = Shape(
+    "TransactionOffsetIn",
+    fields(
+        {
+            "group": text(minLength=1),
+            **_PARTITION_NAMED,
+            "next_offset": count("of the record to read next"),
+        },
+        {
+            "member_id": nullable(text("absent: the group has no members")),
+            "member_epoch": nullable(integer("of that member")),
+            "metadata": nullable(text("whatever its committer wants to keep with it")),
+        },
+        is_closed=True,
+    ),
+)
+_OFFSETS = nullable(listing(TRANSACTION_OFFSET, maxItems=TRANSACTION_OFFSETS_MAX))
+TRANSACTION = Shape(
+    "TransactionIn",
+    fields(
+        {},
+        {
+            "writes": nullable(listing(TRANSACTION_WRITE, maxItems=WRITES_MAX)),
+            "offsets": _OFFSETS,
+        },
+        is_closed=True,
+    ),
+    {
+        "writes": [
+            {"topic": "payments", "records": [{"key": "u1", "value": {"cents": 250}}]},
+            {"topic": "receipts", "partition": 0, "records": [{"value": "paid"}]},
+        ],
+        "offsets": [{"group": "payer", "topic": "orders", "partition": 0, "next_offset": 42}],
+    },
+)
+BEGIN_TRANSACTION = Shape(
+    "BeginTransactionIn",
+    fields(
+        {"transactional_id": text(minLength=1, maxLength=PRODUCER_NAME_CHARS_MAX)},
+        {
+            "timeout_ms": nullable(
+                integer("how long it may stay open; absent: 30000", minimum=1, maximum=900_000)
+            )
+        },
+        is_closed=True,
+    ),
+    {"transactional_id": "payer-1", "timeout_ms": 30_000},
+)
+WRITTEN_EXTENT = Shape(
+    "WrittenExtentIn",
+    fields(
+        {
+            **_PARTITION_NAMED,
+            "end_offset": count("behind the last record that was acknowledged", least=1),
+            "records": count("how many were acknowledged", least=1),
+        },
+        is_closed=True,
+    ),
+)
+COMMIT_TRANSACTION = Shape(
+    "CommitTransactionIn",
+    fields({}, {"writes": nullable(listing(WRITTEN_EXTENT)), "offsets": _OFFSETS}, is_closed=True),
+    {"writes": [{"topic": "payments", "partition": 0, "end_offset": 7, "records": 2}]},
+)
+ABORT_TRANSACTION = Shape("AbortTransactionIn", fields({}, is_closed=True))
 
 _CONFIG_VALUE: Part = {
     "description": "text; numbers and booleans are taken as theirs; null keeps the default",

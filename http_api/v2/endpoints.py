@@ -10,7 +10,13 @@ from http_api.endpoint import (
     route,
     v2_content,
 )
-from http_api.error_sets import CREATE_TOPIC_ERRORS, LEADER_ERRORS, PARTITION_ERRORS, TOPIC_ERRORS
+from http_api.error_sets import (
+    CREATE_TOPIC_ERRORS,
+    LEADER_ERRORS,
+    PARTITION_ERRORS,
+    TOPIC_ERRORS,
+    WRITE_IN_TRANSACTION_ERRORS,
+)
 from http_api.errors import InvalidFieldError, UnreadableRecordError
 from http_api.media import (
     ARROW_TYPE,
@@ -26,7 +32,15 @@ from http_api.media import (
 )
 from http_api.shapes import requests, v2
 from http_api.shapes.blocks import raw_bytes
-from http_api.v2 import conditions, fetch, metadata, produce, produce_head, topic_records
+from http_api.v2 import (
+    conditions,
+    fetch,
+    metadata,
+    produce,
+    produce_head,
+    topic_records,
+    transaction_header,
+)
 from milena.model import errors as e
 
 _MISSING_ON_TOPIC = 40403
@@ -49,6 +63,7 @@ _PRODUCE_ERRORS = (
     e.FateUnknownError,
     e.PreconditionFailedError,
     e.FeatureLevelError,
+    *WRITE_IN_TRANSACTION_ERRORS,
 )
 _FETCH_ERRORS = (
     *PARTITION_ERRORS,
@@ -65,6 +80,7 @@ _PRODUCE_PARAMS = (
     produce_head.ASYNC.param,
     produce.IDEMPOTENCY_KEY,
     conditions.IF_MATCH,
+    transaction_header.TRANSACTION,
 )
 _FETCH_PARAMS = (
     fetch.OFFSET,
@@ -76,6 +92,7 @@ _FETCH_PARAMS = (
     fetch.FOLLOW.param,
     fetch.FORMAT.param,
     fetch.VERIFY.param,
+    fetch.ISOLATION.param,
     fetch.LAST_EVENT_ID,
 )
 
@@ -247,6 +264,7 @@ V2_ROUTES = (
         fetch.COUNT.param,
         fetch.FOLLOW.param,
         fetch.FORMAT.param,
+        fetch.ISOLATION.param,
         topic_records.LAST_EVENT_ID,
         tag=Tag.RECORDS,
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS, e.OffsetOutOfRangeError, e.NotAcceptableError),

@@ -95,6 +95,15 @@ VERIFY = ChoiceParam(
     words={"false": False, "true": True},
     hint="true or false",
 )
+ISOLATION = ChoiceParam(
+    name="isolation",
+    description=(
+        "`read_uncommitted`: records of transactions that are open or were aborted, too, up to the end of what every "
+        "replica has"
+    ),
+    words={"read_committed": False, "read_uncommitted": True},
+    hint="read_committed or read_uncommitted",
+)
 LAST_EVENT_ID = Param(
     name="Last-Event-ID",
     place=ParamPlace.HEADER,
@@ -120,11 +129,12 @@ class FetchOptions:
     is_following: bool | None
     stream_format: RecordFormat
     is_verified: bool
+    is_uncommitted: bool
 
 
 @lru_cache(maxsize=1024)
 def parse_options(raw_query: str) -> FetchOptions:
-    """``?offset=&timestamp=&count=&max_bytes=&timeout=&replica=&follow=&format=&verify=``.
+    """``?offset=&timestamp=&count=&max_bytes=&timeout=&replica=&follow=&format=&verify=&isolation=``.
 
     Raises:
         MalformedRequestError: one of them is not what it should be.
@@ -141,6 +151,7 @@ def parse_options(raw_query: str) -> FetchOptions:
         is_following=FOLLOW.read(query),
         stream_format=FORMAT.read(query),
         is_verified=VERIFY.read(query),
+        is_uncommitted=ISOLATION.read(query),
     )
 
 
@@ -184,6 +195,7 @@ async def fetch_records(call: Call) -> web.StreamResponse:
         max_bytes=min(options.max_bytes, limits.fetch_bytes_max),
         timeout_ms=min(options.timeout_ms, limits.fetch_wait_ms_max),
         is_local=options.is_local,
+        is_uncommitted=options.is_uncommitted,
     )
     if type_.format is RecordFormat.ARROW:
         arrow.check_available()

@@ -16,7 +16,14 @@ from http_api.ports import ApiLimits, Ports
 from http_api.schemas import parse_query
 from http_api.v2.receipts import encode_receipts
 from milena.model.pending import Pending
-from milena.model.requests import Acks, IdempotencyKey, ProduceReceipt, ProduceRequest, Records
+from milena.model.requests import (
+    Acks,
+    IdempotencyKey,
+    ProduceReceipt,
+    ProduceRequest,
+    ProducerTransaction,
+    Records,
+)
 from milena.model.turns import Steps, at_once
 
 ACKS = ChoiceParam(
@@ -124,6 +131,7 @@ class ProduceHead:
         records: Records,
         idempotency: IdempotencyKey | None = None,
         expected_end: int | None = None,
+        transaction: ProducerTransaction | None = None,
     ) -> Pending[Sequence[ProduceReceipt]]:
         """Hand records to the node."""
         request = ProduceRequest(
@@ -134,6 +142,7 @@ class ProduceHead:
             partition=self.partition,
             idempotency=idempotency,
             expected_end=expected_end,
+            transaction=transaction,
         )
         if records.partitions is not None:
             request = _resolve_partitions(request, records.partitions)

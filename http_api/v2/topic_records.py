@@ -22,7 +22,15 @@ from http_api.params import Param, ParamPlace, text_param
 from http_api.schemas import integer_text, parse_query
 from http_api.shapes.blocks import text
 from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, stream_answer
-from http_api.v2.fetch import COUNT, FOLLOW, FORMAT, MISSING_ON_FETCH, TIMESTAMP, read_timestamp
+from http_api.v2.fetch import (
+    COUNT,
+    FOLLOW,
+    FORMAT,
+    ISOLATION,
+    MISSING_ON_FETCH,
+    TIMESTAMP,
+    read_timestamp,
+)
 from http_api.v2.record_source import Piece, RecordSource
 from milena.model.errors import MalformedRequestError, NotAcceptableError
 from milena.model.requests import FetchRequest
@@ -123,6 +131,7 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
         timestamp_ms=None if timestamp is None else read_timestamp(timestamp),
         count=COUNT.read(query),
         is_following=framing is StreamFraming.EVENTS if is_following is None else is_following,
+        is_uncommitted=ISOLATION.read(query),
     )
     return await stream_answer(
         call,
@@ -159,6 +168,7 @@ class TopicReader:
         timestamp_ms: int | None,
         count: int | None,
         is_following: bool,
+        is_uncommitted: bool,
     ) -> None:
         self._call = call
         self._topic = call.names["topic"]
@@ -168,6 +178,7 @@ class TopicReader:
         self._timestamp_ms = timestamp_ms
         self._left = count
         self._is_following = is_following
+        self._is_uncommitted = is_uncommitted
         self._places: dict[int, int] = {}
         self._said_s = asyncio.get_running_loop().time()
 
@@ -224,6 +235,7 @@ class TopicReader:
             max_bytes=PIECE_BYTES,
             timeout_ms=0,
             is_local=False,
+            is_uncommitted=self._is_uncommitted,
         )
         return RecordSource(
             ports=self._call.ports,

@@ -11,6 +11,7 @@ from http_api.error_sets import (
 from http_api.errors import InvalidFieldError, ResourceNotFoundError
 from http_api.shapes import requests, v3, v3_records
 from http_api.v2.produce_head import ACKS, TIMEOUT_MS
+from http_api.v2.transaction_header import TRANSACTION
 from http_api.v3 import (
     broker_configs,
     clusters,
@@ -177,6 +178,7 @@ _RECORD_ROUTES = (
         ok(v3_records.RECEIPT, "A receipt a record, one object after the other, in their order"),
         ACKS.param,
         TIMEOUT_MS.param,
+        TRANSACTION,
         tag=Tag.RECORDS,
         description=(
             "The body holds one object after the other, for as long as the client likes. What is wrong with a record "
@@ -199,6 +201,7 @@ _RECORD_ROUTES = (
         ),
         ACKS.param,
         TIMEOUT_MS.param,
+        TRANSACTION,
         tag=Tag.RECORDS,
         description=f"1 to {record_batch.ENTRIES_MAX} records. What is wrong with one does not stop the others.",
         body=Body(content=json_content(v3_records.BATCH)),

@@ -10,9 +10,17 @@ from http_api.answers import error_envelope
 from http_api.call import Call
 from http_api.formats.v3_records import V3Record, columns_of, iso_time, parse_record, text_record
 from http_api.v2.produce_head import parse_options
+from http_api.v2.transaction_header import named_transaction
 from http_api.v3.resources import cluster_id
 from milena.model.errors import MilenaError
-from milena.model.requests import Acks, ProduceReceipt, ProduceRequest, Receipts, Records
+from milena.model.requests import (
+    Acks,
+    ProduceReceipt,
+    ProduceRequest,
+    ProducerTransaction,
+    Receipts,
+    Records,
+)
 
 _TOPIC_MISSING = 40401
 
@@ -28,6 +36,7 @@ class Job:
     topic: str
     acks: Acks
     timeout_ms: int
+    transaction: ProducerTransaction | None
 
     def request(self, records: Records) -> ProduceRequest:
         """To append these."""
@@ -36,6 +45,7 @@ class Job:
             records=records,
             acks=self.acks,
             timeout_ms=self.timeout_ms,
+            transaction=self.transaction,
             wants_times=True,
         )
 
@@ -59,6 +69,7 @@ def job_of(call: Call) -> Job:
         timeout_ms=min(
             options.timeout_ms or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
         ),
+        transaction=named_transaction(call, options.acks),
     )
 
 

@@ -8,8 +8,19 @@ from dataclasses import dataclass
 
 from milena.model.errors import (
     DrainingError,
+    GroupNotEmptyError,
+    InvalidProducerError,
+    MemberNotFoundError,
     MilenaError,
+    PartitionNotFoundError,
+    StaleMemberEpochError,
+    StaleProducerEpochError,
     TooManyTransactionsError,
+    TopicNotFoundError,
+    TopicNotTransactionalError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionNotFoundError,
 )
 from node.metadata.store import MetadataStore
 from raft_meta.machine import codec
@@ -174,7 +185,26 @@ def _settle(queued: _QueuedEnd, error: MilenaError | None) -> None:
         queued.done.set_exception(error)
 
 
+_WHYS = {
+    TransactionAbortedError.code: "was aborted: its time was over, or it was told to; begin again",
+    TransactionCommittedError.code: "is committed, and stays so",
+    TransactionNotFoundError.code: "was never begun, or is forgotten",
+    StaleProducerEpochError.code: "is over: another one was begun under its id since",
+    TooManyTransactionsError.code: "is still open: too many are just being ended; try again",
+    InvalidProducerError.code: "has the last epoch of its producer, which carries none: begin again",
+    TopicNotTransactionalError.code: "was aborted: one of its topics takes no transactions by now",
+    TopicNotFoundError.code: "was aborted: one of its topics is gone",
+    PartitionNotFoundError.code: "was aborted: one of its partitions is not there",
+    MemberNotFoundError.code: "was aborted: the group has no such member, or no longer; join anew",
+    StaleMemberEpochError.code: "was aborted: its offsets are not the member's to commit any more; heartbeat first",
+    GroupNotEmptyError.code: "was aborted: the group has members, and only they commit",
+}
+"""What a refusal says, by its code, which is all that the state machine answers."""
+
+
 def _error_of(end: TransactionEnd, code: str) -> MilenaError:
-    what = "commit" if end.is_commit else "abort"
-    name = f"{end.producer_id}:{end.producer_epoch}"
-    return codec.error_of(code, f"the {what} of transaction {name} was refused: {code}")
+    name = f"transaction {end.producer_id}:{end.producer_epoch}"
+    why = _WHYS.get(code)
+    if why is not None:
+        return codec.error_of(code, f"{name} {why}")
+    return codec.error_of(code, f"{name} was aborted, since its commit was refused: {code}")

@@ -22,7 +22,6 @@ from milena.model.batch.header import (
 from milena.model.clock import Clock
 from milena.model.errors import (
     InvalidProducerError,
-    InvalidRecordError,
     MilenaError,
     TooManyRequestsError,
     TopicNotTransactionalError,
@@ -387,7 +386,7 @@ def _stamp_of(transaction: ProducerTransaction | None) -> TransactionStamp | Non
 def _with_transaction(batch: bytes, header: BatchHeader, transaction: ProducerTransaction) -> bytes:
     named = (transaction.producer_id, transaction.producer_epoch)
     if (header.producer_id, header.producer_epoch) != named:
-        raise InvalidRecordError(
+        raise InvalidProducerError(
             f"the batch is of producer {header.producer_id}:{header.producer_epoch}, and Milena-Transaction names "
             f"{named[0]}:{named[1]}; they must be the same"
         )

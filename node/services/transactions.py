@@ -448,9 +448,11 @@ class TransactionService:
         self._counts.transactions.aborted += 1
         return TransactionEnded(next_epoch=transaction.producer_epoch + 1, is_visible=True)
 
-    async def open_transactions(self) -> Sequence[OpenTransaction]:
-        """Those that are open in partitions, as their leaders say; the oldest first."""
-        return await self._lookup.open_transactions()
+    async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
+        """Those that are open in partitions for so long, as their leaders say; the oldest first."""
+        before_ms = self._clock.wall_ms() - older_than_ms
+        found = await self._lookup.open_transactions()
+        return [one for one in found if one.began_ms <= before_ms]
 
     def _is_over(self, image: Image, identity: Identity) -> bool:
         """Whether the machine is to answer, not the partitions."""

@@ -96,7 +96,7 @@ class FakeTransactions:
             raise TransactionCommittedError("The transaction was committed, and stays so.")
         return self._ended(transaction)
 
-    async def open_transactions(self) -> Sequence[OpenTransaction]:
+    async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
         self._node.fail("open_transactions")
         return self.open
 

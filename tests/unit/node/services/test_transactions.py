@@ -7,7 +7,7 @@ import pytest
 from milena.model.batch.decode import iterate_headers
 from milena.model.batch.header import ProducerStamp
 from milena.model.errors import (
-    InvalidRecordError,
+    InvalidProducerError,
     MilenaError,
     NoLeaderError,
     PartitionNotFoundError,
@@ -431,11 +431,12 @@ class TestSessions:
             service = cluster.nodes[1].transactions
             one = await service.begin("me", timeout_ms=2_000)
             end = await send(cluster, 1, one, "t", "slow")
-            assert [(o.topic, o.records, o.state) for o in await service.open_transactions()] == [
-                ("t", 1, "open")
-            ]
+            assert [
+                (o.topic, o.records, o.state)
+                for o in await service.open_transactions(older_than_ms=0)
+            ] == [("t", 1, "open")]
             await after(4_000)
-            assert list(await service.open_transactions()) == []
+            assert list(await service.open_transactions(older_than_ms=0)) == []
             with pytest.raises(TransactionAbortedError):
                 await service.commit(commit_of(one, ("t", end, 1)))
             await cluster.nodes[1].write("t", "on")
@@ -454,7 +455,7 @@ class TestSessions:
             assert (again.base_offset, again.is_duplicate) == (first.base_offset, True)
             other = ProducerStamp(one.producer_id + 1, 0, 0)
             for wrong in (batch("x"), batch("x", producer=other)):
-                with pytest.raises(InvalidRecordError):
+                with pytest.raises(InvalidProducerError):
                     await produce("t", 0, wrong, **options)  # type: ignore[arg-type]
             await cluster.nodes[1].transactions.commit(commit_of(one, ("t", 1, 1)))
             assert await read(cluster, 3, "t") == ["a"]

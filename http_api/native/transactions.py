@@ -1,0 +1,301 @@
+"""Native: transactions, whole ones in one request and sessions that are written step by step."""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+
+from aiohttp import web
+
+from http_api.answers import json_answer
+from http_api.call import Call
+from http_api.errors import InvalidFieldError
+from http_api.formats import binary_v2, json_v2, text_v2
+from http_api.formats.envelope import ItemsDecoder, decode_parsed
+from http_api.media import RecordFormat, produce_format
+from http_api.params import IntegerParam
+from http_api.schemas import Fields, integer_text, parse_json
+from http_api.shapes import requests as shapes
+from http_api.v2.produce import idempotency_key
+from http_api.v2.produce_head import TIMEOUT_MS
+from http_api.v2.receipts import receipt_json
+from http_api.v2.transaction_header import transaction_text
+from milena.model.errors import MalformedRequestError, UnsupportedMediaTypeError
+from milena.model.requests import (
+    TRANSACTION_TIMEOUT_MS_DEFAULT,
+    TRANSACTION_TIMEOUT_MS_MAX,
+    CommittedNext,
+    GroupOffsets,
+    IdempotencyKey,
+    OpenTransaction,
+    ProducerTransaction,
+    TransactionCommit,
+    TransactionRequest,
+    TransactionWrite,
+    WrittenExtent,
+)
+from milena.model.turns import Steps
+
+RESERVED_PREFIX = "milena."
+"""Of producers' names; theirs are the nodes'."""
+
+OLDER_THAN_MS = IntegerParam(
+    name="older_than_ms",
+    description="only those whose first record is this old",
+    least=0,
+    default=0,
+)
+
+
+async def transact(call: Call) -> web.Response:
+    """Append records to several partitions and commit offsets, all of it or nothing."""
+    format_ = produce_format(call.header("Content-Type"))
+    timeout_ms = _timeout_ms(call)
+    body = await call.body()
+    fields = Fields(parse_json(body), "the body", shapes.TRANSACTION.fields)
+    writes = fields.items("writes")
+    offsets = tuple(_offsets(fields))
+    _check_counts(len(writes), offsets)
+    key = _idempotency(call, format_, body)
+    if key is not None and not writes:
+        raise InvalidFieldError(
+            "an Idempotency-Key is kept with the records that came under it, and 'writes' is empty: offsets alone "
+            "are the same when they are committed twice, so send them without"
+        )
+    steps = _writes(writes, format_, body, call.ports.limits.records_per_request_max)
+    receipt = await call.ports.transactions.transact(
+        TransactionRequest(
+            writes=await call.shared.turns.run(steps, len(body)),
+            offsets=offsets,
+            timeout_ms=timeout_ms,
+            idempotency=key,
+        )
+    )
+    return json_answer(
+        {
+            "committed": True,
+            "visible": receipt.is_visible,
+            "is_duplicate": receipt.is_duplicate,
+            "writes": [
+                {"offsets": [receipt_json(record) for record in records]}
+                for records in receipt.receipts
+            ],
+        }
+    )
+
+
+def _timeout_ms(call: Call) -> int:
+    limits = call.ports.limits
+    return min(
+        TIMEOUT_MS.read(call.query()) or limits.produce_timeout_ms_default,
+        limits.produce_timeout_ms_max,
+    )
+
+
+def _idempotency(call: Call, format_: RecordFormat, body: bytes) -> IdempotencyKey | None:
+    key = idempotency_key(call)
+    if key is None:
+        return None
+    # No topic has this name, so that the keys of other writes are others.
+    body_hash = blake2b(f"{format_}:transaction:".encode(), digest_size=8)
+    body_hash.update(body)
+    return IdempotencyKey(
+        key_hash=blake2b(f"\0transaction\0{key}".encode(), digest_size=16).digest(),
+        body_hash=body_hash.digest(),
+    )
+
+
+def _check_counts(write_count: int, offsets: tuple[GroupOffsets, ...]) -> None:
+    offset_count = sum(len(group.offsets) for group in offsets)
+    if not write_count and not offset_count:
+        raise InvalidFieldError("a transaction needs 'writes' or 'offsets'; both are empty")
+    if write_count > shapes.WRITES_MAX or offset_count > shapes.TRANSACTION_OFFSETS_MAX:
+        raise InvalidFieldError(
+            f"{write_count} writes and {offset_count} offsets are too many: send at most {shapes.WRITES_MAX} and "
+            f"{shapes.TRANSACTION_OFFSETS_MAX}"
+        )
+
+
+def _writes(
+    items: list[object], format_: RecordFormat, body: bytes, records_max: int
+) -> Steps[tuple[TransactionWrite, ...]]:
+    """The writes of a body, in steps.
+
+    Raises:
+        MalformedRequestError, InvalidFieldError, RequestTooLargeError: as of a produce request.
+    """
+    exact = json_v2.decoders_of_writes(body)
+    writes: list[TransactionWrite] = []
+    for number, item in enumerate(items):
+        fields = Fields(item, f"writes[{number}]", shapes.TRANSACTION_WRITE.fields)
+        topic = fields.required_text("topic")
+        partition = fields.integer("partition", least=0)
+        envelope = {"records": fields.required_items("records")}
+        decoder = _decoder(format_, exact(number))
+        records = yield from decode_parsed(envelope, decoder, records_max=records_max)
+        records_max -= len(records.values)
+        writes.append(TransactionWrite(topic=topic, partition=partition, records=records))
+    return tuple(writes)
+
+
+def _decoder(format_: RecordFormat, exact: ItemsDecoder) -> ItemsDecoder:
+    match format_:
+        case RecordFormat.JSON:
+            return exact
+        case RecordFormat.BINARY:
+            return binary_v2.decode_items
+        case RecordFormat.TEXT:
+            return text_v2.decode_items
+        case _:
+            raise UnsupportedMediaTypeError(
+                "a transaction is JSON: send application/json, or say with one of kafka's types, as "
+                "application/vnd.kafka.binary.v2+json, how keys and values are written in it"
+            )
+
+
+def _offsets(fields: Fields) -> Iterator[GroupOffsets]:
+    """Rows of one group and member together, in the order in which they come first."""
+    gathered: dict[tuple[str, str | None, int], dict[tuple[str, int], CommittedNext]] = {}
+    for row in fields.objects("offsets", shapes.TRANSACTION_OFFSET.fields):
+        member_id = row.text("member_id")
+        member_epoch = row.integer("member_epoch", least=-1)
+        if (member_id is None) != (member_epoch is None or member_epoch < 0):
+            raise InvalidFieldError(
+                "'member_id' and 'member_epoch' of an offset belong together: a member commits under its epoch, and "
+                "a group without members needs neither"
+            )
+        member = (
+            row.required_text("group"),
+            member_id,
+            -1 if member_epoch is None else member_epoch,
+        )
+        found = CommittedNext(
+            topic=row.required_text("topic"),
+            partition=row.required_integer("partition", least=0),
+            next_offset=row.required_integer("next_offset", least=0),
+            metadata=row.text("metadata") or "",
+        )
+        gathered.setdefault(member, {})[found.topic, found.partition] = found
+    for (group, member_id, member_epoch), rows in gathered.items():
+        yield GroupOffsets(
+            group=group,
+            member_id=member_id,
+            member_epoch=member_epoch,
+            offsets=tuple(rows.values()),
+        )
+
+
+# --- sessions ---
+
+
+async def begin(call: Call) -> web.Response:
+    """A producer's next transaction; what its former holder left open is aborted."""
+    fields = Fields(await call.json_body(), "the body", shapes.BEGIN_TRANSACTION.fields)
+    name = fields.required_text("transactional_id")
+    check_producer_name("transactional_id", name)
+    timeout_ms = fields.integer("timeout_ms", least=1) or TRANSACTION_TIMEOUT_MS_DEFAULT
+    if timeout_ms > TRANSACTION_TIMEOUT_MS_MAX:
+        raise InvalidFieldError(
+            f"'timeout_ms' is {timeout_ms}; a transaction is open for at most {TRANSACTION_TIMEOUT_MS_MAX}"
+        )
+    begun = await call.ports.transactions.begin(name, timeout_ms=timeout_ms)
+    return json_answer(
+        {
+            "transactional_id": name,
+            "producer_id": begun.producer_id,
+            "producer_epoch": begun.producer_epoch,
+            "timeout_ms": begun.timeout_ms,
+            "transaction": transaction_text(begun),
+        }
+    )
+
+
+def check_producer_name(field: str, name: str) -> None:
+    """Refuse a name that no producer of a client may have.
+
+    Raises:
+        InvalidFieldError: the message says why.
+    """
+    if not (1 <= len(name) <= shapes.PRODUCER_NAME_CHARS_MAX and name.isprintable()):
+        raise InvalidFieldError(
+            f"'{field}' must be 1 to {shapes.PRODUCER_NAME_CHARS_MAX} printable characters"
+        )
+    if name.startswith(RESERVED_PREFIX):
+        raise InvalidFieldError(
+            f"'{field}' may not begin with '{RESERVED_PREFIX}': such names are the nodes' own"
+        )
+
+
+async def commit(call: Call) -> web.Response:
+    """Let what was written and acknowledged take effect, and offsets with it."""
+    transaction = _named(call)
+    fields = Fields(await call.json_body(), "the body", shapes.COMMIT_TRANSACTION.fields)
+    writes = tuple(
+        WrittenExtent(
+            topic=row.required_text("topic"),
+            partition=row.required_integer("partition", least=0),
+            end_offset=row.required_integer("end_offset", least=1),
+            records=row.required_integer("records", least=1),
+        )
+        for row in fields.objects("writes", shapes.WRITTEN_EXTENT.fields)
+    )
+    if len({(write.topic, write.partition) for write in writes}) < len(writes):
+        raise InvalidFieldError("'writes' names a partition twice: its greatest end offset counts")
+    offsets = tuple(_offsets(fields))
+    if len(writes) + sum(len(group.offsets) for group in offsets) > shapes.TRANSACTION_OFFSETS_MAX:
+        raise InvalidFieldError(
+            f"a transaction has at most {shapes.TRANSACTION_OFFSETS_MAX} partitions and offsets"
+        )
+    ended = await call.ports.transactions.commit(
+        TransactionCommit(
+            transaction=transaction, writes=writes, offsets=offsets, timeout_ms=_timeout_ms(call)
+        )
+    )
+    return json_answer(
+        {"committed": True, "visible": ended.is_visible, "next_epoch": ended.next_epoch}
+    )
+
+
+async def abort(call: Call) -> web.Response:
+    """Let nothing count of what was written."""
+    Fields(await call.optional_json_body(), "the body", frozenset())
+    ended = await call.ports.transactions.abort(_named(call), timeout_ms=_timeout_ms(call))
+    return json_answer({"aborted": True, "next_epoch": ended.next_epoch})
+
+
+def _named(call: Call) -> ProducerTransaction:
+    numbers = [call.names["producer_id"], call.names["producer_epoch"]]
+    producer_id, producer_epoch = (integer_text("the transaction", text) for text in numbers)
+    if producer_id < 0 or producer_epoch < 0:
+        raise MalformedRequestError("a transaction is named by its producer's id and epoch")
+    return ProducerTransaction(producer_id=producer_id, producer_epoch=producer_epoch)
+
+
+async def list_transactions(call: Call) -> web.Response:
+    """Transactions that leaders hold open, the oldest first."""
+    age_ms = OLDER_THAN_MS.read(call.query())
+    grouped: dict[tuple[int, int], list[OpenTransaction]] = {}
+    for found in await call.ports.transactions.open_transactions(older_than_ms=age_ms):
+        grouped.setdefault((found.producer_id, found.producer_epoch), []).append(found)
+    rows = [_row(parts) for parts in grouped.values()]
+    return json_answer({"transactions": rows})
+
+
+def _row(parts: list[OpenTransaction]) -> dict[str, object]:
+    first = parts[0]
+    return {
+        "producer_id": first.producer_id,
+        "producer_epoch": first.producer_epoch,
+        "transactional_id": first.producer_name,
+        "state": "open" if any(part.state == "open" for part in parts) else "ending",
+        "began_ms": min(part.began_ms for part in parts),
+        "timeout_ms": first.timeout_ms,
+        "partitions": [
+            {
+                "topic": part.topic,
+                "partition": part.partition,
+                "first_offset": part.first_offset,
+                "records": part.records,
+                "leader": part.leader,
+            }
+            for part in sorted(parts, key=lambda part: (part.topic, part.partition))
+        ],
+    }

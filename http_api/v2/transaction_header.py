@@ -1,0 +1,61 @@
+"""v2: the header by which a write says that it is part of a transaction, as its beginning gave it."""
+
+from http_api.call import Call
+from http_api.params import Param, ParamPlace
+from http_api.schemas import integer_text
+from http_api.shapes.blocks import text
+from milena.model.errors import MalformedRequestError
+from milena.model.requests import TRANSACTION_TIMEOUT_MS_MAX, Acks, ProducerTransaction
+
+TRANSACTION = Param(
+    name="Milena-Transaction",
+    place=ParamPlace.HEADER,
+    description=(
+        "the transaction that the records belong to, as `POST /transactions:begin` gave it; they count once it is "
+        "committed. With `acks=all`, the default"
+    ),
+    schema=text(pattern="^[0-9]{1,19}:[0-9]{1,5}(:[0-9]{1,6})?$"),
+    example="7:0:30000",
+)
+
+
+def transaction_text(transaction: ProducerTransaction) -> str:
+    """The header's value."""
+    return f"{transaction.producer_id}:{transaction.producer_epoch}:{transaction.timeout_ms}"
+
+
+def named_transaction(
+    call: Call, acks: Acks, *, is_conditional: bool = False
+) -> ProducerTransaction | None:
+    """The transaction that a write belongs to; None: to none.
+
+    Raises:
+        MalformedRequestError: it cannot be read, or no transaction takes such a write.
+    """
+    if TRANSACTION.name not in call.request.headers:
+        return None
+    given = call.header(TRANSACTION.name)
+    parts = given.split(":")
+    if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise MalformedRequestError(
+            f"{TRANSACTION.name} got '{given}': give ID:EPOCH:TIMEOUT_MS, which POST /transactions:begin answers"
+        )
+    numbers = [integer_text(TRANSACTION.name, part) for part in parts]
+    if acks is not Acks.ALL:
+        raise MalformedRequestError(
+            "what a transaction writes is committed with it: send it with acks=all, without async=true"
+        )
+    if is_conditional:
+        raise MalformedRequestError(
+            "a write of a transaction cannot be conditional: leave If-Match out"
+        )
+    transaction = ProducerTransaction(producer_id=numbers[0], producer_epoch=numbers[1])
+    if len(numbers) == 2:
+        return transaction
+    if not 1 <= numbers[2] <= TRANSACTION_TIMEOUT_MS_MAX:
+        raise MalformedRequestError(
+            f"{TRANSACTION.name} got '{given}': a transaction is open for 1 to {TRANSACTION_TIMEOUT_MS_MAX} ms"
+        )
+    return ProducerTransaction(
+        producer_id=numbers[0], producer_epoch=numbers[1], timeout_ms=numbers[2]
+    )
