@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from msgspec.structs import astuple
+
 from milena.model.clock import Clock
 from milena.model.errors import (
     MilenaError,
@@ -145,7 +147,7 @@ class TransactionLookup:
             for broker_id, found in zip(others, answers, strict=True)
             for row in found
         ]
-        rows.sort(key=lambda told: (told[1].began_ms, told[1]))
+        rows.sort(key=lambda told: (told[1].began_ms, astuple(told[1])))
         return [
             described
             for leader, row in rows

@@ -443,6 +443,18 @@ class TestSessions:
             assert await read(cluster, 3, "t") == ["on"]
 
     @virtual
+    async def test_those_that_began_in_the_same_millisecond_are_told_too(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            sessions = [
+                await cluster.nodes[1].transactions.begin(name, timeout_ms=30_000) for name in "ab"
+            ]
+            await asyncio.gather(*(send(cluster, 1, one, "t", "x") for one in sessions))
+            told = await cluster.nodes[2].transactions.open_transactions()
+            assert len({row.began_ms for row in told}) == 1
+            assert [row.producer_name for row in told] == ["a", "b"]
+
+    @virtual
     async def test_numbered_batches_are_recognised_and_must_be_of_its_producer(self) -> None:
         async with cluster_of() as cluster:
             await two_topics(cluster)
