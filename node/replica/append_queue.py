@@ -25,6 +25,7 @@ from milena.model.errors import (
     MilenaError,
     PartitionCountChangedError,
     TransactionInProgressError,
+    TransactionNotFoundError,
 )
 from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
@@ -181,9 +182,12 @@ class AppendQueue:
     def _find_duplicate(self, header: BatchHeader) -> BatchReceipt | None:
         now_ms = self._clock.wall_ms()
         if header.is_transactional:
+            identity = (header.producer_id, header.producer_epoch)
             if header.marker is not None:
+                if identity not in self._log.transactions.open:
+                    raise TransactionNotFoundError("the transaction has its marker; nothing was written")
                 return None
-            self._log.transactions.check_room((header.producer_id, header.producer_epoch))
+            self._log.transactions.check_room(identity)
             self._on_transaction()
         if header.idempotency is not None:
             found = self._find_keyed(header, header.idempotency, now_ms)

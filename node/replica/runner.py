@@ -391,7 +391,7 @@ class PartitionRunner:
             decode_header(batch),
             acks=Acks.NONE,
             timeout_ms=0,
-            at_once=True,
+            at_once=False,
             expected_end=None,
         )
 
