@@ -19,7 +19,6 @@ from http_api.v2.produce_head import TIMEOUT_MS
 from milena.model.errors import (
     BrokerNotFoundError,
     DiskFullError,
-    DrainingError,
     FateUnknownError,
     FeatureLevelError,
     GroupLimitError,
@@ -33,6 +32,7 @@ from milena.model.errors import (
     MemberNotFoundError,
     NotEnoughReplicasError,
     OffsetOutOfRangeError,
+    PartitionCountChangedError,
     PartitionNotFoundError,
     StaleMemberEpochError,
     StaleProducerEpochError,
@@ -47,7 +47,6 @@ from milena.model.errors import (
     TransactionCommittedError,
     TransactionInProgressError,
     TransactionNotFoundError,
-    UnsupportedSchemaError,
 )
 
 _DELETE_RECORDS = "/topics/{topic}/partitions/{partition}/records:delete"
@@ -70,6 +69,7 @@ def _probe(path: str, operation_id: str, handler: Handler, summary: str) -> Rout
 
 _MOVE_ERRORS = (
     TopicNotFoundError,
+    PartitionCountChangedError,
     PartitionNotFoundError,
     InvalidReplicationError,
     NotEnoughReplicasError,
@@ -99,7 +99,6 @@ _TRANSACTION_ERRORS = (
     GroupLimitError,
     NotEnoughReplicasError,
     DiskFullError,
-    DrainingError,
 )
 _TRANSACTION: Content = dict.fromkeys(
     (JSON_TYPE, JSON_V2_TYPE, BINARY_V2_TYPE, TEXT_V2_TYPE), requests.TRANSACTION
@@ -131,7 +130,7 @@ NATIVE_ROUTES = (
             "whatever node, it is done once."
         ),
         body=Body(content=_TRANSACTION),
-        errors=(*_TRANSACTION_ERRORS, UnsupportedSchemaError, IdempotencyKeyReusedError),
+        errors=(*_TRANSACTION_ERRORS, IdempotencyKeyReusedError, PartitionCountChangedError),
     ),
     route(
         "GET /transactions",
@@ -189,7 +188,6 @@ NATIVE_ROUTES = (
             TransactionCommittedError,
             StaleProducerEpochError,
             TooManyTransactionsError,
-            DrainingError,
             *CHANGE_ERRORS,
         ),
     ),

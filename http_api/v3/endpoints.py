@@ -249,7 +249,13 @@ _BROKER_CONFIG_ROUTES = (
     ),
 )
 
-_CHANGE_CONFIG_ERRORS = (*TOPIC_ERRORS, e.InvalidConfigError, InvalidFieldError, *CHANGE_ERRORS)
+_CHANGE_CONFIG_ERRORS = (
+    *TOPIC_ERRORS,
+    e.InvalidConfigError,
+    e.TransactionsPendingError,
+    InvalidFieldError,
+    *CHANGE_ERRORS,
+)
 _CONFIG_ROUTES = (
     v3_route(
         f"GET {_TOPIC}/configs",
@@ -299,7 +305,7 @@ _CONFIG_ROUTES = (
         "Reset a config to its default",
         DONE,
         tag=Tag.V3_CONFIGS,
-        errors=(*TOPIC_ERRORS, e.InvalidConfigError, *CHANGE_ERRORS),
+        errors=(*TOPIC_ERRORS, e.InvalidConfigError, e.TransactionsPendingError, *CHANGE_ERRORS),
     ),
 )
 

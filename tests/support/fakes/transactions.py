@@ -45,6 +45,10 @@ class FakeTransactions:
         """Of each transaction that has ended."""
         self._keys: dict[bytes, tuple[bytes, TransactionReceipt]] = {}
 
+    def keep_open(self, producer_id: int, producer_epoch: int) -> None:
+        """A transaction is open."""
+        self._epochs[producer_id] = producer_epoch
+
     async def transact(self, request: TransactionRequest) -> TransactionReceipt:
         self._node.fail("transact")
         self.requests.append(request)

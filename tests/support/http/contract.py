@@ -79,6 +79,10 @@ _DECORATED = {
         }
     ]
 }
+_TRANSACTION = {
+    "writes": [{"topic": "orders", "records": [{"value": 1}, {"value": 2, "partition": 0}]}],
+    "offsets": [{"group": "billing", "topic": "orders", "partition": 0, "next_offset": 1}],
+}
 _CONFIG = "$C/topics/pages/configs/retention.ms"
 
 
@@ -143,7 +147,18 @@ def asks(batch: bytes) -> list[Ask]:
         post("produceBatch", records, _DECORATED, JSON_V2),
         post("produceBatch", f"{records}?timeout_ms=5000", batch, BATCH),
         post("produceBatch", f"{records}?acks=0", batch, BATCH, Accept=JSON),
-        get("fetchRecords", f"{records}?count=2"),
+        post("transact", "/transactions", _TRANSACTION),
+        post("transact", "/transactions?timeout_ms=5000", _TRANSACTION, JSON_V2),
+        get("listTransactions", "/transactions?older_than_ms=5"),
+        post("beginTransaction", "/transactions:begin", {"transactional_id": "payer"}),
+        post("produceToPartition", partition, _TEXTS, JSON, **{"Milena-Transaction": "1:0:30000"}),
+        post(
+            "commitTransaction",
+            "/transactions/1/0:commit",
+            {"writes": [{"topic": "orders", "partition": 0, "end_offset": 9, "records": 2}]},
+        ),
+        post("abortTransaction", "/transactions/1/1:abort", {}),
+        get("fetchRecords", f"{records}?count=2&isolation=read_uncommitted"),
         get("fetchRecords", f"{records}?count=2", JSON_V2),
         get("fetchRecords", f"{records}?count=2", JSON),
         get("fetchRecords", f"{records}?offset=-3", BINARY_V2),

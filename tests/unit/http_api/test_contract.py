@@ -28,6 +28,7 @@ PORT_METHODS = (
     "produce", "produce_batch", "fetch", "offsets", "topic", "create_topic", "delete_topic",
     "alter_configs", "allocate_producer", "current_image", "image_since", "add_partitions", "remove_broker",
     "delete_records", "reassign", "running", "cancel",
+    "transact", "begin", "commit", "abort", "open_transactions",
     *(f"group_{name}" for name in (
         "heartbeat", "commit", "committed", "describe", "groups", "delete", "reset",
     )),
@@ -142,6 +143,8 @@ def prepared(kind, *, is_raised_by_node):
     node = FakeNode()
     for name in ("orders", "pages"):
         node.add_topic(name, 2)
+    # Those that good requests end.
+    node.transactions.keep_open(1, 0)
     if is_raised_by_node:
         node.errors = dict.fromkeys(PORT_METHODS, make(kind))
     elif kind is ResourceNotFoundError:

@@ -38,10 +38,10 @@ def test_the_table_has_endpoints_with_parameters_and_without():
 
 @by_route
 async def test_every_endpoint_refuses_a_parameter_that_it_does_not_know(api, route):
-    message = await refusal(api, route.method, f"{path_of(route)}?isolation_level=read_committed")
+    message = await refusal(api, route.method, f"{path_of(route)}?zone=read_committed")
     known = ", ".join(sorted(query_names(route)))
     hint = f"this endpoint knows {known}" if known else "this endpoint takes none"
-    assert message == f"Unknown parameter 'isolation_level': {hint}"
+    assert message == f"Unknown parameter 'zone': {hint}"
 
 
 @by_route
