@@ -18,7 +18,7 @@ from raft_meta.machine import codec, group_rules, producers, transactions
 from raft_meta.machine import commands as c
 from raft_meta.machine.image import Ending, Image, TransactionKey
 from raft_meta.machine.invariants import violations
-from raft_meta.machine.transactions import Uncommitted, check_end, outcome_of
+from raft_meta.machine.transactions import NotCommitted, check_end, outcome_of
 from tests.support.machine.group_scripts import member
 from tests.support.machine.images import (
     TOPIC_ID,
@@ -46,7 +46,7 @@ class TestBounds:
         one = cluster.begin()
         error = cluster.do(c.EndTransactions(ends=(aborted(one),) * 1001)).error
         assert isinstance(error, RequestTooLargeError)
-        assert outcome(cluster, one) is Uncommitted.OPEN
+        assert outcome(cluster, one) is NotCommitted.OPEN
         assert cluster.end(*[aborted(one)] * 1000) == ("",) * 1000
 
     def test_extents_and_offsets_of_one_transaction_count_together(
@@ -59,7 +59,7 @@ class TestBounds:
         assert cluster.end(replace(most, extents=(*wide, extent_of(0, 1)))) == (
             "request_too_large",
         )
-        assert outcome(cluster, one) is Uncommitted.OPEN
+        assert outcome(cluster, one) is NotCommitted.OPEN
         assert cluster.end(most) == ("",)
         assert cluster.image.ending_count == 998
 
@@ -80,7 +80,7 @@ class TestBounds:
             "",
             "too_many_transactions",
         )
-        assert outcome(cluster, other) is Uncommitted.OPEN
+        assert outcome(cluster, other) is NotCommitted.OPEN
         # What leaves nothing behind is not held up: commits of offsets alone, and aborts.
         assert cluster.end(committed(third, {}, commit_of("g", {0: 1}))) == ("",)
         assert cluster.finish(one, 0) == 1
@@ -104,7 +104,7 @@ class TestBounds:
         assert cluster.end(committed(last, {0: 12}), aborted(last)) == ("invalid_producer",) * 2
         following = cluster.begin("app")
         assert following == (first[0] + 1, 0)
-        assert outcome(cluster, last) is Uncommitted.ABORTED
+        assert outcome(cluster, last) is NotCommitted.ABORTED
         assert outcome(cluster, first) == Ending(end_offset=9)
         assert cluster.end(committed(first, {0: 9})) == ("transaction_not_found",)
         assert violations(cluster.image) == []
@@ -136,7 +136,7 @@ def test_what_makes_no_sense_leaves_the_transaction_open(
         check_end(wrong)
     assert cluster.begin() == (1, 0)
     assert cluster.end(wrong) == ("invalid_request",)
-    assert outcome(cluster, (1, 0)) is Uncommitted.OPEN
+    assert outcome(cluster, (1, 0)) is NotCommitted.OPEN
     assert cluster.end(committed((1, 0), {0: 9})) == ("",)
 
 
@@ -144,7 +144,7 @@ def test_what_makes_no_sense_leaves_the_transaction_open(
 def test_a_partition_that_is_not_there_aborts(cluster: TransactionCluster, partition: int) -> None:
     one = cluster.begin()
     assert cluster.end(committed(one, {0: 9, partition: 9})) == ("partition_not_found",)
-    assert outcome(cluster, one) is Uncommitted.ABORTED
+    assert outcome(cluster, one) is NotCommitted.ABORTED
     assert not cluster.image.ending
 
 
@@ -162,7 +162,7 @@ class TestAllOrNothing:
         )
         fits = committed(other, {1: 9}, commit_of("g", {0: 3, 1: 3}), commit_of("h", {0: 3}))
         assert cluster.end(too_much, fits) == ("group_limit_reached", "")
-        assert outcome(cluster, one) is Uncommitted.ABORTED
+        assert outcome(cluster, one) is NotCommitted.ABORTED
         assert set(cluster.image.ending) == {(TOPIC_ID, 1)}
         assert read(cluster.image) == {("g", 0): 3, ("g", 1): 3, ("h", 0): 3}
         assert cluster.image.offset_count == 3
@@ -242,11 +242,11 @@ def test_a_forgotten_producer_has_no_transaction_that_is_open(
     monkeypatch.setattr(producers, "UNNAMED_KEPT", 2)
     one, other = cluster.begin(), cluster.begin()
     cluster.end(committed(other, {0: 9}))
-    assert outcome(cluster, one) is Uncommitted.OPEN
+    assert outcome(cluster, one) is NotCommitted.OPEN
     for _ in range(3):
         cluster.begin()
     assert cluster.image.producer_epoch(one[0]) == 0
-    assert outcome(cluster, one) is Uncommitted.ABORTED
+    assert outcome(cluster, one) is NotCommitted.ABORTED
     assert cluster.end(committed(one, {0: 9})) == ("transaction_not_found",)
     # What was decided before needs no producer.
     assert outcome(cluster, other) == Ending(end_offset=9)
@@ -259,7 +259,7 @@ def test_the_home_alone_keeps_everything_that_was_written(cluster: TransactionCl
     assert cluster.end(end) == ("",)
     assert outcome(cluster, one, 2) == Ending(end_offset=9, extents=end.extents)
     assert outcome(cluster, one, 0) == Ending(end_offset=4)
-    assert outcome(cluster, one, 1) is Uncommitted.ABORTED
+    assert outcome(cluster, one, 1) is NotCommitted.ABORTED
 
 
 def test_offsets_of_a_transaction_need_no_coordinator(cluster: TransactionCluster) -> None:
