@@ -199,6 +199,7 @@ class _Ends:
 
 
 def _check_ended_so(producer: AllocatedProducer, end: TransactionEnd) -> None:
+    """Refuse an end of the epoch before the producer's present one, unless it came to be so."""
     if end.is_commit and producer.last != COMMITTED:
         raise TransactionAbortedError(
             f"The transaction of producer {end.producer_id} at epoch {end.producer_epoch} was aborted."
@@ -206,6 +207,11 @@ def _check_ended_so(producer: AllocatedProducer, end: TransactionEnd) -> None:
     if not end.is_commit and producer.last == COMMITTED:
         raise TransactionCommittedError(
             f"The transaction of producer {end.producer_id} at epoch {end.producer_epoch} was committed."
+        )
+    if not producer.last:
+        # Aborted it is, but who is told so goes on with the epoch that follows: that is its new holder's.
+        raise StaleProducerEpochError(
+            f"Producer {end.producer_id} was taken over, under epoch {producer.producer_epoch}."
         )
 
 

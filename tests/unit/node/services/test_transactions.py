@@ -402,6 +402,9 @@ class TestSessions:
             assert two.producer_id == one.producer_id
             with pytest.raises((StaleProducerEpochError, TransactionAbortedError)):
                 await cluster.nodes[3].transactions.commit(commit_of(one, ("t", end, 1)))
+            # It would be told the epoch of the other one's, as that of its next.
+            with pytest.raises(StaleProducerEpochError):
+                await cluster.nodes[3].transactions.abort(one, timeout_ms=1_000)
             for node_id in (1, 2, 3):
                 with pytest.raises(StaleProducerEpochError):
                     await send(cluster, node_id, one, "t", "late")
