@@ -163,6 +163,9 @@ class TransactionMarkers:
         while True:
             await self._clock.sleep(LOOK_MS)
             self._abort_overdue()
+            if self._attended:
+                # Of a marker that the quorum did not hear of, nothing else may come to remind this leader.
+                self._schedule()
 
     def _abort_overdue(self) -> None:
         image = self._metadata.image
