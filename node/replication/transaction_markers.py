@@ -62,6 +62,8 @@ class TransactionMarkers:
         self._counts = counts
         self._attended: dict[PartitionRunner, None] = {}
         self._aborting: set[Identity] = set()
+        self._since_ms: dict[Identity, int] = {}
+        """Since when each is known to be open: the clock of who led when it began may be ahead of this node's."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen = Image()
         self._is_scheduled = False
@@ -169,7 +171,8 @@ class TransactionMarkers:
 
     def _abort_overdue(self) -> None:
         image = self._metadata.image
-        wall_ms = self._clock.wall_ms()
+        wall_ms, now_ms = self._clock.wall_ms(), self._clock.now_ms()
+        since_ms, self._since_ms = self._since_ms, {}
         counts = self._counts.transactions
         counts.open = counts.late = 0
         for runner in self._attended:
@@ -177,9 +180,11 @@ class TransactionMarkers:
                 continue
             key = (runner.topic_id, runner.partition)
             for identity, found in runner.log.transactions.open.items():
+                since = self._since_ms[identity] = since_ms.get(identity, now_ms)
+                open_ms = max(wall_ms - found.began_ms, now_ms - since)
                 counts.open += 1
-                counts.late += wall_ms - found.began_ms >= found.timeout_ms + LATE_MS
-                if identity in self._aborting or not _is_abandoned(found, image, wall_ms):
+                counts.late += open_ms >= found.timeout_ms + LATE_MS
+                if identity in self._aborting or not _is_abandoned(found, image, open_ms):
                     continue
                 if outcome_of(image, *key, *identity) is NotCommitted.OPEN:
                     self._aborting.add(identity)
@@ -223,9 +228,9 @@ class TransactionMarkers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _is_abandoned(found: OngoingTransaction, image: Image, wall_ms: int) -> bool:
+def _is_abandoned(found: OngoingTransaction, image: Image, open_ms: int) -> bool:
     """Whether its time is over, or the broker that alone would commit it is not there any more."""
-    if wall_ms - found.began_ms >= found.timeout_ms:
+    if open_ms >= found.timeout_ms:
         return True
     if found.owner < 0:
         return False

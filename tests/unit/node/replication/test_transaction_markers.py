@@ -1,10 +1,14 @@
 """Rules of leaders that end transactions in their logs, and those that nobody else ends."""
 
+from milena.model.types import WallMs
 from raft_meta.machine import codec
 from raft_meta.machine.commands import FinishMarkers
 from tests.support.clusters.nodes import SimNode, cluster_of
-from tests.support.time.virtual_time import virtual
-from tests.unit.node.services.test_transactions import commit_of, send, two_topics
+from tests.support.time.virtual_time import after, virtual
+from tests.unit.node.services.test_produce import move_leader
+from tests.unit.node.services.test_transactions import commit_of, read, send, two_topics
+
+HOUR_MS = 3_600_000
 
 
 def finishes(node: SimNode) -> int:
@@ -32,3 +36,20 @@ async def test_a_marker_of_which_the_quorum_did_not_hear_is_told_again() -> None
         await cluster.nodes[2].transactions.commit(commit_of(one, ("t", end, 1)))
         await cluster.until(lambda: not cluster.image.ending, timeout_ms=5_000)
         assert finishes(leader) == 2
+
+
+@virtual
+async def test_a_leader_whose_clock_is_behind_aborts_it_when_it_has_led_for_so_long() -> None:
+    async with cluster_of() as cluster:
+        await two_topics(cluster)
+        clock = cluster.nodes[2].clock
+        clock.wall_ms = lambda: WallMs(clock.now_ms() - HOUR_MS)  # type: ignore[method-assign]
+        one = await cluster.nodes[1].transactions.begin("me", timeout_ms=5_000)
+        await send(cluster, 1, one, "t", "slow")
+        await move_leader(cluster, 2)
+        await after(4_000)
+        assert cluster.runner(2, "t").log.transactions.open
+        await after(2_000)
+        assert not cluster.runner(2, "t").log.transactions.open
+        await cluster.nodes[1].write("t", "on")
+        assert await read(cluster, 3, "t") == ["on"]
