@@ -124,6 +124,11 @@ class TransactionMarkers:
         if runner.leader is None or runner.is_closed:
             return False
         key = (runner.topic_id, runner.partition)
+        state = image.partitions.get(key)
+        if state is None or state.leader_epoch != runner.leader_epoch:
+            # The image is ahead of the replicas for a turn of the loop. What another one has led to its end since is
+            # none of this log's.
+            return True
         opened = runner.log.transactions.open
         for identity in list(opened):
             outcome = outcome_of(image, *key, *identity)

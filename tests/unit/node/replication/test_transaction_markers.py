@@ -53,3 +53,30 @@ async def test_a_leader_whose_clock_is_behind_aborts_it_when_it_has_led_for_so_l
         assert not cluster.runner(2, "t").log.transactions.open
         await cluster.nodes[1].write("t", "on")
         assert await read(cluster, 3, "t") == ["on"]
+
+
+@virtual
+async def test_who_leads_no_more_ends_nothing_before_it_has_heard_of_that() -> None:
+    """Its image may be ahead of its replicas for a turn of the loop."""
+    async with cluster_of() as cluster:
+        await two_topics(cluster)
+        former = cluster.nodes[1]
+        await send(cluster, 1, await former.transactions.begin("open", timeout_ms=60_000), "t", "x")
+        cluster.isolate(1)
+        await cluster.until(lambda: cluster.leader_of("t") not in (1, None), timeout_ms=30_000)
+        await cluster.until(lambda: cluster.is_led("t"))
+        leader_id = cluster.leader_of("t")
+        assert leader_id is not None
+        leader = cluster.nodes[leader_id]
+        leader.transaction_ends.finish = lambda marker: None  # type: ignore[method-assign]
+        one = await leader.transactions.begin("me", timeout_ms=60_000)
+        end = await send(cluster, leader_id, one, "t", "a")
+        await leader.transactions.commit(commit_of(one, ("t", end, 1)))
+        assert cluster.image.ending
+        cluster.heal()
+        assert cluster.runner(1, "t").leader is not None
+        former.metadata._seen = former.machine.image
+        former.transaction_markers._look()
+        await after(1_000)
+        assert finishes(former) == 0
+        assert cluster.image.ending
