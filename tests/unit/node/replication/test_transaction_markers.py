@@ -28,11 +28,12 @@ async def test_a_marker_of_which_the_quorum_did_not_hear_is_told_again() -> None
 
         async def refuse(command: bytes, *, timeout_ms: int) -> bytes:
             if isinstance(codec.decode_envelope(command).command, FinishMarkers):
-                leader.quorum.propose = propose  # type: ignore[method-assign]
+                leader.quorum.propose = propose
                 leader.quorum.faults.append("refused")
-            return await propose(command, timeout_ms=timeout_ms)
+            answer: bytes = await propose(command, timeout_ms=timeout_ms)
+            return answer
 
-        leader.quorum.propose = refuse  # type: ignore[method-assign]
+        leader.quorum.propose = refuse
         await cluster.nodes[2].transactions.commit(commit_of(one, ("t", end, 1)))
         await cluster.until(lambda: not cluster.image.ending, timeout_ms=5_000)
         assert finishes(leader) == 2
@@ -43,7 +44,7 @@ async def test_a_leader_whose_clock_is_behind_aborts_it_when_it_has_led_for_so_l
     async with cluster_of() as cluster:
         await two_topics(cluster)
         clock = cluster.nodes[2].clock
-        clock.wall_ms = lambda: WallMs(clock.now_ms() - HOUR_MS)  # type: ignore[method-assign]
+        clock.wall_ms = lambda: WallMs(clock.now_ms() - HOUR_MS)
         one = await cluster.nodes[1].transactions.begin("me", timeout_ms=5_000)
         await send(cluster, 1, one, "t", "slow")
         await move_leader(cluster, 2)
@@ -68,7 +69,7 @@ async def test_who_leads_no_more_ends_nothing_before_it_has_heard_of_that() -> N
         leader_id = cluster.leader_of("t")
         assert leader_id is not None
         leader = cluster.nodes[leader_id]
-        leader.transaction_ends.finish = lambda marker: None  # type: ignore[method-assign]
+        leader.transaction_ends.finish = lambda marker: None
         one = await leader.transactions.begin("me", timeout_ms=60_000)
         end = await send(cluster, leader_id, one, "t", "a")
         await leader.transactions.commit(commit_of(one, ("t", end, 1)))
