@@ -105,6 +105,10 @@ class Clients:
                     raise ViolationError(f"liveness: {self.topic}/{partition} takes no write")
                 await self._pause()
 
+    def final_values(self) -> dict[int, dict[int, str]]:
+        """What is to be judged in the end: partition → offset → value."""
+        return self._world.checker.final_values(self.topic_id)
+
     async def _takes_a_write(self, partition: int) -> bool:
         write = self._new_write("plain")
         write.partition = partition
@@ -208,7 +212,7 @@ class Clients:
             write.sequence, write.producer = sequence, producer.producer_id
             self.history.writes[write.value] = write
             stamp = ProducerStamp(producer.producer_id, producer.producer_epoch, sequence)
-            await self._insist(write, _batch(write.value, stamp))
+            await self._insist(write, numbered_batch(write.value, stamp))
             sequence += 1
 
     async def _insist(self, write: Write, batch: bytes) -> None:
@@ -379,7 +383,8 @@ class Clients:
             await self._pause()
 
 
-def _batch(value: str, stamp: ProducerStamp) -> bytes:
+def numbered_batch(value: str, stamp: ProducerStamp) -> bytes:
+    """A record that its producer numbers, as a client encodes it."""
     columns = RecordColumns(
         offset_deltas=None,
         timestamp_deltas=None,

@@ -246,6 +246,11 @@ class Checker:
             self._newest = image
             for key, state in image.partitions.items():
                 self._check_isr(image, key, state)
+            for part in self._world.parts:
+                try:
+                    part.check_image(image)
+                except ViolationError as violation:
+                    self._broken(str(violation))
 
     def _check_isr(self, image: Image, key: PartitionKey, state: Partition) -> None:
         """Whoever is in sync holds a replica, and has, when it is above doubt, all that is committed."""
@@ -406,7 +411,8 @@ class Checker:
                     f"{where}: high watermark fell from {before.high_watermark} to {now.high_watermark}"
                 )
             is_small = len(runner.leader.isr) < runner.settings.min_insync_replicas  # type: ignore[union-attr]
-            if is_same and is_small and now.log_end > before.log_end:
+            is_taken = is_same and is_small and now.log_end > before.log_end
+            if is_taken and not any(part.takes_short(key) for part in self._world.parts):
                 raise ViolationError(f"{where}: took a write with too few in sync")
         if now.high_watermark > now.log_end:
             raise ViolationError(
@@ -595,11 +601,12 @@ class Checker:
 
     def final_values(self, topic_id: str) -> dict[int, dict[int, str]]:
         """partition → offset → value of all that is committed in a topic, later deleted or not."""
-        return {
-            key[1]: {at: value for at, value in ledger.values.items() if value != TOMBSTONE}
-            for key, ledger in self.ledgers.items()
-            if key[0] == topic_id
-        }
+        return {key[1]: self.values_of(key) for key in self.ledgers if key[0] == topic_id}
+
+    def values_of(self, key: PartitionKey) -> dict[int, str]:
+        """offset → value of all that is committed in a partition, likewise."""
+        values = self.ledgers[key].values
+        return {at: value for at, value in values.items() if value != TOMBSTONE}
 
     def summary(self) -> str:
         """Where everybody stands."""

@@ -145,6 +145,10 @@ class NodeProcess(Process):
                 answer.set_exception(TimeoutError())
                 self.data.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
 
+        if self.is_dead:
+            # It died after its client had chosen it.
+            loop.call_soon(hang_up, "connection refused")
+            return answer
         self.data.call_soon_threadsafe(begin)
         if patience_s is not None:
             loop.call_later(patience_s, lose_patience)

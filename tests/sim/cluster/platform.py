@@ -41,7 +41,7 @@ from node.replica import follower, follower_log, leader
 from node.replica import runner as partition_runner
 from node.replication import fetch_server, fetcher
 from node.replication import local_replicas as replicas
-from node.services import produce, reads
+from node.services import produce, reads, transactions
 from raft_meta.consensus import driver, frames, raft_quorum, transport, wal
 from storage.log import flushing, log_compaction
 from storage.log import state as log_state
@@ -103,6 +103,9 @@ SMALL = 1 << 12
 
 CHECK_IMAGE_MS = 500
 """Between two comparisons of all nodes' images: many in each run."""
+
+OWNED_TIMEOUT_MS = 5_000
+"""How long a transaction of one request may stay open: some of a run come to that."""
 
 
 class SimClock:
@@ -280,6 +283,7 @@ def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, obje
         (transport, "socket", sockets),
         (segment, "ALLOCATION_BYTES_MIN", SMALL),
         (controller, "CHECK_IMAGE_MS", CHECK_IMAGE_MS),
+        (transactions, "OWNED_TIMEOUT_MS", OWNED_TIMEOUT_MS),
         # How much this process keeps depends on what it ran before.
         (memory, "kept_bytes", lambda: 0),
         *((kind, "__setattr__", touch) for kind in WATCHED),

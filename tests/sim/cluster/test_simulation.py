@@ -32,6 +32,7 @@ from tests.sim.cluster.parts.conditional import ConditionalTopic
 from tests.sim.cluster.parts.growing import GrowingTopic
 from tests.sim.cluster.parts.moving import MovingTopic
 from tests.sim.cluster.parts.rotting import RottingTopic
+from tests.sim.cluster.parts.transactional import TransactionalTopics
 from tests.sim.cluster.threads import Process, Scheduler, SimLoop
 from tests.sim.cluster.world import TOPIC, Options, World, run_world
 from tests.sim.seeds import found, seeds
@@ -312,6 +313,17 @@ def test_writers_that_name_their_offset_get_it_or_nothing() -> None:
     assert isinstance(part, ConditionalTopic)
     assert len(part.clients.holders) > 5
     assert part.clients.refused > 5
+
+
+def test_transactions_take_effect_whole_or_not_at_all() -> None:
+    kinds = ("kill", "isolate", "cut_power", "stall")
+    world = run_world(5, Options(seconds=8, kinds=kinds, parts=("transactional",)))
+    assert world.problems == [], world.lines
+    [part] = world.parts
+    assert isinstance(part, TransactionalTopics)
+    assert part.committed > 5
+    assert part.aborted > 5
+    assert part.clients.most_open > 1
 
 
 @pytest.mark.deep

@@ -229,7 +229,7 @@ class World:
         await self.until(self._is_even, WHOLE_S, "liveness: replicas do not become equal")
         self.checker.check_end()
         for clients in (self.clients, *(part.clients for part in self.parts)):
-            clients.history.judge(self.checker.final_values(clients.topic_id))
+            clients.history.judge(clients.final_values())
             self.problems += clients.history.problems
         self.scheduler.stop()
 

@@ -9,6 +9,7 @@ from tests.sim.cluster.parts.growing import GrowingTopic
 from tests.sim.cluster.parts.moving import MovingTopic
 from tests.sim.cluster.parts.part import Part
 from tests.sim.cluster.parts.rotting import RottingTopic
+from tests.sim.cluster.parts.transactional import TransactionalTopics
 
 PART_CHANCE = 0.4
 PARTS: dict[str, type[Part]] = {
@@ -17,6 +18,7 @@ PARTS: dict[str, type[Part]] = {
     "rotting": RottingTopic,
     "moving": MovingTopic,
     "conditional": ConditionalTopic,
+    "transactional": TransactionalTopics,
 }
-LATER_PARTS = ("moving", "conditional")
+LATER_PARTS = ("moving", "conditional", "transactional")
 """Of these, drawn apart from everything else: see ``World.later``."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from http_api.ports import NewTopic
 from node.replica.runner import PartitionRunner
-from raft_meta.machine.image import PartitionKey
+from raft_meta.machine.image import Image, PartitionKey
 from tests.sim.cluster.clients import Clients
 from tests.sim.cluster.invariants import Ledger
 
@@ -53,6 +53,13 @@ class Part(ABC):
             ViolationError: an invariant is broken.
         """
 
+    def check_image(self, image: Image) -> None:  # noqa: B027 - likewise
+        """The next image, as soon as any node has applied it: none is left out.
+
+        Raises:
+            ViolationError: an invariant is broken.
+        """
+
     def check_end(self) -> None:  # noqa: B027 - likewise
         """Faults are over, and replicas are equally far.
 
@@ -63,6 +70,11 @@ class Part(ABC):
     def is_rotten(self, node_id: int, key: PartitionKey) -> bool:
         """Whether what a machine has of a partition was harmed, and is not restored yet."""
         del node_id, key
+        return False
+
+    def takes_short(self, key: PartitionKey) -> bool:
+        """Whether somebody writes to a partition of it who does not ask for all replicas."""
+        del key
         return False
 
     @property

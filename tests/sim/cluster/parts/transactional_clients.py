@@ -1,0 +1,765 @@
+"""Clients of transactions: whole ones in one request, sessions, ends that come late or twice, and who reads all that.
+
+What one of them does and is told is a ``Work``; each value is sent in one work alone. Answers that contradict each
+other are noticed at once, what became of it in the logs when the run is over (``transactional``).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from http_api.ports import Ports
+from milena.model.batch.decode import decode_columns, iterate_batches, offsets_of
+from milena.model.batch.header import ProducerStamp
+from milena.model.errors import (
+    CorruptBatchError,
+    FateUnknownError,
+    MilenaError,
+    OffsetOutOfRangeError,
+    StaleProducerEpochError,
+    TransactionAbortedError,
+    TransactionChangedError,
+    TransactionCommittedError,
+    TransactionNotFoundError,
+)
+from milena.model.requests import (
+    Acks,
+    CommittedNext,
+    FetchRequest,
+    FetchResult,
+    GroupOffsets,
+    IdempotencyKey,
+    ProduceReceipt,
+    ProduceRequest,
+    ProducerTransaction,
+    Records,
+    TransactionCommit,
+    TransactionReceipt,
+    TransactionRequest,
+    TransactionWrite,
+    WrittenExtent,
+)
+from raft_meta.machine.image import PartitionKey
+from tests.sim.cluster.clients import READ_BYTES, TIMEOUT_MS, numbered_batch
+from tests.sim.cluster.history import Write, decoded, encoded
+from tests.sim.cluster.invariants import ViolationError
+from tests.sim.cluster.parts.part import TopicClients
+from tests.sim.cluster.parts.transaction_twin import Chronicle, Decisions
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.machine import NodeProcess
+    from tests.sim.cluster.world import World
+
+T = TypeVar("T")
+
+HANG_UP_CHANCE = 0.05
+"""Of a call whose client does not wait for its answer."""
+GIVE_UP_CHANCE = 0.15
+"""Of a client that was told that nothing took effect, and does not try again."""
+OFFSETS_CHANCE = 0.4
+TAKE_OVER_CHANCE = 0.15
+"""Of a session that begins under the name of another one, which goes on."""
+NAMES = ("one", "two", "three")
+"""Of producers, one a client of sessions."""
+SESSION_MS = (1_000, 3_000, 5_000)
+"""How long sessions may stay open."""
+LINGER_CHANCE = 0.1
+"""Of a client that does nothing for a while, in which its session may be ended for it."""
+LINGER_S_MAX = 6.0
+ENDED_KEPT = 20
+"""Sessions whose ends are said again."""
+EVERYTHING = 1 << 60
+DELETE_TIMEOUT_MS = 2_000
+
+
+class Place(NamedTuple):
+    """A partition of one of the topics. Clients number them."""
+
+    topic: str
+    partition: int
+
+
+PLACES = (Place("ledger", 0), Place("ledger", 1), Place("stock", 0))
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A transaction, as its client knows it. ``group``: its client's own.
+
+    ``places``: value → number of the partition to which it was sent. ``named``: the values that its commit names, of
+    which it was told the offsets, if at all: ``offsets``. ``next_offset``: to which it moves its group, 0: it does not.
+    """
+
+    group: str
+    next_offset: int = 0
+    places: dict[str, int] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
+    offsets: dict[str, int] = field(default_factory=dict)
+    is_committed: bool = False
+    """Somebody said so."""
+    is_aborted: bool = False
+    """Likewise, for good."""
+    is_in_doubt: bool = False
+    """It may have been committed by a call that got no answer."""
+    answers: list[str] = field(default_factory=list)
+
+    def note_commit(self, error: BaseException | None) -> None:
+        """The answer to a call that would commit it.
+
+        Raises:
+            ViolationError: it contradicts another one.
+        """
+        self.answers.append("committed" if error is None else repr(error))
+        match error:
+            case None | TransactionCommittedError():
+                self.is_committed = True
+            case TransactionAbortedError():
+                self.is_aborted = True
+            case FateUnknownError() | TimeoutError():
+                self.is_in_doubt = True
+            case _:
+                pass
+        self._check()
+
+    def note_abort(self, error: BaseException | None) -> None:
+        """The answer to a call that would abort it.
+
+        Raises:
+            ViolationError: likewise.
+        """
+        self.answers.append("aborted" if error is None else repr(error))
+        match error:
+            case None:
+                self.is_aborted = True
+            case TransactionCommittedError():
+                self.is_committed = True
+            case _:
+                pass
+        self._check()
+
+    def _check(self) -> None:
+        if self.is_committed and self.is_aborted:
+            raise ViolationError(f"{self.group} {[*self.places]}: {self.answers}")
+
+
+@dataclass(slots=True)
+class Session:
+    """A work that is written step by step. ``commit``: how it was to be committed."""
+
+    work: Work
+    transaction: ProducerTransaction
+    mode: str
+    """plain, keyed or numbered: how its writes are recognised."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """Place → end of what was acknowledged there; ``counts``: how many records."""
+    counts: dict[int, int] = field(default_factory=dict)
+    sent: dict[int, int] = field(default_factory=dict)
+    """Place → records that were sent: the next sequence."""
+    is_doubtful: bool = False
+    """A write got no answer."""
+    is_over: bool = False
+    """So somebody said."""
+    commit: TransactionCommit | None = None
+
+
+class TransactionalClients(TopicClients):
+    """Writers and readers of all places."""
+
+    topic = "ledger"
+    prefix = "x"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.topic_ids: dict[str, str] = {}
+        self.works: list[Work] = []
+        self.by_value: dict[str, Work] = {}
+        self.decisions = Decisions()
+        self.chronicles: dict[PartitionKey, Chronicle] = {}
+        self.read_to = [0] * len(PLACES)
+        """How far readers of committed records have come."""
+        self.asked = [0] * len(PLACES)
+        """Below it somebody wanted records deleted."""
+        self._is_deleting = self._rng.random() < 0.4
+        self._ended: list[Session] = []
+
+    @property
+    def partition_count(self) -> int:
+        return len(PLACES)
+
+    def _key(self, partition: int) -> PartitionKey:
+        place = PLACES[partition]
+        return self.topic_ids[place.topic], place.partition
+
+    def _chronicle(self, place: int) -> Chronicle:
+        return self.chronicles[self._key(place)]
+
+    def all(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        clients: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            self._write_plain,
+            self._write_to_leader,
+            *(lambda group=group: self._write_at_once(group) for group in "ab"),
+            *(lambda group=group: self._write_keyed_at_once(group) for group in "cd"),
+            *(lambda name=name: self._write_sessions(name) for name in NAMES),
+            self._end_again,
+            self._look_about,
+            *(lambda place=place: self._read_all(place) for place in range(len(PLACES))),
+            lambda: self._read_all(0, is_uncommitted=True),
+        ]
+        # What is gone before the judge could read it, for a flipped bit, would be missing.
+        if self._is_deleting and not self._world.faults.strikes_any({"flip_bit"}):
+            clients.append(self._delete)
+        return [self._counted(client) for client in clients]
+
+    def final_values(self) -> dict[int, dict[int, str]]:
+        """Of what belongs to no transaction: number of the place → offset → value."""
+        return {
+            place: {
+                offset: value
+                for offset, value in self._world.checker.values_of(self._key(place)).items()
+                if value not in self.by_value
+            }
+            for place in range(len(PLACES))
+        }
+
+    async def _call(
+        self, node: "NodeProcess", make: Callable[[Ports], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Call a port; some clients hang up: then it is a ``TimeoutError``."""
+        is_patient = self._rng.random() >= HANG_UP_CHANCE
+        return await node.ask(make, patience_s=None if is_patient else self._rng.uniform(0, 0.5))
+
+    # What belongs to no transaction.
+
+    async def _write_to_leader(self) -> None:
+        """acks=1: what is acknowledged may be lost, what is refused must not be there."""
+        while not self._is_over:
+            await self._pause()
+            node, write = self._some_node(), self._new_write("plain")
+            if node is not None:
+                error, _ = await self._send(node, write, Acks.LEADER, None)
+                self._note(write, error, None)
+
+    async def _produce(self, node: "NodeProcess", write: Write, key: IdempotencyKey | None) -> None:
+        self._note(write, *await self._send(node, write, Acks.ALL, key))
+
+    async def _send(
+        self, node: "NodeProcess", write: Write, acks: Acks, key: IdempotencyKey | None
+    ) -> tuple[MilenaError | None, int | None]:
+        place = PLACES[write.partition]
+        request = ProduceRequest(
+            topic=place.topic,
+            records=self._records(write),
+            acks=acks,
+            timeout_ms=TIMEOUT_MS,
+            partition=place.partition,
+            idempotency=key,
+        )
+        receipt = await self._receipt(node, request)
+        return receipt.error, receipt.offset
+
+    async def _receipt(self, node: "NodeProcess", request: ProduceRequest) -> ProduceReceipt:
+        error: MilenaError
+        try:
+            receipts = await self._call(node, lambda ports: _produced(ports, request))
+        except TimeoutError:
+            error = FateUnknownError("hung up")
+        except MilenaError as raised:
+            error = raised
+        else:
+            return receipts[0]
+        return ProduceReceipt(partition=request.partition or 0, offset=None, error=error)
+
+    # Transactions in one request.
+
+    def _new_work(self, group: str) -> Work:
+        work = Work(group)
+        if self._rng.random() < OFFSETS_CHANCE:
+            self._values += 1
+            work.next_offset = self._values
+        self.works.append(work)
+        return work
+
+    def _new_value(self, work: Work, place: int) -> str:
+        self._values += 1
+        value = f"{self.prefix}{self._values}"
+        work.places[value] = place
+        self.by_value[value] = work
+        return value
+
+    def _groups(self, work: Work) -> tuple[GroupOffsets, ...]:
+        if not work.next_offset:
+            return ()
+        place = PLACES[0]
+        moved = CommittedNext(
+            topic=place.topic, partition=place.partition, next_offset=work.next_offset
+        )
+        return (GroupOffsets(group=work.group, member_id=None, member_epoch=-1, offsets=(moved,)),)
+
+    def _new_request(self, group: str, *, is_keyed: bool) -> tuple[Work, TransactionRequest]:
+        """Some records for some places; or, without a key, none."""
+        work = self._new_work(group)
+        least = 1 if is_keyed or not work.next_offset else 0
+        writes: list[TransactionWrite] = []
+        for place in self._rng.sample(range(len(PLACES)), self._rng.randint(least, len(PLACES))):
+            values = [self._new_value(work, place) for _ in range(self._rng.randint(1, 2))]
+            records = Records(keys=None, values=[encoded(value) for value in values])
+            topic, partition = PLACES[place]
+            writes.append(TransactionWrite(topic=topic, partition=partition, records=records))
+        work.named.update(work.places)
+        key = None
+        if is_keyed:
+            name = min(work.places).encode()
+            key = IdempotencyKey(key_hash=name.ljust(16, b"-"), body_hash=b"12345678")
+        request = TransactionRequest(
+            writes=tuple(writes),
+            offsets=self._groups(work),
+            timeout_ms=TIMEOUT_MS,
+            idempotency=key,
+        )
+        return work, request
+
+    async def _write_at_once(self, group: str) -> None:
+        """One try each."""
+        while not self._is_over:
+            await self._pause()
+            node = self._some_node()
+            if node is not None:
+                work, request = self._new_request(group, is_keyed=False)
+                await self._transact(node, work, request)
+
+    async def _write_keyed_at_once(self, group: str) -> None:
+        """The same request under its key, on whichever nodes, sometimes on two at once, until it is committed."""
+        while not self._is_over:
+            work, request = self._new_request(group, is_keyed=True)
+            while not work.is_committed:
+                await self._pause()
+                nodes = [self._some_node() for _ in range(self._rng.choice((1, 1, 2)))]
+                tries = [self._transact(node, work, request) for node in nodes if node is not None]
+                await asyncio.gather(*tries)
+                if not work.is_in_doubt and self._rng.random() < GIVE_UP_CHANCE:
+                    break
+
+    async def _transact(self, node: "NodeProcess", work: Work, request: TransactionRequest) -> None:
+        error: MilenaError | TimeoutError | None = None
+        try:
+            receipt = await self._call(node, lambda ports: ports.transactions.transact(request))
+        except (MilenaError, TimeoutError) as raised:
+            error = raised
+        else:
+            self._take_receipt(node, work, request, receipt)
+        if isinstance(error, TransactionAbortedError) and request.idempotency is not None:
+            # This try; another one of the key may be committed.
+            work.answers.append(repr(error))
+            return
+        work.note_commit(error)
+
+    def _take_receipt(
+        self,
+        node: "NodeProcess",
+        work: Work,
+        request: TransactionRequest,
+        receipt: TransactionReceipt,
+    ) -> None:
+        if receipt.is_duplicate and request.idempotency is None:
+            raise ViolationError(f"{node.name} has seen {[*work.places]} before, without a key")
+        offsets = [r.offset for receipts in receipt.receipts for r in receipts]
+        told = {v: o for v, o in zip(work.places, offsets, strict=True) if o is not None}
+        if len(told) < len(work.places) or (work.offsets and work.offsets != told):
+            raise ViolationError(f"{node.name} wrote {work.places} at {offsets}: {work.offsets}")
+        work.offsets = told
+
+    # Sessions.
+
+    async def _write_sessions(self, name: str) -> None:
+        """One transaction after the other, most of them in the epoch that the end of the one before has begun."""
+        transaction: ProducerTransaction | None = None
+        while not self._is_over:
+            await self._pause()
+            if self._rng.random() < TAKE_OVER_CHANCE:
+                transaction = await self._begin(self._rng.choice(NAMES))
+            if transaction is None:
+                transaction = await self._begin(name)
+            if transaction is not None:
+                transaction = await self._write_session(name, transaction)
+
+    async def _begin(self, name: str) -> ProducerTransaction | None:
+        node, timeout_ms = self._some_node(), self._rng.choice(SESSION_MS)
+        if node is None:
+            return None
+        try:
+            return await self._call(
+                node, lambda ports: ports.transactions.begin(name, timeout_ms=timeout_ms)
+            )
+        except (MilenaError, TimeoutError):
+            return None
+
+    async def _write_session(
+        self, name: str, transaction: ProducerTransaction
+    ) -> ProducerTransaction | None:
+        """Returns the next one, if its client knows of it."""
+        work = self._new_work(name)
+        mode = self._rng.choice(("plain", "plain", "keyed", "numbered"))
+        session = Session(work, transaction, mode)
+        for _ in range(self._rng.randint(0, 3)):
+            if session.is_over:
+                break
+            places = self._rng.sample(range(len(PLACES)), self._rng.choice((1, 1, 2)))
+            await asyncio.gather(*(self._add(session, place) for place in places))
+            await self._maybe_linger()
+        session.commit = self._commit_of(session)
+        fate = self._rng.choice(("commit", "commit", "commit", "abort", "leave"))
+        if fate == "leave":
+            await self._maybe_linger()
+        epoch = await self._end(session, fate)
+        self._ended = [*self._ended[1 - ENDED_KEPT :], session]
+        if epoch is None:
+            return None
+        return ProducerTransaction(
+            producer_id=transaction.producer_id,
+            producer_epoch=epoch,
+            timeout_ms=transaction.timeout_ms,
+        )
+
+    async def _maybe_linger(self) -> None:
+        await self._pause()
+        if self._rng.random() < LINGER_CHANCE and not self._is_over:
+            await asyncio.sleep(self._rng.uniform(0, LINGER_S_MAX))
+
+    async def _add(self, session: Session, place: int) -> None:
+        """A record more; sent again as long as its fate is not known, where it would be recognised."""
+        value = self._new_value(session.work, place)
+        sequence = session.sent.get(place, 0)
+        session.sent[place] = sequence + 1
+        is_unknown = False
+        tries = 1 if session.mode == "plain" else 4
+        for _ in range(tries):
+            node = self._some_node()
+            if node is None:
+                await self._pause()
+                continue
+            offset, error = await self._try_to_add(node, session, value, place, sequence)
+            if offset is not None:
+                session.ends[place] = max(session.ends.get(place, 0), offset + 1)
+                session.counts[place] = session.counts.get(place, 0) + 1
+                session.work.named.add(value)
+                session.work.offsets[value] = offset
+                return
+            session.is_over |= isinstance(error, StaleProducerEpochError | TransactionNotFoundError)
+            if isinstance(error, FateUnknownError):
+                is_unknown = True
+            elif session.mode == "numbered":
+                # What comes next would leave a gap.
+                session.is_over = True
+            if session.is_over or not isinstance(error, FateUnknownError):
+                break
+        session.is_doubtful |= is_unknown
+
+    async def _try_to_add(
+        self, node: "NodeProcess", session: Session, value: str, place: int, sequence: int
+    ) -> tuple[int | None, MilenaError | None]:
+        topic, partition = PLACES[place]
+        transaction = session.transaction
+        if session.mode == "numbered":
+            stamp = ProducerStamp(transaction.producer_id, transaction.producer_epoch, sequence)
+            batch = numbered_batch(value, stamp)
+            try:
+                appended = await self._call(
+                    node,
+                    lambda ports: ports.produce.produce_batch(
+                        topic,
+                        partition,
+                        batch,
+                        acks=Acks.ALL,
+                        timeout_ms=TIMEOUT_MS,
+                        transaction=transaction,
+                    ),
+                )
+            except TimeoutError:
+                return None, FateUnknownError("hung up")
+            except MilenaError as error:
+                return None, error
+            return appended.base_offset, None
+        key = None
+        if session.mode == "keyed":
+            key = IdempotencyKey(key_hash=value.encode().ljust(16, b"+"), body_hash=b"12345678")
+        request = ProduceRequest(
+            topic=topic,
+            records=Records(keys=None, values=[encoded(value)]),
+            acks=Acks.ALL,
+            timeout_ms=TIMEOUT_MS,
+            partition=partition,
+            idempotency=key,
+            transaction=transaction,
+        )
+        receipt = await self._receipt(node, request)
+        return receipt.offset, receipt.error
+
+    def _commit_of(self, session: Session) -> TransactionCommit:
+        """What is acknowledged; sometimes a place is forgotten, which aborts what was written there."""
+        work, places = session.work, list(session.ends)
+        if places and self._rng.random() < GIVE_UP_CHANCE:
+            forgotten = places.pop()
+            work.named = {value for value in work.named if work.places[value] != forgotten}
+        return TransactionCommit(
+            transaction=session.transaction,
+            writes=tuple(
+                WrittenExtent(
+                    topic=PLACES[place].topic,
+                    partition=PLACES[place].partition,
+                    end_offset=session.ends[place],
+                    records=session.counts[place],
+                )
+                for place in places
+            ),
+            offsets=self._groups(work),
+            timeout_ms=TIMEOUT_MS,
+        )
+
+    async def _end(self, session: Session, fate: str) -> int | None:
+        """End it, or leave it to its timeout; the next epoch, if it was told."""
+        while fate != "leave" and not self._is_over:
+            node = self._some_node()
+            if node is None:
+                await self._pause()
+                continue
+            error, epoch = await self._try_to_end(node, session, is_commit=fate == "commit")
+            if epoch is not None:
+                return epoch
+            if isinstance(error, TransactionChangedError):
+                fate = "abort"
+            elif isinstance(
+                error,
+                TransactionAbortedError
+                | TransactionCommittedError
+                | StaleProducerEpochError
+                | TransactionNotFoundError,
+            ):
+                return None
+            elif self._rng.random() < GIVE_UP_CHANCE:
+                fate = self._rng.choice(("leave", "abort"))
+            await self._pause()
+        return None
+
+    async def _try_to_end(
+        self, node: "NodeProcess", session: Session, *, is_commit: bool
+    ) -> tuple[MilenaError | TimeoutError | None, int | None]:
+        work, transaction, commit = session.work, session.transaction, session.commit
+        assert commit is not None
+        error: MilenaError | TimeoutError | None = None
+        epoch: int | None = None
+        try:
+            if is_commit:
+                ended = await self._call(node, lambda ports: ports.transactions.commit(commit))
+            else:
+                ended = await self._call(
+                    node, lambda ports: ports.transactions.abort(transaction, timeout_ms=TIMEOUT_MS)
+                )
+            epoch = ended.next_epoch
+        except (MilenaError, TimeoutError) as raised:
+            error = raised
+        note = work.note_commit if is_commit else work.note_abort
+        note(error)
+        if epoch not in (None, transaction.producer_epoch + 1):
+            raise ViolationError(f"{node.name} ended {transaction}, and {epoch} is next")
+        if isinstance(error, TransactionChangedError) and not session.is_doubtful:
+            raise ViolationError(f"{node.name} knows of other writes than {commit}: {error}")
+        return error, epoch
+
+    async def _end_again(self) -> None:
+        """Ends of some while ago, once more or the other way, on any node."""
+        while not self._is_over:
+            await self._pause()
+            node = self._some_node()
+            if node is not None and self._ended:
+                session = self._rng.choice(self._ended)
+                await self._try_to_end(node, session, is_commit=self._rng.random() < 0.7)
+
+    # Reading.
+
+    async def _read_all(self, place: int, *, is_uncommitted: bool = False) -> None:
+        """From the beginning, from whichever node and whichever replica; to the very end once faults are over."""
+        offset = 0
+        while not (self._is_over and offset >= self._ledger_end(place) and self._world.is_whole()):
+            node = self._some_node()
+            if node is not None:
+                request = self._fetch_of(place, offset, is_uncommitted=is_uncommitted)
+                result = await self._fetch(node, place, request)
+                if isinstance(result, OffsetOutOfRangeError):
+                    offset = self._read_elsewhere(node, place, offset, result)
+                elif result is not None:
+                    who = f"a reader of {node.name}"
+                    offset = self._take_from(who, place, offset, result, is_uncommitted)
+            if not is_uncommitted:
+                self.read_to[place] = max(self.read_to[place], offset)
+            await asyncio.sleep(self._rng.uniform(1, 120) / 1000)
+
+    def _ledger_end(self, place: int) -> int:
+        ledger = self._world.checker.ledgers.get(self._key(place))
+        return 0 if ledger is None else ledger.end
+
+    def _fetch_of(
+        self,
+        place: int,
+        offset: int | str,
+        *,
+        is_uncommitted: bool,
+        timestamp_ms: int | None = None,
+    ) -> FetchRequest:
+        return FetchRequest(
+            topic=PLACES[place].topic,
+            partition=PLACES[place].partition,
+            offset=offset,
+            timestamp_ms=timestamp_ms,
+            max_bytes=READ_BYTES,
+            timeout_ms=self._rng.choice((0, 50)),
+            is_local=self._rng.random() < 0.5,
+            is_uncommitted=is_uncommitted,
+        )
+
+    async def _fetch(
+        self, node: "NodeProcess", place: int, request: FetchRequest
+    ) -> FetchResult | OffsetOutOfRangeError | None:
+        try:
+            return await node.ask(lambda ports: ports.reads.fetch(request))
+        except OffsetOutOfRangeError as error:
+            return error
+        except MilenaError:
+            return None
+
+    def _read_elsewhere(
+        self, node: "NodeProcess", partition: int, offset: int, error: OffsetOutOfRangeError
+    ) -> int:
+        """Somebody says that there is nothing at an offset up to which somebody has read."""
+        if offset >= self.asked[partition]:
+            raise ViolationError(f"{node.name} says of a committed offset: {error}") from error
+        starts = [
+            runner.log.log_start_offset
+            for node_id in self._world.node_ids
+            if (runner := self._world.checker.runner(node_id, self._key(partition))) is not None
+        ]
+        return max([offset, *starts])
+
+    def _take_from(
+        self, who: str, place: int, offset: int, result: FetchResult, is_uncommitted: bool
+    ) -> int:
+        try:
+            return self._take_all(who, place, offset, result, is_uncommitted)
+        except CorruptBatchError:
+            # A reader checks what it gets: one machine may have flipped bits, and so may the network.
+            if not self._world.faults.has_lost_any and not self._world.wires.tampered:
+                raise
+            return offset
+
+    def _take_all(
+        self, who: str, place: int, offset: int, result: FetchResult, is_uncommitted: bool
+    ) -> int:
+        """Check and count what was read; returns where to read on."""
+        key = self._key(place)
+        for position, header in list(iterate_batches(result.batches)):
+            columns = decode_columns(result.batches, header, position, bytes_max=1 << 20)
+            for at, value in zip(offsets_of(header, columns), columns.values, strict=True):
+                if at < offset or at >= result.high_watermark:
+                    continue
+                self._require_nothing(who, place, offset, at, is_uncommitted)
+                if header.is_transactional and not is_uncommitted:
+                    identity = (header.producer_id, header.producer_epoch)
+                    decision = self.decisions.by_identity.get(identity)
+                    if decision is None or not decision.commits(key, at):
+                        raise ViolationError(
+                            f"{who} read {PLACES[place]} at {at}, of {identity}: {decision}"
+                        )
+                self._world.checker.on_read(who, key, at, decoded(value or b""))
+                self.history.reads += 1
+                offset = at + 1
+            end = min(header.next_offset, result.high_watermark)
+            if end > offset:
+                self._require_nothing(who, place, offset, end, is_uncommitted)
+                offset = end
+        return offset
+
+    def _require_nothing(
+        self, who: str, place: int, start: int, end: int, is_uncommitted: bool
+    ) -> None:
+        """A reader passed over [start, end): there is no record for it."""
+        key, chronicle = self._key(place), self._chronicle(place)
+        for offset in range(start, min(end, chronicle.end)):
+            owner = chronicle.owners.get(offset)
+            if offset in chronicle.controls:
+                continue
+            decision = None if owner is None else self.decisions.by_identity.get(owner)
+            if is_uncommitted or decision is None or decision.commits(key, offset):
+                raise ViolationError(
+                    f"{who} was not given {PLACES[place]} at {offset}, of {owner}: {decision}"
+                )
+
+    async def _look_about(self) -> None:
+        """Reads that begin somewhere, and questions where a partition ends and what is open in it."""
+        while not self._is_over:
+            await self._pause()
+            node, place = self._some_node(), self._rng.randrange(len(PLACES))
+            if node is None:
+                continue
+            known, is_uncommitted = self.read_to[place], self._rng.random() < 0.3
+            offset = self._rng.choice(("earliest", "latest", "latest", -3))
+            is_timed = self._rng.random() < 0.3
+            timestamp_ms = node.clock.wall_ms() - self._rng.randrange(5_000) if is_timed else None
+            request = self._fetch_of(
+                place, offset, is_uncommitted=is_uncommitted, timestamp_ms=timestamp_ms
+            )
+            result = await self._fetch(node, place, request)
+            if isinstance(result, FetchResult):
+                who = f"{'a local' if request.is_local else 'a'} look at {node.name}"
+                start = result.start_offset
+                self._take_from(who, place, start, result, is_uncommitted)
+                if offset == "latest" and not is_timed:
+                    self._check_end(who, place, start, request, known)
+            if self._rng.random() < 0.1:
+                await self._ask_for_open(node)
+
+    def _check_end(self, who: str, place: int, end: int, request: FetchRequest, known: int) -> None:
+        """Where a partition is said to end is not below what was read before, nor above what is decided by now."""
+        chronicle = self._chronicle(place)
+        highest = chronicle.end if request.is_uncommitted else chronicle.stable_end(chronicle.end)
+        is_behind = self._ledger_end(place) > chronicle.end
+        if (end < known and not request.is_local) or (end > highest and not is_behind):
+            raise ViolationError(
+                f"{who} ends {PLACES[place]} at {end}, and {known} to {highest} is right"
+            )
+
+    async def _ask_for_open(self, node: "NodeProcess") -> None:
+        try:
+            rows: Sequence[object] = await node.ask(
+                lambda ports: ports.transactions.open_transactions()
+            )
+        except MilenaError:
+            return
+        self.most_open = max(self.most_open, len(rows))
+
+    most_open = 0
+    """Parts of transactions that somebody was told of at a time."""
+
+    async def _delete(self) -> None:
+        """Records go, up to where the log is decided."""
+        while not self._is_over:
+            await asyncio.sleep(self._rng.uniform(0.5, 3))
+            node, place = self._some_node(), self._rng.randrange(len(PLACES))
+            if node is None:
+                continue
+            before = self._rng.choice((self._rng.randint(0, self._chronicle(place).end), None))
+            self.asked[place] = max(self.asked[place], EVERYTHING if before is None else before)
+            topic, partition = PLACES[place]
+            try:
+                await node.ask(
+                    lambda ports, topic=topic, partition=partition, before=before: (
+                        ports.deletions.delete_records(
+                            topic, partition, before, timeout_ms=DELETE_TIMEOUT_MS
+                        )
+                    )
+                )
+            except MilenaError:
+                continue
+
+
+async def _produced(ports: Ports, request: ProduceRequest) -> Sequence[ProduceReceipt]:
+    return await ports.produce.produce(request)
