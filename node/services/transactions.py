@@ -35,6 +35,7 @@ from milena.model.errors import (
     TransactionChangedError,
     TransactionCommittedError,
     TransactionInProgressError,
+    TransactionNotFoundError,
 )
 from milena.model.requests import (
     Acks,
@@ -497,6 +498,11 @@ class TransactionService:
             except NoQuorumError:
                 if unknown is None:
                     raise
+            except (StaleProducerEpochError, TransactionNotFoundError) as error:
+                if unknown is None:
+                    raise
+                # An earlier try may have ended it, and others have gone on since.
+                raise unknown from error
             else:
                 return
             if self._clock.now_ms() >= deadline:

@@ -7,6 +7,7 @@ import pytest
 from milena.model.batch.decode import iterate_headers
 from milena.model.batch.header import ProducerStamp
 from milena.model.errors import (
+    FateUnknownError,
     InvalidProducerError,
     MilenaError,
     NoLeaderError,
@@ -35,6 +36,7 @@ from milena.model.requests import (
     TransactionWrite,
     WrittenExtent,
 )
+from raft_meta.machine.commands import TransactionEnd
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.runners import batch, values_of
 from tests.support.time.virtual_time import after, virtual
@@ -411,6 +413,30 @@ class TestSessions:
             end = await send(cluster, 1, two, "t", "heir")
             await cluster.nodes[1].transactions.commit(commit_of(two, ("t", end, 1)))
             assert await read(cluster, 1, "t") == ["heir"]
+
+    @virtual
+    async def test_a_commit_whose_answer_is_lost_is_never_called_over(self) -> None:
+        """It is, and another one was begun; but it may have been committed, as this one is."""
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            service = cluster.nodes[1].transactions
+            one = await service.begin("me", timeout_ms=30_000)
+            commit = commit_of(one, ("t", await send(cluster, 1, one, "t", "a"), 1))
+            end = cluster.nodes[1].transaction_ends.end
+
+            async def end_and_lose(ended: TransactionEnd) -> None:
+                cluster.nodes[1].transaction_ends.end = end  # type: ignore[method-assign]
+                await end(ended)
+                await cluster.nodes[2].transactions.begin("me", timeout_ms=30_000)
+                raise FateUnknownError("the answer got lost")
+
+            cluster.nodes[1].transaction_ends.end = end_and_lose  # type: ignore[method-assign]
+            with pytest.raises(FateUnknownError):
+                await service.commit(commit)
+            assert await read(cluster, 3, "t") == ["a"]
+            # Who asks anew hears no more than that it is over.
+            with pytest.raises(StaleProducerEpochError):
+                await service.commit(commit)
 
     @virtual
     async def test_one_that_was_never_begun_takes_nothing(self) -> None:
