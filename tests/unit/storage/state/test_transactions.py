@@ -1,0 +1,224 @@
+"""Which transactions of a log are open, what of them counts, and how far readers of committed records may read."""
+
+import pytest
+
+from milena.model.batch.encode import encode_batch, encode_marker
+from milena.model.batch.header import (
+    Extent,
+    IdempotencyExtension,
+    Marker,
+    ProducerStamp,
+    TransactionExtension,
+    decode_header,
+)
+from milena.model.columns import RecordColumns
+from milena.model.errors import (
+    CorruptLogError,
+    InvalidProducerError,
+    StaleProducerEpochError,
+    TooManyTransactionsError,
+)
+from storage.state import transactions
+from storage.state.producer_state import ACCEPT, WriterState, decode_snapshot, encode_snapshot
+from storage.state.transactions import AbortedRange, Identity, decode_transactions
+
+NOW_MS = 1_700_000_000_000
+ONE, TWO, THREE = (1, 0), (2, 0), (3, 0)
+KEY = IdempotencyExtension(b"k" * 16, b"b" * 8, 6)
+
+
+def batch(
+    identity: Identity, *, sequence: int = -1, key: IdempotencyExtension | None = None
+) -> bytes:
+    """One record of a transaction."""
+    return encode_batch(
+        RecordColumns(None, None, None, [b"v"], None),
+        base_timestamp_ms=NOW_MS,
+        producer=ProducerStamp(*identity, sequence),
+        idempotency=key,
+        transaction=TransactionExtension(4, 40, 30_000),
+    )
+
+
+def end_of(
+    identity: Identity, *, commit: int | None = None, extents: tuple[Extent, ...] = ()
+) -> bytes:
+    """A marker: committed below ``commit``, or aborted."""
+    return encode_marker(
+        Marker(commit is not None, 0, commit or 0, extents),
+        producer_id=identity[0],
+        producer_epoch=identity[1],
+        timestamp_ms=NOW_MS,
+    )
+
+
+class Log:
+    """Only what a log remembers of its batches, each of one offset."""
+
+    def __init__(self) -> None:
+        self.state = WriterState()
+        self.end = 0
+
+    def append(self, *batches: bytes) -> None:
+        for each in batches:
+            header = decode_header(each).stamped(
+                base_offset=self.end, leader_epoch=0, append_time_ms=NOW_MS
+            )
+            self.state.record(header, self.end, NOW_MS)
+            self.end += 1
+
+    def pass_by(self, count: int = 1) -> None:
+        """Records of nobody's transaction."""
+        self.end += count
+
+    @property
+    def aborted(self) -> dict[Identity, AbortedRange]:
+        return self.state.transactions.aborted
+
+    def stable_end(self, high_watermark: int | None = None) -> int:
+        return self.state.transactions.stable_end(
+            self.end if high_watermark is None else high_watermark
+        )
+
+
+def test_an_open_transaction_ends_what_is_stable_where_it_begins() -> None:
+    log = Log()
+    log.pass_by(3)
+    log.append(batch(ONE), batch(TWO), batch(ONE))
+    assert [log.stable_end(hw) for hw in (0, 2, 3, 4, 6)] == [0, 2, 3, 3, 3]
+    log.append(end_of(ONE, commit=6))
+    assert log.stable_end() == 4
+    log.append(end_of(TWO))
+    assert log.stable_end() == 8
+
+
+@pytest.mark.parametrize("commit", [1, None])
+def test_a_marker_counts_once_it_is_below_the_high_watermark(commit: int | None) -> None:
+    log = Log()
+    log.append(batch(ONE))
+    log.pass_by()
+    log.append(end_of(ONE, commit=commit))
+    assert [log.stable_end(hw) for hw in (1, 2)] == [0, 0]
+    assert log.state.transactions.is_ending(ONE, 2)
+    assert log.stable_end(3) == 3
+    assert not log.state.transactions.is_ending(ONE, 3)
+
+
+def test_all_of_an_aborted_one_is_aborted_and_nothing_of_one_that_is_committed_whole() -> None:
+    log = Log()
+    log.append(batch(ONE), batch(TWO), batch(ONE), end_of(ONE), end_of(TWO, commit=2))
+    assert log.aborted == {ONE: AbortedRange(0, 3)}
+
+
+def test_what_a_commit_does_not_reach_is_aborted() -> None:
+    log = Log()
+    log.append(batch(ONE), batch(ONE), batch(ONE), end_of(ONE, commit=2))
+    assert log.aborted == {ONE: AbortedRange(2, 3)}
+
+
+def test_after_its_marker_nobody_writes_under_its_epoch_with_a_sequence_or_without() -> None:
+    log = Log()
+    log.append(batch(ONE, sequence=0), end_of(ONE, commit=1))
+    for sequence in (-1, 1):
+        with pytest.raises(StaleProducerEpochError):
+            log.state.producers.check(decode_header(batch(ONE, sequence=sequence)), NOW_MS)
+    assert log.state.producers.check(decode_header(batch((1, 1), sequence=0)), NOW_MS) == ACCEPT
+    with pytest.raises(InvalidProducerError):
+        log.state.producers.check(decode_header(batch((1, 1), sequence=1)), NOW_MS)
+
+
+def test_a_marker_of_which_the_log_has_no_record_changes_nothing() -> None:
+    log = Log()
+    log.append(end_of(ONE))
+    assert not log.state.transactions
+    assert log.stable_end() == 1
+
+
+def test_its_key_is_free_once_it_is_aborted_and_says_all_that_it_wrote_once_it_is_committed() -> (
+    None
+):
+    extents = (Extent("ab" * 16, 0, 1, 2), Extent("cd" * 16, 3, 7, 9))
+    log = Log()
+    log.append(batch(ONE, key=KEY))
+    undecided = log.state.idempotency.lookup(KEY.key_hash, NOW_MS)
+    assert undecided is not None
+    assert undecided.transaction == (*ONE, -1, ())
+    log.append(end_of(ONE))
+    assert log.state.idempotency.lookup(KEY.key_hash, NOW_MS) is None
+    log.append(batch(TWO, key=KEY), end_of(TWO, commit=3, extents=extents))
+    committed = log.state.idempotency.lookup(KEY.key_hash, NOW_MS)
+    assert committed is not None
+    assert committed.transaction == (*TWO, 3, extents)
+
+
+def test_a_snapshot_tells_all_of_it() -> None:
+    log = Log()
+    log.append(batch(ONE, key=KEY), batch(TWO), end_of(TWO), batch(THREE), end_of(THREE, commit=4))
+    again = decode_snapshot(encode_snapshot(log.state.freeze(log.end)))
+    assert again.transactions.open == log.state.transactions.open
+    assert again.transactions.aborted == {TWO: AbortedRange(1, 2)}
+    assert again.transactions.encode() == log.state.transactions.encode()
+    assert [again.transactions.stable_end(hw) for hw in (1, 3, 5)] == [0, 0, 0]
+    assert again.idempotency == log.state.idempotency.freeze()
+
+
+def test_a_copy_does_not_change_with_what_it_was_taken_of() -> None:
+    log = Log()
+    log.append(batch(ONE), batch(TWO))
+    before = log.state.freeze(log.end)
+    log.append(end_of(ONE), end_of(TWO, commit=2))
+    assert set(before.transactions.open) == {ONE, TWO}
+    assert not before.transactions.aborted
+
+
+def test_what_lies_at_and_above_a_cut_is_forgotten() -> None:
+    log = Log()
+    log.append(batch(ONE), end_of(ONE), batch(TWO), batch(THREE), end_of(TWO))
+    log.state.forget_from(3)
+    found = log.state.transactions
+    # That TWO is open again only its batch says, which the log reads once more.
+    assert not found.open
+    assert found.aborted == {ONE: AbortedRange(0, 1)}
+
+
+def test_an_aborted_one_is_remembered_until_the_log_begins_behind_its_marker() -> None:
+    log = Log()
+    log.append(batch(ONE), batch(TWO), end_of(ONE), end_of(TWO))
+    taken = log.aborted
+    for start, left in ((2, [ONE, TWO]), (3, [TWO]), (4, [])):
+        log.state.transactions.forget_below(start)
+        assert list(log.aborted) == left
+    assert set(taken) == {ONE, TWO}, "who reads what is gone by now goes on with what he took"
+
+
+def test_one_too_many_is_refused_and_those_that_are_open_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log()
+    log.append(batch(ONE), batch(TWO))
+    monkeypatch.setattr(transactions, "OPEN_MAX", 2)
+    log.state.transactions.check_room(TWO)
+    with pytest.raises(TooManyTransactionsError, match="2 open transactions"):
+        log.state.transactions.check_room(THREE)
+    log.append(end_of(ONE))
+    monkeypatch.setattr(transactions, "ABORTED_MAX", 1)
+    with pytest.raises(TooManyTransactionsError, match="1 aborted transactions"):
+        log.state.transactions.check_room(THREE)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [[], []],
+        [[], [], None],
+        [[[1, 0, 0, 1, 1, NOW_MS, 1, 4, 40, "no bytes"]], [], []],
+        [[[1, 0, 0, 1, 1, NOW_MS, 1, 4, 40]], [], []],
+        [[], [[1, 0, 0]], []],
+        [[], [[1, 0, 0, "x"]], []],
+        [[], [], [[1, 0, 0, 0, 0]]],
+    ],
+)
+def test_what_is_no_state_of_transactions_is_refused(value: object) -> None:
+    with pytest.raises(CorruptLogError):
+        decode_transactions(value)
