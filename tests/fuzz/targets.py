@@ -66,6 +66,7 @@ from raft_meta.consensus.messages import decode_message, encode_message
 from raft_meta.consensus.snapshot import SnapshotReader
 from raft_meta.consensus.wal import Wal
 from raft_meta.machine import codec
+from raft_meta.machine.image import Image
 from storage.compaction.mark import read_mark
 from storage.replica.data_directory import DataDirectory
 from storage.replica.folder import COMPACTION_NAME, open_replica
@@ -80,7 +81,11 @@ from tests.support.clusters.peer_samples import calls_of, fields_of, samples_of
 from tests.support.clusters.raft_bench import entries, entry, snapshot_bytes
 from tests.support.disk.log_model import NOW_MS, LogModel, make_batch, stamped
 from tests.support.disk.memory_files import MemoryFiles
-from tests.support.machine.commands import random_group_history, random_history
+from tests.support.machine.commands import (
+    random_group_history,
+    random_history,
+    random_transaction_history,
+)
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -574,8 +579,9 @@ def _command(data: bytes) -> object:
 
 def _command_seeds() -> list[bytes]:
     found: dict[str, bytes] = {}
-    for seed in range(3):
-        for command in random_history(seed, 120)[0] + random_group_history(seed, 60)[0]:
+    for seed in range(8):
+        log = random_history(seed, 120)[0] + random_group_history(seed, 60)[0]
+        for command in log + random_transaction_history(seed, 40)[0]:
             found.setdefault(type(codec.decode_envelope(command).command).__name__, command)
     return list(found.values())
 
@@ -586,9 +592,15 @@ def _image(data: bytes) -> object:
     return image
 
 
+def _images_of_transactions(seed: int) -> list[Image]:
+    return [applied.image for applied in random_transaction_history(seed, 80)[1]]
+
+
 def _image_seeds() -> list[bytes]:
     images = [random_history(seed, 30)[1][-1].image for seed in range(3)]
     images += [random_group_history(seed, 60)[1][-1].image for seed in range(2)]
+    for seed in range(2):
+        images.append(max(_images_of_transactions(seed), key=lambda image: image.ending_count))
     return [b"".join(codec.encode_image(image)) for image in images]
 
 

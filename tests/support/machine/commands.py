@@ -10,6 +10,7 @@ from raft_meta.machine import commands as c
 from raft_meta.machine.apply import Applied, apply
 from raft_meta.machine.image import Image
 from tests.support.machine.group_commands import GroupSource
+from tests.support.machine.transaction_commands import TransactionSource
 
 BROKERS = 5
 NAMES = ("a", "b", "a.b", "a_b", "c-d")
@@ -59,6 +60,7 @@ class CommandSource:
             (1, self._producer),
             (1, self._cluster),
             (8, GroupSource(self.rng).next),
+            (6, TransactionSource(self.rng).next),
         ]
         weights = [weight for weight, _ in makers]
         return self.rng.choices([maker for _, maker in makers], weights)[0](image)
@@ -340,12 +342,28 @@ def random_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
 def random_group_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
     """Mostly groups, in a cluster of three that is mostly well."""
     rng = Random(seed)
-    source, groups = CommandSource(rng), GroupSource(rng)
+    return _history(rng, length, _well(rng, GroupSource(rng).next, level=3))
+
+
+def random_transaction_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
+    """Mostly transactions, and groups whose offsets they commit, in a cluster of three that is mostly well."""
+    rng = Random(seed)
+    groups, transactions = GroupSource(rng), TransactionSource(rng)
+
+    def command(image: Image) -> c.Command:
+        return (groups if sometimes(rng, 0.3) else transactions).next(image)
+
+    return _history(rng, length, _well(rng, command, level=6))
+
+
+def _well(rng: Random, mostly: Maker, *, level: int) -> Maker:
+    """Commands of one kind, on a few topics, in a cluster of three; seldom something else."""
+    source = CommandSource(rng)
 
     def command(image: Image) -> c.Command:
         at = image.index
         if at < 2:
-            init = c.InitCluster(cluster_id="cluster", voters=(1, 2, 3), feature_level=3)
+            init = c.InitCluster(cluster_id="cluster", voters=(1, 2, 3), feature_level=level)
             return init if at == 0 else c.ClaimController(broker_id=1)
         if len(image.live_brokers()) < 3 and (at < 10 or sometimes(rng, 0.5)):
             return source.repair(image)
@@ -355,9 +373,9 @@ def random_group_history(seed: int, length: int) -> tuple[list[bytes], list[Appl
             return source.delete(image)
         if sometimes(rng, 0.07):
             return source.next(image)
-        return groups.next(image)
+        return mostly(image)
 
-    return _history(rng, length, command)
+    return command
 
 
 def _history(rng: Random, length: int, command: Maker) -> tuple[list[bytes], list[Applied]]:

@@ -162,10 +162,10 @@ class GroupSource:
     # --- offsets ---
 
     def _commit(self, image: Image, group_id: str) -> c.Command:
-        commits = [self._one_commit(image, self.rng.choice([group_id, *GROUPS])) for _ in range(2)]
+        commits = [self.one_commit(image, self.rng.choice([group_id, *GROUPS])) for _ in range(2)]
         return c.CommitOffsets(commits=tuple(commits), **self._by(image, group_id))
 
-    def _one_commit(self, image: Image, group_id: str) -> c.GroupCommit:
+    def one_commit(self, image: Image, group_id: str) -> c.GroupCommit:
         group = _group(image, group_id)
         found = self.rng.choice((None, *group.members, *group.members))
         keys = sorted(image.partitions)

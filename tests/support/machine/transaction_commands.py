@@ -1,0 +1,114 @@
+"""Random commands about transactions: what sound producers, late ones and leaders with markers might propose."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from raft_meta.machine import commands as c
+from raft_meta.machine.image import Image, TransactionExtent, TransactionKey
+from tests.support.machine.group_commands import GROUPS, GroupSource
+
+NAMES = ("p", "q", "milena.transactions.1")
+SETTINGS = ("flush.messages", "unclean.leader.election.enable")
+"""Which a topic may have under which it takes no transactions."""
+
+Maker = Callable[[Image], c.Command]
+
+
+@dataclass
+class TransactionSource:
+    """Draws the next command for an image."""
+
+    rng: Random
+
+    def next(self, image: Image) -> c.Command:
+        makers: list[tuple[int, Maker]] = [
+            (3, self._begin),
+            (8, self._end),
+            (4, self._finish),
+            (2, self._config),
+        ]
+        weights = [weight for weight, _ in makers]
+        return self.rng.choices([maker for _, maker in makers], weights)[0](image)
+
+    def _sometimes(self, share: float) -> bool:
+        return self.rng.random() < share
+
+    def _begin(self, _: Image) -> c.Command:
+        return c.AllocateProducer(name=self.rng.choice([None, *NAMES]))
+
+    def _end(self, image: Image) -> c.Command:
+        ends = [self._one_end(image) for _ in range(self.rng.choice([1, 1, 2, 4]))]
+        if self._sometimes(0.2):
+            ends.append(replace(self.rng.choice(ends), is_commit=self._sometimes(0.5)))
+        return c.EndTransactions(ends=tuple(ends))
+
+    def _one_end(self, image: Image) -> c.TransactionEnd:
+        """Of what is open, mostly; of what has ended, or never was."""
+        producer = self.rng.choice(
+            [image.producers[at] for at in sorted(image.producers)] or [None]
+        )
+        producer_id = 1 if producer is None or self._sometimes(0.03) else producer.producer_id
+        epoch = producer.producer_epoch if producer else 0
+        is_commit = self._sometimes(0.8)
+        is_bare = not is_commit and self._sometimes(0.9)
+        return c.TransactionEnd(
+            producer_id=producer_id,
+            producer_epoch=epoch + self.rng.choice([0] * 12 + [-1, -1, -2, 1]),
+            is_commit=is_commit,
+            is_keyed=self._sometimes(0.05 if is_bare else 0.3),
+            extents=() if is_bare else self._extents(image),
+            offsets=() if is_bare else self._offsets(image),
+        )
+
+    def _extents(self, image: Image) -> tuple[TransactionExtent, ...]:
+        keys = sorted(image.partitions)
+        chosen = self.rng.sample(keys, min(len(keys), self.rng.randint(0, 3)))
+        if chosen and self._sometimes(0.03):
+            chosen.append(self.rng.choice([chosen[0], (chosen[0][0], 9), ("f" * 32, 0)]))
+        return tuple(
+            TransactionExtent(
+                topic_id=topic_id,
+                partition=partition,
+                base_offset=self.rng.choice([-1, self.rng.randint(0, 50)]),
+                end_offset=self.rng.randint(51, 100) - 100 * self._sometimes(0.02),
+            )
+            for topic_id, partition in chosen
+        )
+
+    def _offsets(self, image: Image) -> tuple[c.GroupCommit, ...]:
+        groups = GroupSource(self.rng)
+        count = self.rng.choice([0, 0, 1, 2])
+        return tuple(groups.one_commit(image, self.rng.choice(GROUPS)) for _ in range(count))
+
+    def _finish(self, image: Image) -> c.Command:
+        """Markers of what is ending, and now and then of what is not."""
+        waiting = sorted(
+            (key, transaction) for key, endings in image.ending.items() for transaction in endings
+        )
+        chosen = self.rng.sample(waiting, min(len(waiting), self.rng.randint(1, 3)))
+        if self._sometimes(0.1):
+            chosen.append((("f" * 32, 0), self._any()))
+            chosen += [(key, self._any()) for key, _ in chosen[:1]]
+        return c.FinishMarkers(
+            markers=tuple(
+                c.FinishedMarker(
+                    topic_id=topic_id,
+                    partition=partition,
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                )
+                for (topic_id, partition), (producer_id, epoch) in chosen
+            )
+        )
+
+    def _config(self, image: Image) -> c.Command:
+        """Mostly back to what transactions need."""
+        changes = [(name, None) for name in SETTINGS]
+        if self._sometimes(0.2):
+            changes = [self.rng.choice([(SETTINGS[0], "1000"), (SETTINGS[1], "true")])]
+        topic_id = self.rng.choice(sorted(image.topics) or ["f" * 32])
+        return c.AlterConfigs(topic_id=topic_id, changes=tuple(changes))
+
+    def _any(self) -> TransactionKey:
+        return self.rng.randint(1, 9), self.rng.randint(0, 9)
