@@ -185,7 +185,9 @@ class AppendQueue:
             identity = (header.producer_id, header.producer_epoch)
             if header.marker is not None:
                 if identity not in self._log.transactions.open:
-                    raise TransactionNotFoundError("the transaction has its marker; nothing was written")
+                    raise TransactionNotFoundError(
+                        "the transaction has its marker; nothing was written"
+                    )
                 return None
             self._log.transactions.check_room(identity)
             self._on_transaction()
