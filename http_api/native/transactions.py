@@ -47,7 +47,7 @@ OLDER_THAN_MS = IntegerParam(
 
 async def transact(call: Call) -> web.Response:
     """Append records to several partitions and commit offsets, all of it or nothing."""
-    format_ = produce_format(call.header("Content-Type"))
+    format_ = _format(call)
     timeout_ms = _timeout_ms(call)
     body = await call.body()
     fields = Fields(parse_json(body), "the body", shapes.TRANSACTION.fields)
@@ -136,19 +136,25 @@ def _writes(
     return tuple(writes)
 
 
+def _format(call: Call) -> RecordFormat:
+    """How keys and values are written in the body's JSON.
+
+    Raises:
+        UnsupportedMediaTypeError: the body is said to be something else.
+    """
+    format_ = produce_format(call.header("Content-Type"))
+    if format_ not in (RecordFormat.JSON, RecordFormat.BINARY, RecordFormat.TEXT):
+        raise UnsupportedMediaTypeError(
+            "a transaction is JSON: send application/json, or say with one of kafka's types, as "
+            "application/vnd.kafka.binary.v2+json, how keys and values are written in it"
+        )
+    return format_
+
+
 def _decoder(format_: RecordFormat, exact: ItemsDecoder) -> ItemsDecoder:
-    match format_:
-        case RecordFormat.JSON:
-            return exact
-        case RecordFormat.BINARY:
-            return binary_v2.decode_items
-        case RecordFormat.TEXT:
-            return text_v2.decode_items
-        case _:
-            raise UnsupportedMediaTypeError(
-                "a transaction is JSON: send application/json, or say with one of kafka's types, as "
-                "application/vnd.kafka.binary.v2+json, how keys and values are written in it"
-            )
+    if format_ is RecordFormat.JSON:
+        return exact
+    return binary_v2.decode_items if format_ is RecordFormat.BINARY else text_v2.decode_items
 
 
 def _offsets(fields: Fields) -> Iterator[GroupOffsets]:
