@@ -1,0 +1,230 @@
+"""A program's transactions against a scripted cluster: what its end names, and what leaving its block raises."""
+
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+
+from milena.cluster.transport import MemberOffsets, WrittenPart
+from milena.errors import (
+    ProducerFencedError,
+    RecordTooLargeError,
+    StaleMemberError,
+    TransactionAbortedError,
+    UnknownResultError,
+    UnreachableError,
+)
+from milena.producing.options import ProducerOptions
+from milena.producing.transaction import TransactionalId, TransactionalProducer
+from milena.records import ProducerIdentity, TopicPartition
+from tests.support.fakes.scripted_cluster import ScriptedClock, ScriptedCluster, not_now, unknown
+
+T0 = TopicPartition("t", 0)
+
+
+class TransactionalCluster(ScriptedCluster):
+    """It keeps nothing back; it notes what it was asked. ``ends`` holds errors of the next ends, None: it goes well."""
+
+    def __init__(self, partitions=1):
+        super().__init__(partitions)
+        self.begun = []
+        self.named = []
+        self.committed = []
+        self.aborted = []
+        self.ends = []
+
+    async def append(self, topic, partition, batch, *, transaction=None, **options):
+        self.named.append(transaction)
+        return await super().append(topic, partition, batch, **options)
+
+    async def begin_transaction(self, transactional_id, *, timeout_ms):
+        self.begun.append((transactional_id, timeout_ms))
+        return ProducerIdentity(7, 3 + len(self.begun))
+
+    def end(self):
+        error = self.ends.pop(0) if self.ends else None
+        if error is not None:
+            raise error
+
+    async def commit_transaction(self, identity, parts, offsets):
+        self.end()
+        self.committed.append((identity, parts, list(offsets)))
+        return identity.producer_epoch + 1
+
+    async def abort_transaction(self, identity):
+        self.end()
+        self.aborted.append(identity)
+        return identity.producer_epoch + 1
+
+
+class Reader:
+    """A consumer of a group."""
+
+    def __init__(self, **options):
+        self.options = SimpleNamespace(**{"group": "g", "auto_commit": False, **options})
+        self.member_id, self.member_epoch = "c1", 5
+        self.reached = {T0: 9}
+        self.rewound = 0
+
+    def given_out(self):
+        return self.reached
+
+    async def rewind(self):
+        self.rewound += 1
+
+
+def producer_of(cluster, **options):
+    return TransactionalProducer(
+        TransactionalId("me", timeout_ms=500, calls=cluster),
+        ProducerOptions(linger_ms=0, **options),
+        metadata=cluster,
+        clock=ScriptedClock(),
+        chance=Random(1),
+    )
+
+
+async def test_the_commit_names_what_was_acknowledged_and_writes_name_the_transaction():
+    cluster = TransactionalCluster(partitions=2)
+    producer = producer_of(cluster)
+    async with producer.transaction() as tx:
+        await tx.send("t", b"a", partition=0)
+        await tx.flush()
+        await tx.send_many("t", [b"b", b"c"], partition=0)
+        await tx.send("t", b"d", partition=1)
+        tx.add_offsets("other", {("t", 1): 4})
+    parts = {
+        T0: WrittenPart(end_offset=3, records=3),
+        TopicPartition("t", 1): WrittenPart(end_offset=1, records=1),
+    }
+    offsets = MemberOffsets(
+        group="other", member_id=None, member_epoch=None, offsets={TopicPartition("t", 1): 4}
+    )
+    assert cluster.committed == [(ProducerIdentity(7, 4), parts, [offsets])]
+    assert set(cluster.named) == {"7:4:500"}
+
+
+async def test_the_next_one_goes_on_under_the_next_epoch_without_a_question():
+    cluster = TransactionalCluster()
+    producer = producer_of(cluster)
+    for _ in range(3):
+        async with producer.transaction() as tx:
+            await tx.send("t", b"v")
+    assert cluster.begun == [("me", 500)]
+    assert [identity for identity, *_ in cluster.committed] == [
+        ProducerIdentity(7, e) for e in (4, 5, 6)
+    ]
+
+
+async def test_a_write_whose_answer_was_lost_is_recognised_and_counted_once():
+    cluster = TransactionalCluster()
+    cluster.logs[0].script = ["lost answer", "lost request"]
+    async with producer_of(cluster).transaction() as tx:
+        await tx.send("t", b"a")
+        await tx.flush()
+        await tx.send("t", b"b")
+    assert cluster.committed[0][1] == {T0: WrittenPart(end_offset=2, records=2)}
+    assert cluster.logs[0].values == [b"a", b"b"]
+
+
+async def test_an_exception_aborts_and_is_what_leaving_raises():
+    cluster = TransactionalCluster()
+    producer = producer_of(cluster)
+    reader = Reader()
+
+    async def fail():
+        async with producer.transaction() as tx:
+            tx.add_consumer(reader)
+            await tx.send("t", b"a")
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await fail()
+    assert (cluster.committed, cluster.aborted) == ([], [ProducerIdentity(7, 4)])
+    assert reader.rewound == 1
+    async with producer.transaction():
+        pass
+    assert cluster.committed == [(ProducerIdentity(7, 5), {}, [])]
+
+
+async def test_a_record_that_was_not_written_aborts_whoever_waits_for_it_or_not():
+    cluster = TransactionalCluster()
+    cluster.logs[0].bytes_max = 300
+    with pytest.raises(TransactionAbortedError) as raised:
+        async with producer_of(cluster).transaction() as tx:
+            await tx.send("t", b"x" * 1000)
+    assert isinstance(raised.value.__cause__, RecordTooLargeError)
+    assert (len(cluster.aborted), cluster.committed) == (1, [])
+
+
+async def test_a_write_of_unknown_fate_aborts():
+    cluster = TransactionalCluster()
+    cluster.logs[0].script = ["lost answer"] * 10_000
+    with pytest.raises(TransactionAbortedError):
+        async with producer_of(cluster, delivery_timeout_ms=200).transaction() as tx:
+            await tx.send("t", b"a")
+    assert (len(cluster.aborted), cluster.committed) == (1, [])
+
+
+async def test_a_commit_without_an_answer_is_asked_for_again():
+    cluster = TransactionalCluster()
+    cluster.ends = [unknown(), not_now(), UnreachableError("gone")]
+    async with producer_of(cluster).transaction() as tx:
+        await tx.send("t", b"a")
+    assert len(cluster.committed) == 1
+
+
+async def test_one_that_nobody_tells_of_is_unknown():
+    cluster = TransactionalCluster()
+    cluster.ends = [UnreachableError("gone")] * 10_000
+    reader = Reader()
+    with pytest.raises(UnknownResultError):
+        async with producer_of(cluster, delivery_timeout_ms=1_000).transaction() as tx:
+            tx.add_consumer(reader)
+    assert reader.rewound == 1
+
+
+@pytest.mark.parametrize("kind", [TransactionAbortedError, ProducerFencedError, StaleMemberError])
+async def test_a_commit_that_is_refused_says_why_and_the_consumer_goes_back(kind):
+    cluster = TransactionalCluster()
+    cluster.ends = [kind("no", status=409, error_code=None)]
+    reader = Reader()
+
+    async def work():
+        async with producer_of(cluster).transaction() as tx:
+            tx.add_consumer(reader)
+            await tx.send("t", b"a")
+
+    with pytest.raises(kind):
+        await work()
+    assert reader.rewound == 1
+    assert cluster.committed == []
+
+
+async def test_a_consumer_commits_what_it_has_given_out_under_its_epoch():
+    cluster = TransactionalCluster()
+    async with producer_of(cluster).transaction() as tx:
+        tx.add_consumer(Reader())
+    assert cluster.committed[0][2] == [
+        MemberOffsets(group="g", member_id="c1", member_epoch=5, offsets={T0: 9})
+    ]
+
+
+@pytest.mark.parametrize("options", [{"group": None}, {"auto_commit": True}])
+async def test_a_consumer_that_commits_by_itself_or_not_at_all_is_refused(options):
+    with pytest.raises(ValueError, match="auto_commit"):
+        producer_of(TransactionalCluster()).transaction().add_consumer(Reader(**options))
+
+
+async def test_one_is_open_at_a_time():
+    producer = producer_of(TransactionalCluster())
+    async with producer.transaction():
+        with pytest.raises(ValueError, match="is open"):
+            await producer.transaction().__aenter__()
+    async with producer.transaction():
+        pass
+
+
+@pytest.mark.parametrize("options", [{"acks": 1}, {"idempotent": False}])
+def test_weaker_writes_are_refused(options):
+    with pytest.raises(ValueError, match="acks='all'"):
+        producer_of(TransactionalCluster(), **options)
