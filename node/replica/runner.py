@@ -200,10 +200,14 @@ class PartitionRunner:
 
     @property
     def stable_end(self) -> int:
-        """Last stable offset: up to here every record is committed, and so is or is not its transaction."""
-        high_watermark = self.high_watermark
-        transactions = self.log.transactions
-        return transactions.stable_end(high_watermark) if transactions else high_watermark
+        """Last stable offset: up to here every record is committed, and so is or is not its transaction.
+
+        Not below the log start: what the leader has deleted is decided, though the marker may be on its way here.
+        """
+        high_watermark, transactions = self.high_watermark, self.log.transactions
+        if not transactions:
+            return high_watermark
+        return max(self.log.log_start_offset, transactions.stable_end(high_watermark))
 
     def readable_end(self, *, is_uncommitted: bool) -> int:
         """Where reading ends: at the last stable offset, or for who reads uncommitted transactions further on."""

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from milena.model.batch.header import ProducerStamp, decode_header
+from milena.model.batch.encode import with_transaction
+from milena.model.batch.header import ProducerStamp, TransactionExtension, decode_header
 from milena.model.errors import (
     CorruptLogError,
     DiskFailedError,
@@ -376,6 +377,22 @@ class TestFollowing:
         bench.runner.advance_as_follower(leader_epoch=5, high_watermark=hw, log_start=0)
         bench.follow(2)
         return bench
+
+    @virtual
+    async def test_what_the_leader_has_deleted_is_decided(self) -> None:
+        """The marker of a transaction that begins there may be on its way."""
+        bench, source = self.follower(), leading()
+        of_one = with_transaction(
+            batch("x", producer=ProducerStamp(7, 0, -1)), TransactionExtension(-1, -1, 1_000)
+        )
+        source.log.append_as_leader(
+            [batch("a"), of_one, batch("b"), of_one], leader_epoch=6, now_ms=1
+        )
+        bench.runner.append_as_follower(source.log.read_span(0, max_bytes=1 << 20), leader_epoch=6)
+        bench.runner.advance_as_follower(leader_epoch=6, high_watermark=4, log_start=0)
+        assert bench.runner.stable_end == 1
+        bench.runner.advance_as_follower(leader_epoch=6, high_watermark=4, log_start=3)
+        assert bench.runner.stable_end == 3
 
     @virtual
     async def test_a_stale_leaders_records_are_refused(self) -> None:
