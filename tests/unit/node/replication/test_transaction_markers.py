@@ -1,5 +1,7 @@
 """Rules of leaders that end transactions in their logs, and those that nobody else ends."""
 
+import asyncio
+
 from milena.model.types import WallMs
 from raft_meta.machine import codec
 from raft_meta.machine.commands import FinishMarkers
@@ -81,3 +83,25 @@ async def test_who_leads_no_more_ends_nothing_before_it_has_heard_of_that() -> N
         await after(1_000)
         assert finishes(former) == 0
         assert cluster.image.ending
+
+
+@virtual
+async def test_the_quorum_hears_of_a_marker_once_it_is_committed() -> None:
+    async with cluster_of() as cluster:
+        await two_topics(cluster)
+        one = await cluster.nodes[2].transactions.begin("me", timeout_ms=60_000)
+        end = await send(cluster, 2, one, "t", "a")
+        leader, log = cluster.nodes[1], cluster.runner(1, "t").log
+        for follower in (2, 3):
+            cluster.nodes[follower].pool.hold()
+        commit = asyncio.ensure_future(
+            cluster.nodes[2].transactions.commit(commit_of(one, ("t", end, 1)))
+        )
+        await cluster.until(lambda: log.log_end_offset == 2)
+        assert not log.transactions.open
+        await after(500)
+        assert finishes(leader) == 0
+        for follower in (2, 3):
+            cluster.nodes[follower].pool.release()
+        assert (await commit).is_visible
+        assert finishes(leader) == 1

@@ -9,14 +9,19 @@ from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.overtaken import written
 from tests.support.clusters.runners import values_of
 from tests.support.time.virtual_time import settle, virtual
+from tests.unit.node.services.test_transactions import send, two_topics
 
 LEADER = 2
 
 
 class SlowDisk:
-    """Nothing of a leader's log is in memory, and reads of it end when the test says so."""
+    """Nothing of a leader's log is in memory, and reads of it end when the test says so.
 
-    def __init__(self, runner: PartitionRunner) -> None:
+    ``is_late``: they have read by then, and are heard of later.
+    """
+
+    def __init__(self, runner: PartitionRunner, *, is_late: bool = False) -> None:
+        self._is_late = is_late
         self.under_way: list[asyncio.Future[None]] = []
         self.is_warm = False
         self._read, self._read_cached = runner.read, runner.read_cached
@@ -31,6 +36,10 @@ class SlowDisk:
     async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes:
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.under_way.append(waiting)
+        if self._is_late:
+            found = await self._read(offset, max_bytes=max_bytes, end_offset=end_offset)
+            await waiting
+            return found
         await waiting
         return await self._read(offset, max_bytes=max_bytes, end_offset=end_offset)
 
@@ -147,3 +156,23 @@ async def test_a_disk_that_syncs_for_writers_rests_as_long_as_a_cold_read_took()
         assert len(disk.under_way) == COLD_READS_MAX, "it rests no longer than that"
         await disk.finish()
         await asyncio.gather(*tasks)
+
+
+@virtual
+async def test_what_is_deleted_while_the_disk_is_read_is_still_known_to_be_aborted() -> None:
+    async with cluster_of() as cluster:
+        await two_topics(cluster)
+        node = cluster.nodes[1]
+        one = await node.transactions.begin("me", timeout_ms=60_000)
+        await send(cluster, 1, one, "t", "aborted")
+        await node.transactions.abort(one, timeout_ms=1_000)
+        await node.write("t", "a")
+        runner = cluster.runner(1, "t")
+        await cluster.until(lambda: runner.stable_end == 3)
+        disk = SlowDisk(runner, is_late=True)
+        reading = asyncio.create_task(node.fetch("t", 0))
+        await settle()
+        assert await node.delete_records("t", 2) == 2
+        assert not runner.log.transactions.aborted
+        await disk.finish()
+        assert values_of((await reading).batches) == ["a"]

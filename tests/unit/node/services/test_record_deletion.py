@@ -19,6 +19,7 @@ from node.services.messages import DELETE_RECORDS
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
 from tests.support.clusters.overtaken import overtaken
 from tests.support.time.virtual_time import after, virtual
+from tests.unit.node.services.test_transactions import send, two_topics
 
 
 async def filled(cluster: Cluster, count: int = 6, *placement: tuple[int, ...]) -> None:
@@ -278,3 +279,19 @@ async def test_what_a_leader_was_told_before_it_was_ready_is_told_again() -> Non
         for number in range(12):
             assert (await cluster.nodes[1].write(f"t{number}", "a"))[0].offset == 0
             assert await cluster.nodes[2].delete_records(f"t{number}", 1) == 1
+
+
+@virtual
+async def test_nothing_goes_of_a_transaction_that_is_not_decided() -> None:
+    async with cluster_of() as cluster:
+        await two_topics(cluster)
+        await cluster.nodes[1].write("t", "a")
+        one = await cluster.nodes[1].transactions.begin("me", timeout_ms=60_000)
+        await send(cluster, 1, one, "t", "open")
+        await cluster.nodes[1].write("t", "b")
+        with pytest.raises(OffsetOutOfRangeError, match="above its end, 1; nothing was deleted"):
+            await cluster.nodes[1].delete_records("t", 2)
+        assert await cluster.nodes[1].delete_records("t", None) == 1
+        await cluster.nodes[2].transactions.abort(one, timeout_ms=1_000)
+        await cluster.until(lambda: cluster.runner(1, "t").stable_end == 4)
+        assert await cluster.nodes[3].delete_records("t", None) == 4

@@ -439,6 +439,37 @@ class TestSessions:
                 await service.commit(commit)
 
     @virtual
+    @pytest.mark.parametrize("node_id", [1, 2, 3])
+    async def test_one_that_is_over_takes_nothing_in_a_partition_that_knows_nothing_of_it(
+        self, node_id: int
+    ) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            service = cluster.nodes[1].transactions
+            one = await service.begin("me", timeout_ms=30_000)
+            end = await send(cluster, 1, one, "t", "a")
+            await service.commit(commit_of(one, ("t", end, 1)))
+            with pytest.raises(StaleProducerEpochError, match="is over; nothing was written"):
+                await send(cluster, node_id, one, "u", "late")
+            assert cluster.runner(2, "u").log.log_end_offset == 0
+
+    @virtual
+    async def test_a_write_that_no_log_recognises_is_not_sent_again(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            one = await cluster.nodes[3].transactions.begin("me", timeout_ms=30_000)
+            # Written, and not committed before another one leads.
+            cluster.network.cut(1, 2)
+            cluster.network.cut(1, 3)
+            write = asyncio.ensure_future(send(cluster, 1, one, "t", "x"))
+            await after(200)
+            cluster.heal()
+            await move_leader(cluster, 2)
+            end = await write
+            assert await read(cluster, 3, "t", is_uncommitted=True) == ["x"]
+            await cluster.nodes[1].transactions.commit(commit_of(one, ("t", end, 1)))
+
+    @virtual
     async def test_one_that_was_never_begun_takes_nothing(self) -> None:
         async with cluster_of() as cluster:
             await two_topics(cluster)

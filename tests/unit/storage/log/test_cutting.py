@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from milena.model.batch.header import decode_header
+from milena.model.batch.encode import encode_marker, with_transaction
+from milena.model.batch.header import Marker, ProducerStamp, TransactionExtension, decode_header
 from milena.model.errors import DiskFailedError, OffsetOutOfRangeError
 from milena.model.types import ReplicaHealth
 from storage.log.partition_log import PartitionLog
@@ -21,6 +22,11 @@ from tests.support.disk.log_model import (
 )
 from tests.support.disk.memory_files import MemoryFiles
 from tests.support.disk.small_logs import LARGE, append, bases, fill, key
+
+
+def transactional_batch() -> bytes:
+    batch = make_batch(producer=ProducerStamp(7, 0, 0))
+    return with_transaction(batch, TransactionExtension(-1, -1, 30_000))
 
 
 @pytest.fixture
@@ -46,6 +52,25 @@ def test_truncation_is_durable_when_it_returns(files, log):
     log = open_log(files)
     assert log.log_end_offset == 20
     assert log.health is ReplicaHealth.SOUND
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_a_transaction_whose_marker_is_cut_off_is_open_again(files, log, has_snapshot):
+    fill(log, 3)
+    first = log.log_end_offset
+    append(log, transactional_batch())
+    end = Marker(is_commit=False, first_offset=first, end_offset=0)
+    opened = dict(log.transactions.open)
+    if has_snapshot:
+        log.close_segment(first)
+        log.checkpoint(first, is_forced=True)
+    append(log, encode_marker(end, producer_id=7, producer_epoch=0, timestamp_ms=NOW_MS))
+    assert log.transactions.aborted
+    log.truncate_to(first + 1)
+    assert log.transactions.open == opened
+    assert not log.transactions.aborted
+    assert log.transactions.stable_end(first + 1) == first
+    assert log.producer_epoch(7) == 0
 
 
 def log_without_snapshots(files: MemoryFiles) -> PartitionLog:
