@@ -88,9 +88,15 @@ _ACKNOWLEDGED = (
     "            self._acknowledge(node_id, reset=False, next_index=None, success=True)\n"
 )
 CONDITIONAL = ("--parts", "conditional")
+TRANSACTIONAL = ("--parts", "transactional")
+SERVICES_TESTS = "tests/unit/node/services"
 LEADER = "node.replica.leader"
+MARKERS = "node.replication.transaction_markers"
 PARTITIONS = "raft_meta.machine.partitions"
 RUNNER = "node.replica.runner"
+SERVICE = "node.services.transactions"
+TRANSACTIONS = "raft_meta.machine.transactions"
+UPKEEP = "node.replica.log_upkeep"
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -272,6 +278,199 @@ MUTATIONS: tuple[Mutation, ...] = (
         by="tests/unit/node/services/test_conditional_writes.py",
     ),
     Mutation(
+        name="end-epoch",
+        guard="the end of a transaction counts under its producer's present epoch only",
+        module=TRANSACTIONS,
+        old="if producer.producer_epoch != end.producer_epoch:",
+        new="if False:",
+        by="tests/scripts",
+    ),
+    Mutation(
+        name="end-taken-over",
+        guard="who was taken over is not told that the epoch that follows is his",
+        module=TRANSACTIONS,
+        old="    if not producer.last:",
+        new="    if False:",
+        by="tests/scripts",
+    ),
+    Mutation(
+        name="end-offsets",
+        guard="a commit moves offsets that its member may commit, or is an abort",
+        module=TRANSACTIONS,
+        old="            offsets.check_commit(self._before, commit)",
+        new="            pass",
+        by="tests/scripts",
+    ),
+    Mutation(
+        name="end-before-append",
+        guard="a transaction that is over takes nothing, also where it has written nothing",
+        module="node.services.producers",
+        old='if header.producer_epoch < producer.producer_epoch:\n            raise StaleProducerEpochError(f"trans',
+        new='if False:\n            raise StaleProducerEpochError(f"trans',
+        by=f"{SERVICES_TESTS}/test_transactions.py",
+    ),
+    Mutation(
+        name="end-fences",
+        guard="a marker ends its epoch for the log it is in",
+        module="storage.state.producer_state",
+        old="epoch = header.producer_epoch + (1 if header.attributes & CONTROL_BIT else 0)",
+        new="epoch = header.producer_epoch",
+        by="tests/unit/storage/state/test_transactions.py",
+    ),
+    Mutation(
+        name="end-cuts",
+        guard="records of a committed transaction behind what its commit names are aborted",
+        module="storage.state.transactions",
+        old="if first < known.end_offset:",
+        new="if not marker.is_commit:",
+        by="tests/unit/storage/state/test_transactions.py",
+    ),
+    Mutation(
+        name="end-confirmed",
+        guard="a commit names as many records as the partition has of it",
+        module=SERVICE,
+        old="if (end_offset, records) != (written.end_offset, written.records):",
+        new="if end_offset != written.end_offset:",
+        by=f"{SERVICES_TESTS}/test_transactions.py",
+    ),
+    Mutation(
+        name="end-lost-answer",
+        guard="an end whose answer was lost is not called over for certain",
+        module=SERVICE,
+        old="                raise unknown from error\n            else:",
+        new="                raise\n            else:",
+        by=f"{SERVICES_TESTS}/test_transactions.py",
+    ),
+    Mutation(
+        name="marker-committed",
+        guard="the last stable offset passes a transaction once its marker is committed",
+        module="storage.state.transactions",
+        old="            end = min(end, ended.first_offset)",
+        new="            pass",
+        options=TRANSACTIONAL,
+    ),
+    Mutation(
+        name="marker-told",
+        guard="the quorum forgets a commit once its markers are committed",
+        module=MARKERS,
+        old="if identity in transactions.open or transactions.is_ending(identity, runner.high_watermark):",
+        new="if identity in transactions.open:",
+        options=TRANSACTIONAL,
+    ),
+    Mutation(
+        name="marker-told-again",
+        guard="a marker of which the quorum did not hear is told again",
+        module=MARKERS,
+        old="            if self._attended:\n                # Of a",
+        new="            if False:\n                # Of a",
+        by="tests/unit/node/replication/test_transaction_markers.py",
+    ),
+    Mutation(
+        name="marker-role",
+        guard="who leads no more ends no transaction by an image ahead of its replicas",
+        module=MARKERS,
+        old="if state is None or state.leader_epoch != runner.leader_epoch:",
+        new="if False:",
+        by="tests/unit/node/replication/test_transaction_markers.py",
+    ),
+    Mutation(
+        name="open-too-long",
+        guard="a transaction is over when a leader has known it to be open for so long, whatever clocks say",
+        module=MARKERS,
+        old="open_ms = max(wall_ms - found.began_ms, now_ms - since)",
+        new="open_ms = wall_ms - found.began_ms",
+        by="tests/unit/node/replication/test_transaction_markers.py",
+    ),
+    Mutation(
+        name="undecided-unread",
+        guard="readers of committed records see nothing behind the beginning of an open transaction",
+        module="storage.state.transactions",
+        old="            end = min(end, first.first_offset)",
+        new="            pass",
+        options=TRANSACTIONAL,
+    ),
+    Mutation(
+        name="undecided-retained",
+        guard="retention takes nothing of a transaction that is not decided",
+        module=UPKEEP,
+        old="self._log.maybe_apply_retention(self._clock.wall_ms(), self._stable_end())",
+        new="self._log.maybe_apply_retention(self._clock.wall_ms(), self._high_watermark())",
+        by="tests/unit/node/replica/test_log_upkeep.py",
+    ),
+    Mutation(
+        name="undecided-deleted",
+        guard="records of a transaction that is not decided are not deleted",
+        module=RUNNER,
+        old="before, partial(self.established_end, has_lease=has_lease), timeout_ms",
+        new="before, partial(self.established_end, has_lease=has_lease, is_uncommitted=True), timeout_ms",
+        by=f"{SERVICES_TESTS}/test_record_deletion.py",
+    ),
+    Mutation(
+        name="undecided-compacted",
+        guard="compaction ends where a transaction is not decided",
+        module=UPKEEP,
+        old="begin_compaction(\n            self._clock.wall_ms(), self._stable_end()",
+        new="begin_compaction(\n            self._clock.wall_ms(), self._high_watermark()",
+        by="tests/unit/node/replica/test_log_upkeep.py",
+        more=(
+            (
+                UPKEEP,
+                "compaction_need(\n            self._clock.wall_ms(), self._stable_end()",
+                "compaction_need(\n            self._clock.wall_ms(), self._high_watermark()",
+            ),
+        ),
+    ),
+    Mutation(
+        name="aborted-unread",
+        guard="readers of committed records are given nothing of an aborted transaction",
+        module="node.services.reads",
+        old="return without_aborted(data, aborted) if aborted and not is_uncommitted else data",
+        new="return data",
+        options=TRANSACTIONAL,
+    ),
+    Mutation(
+        name="aborted-kept",
+        guard="a snapshot of a log's writers has its aborted transactions",
+        module="storage.state.transactions",
+        old="[[*identity, *found] for identity, found in self.aborted.items()],",
+        new="[],",
+        options=TRANSACTIONAL,
+    ),
+    Mutation(
+        name="aborted-taken-first",
+        guard="what is aborted is known as it was before the disk is read",
+        module="node.services.reads",
+        old="        aborted = runner.log.transactions.aborted\n"
+        "        data = await self._read_stored(runner, offset, max_bytes, end_offset)\n",
+        new="        data = await self._read_stored(runner, offset, max_bytes, end_offset)\n"
+        "        aborted = runner.log.transactions.aborted\n",
+        by=f"{SERVICES_TESTS}/test_cold_reads.py",
+    ),
+    Mutation(
+        name="aborted-frees-key",
+        guard="the idempotency key of an aborted transaction is free",
+        module="storage.state.idempotency",
+        old="            del self._entries[key_hash]\n            return\n        self",
+        new="            return\n        self",
+        by="tests/unit/storage/state/test_transactions.py",
+    ),
+    Mutation(
+        name="cut-opens",
+        guard="a transaction whose marker is cut off is open again",
+        module="storage.log.cutting",
+        old="        state.writers = writers_at(replica, state.table, end_offset)\n        if has_steps",
+        new="        state.writers.forget_from(end_offset)\n        if has_steps",
+        by="tests/unit/storage/log/test_cutting.py",
+    ),
+    Mutation(
+        name="sent-once",
+        guard="a write that no log recognises is not sent again when its fate is not known",
+        module="node.services.to_leader",
+        old="is_recognised = header.idempotency is not None or header.base_sequence >= 0",
+        new="is_recognised = header.idempotency is not None or header.producer_id >= 0",
+        options=TRANSACTIONAL,
+    ),
+    Mutation(
         name="crc-recovery",
         guard="recovery checks every batch's checksum",
         module="storage.segments.segment",
@@ -411,7 +610,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="read-below-watermark",
         guard="readers see nothing above the high watermark",
         module="node.services.reads",
-        old='end = runner.high_watermark\n        data = b""',
+        old='end = runner.readable_end(is_uncommitted=is_uncommitted)\n        data = b""',
         new='end = runner.log.log_end_offset\n        data = b""',
     ),
     Mutation(

@@ -64,6 +64,8 @@ NAMES = ("one", "two", "three")
 """Of producers, one a client of sessions."""
 SESSION_MS = (1_000, 3_000, 5_000)
 """How long sessions may stay open."""
+PATIENCE_MS = (TIMEOUT_MS, TIMEOUT_MS, 8_000)
+"""How long those wait who commit: some for longer than one proposal takes to fail."""
 LINGER_CHANCE = 0.1
 """Of a client that does nothing for a while, in which its session may be ended for it."""
 LINGER_S_MAX = 6.0
@@ -314,7 +316,7 @@ class TransactionalClients(TopicClients):
         request = TransactionRequest(
             writes=tuple(writes),
             offsets=self._groups(work),
-            timeout_ms=TIMEOUT_MS,
+            timeout_ms=self._rng.choice(PATIENCE_MS),
             idempotency=key,
         )
         return work, request
@@ -513,7 +515,7 @@ class TransactionalClients(TopicClients):
                 for place in places
             ),
             offsets=self._groups(work),
-            timeout_ms=TIMEOUT_MS,
+            timeout_ms=self._rng.choice(PATIENCE_MS),
         )
 
     async def _end(self, session: Session, fate: str) -> int | None:
