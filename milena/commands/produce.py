@@ -29,6 +29,7 @@ from milena.commands.target import (
 from milena.errors import TargetNotFoundError
 from milena.model.clock import SystemClock
 from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
+from milena.producing.producer import Producer
 
 _DEFAULTS = ProducerOptions()
 ACKS: dict[str, Literal["all", 1, 0]] = {"all": "all", "1": 1, "0": 0}
@@ -77,6 +78,8 @@ def _headers(
               help="Most records a second.  [default: as many as the cluster takes]")  # fmt: skip
 @click.option("--no-idempotent", is_flag=True,
               help="Do not number batches: a retry may then write a record twice.")  # fmt: skip
+@click.option("--transactional", metavar="ID",
+              help="All lines or none, as one transaction of this name, open for 15 minutes at most.")  # fmt: skip
 @click.option("--timeout", "delivery_s", type=FiniteRange(min=0.1, max=86_400),
               metavar="SECONDS", default=_DEFAULTS.delivery_timeout_ms / 1000, show_default=True,
               help="How long a record may take to be acknowledged, retries included.")  # fmt: skip
@@ -100,6 +103,7 @@ def produce(
     linger_ms: float,
     rate: float | None,
     no_idempotent: bool,
+    transactional: str | None,
     delivery_s: float,
     is_json: bool,
 ) -> None:
@@ -132,11 +136,13 @@ def produce(
         idempotent=not no_idempotent,
         delivery_timeout_ms=delivery_s * 1000,
     )
+    if transactional is not None and (acks != "all" or no_idempotent):
+        raise click.UsageError("--transactional needs --acks all, and numbered batches")
     try:
         ProducerOptions(**keywords)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    run = ProduceRun(options, keywords)
+    run = ProduceRun(options, keywords, transactional)
     try:
         with LineSource(file, is_packed=is_packed or file.endswith(_PACKED_SUFFIX)) as source:
             target.run_client(lambda client: run.run(client, source))
@@ -149,11 +155,22 @@ def produce(
         raise click.exceptions.Exit(code)
 
 
+TRANSACTION_TIMEOUT_MS = 900_000
+"""As long as any may be open: a file may be large."""
+
+
+class _NotWholeError(Exception):
+    """Not all lines were written: nothing of the transaction is to count."""
+
+
 class ProduceRun:
     """One run, and what is known of it whether it comes to its end or not."""
 
-    def __init__(self, options: LineOptions, keywords: ProducerKeywords) -> None:
+    def __init__(
+        self, options: LineOptions, keywords: ProducerKeywords, transactional_id: str | None
+    ) -> None:
         self.tally = ProduceTally()
+        self._transactional_id = transactional_id
         self._options = options
         self._keywords = keywords
         self._clock = SystemClock()
@@ -163,11 +180,26 @@ class ProduceRun:
         """Send everything and wait for it."""
         await check_place(client, self._options.topic, self._options.partition)
         self._begun_ms = self._clock.now_ms()
-        async with client.producer(**self._keywords) as producer:
-            lines = LineProducer(self._options, producer, self._clock)
-            self.tally = lines.tally
-            with stopping_on_interrupt(lines.stop), progress_bar(source) as on_progress:
-                await lines.run(source, on_progress)
+        if self._transactional_id is None:
+            async with client.producer(**self._keywords) as producer:
+                await self._send(producer, source)
+            return
+        transactions = client.transactional_producer(
+            self._transactional_id, timeout_ms=TRANSACTION_TIMEOUT_MS, **self._keywords
+        )
+        try:
+            async with transactions.transaction() as transaction:
+                await self._send(transaction, source)
+                if not self.tally.is_whole:
+                    raise _NotWholeError
+        except _NotWholeError:
+            self.tally.is_aborted = True
+
+    async def _send(self, producer: Producer, source: LineSource) -> None:
+        lines = LineProducer(self._options, producer, self._clock)
+        self.tally = lines.tally
+        with stopping_on_interrupt(lines.stop), progress_bar(source) as on_progress:
+            await lines.run(source, on_progress)
 
     def report(self, *, is_json: bool) -> None:
         """The summary: a line for people, or JSON for programs."""
@@ -202,12 +234,13 @@ def report_trouble(tally: ProduceTally) -> int:
     if tally.bad_line is not None and not tally.skipped:
         click.echo(
             f"milena: line {tally.bad_line.line}: {tally.bad_line.reason}; "
-            f"{counted(tally.acknowledged, 'record')} before it written",
+            f"{counted(tally.written, 'record')} before it written",
             err=True,
         )
         return EXIT_REFUSED
     if tally.is_interrupted:
-        click.echo(f"milena: interrupted after line {tally.lines}, which is written", err=True)
+        fate = "of which none is written" if tally.is_aborted else "which is written"
+        click.echo(f"milena: interrupted after line {tally.lines}, {fate}", err=True)
         return EXIT_INTERRUPTED
     return 0
 

@@ -51,7 +51,20 @@ class ProduceTally:
     bad_line: BadLine | None = None
     """The first one."""
     is_interrupted: bool = False
+    is_aborted: bool = False
+    """They were of a transaction, of which nothing counts."""
     partitions: dict[int, PartitionTally] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        """Every line is a record that was acknowledged, but for those that were to be left out."""
+        has_stopped = self.is_interrupted or (self.bad_line is not None and not self.skipped)
+        return not (has_stopped or self.failed)
+
+    @property
+    def written(self) -> int:
+        """Records that count."""
+        return 0 if self.is_aborted else self.acknowledged
 
     def on_run(self, run: DeliveryRun, lines: Sequence[int]) -> None:
         """Count records that have one fate, a receipt or an error; ``lines``: those of all that were sent together."""
@@ -77,22 +90,24 @@ class ProduceTally:
     def summary_text(self, elapsed_ms: float) -> str:
         """One line for people."""
         seconds = elapsed_ms / 1000
-        rate = self.acknowledged / seconds if seconds > 0 else 0.0
+        rate = self.written / seconds if seconds > 0 else 0.0
         text = (
-            f"{counted(self.acknowledged, 'record')}, {self.sent_bytes} bytes in {seconds:.2f} s "
+            f"{counted(self.written, 'record')}, {self.sent_bytes} bytes in {seconds:.2f} s "
             f"({rate:.0f} records/s)"
         )
         if self.failed:
             text += f", {self.failed} not acknowledged"
         if self.skipped:
             text += f", {counted(self.skipped, 'bad line')} skipped"
+        if self.is_aborted:
+            text += ", transaction aborted"
         return text
 
     def summary_json(self, elapsed_ms: float) -> Json:
         """The same for programs, and more."""
         return {
             "lines": self.lines,
-            "records": self.acknowledged,
+            "records": self.written,
             "bytes": self.sent_bytes,
             "seconds": round(elapsed_ms / 1000, 3),
             "not_acknowledged": self.failed,
@@ -101,6 +116,7 @@ class ProduceTally:
             "bad_lines_skipped": self.skipped,
             "bad_line": self.bad_line.line if self.bad_line else None,
             "is_interrupted": self.is_interrupted,
+            "is_aborted": self.is_aborted,
             "partitions": [
                 {
                     "partition": partition,
