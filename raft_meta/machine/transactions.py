@@ -56,7 +56,7 @@ ENDS_PER_COMMAND_MAX = 1_000
 ITEMS_PER_TRANSACTION_MAX = 1_000
 """Extents and group offsets of one transaction together. A thousand extents take 57 kB of a command."""
 ENDINGS_MAX = 100_000
-"""Of all partitions. They take about 6 MB in a snapshot; there are more only while partitions have no leader."""
+"""Of all partitions. They are few but while partitions have no leader; so many take 5 MB in a snapshot."""
 
 _NONE: Map[TransactionKey, Ending] = Map()
 

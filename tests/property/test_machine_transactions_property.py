@@ -9,13 +9,13 @@ from raft_meta.machine import codec, invariants
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import Applied, apply
 from raft_meta.machine.image import Ending, Image, PartitionKey, TransactionKey
-from raft_meta.machine.transactions import Uncommitted, outcome_of
+from raft_meta.machine.transactions import NotCommitted, outcome_of
 from tests.support.machine.commands import random_transaction_history
 from tests.support.machine.rules import TransactionTwin
 
 SEEDS = st.integers(min_value=0, max_value=1 << 32)
 LENGTH = 120
-Outcomes = dict[tuple[PartitionKey, TransactionKey], Ending | Uncommitted]
+Outcomes = dict[tuple[PartitionKey, TransactionKey], Ending | NotCommitted]
 
 
 def steps(seed: int) -> list[tuple[Image, c.Command, Applied]]:
@@ -85,7 +85,7 @@ def test_what_was_decided_stays_so(seed: int) -> None:
             for transaction in begun
         }
         for at in before.keys() & after.keys():
-            if before[at] is Uncommitted.OPEN or before[at] == after[at]:
+            if before[at] is NotCommitted.OPEN or before[at] == after[at]:
                 continue
             assert isinstance(before[at], Ending), f"{at} came back by {command}"
             assert isinstance(command, c.FinishMarkers), f"{at} was lost by {command}"
@@ -110,7 +110,7 @@ def test_a_transaction_is_open_in_all_partitions_or_in_none(seed: int) -> None:
                     outcome_of(image, *k, producer.producer_id, epoch) for k in image.partitions
                 }
                 is_open = epoch == producer.producer_epoch
-                assert (Uncommitted.OPEN in found) == (is_open and bool(found)), f"{command}"
+                assert (NotCommitted.OPEN in found) == (is_open and bool(found)), f"{command}"
                 assert len(found) <= 1 or not is_open, f"{command}"
 
 
