@@ -271,7 +271,7 @@ def test_partitions_that_are_gone_are_noticed_and_nodes_that_know_less_are_not()
 
 
 def test_logs_are_compacted() -> None:
-    world = run_world(3, Options(seconds=8, kinds=("kill", "cut_power"), parts=("compacted",)))
+    world = run_world(2, Options(seconds=8, kinds=("kill", "cut_power"), parts=("compacted",)))
     assert world.problems == [], world.lines
     [part] = world.parts
     assert isinstance(part, CompactedTopic)

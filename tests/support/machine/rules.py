@@ -60,7 +60,8 @@ class TransactionTwin:
         """Whether it is as wanted now."""
         epoch = self.epochs.get(end.producer_id)
         if epoch == end.producer_epoch + 1:
-            return (self.last[end.producer_id] == "committed") == end.is_commit
+            # Neither where it was taken over: that epoch is its new holder's.
+            return self.last[end.producer_id] == ("committed" if end.is_commit else "aborted")
         if epoch != end.producer_epoch or any(_nonsense(end)):
             return False
         is_committed = end.is_commit and self._may(end)

@@ -732,7 +732,7 @@ class TransactionalClients(TopicClients):
     async def _ask_for_open(self, node: "NodeProcess") -> None:
         try:
             rows: Sequence[object] = await node.ask(
-                lambda ports: ports.transactions.open_transactions()
+                lambda ports: ports.transactions.open_transactions(older_than_ms=0)
             )
         except MilenaError:
             return
