@@ -383,12 +383,12 @@ class Clients:
             await self._pause()
 
 
-def numbered_batch(value: str, stamp: ProducerStamp) -> bytes:
+def numbered_batch(value: str, stamp: ProducerStamp, key: bytes | None = None) -> bytes:
     """A record that its producer numbers, as a client encodes it."""
     columns = RecordColumns(
         offset_deltas=None,
         timestamp_deltas=None,
-        keys=None,
+        keys=None if key is None else [key],
         values=[encoded(value)],
         headers=None,
     )

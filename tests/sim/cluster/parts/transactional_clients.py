@@ -83,6 +83,11 @@ class Place(NamedTuple):
 
 
 PLACES = (Place("ledger", 0), Place("ledger", 1), Place("stock", 0))
+STOCK = 2
+"""The number of the last one, which is compacted in some runs."""
+KEYS = 6
+STRANGER_CHANCE = 0.05
+"""Of a transaction that moves offsets under the name of a member that is none: it is refused."""
 
 
 @dataclass(slots=True, eq=False)
@@ -182,6 +187,8 @@ class TransactionalClients(TopicClients):
         """How far readers of committed records have come."""
         self.asked = [0] * len(PLACES)
         """Below it somebody wanted records deleted."""
+        self.is_compacting = self._rng.random() < 0.5
+        """Whether the last place is compacted."""
         self._is_deleting = self._rng.random() < 0.4
         self._ended: list[Session] = []
 
@@ -242,6 +249,9 @@ class TransactionalClients(TopicClients):
                 error, _ = await self._send(node, write, Acks.LEADER, None)
                 self._note(write, error, None)
 
+    def _records(self, write: Write) -> Records:
+        return records_of(write.value)
+
     async def _produce(self, node: "NodeProcess", write: Write, key: IdempotencyKey | None) -> None:
         self._note(write, *await self._send(node, write, Acks.ALL, key))
 
@@ -289,14 +299,21 @@ class TransactionalClients(TopicClients):
         self.by_value[value] = work
         return value
 
-    def _groups(self, work: Work) -> tuple[GroupOffsets, ...]:
+    def _groups(self, work: Work, *, is_known: bool) -> tuple[GroupOffsets, ...]:
         if not work.next_offset:
             return ()
-        place = PLACES[0]
-        moved = CommittedNext(
-            topic=place.topic, partition=place.partition, next_offset=work.next_offset
+        moved = CommittedNext(topic="ledger", partition=0, next_offset=work.next_offset)
+        return (
+            GroupOffsets(
+                group=work.group,
+                member_id=None if is_known else "stranger",
+                member_epoch=-1 if is_known else 1,
+                offsets=(moved,),
+            ),
         )
-        return (GroupOffsets(group=work.group, member_id=None, member_epoch=-1, offsets=(moved,)),)
+
+    def _is_known(self) -> bool:
+        return self._rng.random() >= STRANGER_CHANCE
 
     def _new_request(self, group: str, *, is_keyed: bool) -> tuple[Work, TransactionRequest]:
         """Some records for some places; or, without a key, none."""
@@ -305,7 +322,7 @@ class TransactionalClients(TopicClients):
         writes: list[TransactionWrite] = []
         for place in self._rng.sample(range(len(PLACES)), self._rng.randint(least, len(PLACES))):
             values = [self._new_value(work, place) for _ in range(self._rng.randint(1, 2))]
-            records = Records(keys=None, values=[encoded(value) for value in values])
+            records = records_of(*values)
             topic, partition = PLACES[place]
             writes.append(TransactionWrite(topic=topic, partition=partition, records=records))
         work.named.update(work.places)
@@ -315,7 +332,8 @@ class TransactionalClients(TopicClients):
             key = IdempotencyKey(key_hash=name.ljust(16, b"-"), body_hash=b"12345678")
         request = TransactionRequest(
             writes=tuple(writes),
-            offsets=self._groups(work),
+            # Under a key it would be tried for ever.
+            offsets=self._groups(work, is_known=is_keyed or self._is_known()),
             timeout_ms=self._rng.choice(PATIENCE_MS),
             idempotency=key,
         )
@@ -464,7 +482,7 @@ class TransactionalClients(TopicClients):
         transaction = session.transaction
         if session.mode == "numbered":
             stamp = ProducerStamp(transaction.producer_id, transaction.producer_epoch, sequence)
-            batch = numbered_batch(value, stamp)
+            batch = numbered_batch(value, stamp, key_of(value))
             try:
                 appended = await self._call(
                     node,
@@ -487,7 +505,7 @@ class TransactionalClients(TopicClients):
             key = IdempotencyKey(key_hash=value.encode().ljust(16, b"+"), body_hash=b"12345678")
         request = ProduceRequest(
             topic=topic,
-            records=Records(keys=None, values=[encoded(value)]),
+            records=records_of(value),
             acks=Acks.ALL,
             timeout_ms=TIMEOUT_MS,
             partition=partition,
@@ -514,7 +532,7 @@ class TransactionalClients(TopicClients):
                 )
                 for place in places
             ),
-            offsets=self._groups(work),
+            offsets=self._groups(work, is_known=self._is_known()),
             timeout_ms=self._rng.choice(PATIENCE_MS),
         )
 
@@ -686,14 +704,33 @@ class TransactionalClients(TopicClients):
         """A reader passed over [start, end): there is no record for it."""
         key, chronicle = self._key(place), self._chronicle(place)
         for offset in range(start, min(end, chronicle.end)):
-            owner = chronicle.owners.get(offset)
-            if offset in chronicle.controls:
+            if offset in chronicle.controls or self._is_replaced(place, offset):
                 continue
+            owner = chronicle.owners.get(offset)
             decision = None if owner is None else self.decisions.by_identity.get(owner)
             if is_uncommitted or decision is None or decision.commits(key, offset):
                 raise ViolationError(
                     f"{who} was not given {PLACES[place]} at {offset}, of {owner}: {decision}"
                 )
+
+    def _is_replaced(self, place: int, offset: int) -> bool:
+        """Whether compaction may have dropped a record: a later one of its key counts, or it counts for nobody."""
+        if place != STOCK or not self.is_compacting:
+            return False
+        keys = self._world.checker.ledgers[self._key(place)].keys
+        return not self._counts(place, offset) or any(
+            keys.get(later) == keys[offset] and self._counts(place, later)
+            for later in range(offset + 1, self._chronicle(place).end)
+        )
+
+    def _counts(self, place: int, offset: int) -> bool:
+        """Whether a record belongs to no transaction, or is committed with it, as far as it is decided."""
+        key, chronicle = self._key(place), self._chronicle(place)
+        owner = chronicle.owners.get(offset)
+        if owner is None:
+            return offset not in chronicle.controls
+        decision = self.decisions.by_identity.get(owner)
+        return decision is not None and decision.commits(key, offset)
 
     async def _look_about(self) -> None:
         """Reads that begin somewhere, and questions where a partition ends and what is open in it."""
@@ -761,6 +798,18 @@ class TransactionalClients(TopicClients):
                 )
             except MilenaError:
                 continue
+
+
+def key_of(value: str) -> bytes:
+    """Of its record: few, so that compaction has something to do."""
+    return b"k%d" % (int(value.removeprefix(TransactionalClients.prefix)) * 104_729 % KEYS)
+
+
+def records_of(*values: str) -> Records:
+    """Values under their keys."""
+    return Records(
+        keys=[key_of(value) for value in values], values=[encoded(value) for value in values]
+    )
 
 
 async def _produced(ports: Ports, request: ProduceRequest) -> Sequence[ProduceReceipt]:
