@@ -323,7 +323,7 @@ def test_transactions_take_effect_whole_or_not_at_all() -> None:
     assert isinstance(part, TransactionalTopics)
     assert part.committed > 5
     assert part.aborted > 5
-    assert part.clients.most_open > 1
+    assert part.clients.most_open > 0
 
 
 @pytest.mark.deep

@@ -58,6 +58,8 @@ HANG_UP_CHANCE = 0.05
 GIVE_UP_CHANCE = 0.15
 """Of a client that was told that nothing took effect, and does not try again."""
 OFFSETS_CHANCE = 0.4
+ASK_CHANCE = 0.3
+"""Of a question what is open, after a look at some partition."""
 TAKE_OVER_CHANCE = 0.15
 """Of a session that begins under the name of another one, which goes on."""
 NAMES = ("one", "two", "three")
@@ -753,7 +755,7 @@ class TransactionalClients(TopicClients):
                 self._take_from(who, place, start, result, is_uncommitted)
                 if offset == "latest" and not is_timed:
                     self._check_end(who, place, start, request, known)
-            if self._rng.random() < 0.1:
+            if self._rng.random() < ASK_CHANCE:
                 await self._ask_for_open(node)
 
     def _check_end(self, who: str, place: int, end: int, request: FetchRequest, known: int) -> None:
