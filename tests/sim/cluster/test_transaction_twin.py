@@ -30,7 +30,8 @@ def image(index: int, epoch: int, last: str = "", ending: int | None = None) -> 
     found = Image(index=index, producers=Map({1: producer}))
     if ending is None:
         return found
-    return replace(found, ending=Map({KEY: Map({ONE: Ending(end_offset=ending)})}))
+    endings: Map[Identity, Ending] = Map({ONE: Ending(end_offset=ending)})
+    return replace(found, ending=Map({KEY: endings}))
 
 
 def batch(offset: int, *, is_transactional: bool = True) -> BatchHeader:
