@@ -20,12 +20,13 @@ Records without a key, of a time when the topic was not compacted, are all kept.
 
 Transactions are decided below where a run ends (the last stable offset). Batches of an aborted one are dropped; those
 of a committed one lose what says that they belong to it, and are judged as any others. Its marker, behind them, says
-nothing then that the log does not; like a tombstone it goes once every replica has it.
+nothing then that the log does not; like a tombstone it goes once every replica has it. The batch that came under an
+idempotency key, and its marker, stay as they are for as long as the key does.
 
 Source: KIP-58 (minimum lag), KIP-354 (maximum lag), KIP-534 (delete horizon).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import repeat
@@ -33,7 +34,7 @@ from itertools import repeat
 from milena.disk.files import Buffer
 from milena.model.batch.decode import decode_columns, offsets_of
 from milena.model.batch.encode import encode_filler, rewrite_batch
-from milena.model.batch.header import BatchHeader, decode_header
+from milena.model.batch.header import BatchHeader, Marker, decode_header
 from milena.model.columns import RecordColumns
 from storage.segments.index import SegmentSummary
 from storage.segments.log_config import LogConfig
@@ -123,11 +124,13 @@ class SieveRules:
         delete_retention_ms: how long tombstones stay from now on.
         tombstone_end: tombstones and markers at and above it stay: some replica may not have them yet.
         aborted: transactions of which nothing counts.
+        answers: offsets of the markers that hold the first answer of an idempotency key.
     """
 
     keys: KeyMap
     writers: WriterState
     aborted: Mapping[Identity, AbortedRange]
+    answers: Collection[int]
     now_ms: int
     delete_retention_ms: int
     tombstone_end: int
@@ -185,12 +188,30 @@ class BatchSieve:
         if header.base_offset >= self._rules.keys.end:
             # Neither its keys nor its writers are known yet.
             return self._keep(Kept(header, whole))
+        if self._is_answer(header):
+            return self._keep(Kept(header, whole))
         columns = records_to_count(buffer, header, position, self._rules.aborted)
         if columns is not None:
             return self._sift(header, columns, whole)
         if self._is_dispensable(header):
             return self._drop(header)
         return self._keep(Kept(header, whole))
+
+    def _is_answer(self, header: BatchHeader) -> bool:
+        """Whether it is the batch of a committed request that has its key, or the marker that tells what that wrote.
+
+        A retry is answered from both, by every log that has them: neither goes, nor changes, without the other. Keys
+        of a session's writes (``owner`` below 0) are of no use after its end.
+        """
+        found = header.transaction
+        if isinstance(found, Marker):
+            return header.base_offset in self._rules.answers
+        return (
+            found is not None
+            and found.owner >= 0
+            and not is_aborted(header, self._rules.aborted)
+            and _is_keyed(header, self._rules)
+        )
 
     def _is_dispensable(self, header: BatchHeader) -> bool:
         """Whether a batch of which no record counts may go."""

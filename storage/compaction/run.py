@@ -153,6 +153,7 @@ class CompactionRun:
                 delete_retention_ms=self._plan.config.delete_retention_ms,
                 tombstone_end=self._plan.tombstone_end,
                 aborted=self._plan.aborted,
+                answers=writers.idempotency.answers(self._plan.now_ms),
             )
             for group in self._groups(keys.end):
                 yield from self._rewrite(group, rules)

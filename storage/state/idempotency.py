@@ -78,6 +78,15 @@ class IdempotencyTable:
             return None
         return entry
 
+    def answers(self, now_ms: int) -> frozenset[int]:
+        """Offsets of the markers from which repeated transactions are answered, within the window."""
+        return frozenset(
+            entry.transaction.marker_offset
+            for entry in self._entries.values()
+            if entry.transaction is not None
+            and now_ms - entry.append_time_ms <= IDEMPOTENCY_WINDOW_MS
+        )
+
     def record(self, key_hash: bytes, entry: IdempotencyEntry) -> None:
         """Take note of an append.
 

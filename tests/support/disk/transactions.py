@@ -23,6 +23,7 @@ def transactional(
     sequence: int = -1,
     key: IdempotencyExtension | None = None,
     timeout_ms: int = 30_000,
+    owner: int = -1,
 ) -> bytes:
     """A batch of records, each a key and a value, of the transaction (producer_id, producer_epoch)."""
     return encode_batch(
@@ -30,7 +31,7 @@ def transactional(
         base_timestamp_ms=NOW_MS,
         producer=ProducerStamp(producer_id, producer_epoch, sequence),
         idempotency=key,
-        transaction=TransactionExtension(-1, -1, timeout_ms),
+        transaction=TransactionExtension(owner, owner, timeout_ms),
     )
 
 

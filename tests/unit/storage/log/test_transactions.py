@@ -7,6 +7,7 @@ from milena.model.batch.header import Extent, IdempotencyExtension, ProducerStam
 from milena.model.errors import StaleProducerEpochError
 from storage.log.partition_log import PartitionLog
 from storage.log.reader import without_aborted
+from storage.state.idempotency import IDEMPOTENCY_WINDOW_MS
 from storage.state.producer_state import encode_snapshot
 from storage.state.sealed import unseal
 from tests.support.disk.compacted_log import (
@@ -238,6 +239,52 @@ class TestCompaction:
         assert compact(log)
         assert values_of(log) == {b"a": b"1", b"b": b"2"}
         assert committed(log) == [b"1", b"2"]
+
+    def copied(self, log: PartitionLog) -> PartitionLog:
+        follower = open_log(MemoryFiles(), config=COMPACTED, is_listed=False)
+        for batch in read_all(log):
+            follower.append_as_follower(batch)
+        return follower
+
+    @pytest.mark.parametrize("is_late", [False, True])
+    def test_a_copy_of_the_compacted_log_answers_the_retry_of_a_key(self, log, is_late):
+        """Also where the marker came behind what was compacted first."""
+        extents = (Extent("ab" * 16, 0, 0, 1), Extent("cd" * 16, 3, 7, 9))
+        append(log, transactional(1, 0, (b"a", b"t"), key=KEY, owner=4))
+        append(log, keyed_batch([(b"a", b"1")]), keyed_batch([(b"a", b"2")]))
+        if is_late:
+            roll(log)
+        append(log, marker(1, 0, 0, commit=1, extents=extents))
+        for _ in range(2):
+            assert compact(log) or not is_late
+            append(log, keyed_batch([(b"a", b"3")]))
+            roll(log)
+        assert compact(log)
+        wanted = log.idempotency_lookup(KEY.key_hash, NOW_MS)
+        assert wanted is not None
+        assert wanted.transaction == (1, 0, 3, extents)
+        follower = self.copied(log)
+        assert follower.idempotency_lookup(KEY.key_hash, NOW_MS) == wanted
+        assert not follower.transactions.open
+        assert values_of(follower) == {b"a": b"3"}
+
+    def test_a_key_that_is_forgotten_lets_its_batch_and_its_marker_go(self, log):
+        append(log, transactional(1, 0, (b"a", b"t"), key=KEY, owner=4))
+        append(log, marker(1, 0, 0, commit=1))
+        append(log, transactional(1, 1, (b"a", b"2")), marker(1, 1, 2, commit=3))
+        roll(log)
+        assert compact(log, now_ms=NOW_MS + IDEMPOTENCY_WINDOW_MS + 1)
+        assert records_of(log) == {2: (b"a", b"2")}
+
+    def test_keys_of_a_sessions_writes_keep_nothing_open(self, log):
+        other = IdempotencyExtension(b"o" * 16, b"b" * 8, 1)
+        append(log, transactional(1, 0, (b"a", b"t")))
+        append(log, transactional(1, 0, (b"b", b"u"), key=KEY))
+        append(log, transactional(1, 0, (b"c", b"v"), key=other), marker(1, 0, 0, commit=3))
+        append(log, transactional(1, 1, (b"a", b"2")), marker(1, 1, 4, commit=5))
+        roll(log)
+        assert compact(log)
+        assert not self.copied(log).transactions.open
 
     def test_a_replay_of_the_compacted_log_leaves_nothing_open(self, files, log):
         for number in range(30):
