@@ -103,7 +103,8 @@ class TransactionalTopics(Part):
         self, process: "NodeProcess", key: PartitionKey, runner: PartitionRunner
     ) -> None:
         chronicle = self.chronicles.get(key)
-        if chronicle is None or runner.log.health is ReplicaHealth.DAMAGED:
+        # One that closes leads no more, and forgets how far it had led.
+        if chronicle is None or runner.is_closed or runner.log.health is ReplicaHealth.DAMAGED:
             return
         self._extend(process.machine.node_id, chronicle, runner)
         high_watermark = runner.high_watermark
