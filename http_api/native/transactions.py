@@ -17,8 +17,8 @@ from http_api.shapes import requests as shapes
 from http_api.v2.produce import idempotency_key
 from http_api.v2.produce_head import TIMEOUT_MS
 from http_api.v2.receipts import receipt_json
-from http_api.v2.transaction_header import transaction_text
-from milena.model.errors import MalformedRequestError, UnsupportedMediaTypeError
+from http_api.v2.transaction_header import transaction_of, transaction_text
+from milena.model.errors import UnsupportedMediaTypeError
 from milena.model.requests import (
     TRANSACTION_TIMEOUT_MS_DEFAULT,
     TRANSACTION_TIMEOUT_MS_MAX,
@@ -270,9 +270,7 @@ async def abort(call: Call) -> web.Response:
 def _named(call: Call) -> ProducerTransaction:
     numbers = [call.names["producer_id"], call.names["producer_epoch"]]
     producer_id, producer_epoch = (integer_text("the transaction", text) for text in numbers)
-    if producer_id < 0 or producer_epoch < 0:
-        raise MalformedRequestError("a transaction is named by its producer's id and epoch")
-    return ProducerTransaction(producer_id=producer_id, producer_epoch=producer_epoch)
+    return transaction_of(producer_id, producer_epoch)
 
 
 async def list_transactions(call: Call) -> web.Response:

@@ -1,11 +1,14 @@
 """v2: the header by which a write says that it is part of a transaction, as its beginning gave it."""
 
+from dataclasses import replace
+
 from http_api.call import Call
 from http_api.params import Param, ParamPlace
 from http_api.schemas import integer_text
 from http_api.shapes.blocks import text
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import TRANSACTION_TIMEOUT_MS_MAX, Acks, ProducerTransaction
+from milena.model.types import PRODUCER_EPOCH_MAX
 
 TRANSACTION = Param(
     name="Milena-Transaction",
@@ -49,13 +52,25 @@ def named_transaction(
         raise MalformedRequestError(
             "a write of a transaction cannot be conditional: leave If-Match out"
         )
-    transaction = ProducerTransaction(producer_id=numbers[0], producer_epoch=numbers[1])
+    transaction = transaction_of(numbers[0], numbers[1])
     if len(numbers) == 2:
         return transaction
     if not 1 <= numbers[2] <= TRANSACTION_TIMEOUT_MS_MAX:
         raise MalformedRequestError(
             f"{TRANSACTION.name} got '{given}': a transaction is open for 1 to {TRANSACTION_TIMEOUT_MS_MAX} ms"
         )
-    return ProducerTransaction(
-        producer_id=numbers[0], producer_epoch=numbers[1], timeout_ms=numbers[2]
-    )
+    return replace(transaction, timeout_ms=numbers[2])
+
+
+def transaction_of(producer_id: int, producer_epoch: int) -> ProducerTransaction:
+    """The transaction of these numbers.
+
+    Raises:
+        MalformedRequestError: there is none, whatever has begun.
+    """
+    if producer_id < 0 or not 0 <= producer_epoch < PRODUCER_EPOCH_MAX:
+        raise MalformedRequestError(
+            f"no transaction is named {producer_id}:{producer_epoch}: it is its producer's id, from 0, and epoch, from "
+            f"0 to {PRODUCER_EPOCH_MAX - 1}, which POST /transactions:begin answers"
+        )
+    return ProducerTransaction(producer_id=producer_id, producer_epoch=producer_epoch)

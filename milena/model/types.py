@@ -13,6 +13,8 @@ NO_TIMESTAMP = WallMs(-1)
 NO_OFFSET = -1
 NO_EPOCH = -1
 NO_PRODUCER = -1
+PRODUCER_EPOCH_MAX = 32_767
+"""A batch holds the epoch in 16 bits, signed. The last one carries no transaction: its end would have no next one."""
 
 
 @unique

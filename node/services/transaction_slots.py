@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from milena.model.errors import TooManyTransactionsError
+from milena.model.types import PRODUCER_EPOCH_MAX
 from node.metadata.store import MetadataStore
 from raft_meta.machine.commands import AllocateProducer
-from raft_meta.machine.producers import EPOCH_MAX
 
 RESERVED_PREFIX = "milena."
 """Of names that nobody else may give a producer."""
@@ -34,7 +34,7 @@ class TransactionSlot:
     def on_ended(self) -> None:
         """The transaction was decided."""
         self.producer_epoch += 1
-        self.is_known = self.producer_epoch < EPOCH_MAX
+        self.is_known = self.producer_epoch < PRODUCER_EPOCH_MAX
 
     def on_unused(self) -> None:
         """Nothing was written."""
@@ -90,7 +90,7 @@ class TransactionSlots:
                 producer_id, producer_epoch = answer
                 assert isinstance(producer_id, int), answer
                 assert isinstance(producer_epoch, int), answer
-                if producer_epoch < EPOCH_MAX:
+                if producer_epoch < PRODUCER_EPOCH_MAX:
                     return TransactionSlot(number, producer_id, producer_epoch)
         except BaseException:
             self._unknown.append(number)

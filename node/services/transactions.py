@@ -54,6 +54,7 @@ from milena.model.requests import (
     WrittenExtent,
 )
 from milena.model.turns import Turns
+from milena.model.types import PRODUCER_EPOCH_MAX
 from node.control.standing import Standing
 from node.metadata.lookup import GetTopic, check_partition
 from node.metadata.store import MetadataStore
@@ -83,7 +84,6 @@ from raft_meta.machine.commands import (
 )
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Image, PartitionKey, Topic, TransactionExtent
-from raft_meta.machine.producers import EPOCH_MAX
 from raft_meta.machine.transactions import (
     ITEMS_PER_TRANSACTION_MAX,
     NotCommitted,
@@ -389,7 +389,7 @@ class TransactionService:
             )
             assert isinstance(answer, tuple), answer
             producer_id, producer_epoch = answer
-            if producer_epoch < EPOCH_MAX:
+            if producer_epoch < PRODUCER_EPOCH_MAX:
                 return ProducerTransaction(
                     producer_id=producer_id, producer_epoch=producer_epoch, timeout_ms=timeout_ms
                 )

@@ -6,14 +6,13 @@ partition's own log, not here.
 """
 
 from milena.model.errors import InvalidRequestError, LimitReachedError, TooManyProducersError
+from milena.model.types import PRODUCER_EPOCH_MAX
 from raft_meta.machine import bounds
 from raft_meta.machine.commands import AllocateProducer
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import AllocatedProducer, Image
 from raft_meta.machine.outcome import Outcome
 
-EPOCH_MAX = 32_767
-"""A batch holds the epoch in 16 bits, signed."""
 NAME_LENGTH_MAX = 255
 NAMED_MAX = 100_000
 """Names are kept for ever, so there is an end to them."""
@@ -50,7 +49,7 @@ def _too_many_names(image: Image) -> LimitReachedError:
 
 
 def _next_epoch(image: Image, producer: AllocatedProducer, name: str) -> Outcome:
-    if producer.producer_epoch >= EPOCH_MAX:
+    if producer.producer_epoch >= PRODUCER_EPOCH_MAX:
         forgotten = replace(image, producers=image.producers.delete(producer.producer_id))
         return _new_producer(forgotten, name)
     after = replace(producer, producer_epoch=producer.producer_epoch + 1, last="")

@@ -27,7 +27,7 @@ from milena.model.errors import (
     TransactionNotFoundError,
     TransactionsPendingError,
 )
-from milena.model.types import WallMs
+from milena.model.types import PRODUCER_EPOCH_MAX, WallMs
 from raft_meta.machine import offsets
 from raft_meta.machine.commands import EndTransactions, FinishMarkers, TransactionEnd
 from raft_meta.machine.configs import TopicSettings
@@ -42,7 +42,6 @@ from raft_meta.machine.image import (
     TransactionKey,
 )
 from raft_meta.machine.outcome import Outcome
-from raft_meta.machine.producers import EPOCH_MAX
 
 TransactionCommand = EndTransactions | FinishMarkers
 
@@ -223,7 +222,7 @@ def check_end(end: TransactionEnd) -> None:
         RequestTooLargeError: more extents and offsets than a transaction may have.
         InvalidRequestError: they contradict each other.
     """
-    if end.producer_epoch >= EPOCH_MAX:
+    if end.producer_epoch >= PRODUCER_EPOCH_MAX:
         raise InvalidProducerError(
             f"Epoch {end.producer_epoch} of producer {end.producer_id} carries no transaction: begin anew."
         )

@@ -201,6 +201,8 @@ class TestSessions:
             ("7:2:0", "/topics/t"),
             ("7:2:900001", "/topics/t"),
             ("7:-1", "/topics/t"),
+            ("7:32767", "/topics/t"),
+            ("7:99999:500", "/topics/t"),
             ("7:2:1:1", "/topics/t"),
             ("7:2", "/topics/t?acks=1"),
             ("7:2", "/topics/t?async=true"),
@@ -246,6 +248,7 @@ class TestSessions:
         [
             "/transactions/x/0:commit",
             "/transactions/1/-1:commit",
+            "/transactions/1/32767:commit",
             "/transactions/1/99999999999999999999:abort",
         ],
     )

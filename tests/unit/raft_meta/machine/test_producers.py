@@ -22,7 +22,7 @@ def test_a_name_is_neither_empty_nor_endless(name: str) -> None:
 
 
 def test_epochs_end_and_a_new_id_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producers, "EPOCH_MAX", 1)
+    monkeypatch.setattr(producers, "PRODUCER_EPOCH_MAX", 1)
     cluster = Cluster()
     assert [allocate(cluster, "p") for _ in range(4)] == [(1, 0), (1, 1), (2, 0), (2, 1)]
     assert set(cluster.image.producers) == {2}

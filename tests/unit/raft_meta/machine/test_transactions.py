@@ -96,8 +96,8 @@ class TestBounds:
         self, cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its end could not raise the epoch; a new id carries the next one."""
-        monkeypatch.setattr(producers, "EPOCH_MAX", 1)
-        monkeypatch.setattr(transactions, "EPOCH_MAX", 1)
+        monkeypatch.setattr(producers, "PRODUCER_EPOCH_MAX", 1)
+        monkeypatch.setattr(transactions, "PRODUCER_EPOCH_MAX", 1)
         first = cluster.begin("app")
         assert cluster.end(committed(first, {0: 9})) == ("",)
         last = (first[0], 1)
