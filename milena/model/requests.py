@@ -253,7 +253,7 @@ class GroupOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionWrite:
-    """Records for one topic, as part of a transaction. ``partition`` and the records' own: as in ``ProduceRequest``."""
+    """Records for one topic, as part of a transaction. ``partition``: of those that name none."""
 
     topic: str
     partition: int | None

@@ -644,9 +644,10 @@ def _merged(writes: Sequence[TransactionWrite]) -> Records:
 
 
 def _partitions_of(write: TransactionWrite) -> Sequence[int | None] | None:
-    if write.partition is None:
-        return write.records.partitions
-    return [write.partition] * len(write.records.values)
+    named = write.records.partitions
+    if named is None:
+        return None if write.partition is None else [write.partition] * len(write.records.values)
+    return [write.partition if partition is None else partition for partition in named]
 
 
 def _first(receipt: BatchReceipt) -> int:

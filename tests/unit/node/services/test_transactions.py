@@ -181,6 +181,19 @@ class TestOneRequest:
             assert committed_of(cluster, "g", "t") == 3
 
     @virtual
+    async def test_a_records_own_partition_wins_over_its_writes(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.until(lambda: cluster.image.feature_level >= 6)
+            await cluster.create("t", (1, 2, 3), (2, 3, 1))
+            named = Records(keys=None, values=[b"a", b"b"], partitions=[1, None])
+            receipt = await transact(
+                cluster, 3, TransactionWrite(topic="t", partition=0, records=named)
+            )
+            assert [r.partition for r in receipt.receipts[0]] == [1, 0]
+            assert await read(cluster, 1, "t", 1) == ["a"]
+            assert await read(cluster, 1, "t", 0) == ["b"]
+
+    @virtual
     async def test_what_cannot_be_written_whole_is_not_written_at_all(self) -> None:
         async with cluster_of() as cluster:
             await two_topics(cluster)
