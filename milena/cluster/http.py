@@ -337,7 +337,6 @@ _BY_KIND: dict[str | None, type[AnswerError]] = {
     "invalid_producer": SequenceRefusedError,
     "stale_producer_epoch": ProducerFencedError,
     "transaction_aborted": TransactionAbortedError,
-    "transaction_changed": TransactionAbortedError,
     "member_not_found": MemberUnknownError,
     "stale_member_epoch": StaleMemberError,
     "group_not_empty": GroupNotEmptyError,

@@ -247,7 +247,8 @@ class ClusterTransport:
         """Commit what was written and acknowledged, and offsets; returns the epoch of the id's next transaction.
 
         Raises:
-            TransactionAbortedError, ProducerFencedError: nothing of it counts.
+            TransactionAbortedError: nothing of it counts.
+            ProducerFencedError, TargetNotFoundError: nor does it, unless a call before has had no answer.
             MemberUnknownError, StaleMemberError, GroupNotEmptyError: likewise; the offsets are not the member's.
             UnreachableError, NotNowError, ServerFailedError, UnknownResultError: not known; ask again.
         """

@@ -320,7 +320,9 @@ class Consumer:
         committed = await self._ports.calls.committed(self._group(), topics)
         for feed in feeds:
             found = committed.get(feed.where)
-            self.seek(*feed.where, self.options.start if found is None else found.offset)
+            begins_at = feed.origin if found is None else found.offset
+            if begins_at is not None:
+                self.seek(*feed.where, begins_at)
 
     def seek(self, topic: str, partition: int, position: Position) -> None:
         """Go on there: an offset, an end of the partition, a time, or the last so many records."""

@@ -40,6 +40,8 @@ class Feed:
         self._on_news = on_news
         self._start = start
         self.position = start if isinstance(start, int) else None
+        self.origin = self.position
+        """Offset from which it was last sent on, by its start or by ``seek``; None until that is located."""
         self.committed: int | None = None
         """The last commit that this consumer knows of."""
         self.is_paused = False
@@ -85,10 +87,14 @@ class Feed:
     def begin(self) -> None:
         """Fetch from the start on, if nothing is fetched yet."""
         if not self.is_begun:
-            self.seek(self._start)
+            self._go_on(self._start)
 
     def seek(self, start: Position, *, rest_ms: float = 0) -> None:
         """Forget what was fetched, and go on from ``start``, after a rest."""
+        self.origin = start if isinstance(start, int) else None
+        self._go_on(start, rest_ms=rest_ms)
+
+    def _go_on(self, start: Position, *, rest_ms: float = 0) -> None:
         self._stop()
         self._start = start
         self._returned, self._records, self._chunk, self._error = [], None, None, None
@@ -165,7 +171,7 @@ class Feed:
             records = self._records.take(most)
         except ClientError:
             # Fetched again: it may have been this node's copy.
-            self.seek(self._records.next_offset)
+            self._go_on(self._records.next_offset)
             raise
         self._goes_on_at = self._records.next_offset
         if self._records.is_done:
@@ -183,6 +189,8 @@ class Feed:
             at = await reader.locate()
             if self.position is None:
                 self.position = at
+            if self.origin is None:
+                self.origin = at
             self._on_news(self)
             self._room.set()
             async for chunk in reader.chunks():
@@ -198,7 +206,7 @@ class Feed:
     def _raise_error(self) -> None:
         error, self._error = self._error, None
         assert error is not None
-        self.seek(self._start if self.position is None else self.position)
+        self._go_on(self._start if self.position is None else self.position)
         raise error
 
     def _stop(self) -> None:

@@ -46,7 +46,8 @@ _NOTHING_WRITTEN: dict[type[ClientError], Step] = {
     SequenceRefusedError: Step.RENEW,
 }
 
-_UNKNOWN = (UnknownResultError, ServerFailedError, UnexpectedAnswerError)
+UNKNOWN = (UnknownResultError, ServerFailedError, UnexpectedAnswerError)
+"""What was asked for may have been done."""
 
 
 def judge(
@@ -60,7 +61,7 @@ def judge(
         may_be_written: an earlier attempt's result is not known.
         record_count: records in the batch; a single one cannot be split.
     """
-    if isinstance(error, _UNKNOWN):
+    if isinstance(error, UNKNOWN):
         return Judgement(Step.RETRY if is_idempotent else Step.FAIL, is_fate_known=False)
     step = _NOTHING_WRITTEN.get(type(error), Step.FAIL)
     # Other bytes than those that may be in the log would write the records a second time.

@@ -9,32 +9,36 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from milena.cluster.transport import AppendAnswer, MemberOffsets, WrittenPart
 from milena.errors import (
     AnswerError,
     ClientError,
     ProducerFencedError,
-    ServerFailedError,
     TransactionAbortedError,
     UnknownResultError,
-    UnreachableError,
 )
 from milena.model.clock import Clock
+from milena.model.types import PRODUCER_EPOCH_MAX
 from milena.producing.batching import Shipment
 from milena.producing.options import ProducerOptions
 from milena.producing.producer import Producer, ProducerMetadataPort
-from milena.producing.retry import is_worth_another_try
+from milena.producing.retry import UNKNOWN, is_worth_another_try
 from milena.records import Acks, ProducerIdentity, TopicPartition
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TRANSACTION_TIMEOUT_MS = 30_000
 """How long a transaction may be open where nothing else is said."""
 
 RETRY_MS = 100
-"""Between two tries to end a transaction."""
+"""Between two tries to begin or end a transaction."""
+
+TRANSACTION_CHANGED = 40928
+"""The commit named other records than the partitions hold; the transaction is still open."""
 
 
 class TransactionCallsPort(Protocol):
@@ -117,20 +121,23 @@ class TransactionalId:
         self._next: ProducerIdentity | None = None
         self.is_in_use = False
 
-    async def take(self) -> ProducerIdentity:
-        """The identity of a transaction of one's own.
+    def take(self) -> ProducerIdentity | None:
+        """The next transaction, if the end of the one before has begun it."""
+        found, self._next = self._next, None
+        return found
+
+    async def begin(self) -> ProducerIdentity:
+        """Begin one; what the id has left open is aborted. One attempt.
 
         Raises:
             ClientError: there is none to be had now.
         """
-        found, self._next = self._next, None
-        if found is None:
-            found = await self.calls.begin_transaction(self.name, timeout_ms=self.timeout_ms)
-        return found
+        return await self.calls.begin_transaction(self.name, timeout_ms=self.timeout_ms)
 
     def ended(self, identity: ProducerIdentity, next_epoch: int) -> None:
         """The transaction was decided, and the next one is this one's successor."""
-        self._next = ProducerIdentity(identity.producer_id, next_epoch)
+        if next_epoch < PRODUCER_EPOCH_MAX:
+            self._next = ProducerIdentity(identity.producer_id, next_epoch)
 
     def header_of(self, identity: ProducerIdentity) -> str:
         """What a write says to be part of the transaction."""
@@ -268,7 +275,7 @@ class Transaction(Producer):
             raise ValueError(f"a transaction of {self._owner.name} is open; end it first")
         self._owner.is_in_use = True
         try:
-            self._writes.identity = await self._owner.take()
+            self._writes.identity = self._owner.take() or await self._persist(self._owner.begin)
         except BaseException:
             self._owner.is_in_use = False
             raise
@@ -288,7 +295,9 @@ class Transaction(Producer):
                 return
             await self._abort_transaction(failure)
             if error is None and failure is not None:
-                raise _aborted(failure) from failure
+                raise _aborted(
+                    f"aborted, since a record was not written: {failure.message}", failure
+                ) from failure
         finally:
             self._owner.is_in_use = False
 
@@ -318,13 +327,17 @@ class Transaction(Producer):
                 )
         try:
             next_epoch = await self._decide(
-                lambda: self._owner.calls.commit_transaction(identity, self._writes.parts, offsets)
+                lambda: self._owner.calls.commit_transaction(identity, self._writes.parts, offsets),
+                certain=TransactionAbortedError,
             )
-        except (ProducerFencedError, TransactionAbortedError, UnknownResultError):
+        except (ProducerFencedError, UnknownResultError):
             await self._rewind()
             raise
         except ClientError as error:
             await self._abort_transaction(error)
+            is_changed = isinstance(error, AnswerError) and error.error_code == TRANSACTION_CHANGED
+            if is_changed or is_worth_another_try(error):
+                raise _aborted(f"aborted: {error.message}", error) from error
             raise
         self._owner.ended(identity, next_epoch)
 
@@ -333,7 +346,9 @@ class Transaction(Producer):
         identity = self._writes.identity
         assert identity is not None, "the transaction has begun"
         try:
-            next_epoch = await self._decide(lambda: self._owner.calls.abort_transaction(identity))
+            next_epoch = await self._decide(
+                lambda: self._owner.calls.abort_transaction(identity), certain=ProducerFencedError
+            )
         except ProducerFencedError as error:
             raise error from why
         except ClientError as error:
@@ -346,39 +361,59 @@ class Transaction(Producer):
         for consumer in self._consumers:
             await consumer.rewind()
 
-    async def _decide(self, ask: Callable[[], Awaitable[int]]) -> int:
-        """Ask for the end until it is known, or the delivery timeout is over: asking again is harmless."""
+    async def _decide(
+        self, ask: Callable[[], Awaitable[int]], *, certain: type[ClientError]
+    ) -> int:
+        """Ask for the end until there is an answer.
+
+        Raises:
+            UnknownResultError: a try whose answer was lost may have ended it: what was said to a later one tells
+                nothing of that, unless it is ``certain``.
+            ClientError: it did not end so.
+        """
+        may_be_ended = False
+
+        async def attempt() -> int:
+            nonlocal may_be_ended
+            try:
+                return await ask()
+            except UNKNOWN:
+                may_be_ended = True
+                raise
+
+        try:
+            return await self._persist(attempt)
+        except ClientError as error:
+            if isinstance(error, certain | UnknownResultError) or not may_be_ended:
+                raise
+            raise UnknownResultError(
+                f"not known what became of a transaction of '{self._owner.name}': {error.message}",
+                status=504,
+                error_code=None,
+            ) from error
+
+    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until there is an answer, or the delivery timeout is over; to ask again must be harmless."""
         clock = self._end_clock
         deadline_ms = clock.now_ms() + self.options.delivery_timeout_ms
-        is_unknown = False
         while True:
             try:
                 return await ask()
             except ClientError as error:
-                if isinstance(error, UnknownResultError | ServerFailedError | UnreachableError):
-                    is_unknown = True
-                elif not is_worth_another_try(error):
-                    raise
-                if clock.now_ms() >= deadline_ms:
-                    if is_unknown and not isinstance(error, UnknownResultError):
-                        raise UnknownResultError(
-                            f"not known whether the transaction is decided: {error.message}",
-                            status=504,
-                            error_code=None,
-                        ) from error
+                if not is_worth_another_try(error) or clock.now_ms() >= deadline_ms:
                     raise
             await clock.sleep(RETRY_MS)
 
 
-def _aborted(failure: ClientError) -> ClientError:
-    """What leaving says of a transaction that a failed record ended."""
-    if isinstance(failure, TransactionAbortedError):
-        return failure
-    status = failure.status if isinstance(failure, AnswerError) else 409
+def _aborted(message: str, why: ClientError) -> ClientError:
+    """What leaving says of a transaction that is not committed, nor ever will be; ``why`` if that says so itself."""
+    if isinstance(why, TransactionAbortedError):
+        return why
+    answer = why if isinstance(why, AnswerError) else None
     return TransactionAbortedError(
-        f"aborted, since a record was not written: {failure.message}",
-        status=status,
-        error_code=failure.error_code if isinstance(failure, AnswerError) else None,
+        message,
+        status=409 if answer is None else answer.status,
+        error_code=None if answer is None else answer.error_code,
     )
 
 

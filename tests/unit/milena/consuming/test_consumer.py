@@ -271,6 +271,35 @@ async def test_a_commit_by_hand_covers_what_was_given_and_nothing_else_commits()
 
 
 @within_an_hour
+async def test_rewound_it_gives_again_what_came_after_the_commit_or_where_it_began():
+    """The end, where it began, is another one by now: what was given lies before it."""
+    world = World(t=1)
+    async with world.consumer(auto_commit=False, start=StartAt.LATEST) as consumer:
+        await consumer.rewind()
+        assert await consumer.poll(timeout_s=1) == []
+        world.topics.write("t", 0, 4)
+        assert [r.offset for r in await drain(consumer)] == [0, 1, 2, 3]
+        await consumer.rewind()
+        assert [r.offset for r in await consumer.poll(2)] == [0, 1]
+        await consumer.commit()
+        await drain(consumer)
+        await consumer.rewind()
+        assert [r.offset for r in await drain(consumer)] == [2, 3]
+
+
+@within_an_hour
+async def test_rewound_it_goes_back_to_where_the_application_sent_it():
+    world = World(t=1)
+    world.topics.write("t", 0, 9)
+    async with world.consumer(auto_commit=False) as consumer:
+        await consumer.poll(1)
+        consumer.seek("t", 0, 5)
+        assert [r.offset for r in await consumer.poll(2)] == [5, 6]
+        await consumer.rewind()
+        assert [r.offset for r in await drain(consumer)] == [5, 6, 7, 8]
+
+
+@within_an_hour
 async def test_positions_that_were_found_out_are_committed_so_that_a_restart_skips_nothing():
     """A consumer that began at the end and saw nothing must not begin at a later end next time."""
     world = World(t=1)

@@ -7,13 +7,16 @@ import pytest
 
 from milena.cluster.transport import MemberOffsets, WrittenPart
 from milena.errors import (
+    AnswerError,
     ProducerFencedError,
     RecordTooLargeError,
     StaleMemberError,
+    TargetNotFoundError,
     TransactionAbortedError,
     UnknownResultError,
     UnreachableError,
 )
+from milena.model.types import PRODUCER_EPOCH_MAX
 from milena.producing.options import ProducerOptions
 from milena.producing.transaction import TransactionalId, TransactionalProducer
 from milena.records import ProducerIdentity, TopicPartition
@@ -23,7 +26,7 @@ T0 = TopicPartition("t", 0)
 
 
 class TransactionalCluster(ScriptedCluster):
-    """It keeps nothing back; it notes what it was asked. ``ends`` holds errors of the next ends, None: it goes well."""
+    """It notes what it was asked. ``beginnings`` and ``ends`` hold the next ones' errors, None: it goes well."""
 
     def __init__(self, partitions=1):
         super().__init__(partitions)
@@ -32,6 +35,8 @@ class TransactionalCluster(ScriptedCluster):
         self.committed = []
         self.aborted = []
         self.ends = []
+        self.beginnings = []
+        self.first_epoch = 4
 
     async def append(self, topic, partition, batch, *, transaction=None, **options):
         self.named.append(transaction)
@@ -39,7 +44,10 @@ class TransactionalCluster(ScriptedCluster):
 
     async def begin_transaction(self, transactional_id, *, timeout_ms):
         self.begun.append((transactional_id, timeout_ms))
-        return ProducerIdentity(7, 3 + len(self.begun))
+        error = self.beginnings.pop(0) if self.beginnings else None
+        if error is not None:
+            raise error
+        return ProducerIdentity(7, self.first_epoch)
 
     def end(self):
         error = self.ends.pop(0) if self.ends else None
@@ -173,11 +181,84 @@ async def test_a_commit_without_an_answer_is_asked_for_again():
     assert len(cluster.committed) == 1
 
 
+FENCED = ProducerFencedError("another began", status=409, error_code=40924)
+FORGOTTEN = TargetNotFoundError("never begun, or forgotten", status=404, error_code=40412)
+
+
+@pytest.mark.parametrize("said", [FENCED, FORGOTTEN])
+async def test_what_is_said_after_a_commits_answer_was_lost_does_not_tell_what_became_of_it(said):
+    """The first may have been heard, and others have gone on since."""
+    cluster = TransactionalCluster()
+    cluster.ends = [unknown(), said]
+    reader = Reader()
+    with pytest.raises(UnknownResultError) as caught:  # noqa: PT012
+        async with producer_of(cluster).transaction() as tx:
+            tx.add_consumer(reader)
+            await tx.send("t", b"a")
+    assert caught.value.__cause__ is said
+    assert reader.rewound == 1
+    assert cluster.aborted == []
+
+
+async def test_aborted_is_certain_whenever_it_is_said():
+    cluster = TransactionalCluster()
+    aborted = TransactionAbortedError("its time was over", status=409, error_code=40926)
+    cluster.ends = [unknown(), aborted]
+    producer = producer_of(cluster)
+    with pytest.raises(TransactionAbortedError):
+        async with producer.transaction() as tx:
+            await tx.send("t", b"a")
+    # Told so again, the cluster says which epoch is next.
+    assert cluster.aborted == [ProducerIdentity(7, 4)]
+    async with producer.transaction():
+        pass
+    assert len(cluster.begun) == 1
+
+
+async def test_a_commit_of_other_records_than_are_there_ends_the_transaction():
+    cluster = TransactionalCluster()
+    changed = AnswerError("1 record more", status=409, error_code=40928)
+    cluster.ends = [changed]
+    with pytest.raises(TransactionAbortedError, match="1 record more"):
+        async with producer_of(cluster).transaction() as tx:
+            await tx.send("t", b"a")
+    assert cluster.aborted == [ProducerIdentity(7, 4)]
+
+
+async def test_a_beginning_is_asked_for_until_there_is_one():
+    cluster = TransactionalCluster()
+    cluster.beginnings = [not_now(), unknown(), UnreachableError("nobody listens")]
+    async with producer_of(cluster).transaction() as tx:
+        await tx.send("t", b"a")
+    assert len(cluster.begun) == 4
+    assert len(cluster.committed) == 1
+
+
+async def test_the_last_epoch_carries_no_transaction():
+    cluster = TransactionalCluster()
+    cluster.first_epoch = PRODUCER_EPOCH_MAX - 1
+    producer = producer_of(cluster)
+    for _ in range(2):
+        async with producer.transaction() as tx:
+            await tx.send("t", b"a")
+    assert len(cluster.begun) == 2
+
+
 async def test_one_that_nobody_tells_of_is_unknown():
+    cluster = TransactionalCluster()
+    cluster.ends = [unknown(), *[UnreachableError("gone")] * 10_000]
+    reader = Reader()
+    with pytest.raises(UnknownResultError):
+        async with producer_of(cluster, delivery_timeout_ms=1_000).transaction() as tx:
+            tx.add_consumer(reader)
+    assert reader.rewound == 1
+
+
+async def test_one_that_no_node_has_heard_of_cannot_be_committed_any_more():
     cluster = TransactionalCluster()
     cluster.ends = [UnreachableError("gone")] * 10_000
     reader = Reader()
-    with pytest.raises(UnknownResultError):
+    with pytest.raises(TransactionAbortedError, match="gone"):
         async with producer_of(cluster, delivery_timeout_ms=1_000).transaction() as tx:
             tx.add_consumer(reader)
     assert reader.rewound == 1
