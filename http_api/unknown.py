@@ -1,6 +1,7 @@
-"""What a request asks of an endpoint that does not know it, in its query or by a condition: it is refused.
+"""What a request asks of an endpoint that does not know it, in its query or by a header: it is refused.
 
-Who misspells ``acks``, or writes under ``If-Match``, would else believe that the node did as it was told.
+Who misspells ``acks``, writes under ``If-Match`` or commits offsets within a transaction would else believe that the
+node did as it was told.
 """
 
 from collections.abc import Collection
@@ -15,6 +16,9 @@ from milena.model.errors import MalformedRequestError
 CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range")
 """Headers that make a request depend on what is there; an endpoint that looks at one declares it."""
 
+TRANSACTION_HEADER = "Milena-Transaction"
+"""Makes a write part of a transaction; an endpoint whose writes can be declares it."""
+
 _READS = frozenset({"GET", "HEAD"})
 _REFUSED_OF_READS = ("If-Match", "If-Unmodified-Since", "If-Range")
 """Caches send the others to learn whether something changed: the whole is a right answer to them."""
@@ -24,7 +28,7 @@ def check_known(route: Route, request: web.BaseRequest) -> None:
     """Refuse what the endpoint does not know.
 
     Raises:
-        MalformedRequestError: a parameter of the query, or a condition; the message names it.
+        MalformedRequestError: a parameter of the query, a condition or a transaction; the message names it.
     """
     check_query(route, request.rel_url.raw_query_string)
     headers = request.headers
@@ -34,6 +38,10 @@ def check_known(route: Route, request: web.BaseRequest) -> None:
             raise MalformedRequestError(
                 f"this endpoint knows {known}: send the request without {name}"
             )
+    if TRANSACTION_HEADER in headers and TRANSACTION_HEADER not in route.header_names:
+        raise MalformedRequestError(
+            f"this endpoint does nothing within a transaction: send the request without {TRANSACTION_HEADER}"
+        )
 
 
 def check_query(route: Route, raw_query: str) -> None:

@@ -1,6 +1,7 @@
 """Native: transactions, whole ones in one request and sessions that are written step by step."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from hashlib import blake2b
 
 from aiohttp import web
@@ -32,7 +33,7 @@ from milena.model.requests import (
     TransactionWrite,
     WrittenExtent,
 )
-from milena.model.turns import Steps
+from milena.model.turns import LARGE_BYTES, Steps
 
 RESERVED_PREFIX = "milena."
 """Of producers' names; theirs are the nodes'."""
@@ -50,25 +51,13 @@ async def transact(call: Call) -> web.Response:
     format_ = _format(call)
     timeout_ms = _timeout_ms(call)
     body = await call.body()
-    fields = Fields(parse_json(body), "the body", shapes.TRANSACTION.fields)
-    writes = fields.items("writes")
-    offsets = tuple(_offsets(fields))
-    _check_counts(len(writes), offsets)
     key = _idempotency(call, format_, body)
-    if key is not None and not writes:
-        raise InvalidFieldError(
-            "an Idempotency-Key is kept with the records that came under it, and 'writes' is empty: offsets alone "
-            "are the same when they are committed twice, so send them without"
-        )
-    steps = _writes(writes, format_, body, call.ports.limits.records_per_request_max)
-    receipt = await call.ports.transactions.transact(
-        TransactionRequest(
-            writes=await call.shared.turns.run(steps, len(body)),
-            offsets=offsets,
-            timeout_ms=timeout_ms,
-            idempotency=key,
-        )
-    )
+    steps, size = _request(call, body, format_, timeout_ms, key), len(body)
+    # The steps let go of it when they have come to their end.
+    del body
+    turns = call.shared.turns
+    async with nullcontext() if size < LARGE_BYTES else turns.room(size, wait_ms=timeout_ms):
+        receipt = await call.ports.transactions.transact(await turns.run(steps, size))
     return json_answer(
         {
             "committed": True,
@@ -103,6 +92,33 @@ def _idempotency(call: Call, format_: RecordFormat, body: bytes) -> IdempotencyK
     )
 
 
+def _request(
+    call: Call, body: bytes, format_: RecordFormat, timeout_ms: int, key: IdempotencyKey | None
+) -> Steps[TransactionRequest]:
+    """What a body asks for, in steps.
+
+    Raises:
+        MalformedRequestError, InvalidFieldError, RequestTooLargeError: as of a produce request.
+    """
+    fields = Fields(parse_json(body), "the body", shapes.TRANSACTION.fields)
+    yield
+    writes = fields.items("writes")
+    offsets = tuple(_offsets(fields))
+    _check_counts(len(writes), offsets)
+    if key is not None and not writes:
+        raise InvalidFieldError(
+            "an Idempotency-Key is kept with the records that came under it, and 'writes' is empty: offsets alone "
+            "are the same when they are committed twice, so send them without"
+        )
+    records_max = call.ports.limits.records_per_request_max
+    return TransactionRequest(
+        writes=(yield from _writes(writes, format_, body, records_max)),
+        offsets=offsets,
+        timeout_ms=timeout_ms,
+        idempotency=key,
+    )
+
+
 def _check_counts(write_count: int, offsets: tuple[GroupOffsets, ...]) -> None:
     offset_count = sum(len(group.offsets) for group in offsets)
     if not write_count and not offset_count:
@@ -117,11 +133,6 @@ def _check_counts(write_count: int, offsets: tuple[GroupOffsets, ...]) -> None:
 def _writes(
     items: list[object], format_: RecordFormat, body: bytes, records_max: int
 ) -> Steps[tuple[TransactionWrite, ...]]:
-    """The writes of a body, in steps.
-
-    Raises:
-        MalformedRequestError, InvalidFieldError, RequestTooLargeError: as of a produce request.
-    """
     exact = json_v2.decoders_of_writes(body)
     writes: list[TransactionWrite] = []
     for number, item in enumerate(items):
@@ -234,6 +245,7 @@ async def commit(call: Call) -> web.Response:
     """Let what was written and acknowledged take effect, and offsets with it."""
     transaction = _named(call)
     fields = Fields(await call.json_body(), "the body", shapes.COMMIT_TRANSACTION.fields)
+    fields.required_items("writes")
     writes = tuple(
         WrittenExtent(
             topic=row.required_text("topic"),

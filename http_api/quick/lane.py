@@ -25,7 +25,7 @@ from http_api.dispatch import Dispatcher
 from http_api.endpoint import QuickHandler, Route
 from http_api.quick.parsed_head import ParsedHead
 from http_api.quick.plain_answer import encode_answer
-from http_api.unknown import CONDITIONS, check_query
+from http_api.unknown import CONDITIONS, TRANSACTION_HEADER, check_query
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
 from milena.model.requests import ProduceReceipt
@@ -44,13 +44,12 @@ _TELLING = frozenset(
         "content-encoding",
         "expect",
         "idempotency-key",
-        "milena-transaction",
         "origin",
         "sec-fetch-site",
         "transfer-encoding",
         "upgrade",
         "x-request-id",
-        *(name.lower() for name in CONDITIONS),
+        *(name.lower() for name in (*CONDITIONS, TRANSACTION_HEADER)),
     }
 )
 """Headers that make another request of it."""

@@ -41,6 +41,7 @@ NEW_CONSUMER = Shape(
                 "description": "commit what was delivered by itself; default true",
             },
             "enable.auto.commit": {**_WORD_OR_BOOLEAN, "description": "the same"},
+            "isolation.level": nullable(text("`read_committed`, and there is no other")),
             "fetch.min.bytes": {
                 **_WORD_OR_NUMBER,
                 "description": "a call waits for so many bytes; default 1; -1: until its time is up",

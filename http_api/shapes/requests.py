@@ -188,7 +188,11 @@ WRITTEN_EXTENT = Shape(
 )
 COMMIT_TRANSACTION = Shape(
     "CommitTransactionIn",
-    fields({}, {"writes": nullable(listing(WRITTEN_EXTENT)), "offsets": _OFFSETS}, is_closed=True),
+    fields(
+        {"writes": listing(WRITTEN_EXTENT, "what is not named here is aborted")},
+        {"offsets": _OFFSETS},
+        is_closed=True,
+    ),
     {"writes": [{"topic": "payments", "partition": 0, "end_offset": 7, "records": 2}]},
 )
 ABORT_TRANSACTION = Shape("AbortTransactionIn", fields({}, is_closed=True))

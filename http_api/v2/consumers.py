@@ -85,6 +85,7 @@ def _new_consumer(fields: Fields, call: Call) -> NewConsumer:
         )
     if timeout_ms is None or timeout_ms < 0:
         timeout_ms = REQUEST_TIMEOUT_MS_DEFAULT
+    _check_isolation(fields)
     return NewConsumer(
         instance=fields.required_text("name") if fields.has("name") else None,
         format=_format(fields),
@@ -93,6 +94,15 @@ def _new_consumer(fields: Fields, call: Call) -> NewConsumer:
         fetch_min_bytes=1 if min_bytes is None else min_bytes,
         request_timeout_ms=min(timeout_ms, call.ports.limits.fetch_wait_ms_max),
     )
+
+
+def _check_isolation(fields: Fields) -> None:
+    level = fields.text("isolation.level")
+    if level is not None and level.lower() != "read_committed":
+        raise InvalidConsumerError(
+            f"'isolation.level' is '{level}': REST consumers read what is committed; others are read by "
+            "GET /topics/{topic}/partitions/{partition}/records?isolation=read_uncommitted"
+        )
 
 
 def _format(fields: Fields) -> str:

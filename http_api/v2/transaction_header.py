@@ -6,12 +6,13 @@ from http_api.call import Call
 from http_api.params import Param, ParamPlace
 from http_api.schemas import integer_text
 from http_api.shapes.blocks import text
+from http_api.unknown import TRANSACTION_HEADER
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import TRANSACTION_TIMEOUT_MS_MAX, Acks, ProducerTransaction
 from milena.model.types import PRODUCER_EPOCH_MAX
 
 TRANSACTION = Param(
-    name="Milena-Transaction",
+    name=TRANSACTION_HEADER,
     place=ParamPlace.HEADER,
     description=(
         "the transaction that the records belong to, as `POST /transactions:begin` gave it; they count once it is "

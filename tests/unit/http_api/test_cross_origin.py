@@ -2,6 +2,7 @@
 
 import pytest
 
+from http_api.routes import ROUTES
 from tests.support.http.api_server import JSON_V2, serving
 
 OURS, OTHER = "https://app.example", "https://evil.example"
@@ -58,6 +59,9 @@ async def test_a_browser_asks_before_it_writes(api):
     assert told["Access-Control-Allow-Origin"] == OURS
     assert "POST" in told["Access-Control-Allow-Methods"]
     assert "Content-Type" in told["Access-Control-Allow-Headers"]
+    taken = set(told["Access-Control-Allow-Headers"].split(", "))
+    declared = {name for route in ROUTES for name in route.header_names}
+    assert declared <= taken
     assert not says(await api.call("OPTIONS", "/topics/t", headers={"Origin": OTHER, **asks}))
 
 

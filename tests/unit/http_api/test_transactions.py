@@ -10,6 +10,7 @@ from milena.model.requests import (
     ProducerTransaction,
     WrittenExtent,
 )
+from milena.model.turns import LARGE_BYTES, Turns
 from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2, V3
 from tests.unit.http_api.test_v2_produce import encoded
 
@@ -74,6 +75,26 @@ class TestOneRequest:
                 offsets=(CommittedNext(topic="t", partition=0, next_offset=5, metadata="x"),),
             ),
         )
+
+    async def test_a_large_body_takes_room_as_that_of_a_produce_request_does(
+        self, api, monkeypatch
+    ):
+        entered = []
+        room = Turns.room
+
+        def watched(turns, size_bytes, *, wait_ms):
+            entered.append((size_bytes, wait_ms))
+            return room(turns, size_bytes, wait_ms=wait_ms)
+
+        monkeypatch.setattr(Turns, "room", watched)
+        records = [{"value": "x" * LARGE_BYTES}]
+        assert (await transact(api, {"writes": WRITES})).status == 200
+        assert not entered
+        body = {"writes": [{"topic": "t", "records": records}]}
+        assert (await api.post("/transactions?timeout_ms=700", body, JSON)).status == 200
+        ((size_bytes, wait_ms),) = entered
+        assert size_bytes > LARGE_BYTES
+        assert wait_ms == 700
 
     async def test_the_type_says_how_values_are_written(self, api):
         body = {"writes": [{"topic": "t", "records": [{"key": "aw==", "value": "AAE="}]}]}
@@ -240,8 +261,8 @@ class TestSessions:
             "aborted": True,
             "next_epoch": 4,
         }
-        assert (await api.post("/transactions/7/3:commit", {}, JSON)).error == (409, 40926)
-        assert (await api.post("/transactions/8/0:commit", {}, JSON)).error == (404, 40412)
+        assert (await api.post("/transactions/7/3:commit", body, JSON)).error == (409, 40926)
+        assert (await api.post("/transactions/8/0:commit", body, JSON)).error == (404, 40412)
 
     @pytest.mark.parametrize(
         "path",
@@ -254,6 +275,15 @@ class TestSessions:
     )
     async def test_names_that_are_no_numbers_are_malformed(self, api, path):
         assert (await api.post(path, {}, JSON)).error == (400, 400)
+
+    @pytest.mark.parametrize("body", [{}, {"writes": None}, {"offsets": []}])
+    async def test_a_commit_says_what_was_written_even_if_nothing_was(self, api, body):
+        """What it does not name is aborted: who leaves the list out may have forgotten it."""
+        answer = await api.post("/transactions/7/2:commit", body, JSON)
+        assert answer.error == (422, 422)
+        assert "'writes'" in answer.json["message"]
+        assert not api.node.transactions.commits
+        assert (await api.post("/transactions/7/2:commit", {"writes": []}, JSON)).status == 200
 
     async def test_a_commit_that_names_a_partition_twice_is_refused(self, api):
         row = {"topic": "t", "partition": 0, "end_offset": 9, "records": 2}

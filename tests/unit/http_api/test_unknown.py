@@ -6,7 +6,7 @@ import pytest
 
 from http_api.params import ParamPlace
 from http_api.routes import ROUTES
-from http_api.unknown import CONDITIONS
+from http_api.unknown import CONDITIONS, TRANSACTION_HEADER
 from tests.support.fakes.ports import CLUSTER_ID
 from tests.support.http.api_server import JSON_V2, V3
 
@@ -30,6 +30,17 @@ async def refusal(api, method, path, **options) -> str:
     assert answer.error == (400, 400)
     assert answer.headers["Milena-Error"] == "malformed_request"
     return answer.json["message"]
+
+
+@by_route
+async def test_an_endpoint_that_writes_no_records_refuses_to_be_part_of_a_transaction(api, route):
+    if TRANSACTION_HEADER in route.header_names:
+        return
+    path, headers = path_of(route), {TRANSACTION_HEADER: "1:0"}
+    message = await refusal(api, route.method, path, headers=headers)
+    assert message == (
+        "this endpoint does nothing within a transaction: send the request without Milena-Transaction"
+    )
 
 
 def test_the_table_has_endpoints_with_parameters_and_without():

@@ -121,6 +121,8 @@ async def test_text_and_values_are_both_taken_under_any_of_the_names_of_json(api
         ({"format": "jsonschema"}, (422, 42202)),
         ({"format": 1}, (400, 400)),
         ({"auto.offset.reset": "soon"}, (422, 42204)),
+        ({"isolation.level": "read_uncommitted"}, (422, 42204)),
+        ({"isolation.level": "dirty"}, (422, 42204)),
         ({"auto.commit.enable": "maybe"}, (400, 400)),
         ({"enable.auto.commit": 1}, (400, 400)),
         ({"fetch.min.bytes": "many"}, (400, 400)),
