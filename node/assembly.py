@@ -284,6 +284,9 @@ class Assembly:
             new_topic_id=self._new_id,
             producers=self.producers,
         )
+        self.transaction_lookup = TransactionLookup(
+            metadata=self.metadata, replicas=self.replicas, peer=ports.peers, clock=ports.clock
+        )
         self.produce = ProduceService(
             metadata=self.metadata,
             replicas=self.replicas,
@@ -292,10 +295,8 @@ class Assembly:
             clock=ports.clock,
             counts=self.counts,
             producers=self.producers,
+            lookup=self.transaction_lookup,
             topic_to_write=self.admin.topic_to_write,
-        )
-        self.transaction_lookup = TransactionLookup(
-            metadata=self.metadata, replicas=self.replicas, peer=ports.peers, clock=ports.clock
         )
         self.transactions = TransactionService(
             metadata=self.metadata,

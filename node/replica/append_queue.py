@@ -209,10 +209,7 @@ class AppendQueue:
         if entry is None:
             return None
         if entry.partition_count != key.partition_count:
-            raise PartitionCountChangedError(
-                f"this idempotency key was used when {self._topic} had {entry.partition_count} partitions, "
-                f"it has {key.partition_count} now; use a new key"
-            )
+            raise key_of_before(self._topic, entry.partition_count, key.partition_count)
         if entry.body_hash != key.body_hash:
             raise IdempotencyKeyReusedError(
                 "this idempotency key was used with another body; use a new key for new records"
@@ -305,3 +302,10 @@ def _identity(header: BatchHeader) -> int | bytes | None:
     if header.idempotency is not None:
         return header.idempotency.key_hash
     return header.producer_id if header.producer_id >= 0 else None
+
+
+def key_of_before(topic: str, before: int, now: int) -> PartitionCountChangedError:
+    """An idempotency key comes again, and the topic has grown: its records may belong elsewhere."""
+    return PartitionCountChangedError(
+        f"this idempotency key was used when {topic} had {before} partitions, it has {now} now; use a new key"
+    )

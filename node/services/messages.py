@@ -122,7 +122,7 @@ class OpenTransactionAnswer(Message, frozen=True, kw_only=True):
 
 
 class KeyedTransactionRequest(Message, frozen=True, kw_only=True):
-    """Say what became of the transaction of an idempotency key, as leader of the partition where the key is at home."""
+    """Say what came under an idempotency key, as leader of a partition where the key may be at home."""
 
     topic_id: str = field(name="topic")
     partition: int
@@ -140,10 +140,14 @@ class ExtentRow(Struct, frozen=True, array_like=True):
 
 
 class KeyedTransactionAnswer(Message, frozen=True, kw_only=True):
-    """Its identity, (-1, -1): there is none; and, once its marker is there, what it wrote."""
+    """The topic's partition count when the key was used, -1: it was not.
 
-    producer_id: int = field(name="id")
-    producer_epoch: int = field(name="producer_epoch")
+    Of a transaction its identity, (-1, -1): it was none; and, once its marker is there, what it wrote.
+    """
+
+    partition_count: int = field(name="partitions")
+    producer_id: int = field(name="id", default=-1)
+    producer_epoch: int = field(name="producer_epoch", default=-1)
     is_committed: bool = field(name="committed", default=False)
     extents: tuple[ExtentRow, ...] = ()
 

@@ -60,6 +60,7 @@ from node.services.record_batches import (
     split_request,
 )
 from node.services.to_leader import ToLeader
+from node.services.transaction_lookup import TransactionLookup
 from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Image, Topic
 from storage.state.producer_state import NO_SEQUENCE
@@ -85,9 +86,11 @@ class ProduceService:
         clock: Clock,
         counts: NodeCounts,
         producers: ProducerService,
+        lookup: TransactionLookup,
         topic_to_write: GetTopic,
     ) -> None:
         self._metadata = metadata
+        self._lookup = lookup
         self._clock = clock
         self._topic_to_write = topic_to_write
         self.to_leader = self._to_leader = ToLeader(
@@ -124,10 +127,20 @@ class ProduceService:
         topic = self._metadata.image.topic(request.topic)
         if topic is None or highest_partition(request) >= topic.partition_count:
             return in_a_task(self._produce_to_new(request), self._tasks)
+        if request.idempotency is not None and topic.growths:
+            return in_a_task(self._produce_under_key(topic, request), self._tasks)
         return self._produce(topic, request)
 
     async def _produce_to_new(self, request: ProduceRequest) -> Sequence[ProduceReceipt]:
         topic = await self._topic_to_write(request.topic, highest_partition(request))
+        if request.idempotency is not None and topic.growths:
+            return await self._produce_under_key(topic, request)
+        return await self._produce(topic, request)
+
+    async def _produce_under_key(
+        self, topic: Topic, request: ProduceRequest
+    ) -> Sequence[ProduceReceipt]:
+        await self._lookup.check_key(topic, request)
         return await self._produce(topic, request)
 
     def _produce(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:

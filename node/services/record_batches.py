@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX, late_timestamp
@@ -187,6 +187,14 @@ def _choose(
 def _place_by_hash(key_hash: bytes, place: int, count: int) -> int:
     digest = hashlib.blake2b(place.to_bytes(8, "big"), digest_size=8, key=key_hash).digest()
     return int.from_bytes(digest, "big") % count
+
+
+def former_places(topic: Topic, request: ProduceRequest, partition_count: int) -> frozenset[int]:
+    """Partitions to which the records would have gone when the topic had so many."""
+    if request.partition is not None:
+        return frozenset()
+    chosen, missing = _choose(replace(topic, partition_count=partition_count), request, 0)
+    return frozenset(chosen[place] for place in range(len(chosen)) if place not in missing)
 
 
 def keyless_record(topic: Topic, part: PartitionBatch) -> InvalidRecordError | None:

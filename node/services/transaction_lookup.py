@@ -1,7 +1,7 @@
-"""What partitions know of transactions, asked of their leaders, wherever they are.
+"""What partitions know of transactions and idempotency keys, asked of their leaders, wherever they are.
 
 Three calls cross the peer port: ``open_transaction`` asks how far one has come in a partition, ``keyed_transaction``
-what became of the one that came under an idempotency key, ``open_transactions`` which there are in what a node leads.
+what came under an idempotency key and what became of it, ``open_transactions`` which there are in what a node leads.
 """
 
 import asyncio
@@ -19,10 +19,11 @@ from milena.model.errors import (
     NotLeaderError,
     NotReadyError,
 )
-from milena.model.requests import OpenTransaction
+from milena.model.requests import OpenTransaction, ProduceRequest
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
 from node.peers.port import Peers, PeerUnreachableError
+from node.replica.append_queue import key_of_before
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.services.log_ends import LogEnds, MovedError
@@ -39,8 +40,10 @@ from node.services.messages import (
     OpenTransactionsAnswer,
     OpenTransactionsRequest,
 )
+from node.services.record_batches import former_places
 from raft_meta.machine.image import Partition, PartitionKey, Topic, TransactionExtent
 from raft_meta.machine.transactions import NotCommitted, outcome_of
+from storage.state.idempotency import IDEMPOTENCY_WINDOW_MS
 from storage.state.transactions import Identity
 
 logger = logging.getLogger(__name__)
@@ -52,6 +55,9 @@ PATIENCE_MS = 3_000
 RETRY_MS = 50
 ROWS_MAX = 10_000
 """Transactions that one node tells of."""
+
+CLOCKS_APART_MS = 3_600_000
+"""At most, of any two nodes: who was when a topic grew is not who is asked for its keys."""
 
 T = TypeVar("T")
 
@@ -107,21 +113,7 @@ class TransactionLookup:
         Raises:
             NoLeaderError, NoQuorumError: nobody could tell.
         """
-
-        async def ask_leader(leader_id: int, leader_epoch: int) -> KeyedTransactionAnswer:
-            request = KeyedTransactionRequest(
-                topic_id=topic.topic_id,
-                partition=partition,
-                leader_epoch=leader_epoch,
-                key_hash=key_hash,
-            )
-            if leader_id == self._metadata.node_id:
-                return await self._tell_keyed(request)
-            return await ask(
-                self._peer, leader_id, KEYED_TRANSACTION, request, timeout_ms=ANSWER_MS
-            )
-
-        answer = await self._of_leader((topic.topic_id, partition), ask_leader)
+        answer = await self._ask_keyed(topic, partition, key_hash)
         if answer.producer_id < 0:
             return None
         extents = tuple(
@@ -135,6 +127,45 @@ class TransactionLookup:
         )
         identity = (answer.producer_id, answer.producer_epoch)
         return KeyOutcome(identity, extents if answer.is_committed else None)
+
+    async def check_key(self, topic: Topic, request: ProduceRequest) -> None:
+        """Refuse a key under which records were written when the topic had fewer partitions, wherever they went.
+
+        Raises:
+            PartitionCountChangedError: there are such records.
+            NoLeaderError, NoQuorumError: nobody could tell.
+        """
+        assert request.idempotency is not None, "only keys are asked for"
+        key_hash = request.idempotency.key_hash
+        since_ms = self._clock.wall_ms() - IDEMPOTENCY_WINDOW_MS - CLOCKS_APART_MS
+        places: set[int] = set()
+        for partition_count, at_ms in topic.growths:
+            if at_ms >= since_ms:
+                places |= former_places(topic, request, partition_count)
+        answers = await asyncio.gather(
+            *(self._ask_keyed(topic, partition, key_hash) for partition in sorted(places))
+        )
+        for answer in answers:
+            if answer.partition_count not in (-1, topic.partition_count):
+                raise key_of_before(topic.name, answer.partition_count, topic.partition_count)
+
+    async def _ask_keyed(
+        self, topic: Topic, partition: int, key_hash: bytes
+    ) -> KeyedTransactionAnswer:
+        async def ask_leader(leader_id: int, leader_epoch: int) -> KeyedTransactionAnswer:
+            request = KeyedTransactionRequest(
+                topic_id=topic.topic_id,
+                partition=partition,
+                leader_epoch=leader_epoch,
+                key_hash=key_hash,
+            )
+            if leader_id == self._metadata.node_id:
+                return await self._tell_keyed(request)
+            return await ask(
+                self._peer, leader_id, KEYED_TRANSACTION, request, timeout_ms=ANSWER_MS
+            )
+
+        return await self._of_leader((topic.topic_id, partition), ask_leader)
 
     async def open_transactions(self) -> Sequence[OpenTransaction]:
         """Those without a marker, as the leaders that can be asked say; the oldest first."""
@@ -235,10 +266,13 @@ class TransactionLookup:
     async def _tell_keyed(self, request: KeyedTransactionRequest) -> KeyedTransactionAnswer:
         runner = await self._leading((request.topic_id, request.partition), request.leader_epoch)
         entry = runner.log.idempotency_lookup(request.key_hash, self._clock.wall_ms())
-        found = None if entry is None else entry.transaction
+        if entry is None:
+            return KeyedTransactionAnswer(partition_count=-1)
+        found = entry.transaction
         if found is None:
-            return KeyedTransactionAnswer(producer_id=-1, producer_epoch=-1)
+            return KeyedTransactionAnswer(partition_count=entry.partition_count)
         return KeyedTransactionAnswer(
+            partition_count=entry.partition_count,
             producer_id=found.producer_id,
             producer_epoch=found.producer_epoch,
             is_committed=found.marker_offset >= 0,

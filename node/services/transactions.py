@@ -210,6 +210,8 @@ class TransactionService:
             idempotency=request.idempotency,
         )
         topic = await self._topic_to_write(name, highest_partition(asked))
+        if request.idempotency is not None and topic.growths:
+            await self._lookup.check_key(topic, asked)
         settings = topic_settings(topic)
         check_takes_transactions(topic, settings)
         self._sticky = (self._sticky + 1) % topic.partition_count

@@ -127,6 +127,8 @@ class Topic:
     replication_factor: int
     configs: Map[str, str]
     created_ms: WallMs
+    growths: tuple[tuple[int, int], ...] = field(default=(), metadata={"since": 6})
+    """When it was given partitions of late, the oldest first: how many it had before, and the wall ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

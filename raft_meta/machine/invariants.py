@@ -1,6 +1,7 @@
 """Invariants of every image, spelled out as a check: for snapshots from disk or network, and for tests."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from raft_meta.machine import configs, group_rules, transactions
 from raft_meta.machine.image import Ending, Image, Partition, PartitionKey, TransactionKey
@@ -10,6 +11,7 @@ def violations(image: Image) -> list[str]:
     """Sentences about everything that is wrong with the image; empty for every image that commands can make."""
     return [
         *_of_maps(image),
+        *_of_growths(image),
         *_of_partitions(image),
         *_of_groups(image),
         *_of_offsets(image),
@@ -148,6 +150,15 @@ def _of_consumers(image: Image) -> Iterator[str]:
         absent = None if problems else group_rules.absent_partition(image, consumer.assigned)
         if absent is not None:
             yield f"{name} names {absent}, which is not there"
+
+
+def _of_growths(image: Image) -> Iterator[str]:
+    for topic in image.topics.values():
+        counts = [*(count for count, _ in topic.growths), topic.partition_count]
+        if any(before >= after for before, after in pairwise(counts)):
+            yield f"topic {topic.name} did not grow so"
+        if topic.growths and image.feature_level < transactions.LEVEL:
+            yield f"topic {topic.name} keeps its growth below the feature level that knows it"
 
 
 def _of_transactions(image: Image) -> Iterator[str]:

@@ -26,6 +26,8 @@ from raft_meta.machine.outcome import Outcome
 
 TopicCommand = CreateTopic | DeleteTopic | AddPartitions | AlterConfigs
 
+GROWTHS_KEPT = 16
+"""Of each topic the latest: what came under an idempotency key is sought, for a day, where it went before them."""
 NAME_LENGTH_MAX = 249
 """As in Kafka: a partition's folder is the name, a dash and up to five digits, and 255 bytes is a file name."""
 PARTITIONS_MAX = 10_000
@@ -42,7 +44,7 @@ _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 def apply(image: Image, index: int, now_ms: WallMs, command: TopicCommand) -> Outcome:
     """Carry out a topic command.
 
-    ``now_ms`` becomes a new topic's time of creation, ``index`` the version of groups that lose a topic.
+    ``now_ms`` becomes a new topic's time of creation, or of growth, ``index`` the version of groups that lose a topic.
 
     Raises:
         InvalidTopicNameError, InvalidReplicationError, TooManyReplicasError, InvalidConfigError,
@@ -54,7 +56,7 @@ def apply(image: Image, index: int, now_ms: WallMs, command: TopicCommand) -> Ou
         case DeleteTopic():
             return _delete(image, index, command)
         case AddPartitions():
-            return _add_partitions(image, command)
+            return _add_partitions(image, now_ms, command)
         case AlterConfigs():
             return _alter_configs(image, command)
 
@@ -198,7 +200,7 @@ def _delete(image: Image, index: int, command: DeleteTopic) -> Outcome:
     return Outcome(groups.without_topic(after, index, topic.topic_id))
 
 
-def _add_partitions(image: Image, command: AddPartitions) -> Outcome:
+def _add_partitions(image: Image, now_ms: WallMs, command: AddPartitions) -> Outcome:
     topic = _topic(image, command.topic_id)
     if topic.partition_count != command.partition_count:
         raise StaleVersionError(
@@ -214,8 +216,11 @@ def _add_partitions(image: Image, command: AddPartitions) -> Outcome:
     if bounds.are_in_force(image):
         bounds.check_new_replicas(image, command.placement)
     created = _placed(image, topic, command.placement, first_partition=topic.partition_count)
-    grown = _with_topic(image, replace(topic, partition_count=partition_count))
-    return Outcome(partitions.with_partitions(grown, created))
+    growths = topic.growths
+    if image.feature_level >= transactions.LEVEL:
+        growths = (*growths, (topic.partition_count, now_ms))[-GROWTHS_KEPT:]
+    grown = replace(topic, partition_count=partition_count, growths=growths)
+    return Outcome(partitions.with_partitions(_with_topic(image, grown), created))
 
 
 def _alter_configs(image: Image, command: AlterConfigs) -> Outcome:

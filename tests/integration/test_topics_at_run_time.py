@@ -92,18 +92,20 @@ def test_a_producer_finds_new_partitions_and_loses_and_repeats_nothing(cluster):
 def test_an_idempotency_key_of_before_is_refused_afterwards(cluster):
     topic = create_topic(cluster.node(1), "keyed")
     body = {"records": [{"value": "paid"}]}
-    key = {"Idempotency-Key": "payment-1"}
-    first = call(cluster.node(1), f"POST /topics/{topic}", body, headers=key)
-    assert offsets_of(call(cluster.node(2), f"POST /topics/{topic}", body, headers=key)) == (
-        offsets_of(first)
-    )
+    # By their hashes some would go to the new partition.
+    keys = [{"Idempotency-Key": f"payment-{number}"} for number in range(1, 7)]
+    for key in keys:
+        first = call(cluster.node(1), f"POST /topics/{topic}", body, headers=key)
+        again = call(cluster.node(2), f"POST /topics/{topic}", body, headers=key)
+        assert offsets_of(again) == offsets_of(first)
     assert ok(grow(cluster.node(3), topic, 2))["partitions_count"] == 2
     assert grow(cluster.node(1), topic, 1).refusal == (400, 40002)
     for node in cluster.nodes:
         eventually(lambda at=node: len(ok(call(at, f"GET /topics/{topic}/partitions"))) == 2)
-    answers = [call(n, f"POST /topics/{topic}", body, headers=key) for n in cluster.nodes]
+    path = f"POST /topics/{topic}"
+    answers = [call(n, path, body, headers=key) for n in cluster.nodes for key in keys]
     assert {answer.refusal for answer in answers} == {(409, 40912)}
-    assert values(cluster.node(1), topic, 0) == ["paid"]
+    assert values(cluster.node(1), topic, 0) == ["paid"] * len(keys)
     assert values(cluster.node(1), topic, 1) == []
 
 

@@ -302,6 +302,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         by="tests/scripts",
     ),
     Mutation(
+        name="key-of-before",
+        guard="a key is sought where its records went before the topic grew",
+        module="node.services.produce",
+        old="        await self._lookup.check_key(topic, request)\n",
+        new="",
+        options=("--parts", "rehashed"),
+    ),
+    Mutation(
         name="end-before-append",
         guard="a transaction that is over takes nothing, also where it has written nothing",
         module="node.services.producers",

@@ -24,7 +24,8 @@ class Write:
     """One value that was sent; ``offset`` once it was acknowledged."""
 
     value: str
-    partition: int
+    partition: int | None
+    """None: as its key falls."""
     kind: str = "plain"
     """plain, keyed (sent again and again under an idempotency key) or idempotent (under a producer's sequence)."""
     offset: int | None = None
@@ -56,12 +57,30 @@ class History:
 
     def judge(self, copies: dict[int, dict[int, str]]) -> None:
         """``copies``: partition → offset → value, as it is in the end."""
+        self._judge_spread(copies)
         for partition, values in copies.items():
             places: dict[str, list[int]] = {}
             for offset in sorted(values):
                 places.setdefault(values[offset], []).append(offset)
             self._judge_found(partition, places)
             self._judge_sent(partition, places)
+
+    def _judge_spread(self, copies: dict[int, dict[int, str]]) -> None:
+        """What went where its key fell is where it was acknowledged, and nowhere else."""
+        found: dict[str, list[int]] = {}
+        for partition, values in copies.items():
+            for value in values.values():
+                found.setdefault(value, []).append(partition)
+        for write in self.writes.values():
+            if write.partition is not None:
+                continue
+            partitions = found.get(write.value, [])
+            if len(partitions) > 1:
+                self.problems.append(f"duplicate: {write.kind} {write.value} in {partitions}")
+            if partitions:
+                write.partition = partitions[0]
+            elif write.offset is not None:
+                self.problems.append(f"lost-write: {write.kind} {write.value} is nowhere")
 
     def _judge_found(self, partition: int, places: dict[str, list[int]]) -> None:
         last: dict[int, int] = {}

@@ -8,6 +8,7 @@ from tests.sim.cluster.parts.conditional import ConditionalTopic
 from tests.sim.cluster.parts.growing import GrowingTopic
 from tests.sim.cluster.parts.moving import MovingTopic
 from tests.sim.cluster.parts.part import Part
+from tests.sim.cluster.parts.rehashed import RehashedTopic
 from tests.sim.cluster.parts.rotting import RottingTopic
 from tests.sim.cluster.parts.transactional import TransactionalTopics
 
@@ -19,6 +20,7 @@ PARTS: dict[str, type[Part]] = {
     "moving": MovingTopic,
     "conditional": ConditionalTopic,
     "transactional": TransactionalTopics,
+    "rehashed": RehashedTopic,
 }
-LATER_PARTS = ("moving", "conditional", "transactional")
+LATER_PARTS = ("moving", "conditional", "transactional", "rehashed")
 """Of these, drawn apart from everything else: see ``World.later``."""

@@ -97,12 +97,19 @@ ON_THE_WIRE = [
     ),
     (
         KeyedTransactionAnswer(
+            partition_count=3,
             producer_id=5,
             producer_epoch=1,
             is_committed=True,
             extents=(ExtentRow("t1", 2, 7, 9),),
         ),
-        {"id": 5, "producer_epoch": 1, "committed": True, "extents": [["t1", 2, 7, 9]]},
+        {
+            "partitions": 3,
+            "id": 5,
+            "producer_epoch": 1,
+            "committed": True,
+            "extents": [["t1", 2, 7, 9]],
+        },
     ),
     (OpenTransactionsRequest(), {}),
     (

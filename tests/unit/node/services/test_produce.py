@@ -14,6 +14,7 @@ from milena.model.errors import (
     NoLeaderError,
     NotEnoughReplicasError,
     NotLeaderError,
+    PartitionCountChangedError,
     PartitionNotFoundError,
     RequestTooLargeError,
     StaleProducerEpochError,
@@ -108,6 +109,27 @@ class TestPlacement:
             assert len({receipt.partition for receipt in first}) > 1
             content = [await cluster.nodes[3].read("t", number) for number in range(4)]
             assert sorted(value for values in content for value in values) == list("abcde")
+
+    @virtual
+    async def test_an_idempotency_key_of_before_the_topic_grew_is_refused_wherever_records_would_go(
+        self,
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.until(lambda: cluster.image.feature_level >= 6)
+            await cluster.create("t", (1, 2, 3))
+            keys = [IdempotencyKey(key_hash=bytes([n]) * 16, body_hash=b"b" * 8) for n in range(6)]
+            wishes = [request("a", keys=[b"k%d" % n], idempotency=keys[n]) for n in range(3)]
+            wishes += [request("a", "b", idempotency=key) for key in keys[3:]]
+            for wish in wishes:
+                await produce(cluster, 1, wish)
+            for count in (2, 5):
+                await cluster.nodes[2].admin.add_partitions("t", count)
+                await cluster.until(lambda: cluster.is_led("t"))
+            for wish in wishes:
+                with pytest.raises(PartitionCountChangedError, match="had 1 partitions, it has 5"):
+                    await produce(cluster, 3, wish)
+            named = request("a", "b", partitions=[0, 4], idempotency=KEY)
+            assert await produce(cluster, 1, named) == await produce(cluster, 2, named)
 
     @virtual
     async def test_receipts_come_in_request_order_with_an_error_for_each_record_at_fault(

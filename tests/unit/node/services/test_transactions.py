@@ -11,6 +11,7 @@ from milena.model.errors import (
     InvalidProducerError,
     MilenaError,
     NoLeaderError,
+    PartitionCountChangedError,
     PartitionNotFoundError,
     RequestTooLargeError,
     StaleMemberEpochError,
@@ -276,6 +277,26 @@ class TestKeys:
                 ]
             assert await read(cluster, 2, "t") == ["a", "b"]
             assert await read(cluster, 2, "u") == ["c"]
+
+    @virtual
+    async def test_one_after_the_topic_has_grown_is_refused_wherever_its_records_would_go(
+        self,
+    ) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            keys = [IdempotencyKey(key_hash=bytes([n]) * 16, body_hash=b"b" * 8) for n in range(8)]
+            for key in keys:
+                await transact(cluster, 1, to("t", None, "x"), to("u", 0, "y"), key=key)
+            await cluster.nodes[2].admin.add_partitions("t", 3)
+            await cluster.until(lambda: cluster.is_led("t"))
+            for key in keys:
+                with pytest.raises(PartitionCountChangedError, match="had 1 partitions, it has 3"):
+                    await transact(cluster, 3, to("t", None, "x"), to("u", 0, "y"), key=key)
+            assert await read(cluster, 1, "u") == ["y"] * 8
+            new = IdempotencyKey(key_hash=b"n" * 16, body_hash=b"b" * 8)
+            for node_id in (1, 2):
+                await transact(cluster, node_id, to("t", None, "x"), to("u", 0, "z"), key=new)
+            assert await read(cluster, 1, "u") == [*["y"] * 8, "z"]
 
     @virtual
     async def test_so_does_one_after_the_homes_leader_has_moved_and_died(self) -> None:
