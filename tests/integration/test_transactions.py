@@ -84,7 +84,7 @@ def test_what_is_open_is_read_by_nobody_and_what_is_aborted_never(cluster):
     assert ok(call(cluster.node(3), f"POST {end}:abort", {}))["aborted"]
     for node in cluster.nodes:
         eventually(lambda node=node: values(node, topic) == [2])
-    assert call(cluster.node(1), f"POST {end}:commit", {}).status == 409
+    assert call(cluster.node(1), f"POST {end}:commit", {"writes": []}).status == 409
 
 
 def test_keyed_requests_are_there_whole_and_once_while_leaders_and_all_nodes_are_killed(cluster):
