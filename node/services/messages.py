@@ -127,6 +127,8 @@ class KeyedTransactionRequest(Message, frozen=True, kw_only=True):
     topic_id: str = field(name="topic")
     partition: int
     leader_epoch: int = field(name="epoch")
+    partition_count: int = field(name="partitions")
+    """The topic's, as the asker knows it; an answer is of no use before its leader knows it, too."""
     key_hash: bytes = field(name="key")
 
 

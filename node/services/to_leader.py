@@ -15,7 +15,7 @@ from msgspec import structs
 
 from milena.disk.files import Buffer
 from milena.model.batch.decode import check_batch
-from milena.model.batch.header import BatchHeader, decode_header
+from milena.model.batch.header import BatchHeader, IdempotencyExtension, decode_header
 from milena.model.clock import Clock
 from milena.model.errors import (
     CorruptBatchError,
@@ -26,6 +26,7 @@ from milena.model.errors import (
     MilenaError,
     NoLeaderError,
     NotLeaderError,
+    NotReadyError,
     PreconditionFailedError,
 )
 from milena.model.pending import Pending, in_a_task, mapped
@@ -350,6 +351,8 @@ class ToLeader:
             await self._producers.check_transaction(header)
         else:
             self._producers.check_epoch(header)
+        if header.idempotency is not None:
+            self._check_growth(topic_id, header.idempotency)
         try:
             return await runner.append(
                 batch, header, acks=acks, timeout_ms=int(timeout_ms), expected_end=expected_end
@@ -361,6 +364,21 @@ class ToLeader:
         except MovedError as moved:
             raise NotLeaderError(f"{moved.message}; nothing was written") from moved
         raise refusal
+
+    def _check_growth(self, topic_id: str, key: IdempotencyExtension) -> None:
+        """Refuse what comes under a key, placed by one who has not heard that the topic has grown.
+
+        Who has heard of it may have asked here already whether anything came under the key.
+
+        Raises:
+            NotReadyError: nothing was written.
+        """
+        topic = self._metadata.image.topics.get(topic_id)
+        if topic is not None and key.partition_count < topic.partition_count:
+            raise NotReadyError(
+                f"{topic.name} has {topic.partition_count} partitions since, and the node that took the request knew "
+                f"of {key.partition_count}; nothing was written, try again"
+            )
 
     # -- over the peer port ----------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from milena.model.errors import (
     NotReadyError,
 )
 from milena.model.requests import OpenTransaction, ProduceRequest
+from milena.model.turns import one_turn
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
 from node.peers.port import Peers, PeerUnreachableError
@@ -41,7 +42,7 @@ from node.services.messages import (
     OpenTransactionsRequest,
 )
 from node.services.record_batches import former_places
-from raft_meta.machine.image import Partition, PartitionKey, Topic, TransactionExtent
+from raft_meta.machine.image import Image, Partition, PartitionKey, Topic, TransactionExtent
 from raft_meta.machine.transactions import NotCommitted, outcome_of
 from storage.state.idempotency import IDEMPOTENCY_WINDOW_MS
 from storage.state.transactions import Identity
@@ -157,6 +158,7 @@ class TransactionLookup:
                 topic_id=topic.topic_id,
                 partition=partition,
                 leader_epoch=leader_epoch,
+                partition_count=topic.partition_count,
                 key_hash=key_hash,
             )
             if leader_id == self._metadata.node_id:
@@ -264,6 +266,7 @@ class TransactionLookup:
         return OpenTransactionAnswer(end_offset=found.end_offset, records=found.records)
 
     async def _tell_keyed(self, request: KeyedTransactionRequest) -> KeyedTransactionAnswer:
+        await self._know_growth(request.topic_id, request.partition_count)
         runner = await self._leading((request.topic_id, request.partition), request.leader_epoch)
         entry = runner.log.idempotency_lookup(request.key_hash, self._clock.wall_ms())
         if entry is None:
@@ -278,6 +281,21 @@ class TransactionLookup:
             is_committed=found.marker_offset >= 0,
             extents=tuple(ExtentRow(*extent) for extent in found.extents),
         )
+
+    async def _know_growth(self, topic_id: str, partition_count: int) -> None:
+        """Come to know that a topic has so many partitions: from then on, nothing is written under a key of before.
+
+        Else a node that has not heard of it could have it written behind the answer.
+        """
+
+        def is_known(image: Image) -> bool:
+            topic = image.topics.get(topic_id)
+            return topic is None or topic.partition_count >= partition_count
+
+        if not await self._metadata.wait_until(is_known, timeout_ms=LEADER_WAIT_MS):
+            raise NotReadyError(f"broker {self._metadata.node_id} has not heard of all partitions")
+        # What was let in before is in the log by the end of this turn.
+        await one_turn()
 
     async def _tell_open(self, request: OpenTransactionsRequest) -> OpenTransactionsAnswer:
         del request

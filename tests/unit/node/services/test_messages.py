@@ -92,8 +92,10 @@ ON_THE_WIRE = [
     ),
     (OpenTransactionAnswer(end_offset=7, records=2), {"end": 7, "records": 2}),
     (
-        KeyedTransactionRequest(topic_id="t1", partition=2, leader_epoch=3, key_hash=b"k"),
-        {"topic": "t1", "partition": 2, "epoch": 3, "key": "aw=="},
+        KeyedTransactionRequest(
+            topic_id="t1", partition=2, leader_epoch=3, partition_count=4, key_hash=b"k"
+        ),
+        {"topic": "t1", "partition": 2, "epoch": 3, "partitions": 4, "key": "aw=="},
     ),
     (
         KeyedTransactionAnswer(

@@ -14,6 +14,7 @@ from milena.model.errors import (
     NoLeaderError,
     NotEnoughReplicasError,
     NotLeaderError,
+    NotReadyError,
     PartitionCountChangedError,
     PartitionNotFoundError,
     RequestTooLargeError,
@@ -130,6 +131,23 @@ class TestPlacement:
                     await produce(cluster, 3, wish)
             named = request("a", "b", partitions=[0, 4], idempotency=KEY)
             assert await produce(cluster, 1, named) == await produce(cluster, 2, named)
+
+    @virtual
+    async def test_a_node_that_has_not_heard_of_growth_writes_nothing_under_a_key(self) -> None:
+        """Its leader may have told others already that nothing came under that key."""
+        async with cluster_of() as cluster:
+            await cluster.until(lambda: cluster.image.feature_level >= 6)
+            await cluster.create("t", (1, 2, 3))
+            stale = cluster.image.topic("t")
+            assert stale is not None
+            await cluster.nodes[2].admin.add_partitions("t", 2)
+            await cluster.until(lambda: cluster.is_led("t"))
+            for node_id in (1, 2):
+                service = cluster.nodes[node_id].produce
+                (receipt,) = await service._produce(stale, request("a", idempotency=KEY))
+                assert isinstance(receipt.error, NotReadyError)
+                (unnamed,) = await service._produce(stale, request("b"))
+                assert unnamed.error is None
 
     @virtual
     async def test_receipts_come_in_request_order_with_an_error_for_each_record_at_fault(
