@@ -31,6 +31,18 @@ class Phase(StrEnum):
     FINAL = "final"
 
 
+@unique
+class View(StrEnum):
+    """Of which log a write or a page is."""
+
+    PLAIN = "plain"
+    """The topic without transactions; ``partition`` is its partition."""
+    COMMITTED = "committed"
+    """The topics of transactions; ``partition`` counts through ``setup.PLACES``."""
+    UNCOMMITTED = "uncommitted"
+    """The same places, as ``isolation=read_uncommitted`` shows them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goals:
     """What a run must reach beyond safety. Seconds; None: no goal."""
@@ -86,6 +98,42 @@ class Write:
     outcome: Outcome
     offset: int | None
     error: str | None = None
+    view: View = View.PLAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionTried:
+    """One transaction, from its beginning (``sent_s``) to the last answer about its end (``at_s``).
+
+    ``outcome``: OK is committed, FAILED is aborted: nothing of it may ever be read. What was consumed was read before
+    the first of its writes was sent.
+    """
+
+    at_s: float
+    sent_s: float
+    name: str
+    node: int
+    """That answered last."""
+    outcome: Outcome
+    writes: tuple[tuple[int, str, int | None], ...]
+    """(place, record, offset if it was told), in the order of writing within each place."""
+    consumed: tuple[tuple[int, int, str], ...] = ()
+    """(place, offset, record) that its writes were made of."""
+    moved: tuple[tuple[int, int, int], ...] = ()
+    """(place, from, to): its commit lets the group go on at ``to``, where it stood at ``from`` before."""
+    again: Outcome | None = None
+    """What the end was said to be when it was asked for again, or for the other one."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPosition:
+    """From which offset the group of all that consume goes on, as a node says in the end. None: it never committed."""
+
+    at_s: float
+    place: int
+    node: int
+    next_offset: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +147,7 @@ class Read:
     from_offset: int
     records: tuple[tuple[int, str], ...]
     phase: Phase
+    view: View = View.PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +159,7 @@ class ReadFailed:
     partition: int
     node: int
     error: str
+    view: View = View.PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +192,14 @@ class FinalRead:
     node: int
     is_complete: bool
     end_offset: int
+    view: View = View.PLAIN
 
 
-Event = Meta | Started | Ended | Write | Read | ReadFailed | Fault | Heal | FinalRead
+Event = (
+    Meta | Started | Ended | Write | TransactionTried | GroupPosition | Read | ReadFailed | Fault | Heal | FinalRead
+)  # fmt: skip
 EVENTS: tuple[type[Event], ...] = (
-    Meta, Started, Ended, Write, Read, ReadFailed, Fault, Heal, FinalRead,
+    Meta, Started, Ended, Write, TransactionTried, GroupPosition, Read, ReadFailed, Fault, Heal, FinalRead,
 )  # fmt: skip
 _BY_NAME = {kind.__name__: kind for kind in EVENTS}
 
@@ -199,9 +252,13 @@ def decode_event(line: str) -> Event:
 _RESTORED: dict[str, Callable[..., object]] = {
     "goals": lambda value: Goals(**value),
     "outcome": Outcome,
+    "again": lambda value: None if value is None else Outcome(value),
     "phase": Phase,
+    "view": View,
     "nodes": tuple,
-    "records": lambda pairs: tuple((offset, record) for offset, record in pairs),
+    **dict.fromkeys(
+        ("records", "writes", "consumed", "moved"), lambda rows: tuple(map(tuple, rows))
+    ),
 }
 
 

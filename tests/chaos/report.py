@@ -34,12 +34,20 @@ VIOLATIONS = {
     "nonmonotonic-poll": "a poll returned offsets out of order or below the requested one",
     "damaged-record": "a record nobody wrote, or with damaged contents",
     "wrong-partition": "a record read from a partition it was not written to",
+    "aborted-read": "a reader of committed records saw one of an aborted transaction (G1a)",
+    "torn-transaction": "some of a transaction's records are there, and others are not",
+    "doubled-transaction": "a transaction's record stands twice in its partition",
+    "circular-flow": "transactions saw or followed each other in a circle (G1c)",
+    "not-exactly-once": "a group's offsets disagree with what was made of its records",
+    "two-answers": "a transaction was said to be committed and to be aborted",
+    "hanging-transaction": "after healing one holds up readers of committed records",
 }
 NOTES = {
     "duplicate": "one value at several offsets (a violation when writers are idempotent)",
     "aborted-visible": "reported as failed, yet in the log (a violation when strict)",
     "lost-acks01": "acknowledged with acks 0 or 1 and lost (allowed)",
     "late-write": "a write of unknown outcome that appeared after later writes of its key",
+    "write-cycle": "transactions side by side, written in different orders in two places (G0, allowed)",
     "offset-gap": "unused offsets inside the final log (a violation when contiguous)",
 }
 EXAMPLES_SHOWN = 3

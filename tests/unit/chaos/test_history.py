@@ -7,6 +7,7 @@ from tests.chaos.history import (
     Fault,
     FinalRead,
     Goals,
+    GroupPosition,
     Heal,
     History,
     Meta,
@@ -15,6 +16,8 @@ from tests.chaos.history import (
     Read,
     ReadFailed,
     Started,
+    TransactionTried,
+    View,
     Write,
     decode_event,
     encode_event,
@@ -35,6 +38,12 @@ EVENTS = [
     Heal(at_s=5.0, crashed={"2": -9, "3": None}),
     FinalRead(at_s=6.0, partition=0, node=1, is_complete=False, end_offset=12),
     Ended(at_s=7.0),
+    TransactionTried(at_s=8.0, sent_s=7.5, name="t0#1", node=1, outcome=Outcome.FAILED,
+                     writes=((0, "t0:0", 3), (2, "t0:1", None)), consumed=((1, 0, "k:0"),),
+                     moved=((1, 0, 1),), again=Outcome.OK, error="HTTP 409 40926"),
+    GroupPosition(at_s=9.0, place=1, node=3, next_offset=None),
+    Read(at_s=9.5, reader="u0", partition=3, node=1, from_offset=2, records=(),
+         phase=Phase.RUN, view=View.UNCOMMITTED),
 ]  # fmt: skip
 
 
