@@ -100,7 +100,7 @@ layers: $(STAMP)
 chaos: SEEDS = 1
 chaos: $(STAMP)  ## the chaos suite: SCENARIOS=a,b SEEDS=1,2,3 SECONDS_EACH=60; as root DISK=loop NETWORK=netns
 	$(PREREQUISITES) $(DISK) $(NETWORK)
-	$(BIN)/python -m tests.chaos --scenario $(or $(SCENARIOS),all) --seconds $(SECONDS_EACH) --seeds $(SEEDS) --disk $(DISK) --network $(NETWORK) $(if $(IDEMPOTENT),--idempotent)
+	$(BIN)/python -m tests.chaos --scenario $(or $(SCENARIOS),all) --seconds $(SECONDS_EACH) --seeds $(SEEDS) --disk $(DISK) --network $(NETWORK) $(if $(IDEMPOTENT),--idempotent) $(if $(PLAIN),--no-transactions)
 
 chaos-groups: SEEDS = 1
 chaos-groups: $(STAMP)  ## consumer groups while nodes and members break: SCENARIOS=name SEEDS=seed SECONDS_EACH=60; DISK, NETWORK as above

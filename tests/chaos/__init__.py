@@ -14,6 +14,11 @@ Exit codes: 0 fine, 1 a safety violation, 2 the cluster did not recover or misse
 A write is *failed* only if it certainly did not happen (a refused connection, a 4xx, a code that promises "nothing
 written"). A timeout, a reset or another 5xx leaves it *unknown*: it may or may not be in the log.
 
+*Transactions* are written beside that in every scenario, to topics of their own (``transactors``): in one request, with
+and without a key; step by step, committed, aborted and left; and by programs that consume, produce, and move their
+group's offsets. Readers read committed records, or all. They are judged as wholes (``transaction_checks``) and by their
+order (``dependencies``). ``--no-transactions`` leaves them out.
+
 *Power cut* (disk ``loop``): the node is frozen, its ext4 image is shut down without flushing, the process is killed,
 the image mounted again; only what was synced, file and directory entry, is still there. ``kill -9`` cannot show a
 missing fsync; this does. *Network* (``netns``): a process of ours joins TUN interfaces of one namespace per node,
@@ -23,5 +28,5 @@ Consumer groups have a workload and a judge of their own, under the same faults:
 
     python -m tests.chaos.groups --scenario kill-leader --seconds 60 --seed 7 --work chaos-runs/groups
 
-Not covered: transactions, membership changes, clock skew, disks that lie about a sync.
+Not covered: membership changes, clock skew, disks that lie about a sync.
 """

@@ -68,6 +68,9 @@ def chosen(scenario: str, disk: DiskKind, network: NetworkKind) -> list[str]:
 @click.option(
     "--idempotent", "is_idempotent", is_flag=True, help="Idempotent writes, with retries."
 )
+@click.option(
+    "--no-transactions", "is_plain", is_flag=True, help="Writes without transactions alone."
+)
 @click.option("--keep", "is_kept", is_flag=True, help="Keep the data of good runs.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("chaos-runs"), show_default=True
@@ -80,6 +83,7 @@ def main(
     network: str,
     acks: str,
     is_idempotent: bool,
+    is_plain: bool,
     is_kept: bool,
     out: Path,
 ) -> None:
@@ -90,6 +94,7 @@ def main(
     options = [
         *("--seconds", f"{seconds:g}", "--disk", disk, "--network", network, "--acks", acks),
         *(["--idempotent"] if is_idempotent else []),
+        *(["--no-transactions"] if is_plain else []),
         *(["--keep"] if is_kept else []),
     ]
     stamp = time.strftime("%Y%m%d-%H%M%S")

@@ -54,7 +54,7 @@ class Adapter:
     async def is_ready(self, base: str) -> bool:
         """The node serves."""
         try:
-            status, _ = await self._call("GET", base + self._ready_path, 2.0)
+            status, _ = await self.call("GET", base + self._ready_path, 2.0)
         except NETWORK_ERRORS:
             return False
         return status < 300
@@ -74,9 +74,9 @@ class Adapter:
             ApiError: it is not there.
         """
         try:
-            _, clusters = await self._call("GET", f"{base}/v3/clusters", 5.0)
+            _, clusters = await self.call("GET", f"{base}/v3/clusters", 5.0)
             cluster_id = clusters["data"][0]["cluster_id"]
-            status, answer = await self._call(
+            status, answer = await self.call(
                 "POST",
                 f"{base}/v3/clusters/{cluster_id}/topics",
                 10.0,
@@ -107,7 +107,7 @@ class Adapter:
     async def _partition(self, base: str, topic: str, partition: int) -> dict[str, Any]:
         url = f"{base}/topics/{topic}/partitions/{partition}"
         try:
-            status, found = await self._call("GET", url, 2.0, headers={"Accept": META_MEDIA})
+            status, found = await self.call("GET", url, 2.0, headers={"Accept": META_MEDIA})
         except NETWORK_ERRORS:
             return {}
         return found if status == 200 and isinstance(found, dict) else {}
@@ -122,14 +122,17 @@ class Adapter:
         acks: str,
         timeout_s: float,
         idempotency_key: str | None,
+        transaction: str | None = None,
     ) -> list[Receipt]:
-        """Write (key, value) pairs; one receipt each."""
+        """Write (key, value) pairs; one receipt each. ``transaction``: as its beginning named it."""
         body = {"records": [{"key": k, "value": v, "partition": partition} for k, v in records]}
         headers = {"Content-Type": JSON_MEDIA, "Accept": META_MEDIA}
         if idempotency_key is not None:
             headers["Idempotency-Key"] = idempotency_key
+        if transaction is not None:
+            headers["Milena-Transaction"] = transaction
         try:
-            status, answer = await self._call(
+            status, answer = await self.call(
                 "POST",
                 f"{base}/topics/{topic}",
                 timeout_s,
@@ -154,6 +157,7 @@ class Adapter:
         max_bytes: int,
         timeout_s: float,
         is_local: bool,
+        is_uncommitted: bool = False,
     ) -> list[tuple[int, Key, Value]]:
         """(offset, key, value) of one page; what lies below ``offset`` is kept, for the checker wants to know.
 
@@ -163,9 +167,11 @@ class Adapter:
         params = {"offset": str(offset), "timeout": str(wait_ms), "max_bytes": str(max_bytes)}
         if is_local:
             params["replica"] = "local"
+        if is_uncommitted:
+            params["isolation"] = "read_uncommitted"
         url = f"{base}/topics/{topic}/partitions/{partition}/records"
         try:
-            status, page = await self._call(
+            status, page = await self.call(
                 "GET", url, timeout_s, params=params, headers={"Accept": JSON_MEDIA}
             )
         except NETWORK_ERRORS as error:
@@ -174,9 +180,14 @@ class Adapter:
             raise ApiError(f"HTTP {status} {str(page)[:80]}")
         return [(record["offset"], record["key"], record["value"]) for record in page]
 
-    async def _call(
+    async def call(
         self, method: str, url: str, timeout_s: float, **options: Any
     ) -> tuple[int, Any]:
+        """Status and body, decoded where it is JSON.
+
+        Raises:
+            NETWORK_ERRORS: there is no answer.
+        """
         limits = aiohttp.ClientTimeout(
             total=timeout_s, sock_connect=min(timeout_s, CONNECT_TIMEOUT_S)
         )
@@ -212,3 +223,10 @@ def _failure(code: int) -> Outcome:
     status = code if code < 1000 else code // 100
     is_refused = 400 <= status < 500 and status not in NOT_JUDGED_BY_STATUS
     return Outcome.FAILED if is_refused or status == 503 else Outcome.UNKNOWN
+
+
+def merge(earlier: Receipt, later: Receipt) -> Receipt:
+    """What is known after a retry: an attempt of unknown fate may still succeed, whatever a later one was told."""
+    if later.outcome is Outcome.FAILED and earlier.outcome is Outcome.UNKNOWN:
+        return Receipt(Outcome.UNKNOWN, error=f"{earlier.error}, then {later.error}")
+    return later

@@ -83,7 +83,7 @@ class FakeTarget:
         """The command line of one node."""
         directory = place.data if len(places) == 1 else self._shared
         return [
-            *(sys.executable, "-m", "tests.chaos.fake"),
+            *(sys.executable, "-m", "tests.chaos.fake_node"),
             *("--node-id", str(place.node_id)),
             *("--listen", f"{place.host}:{place.api_port}"),
             *("--directory", str(directory)),

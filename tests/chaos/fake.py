@@ -16,10 +16,39 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import click
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
+TRANSACTION_BUGS = {
+    "transactions": None,
+    "cross": "write-cycle",
+    "show-aborted": "aborted-read",
+    "torn": "torn-transaction",
+    "lose-commit": "lost-write",
+    "double-keyed": "doubled-transaction",
+    "backwards": "reordered",
+    "show-open": "circular-flow",
+    "offsets-alone": "not-exactly-once",
+    "unfenced": "not-exactly-once",
+    "two-faced": "two-answers",
+    "hang": "hanging-transaction",
+}
+"""Of ``fake_transactions``, as below:
+
+transactions   none: it has transactions, and they are right
+cross          none: now and then waits between two writes of one request, which others come in between
+show-aborted   shows records of aborted transactions
+torn           now and then aborts the last write of a request that it commits
+lose-commit    acknowledges a commit, and aborts
+double-keyed   does some requests with a key twice
+backwards      now and then writes a request's records of a partition in reverse order
+show-open      shows records of open transactions, and is slow to write
+offsets-alone  now and then aborts a commit, but for its offsets
+unfenced       lets the former holder of a transactional id commit
+two-faced      agrees to whatever end is asked for
+hang           never aborts what is left open
+"""
 BUGS = {
+    **TRANSACTION_BUGS,
     "none": None,
     "lose-acked": "lost-write",
     "no-fsync": "lost-write",
@@ -56,6 +85,8 @@ WRITE_LATE_S = 2.0
 PEER_TIMEOUT_S = 0.8
 """Longer than a busy machine makes a healthy node wait."""
 
+Log = int | str
+"""A partition of the one topic, or the name of another log."""
 Record = tuple[Any, Any]
 """key, value"""
 
@@ -70,7 +101,7 @@ class Fake:
         self._directory = directory
         self._rng = random.Random(node_id)
         self._unwritten: defaultdict[int, list[Record]] = defaultdict(list)
-        self._cache: dict[int, tuple[int, list[Record]]] = {}
+        self._cache: dict[Log, tuple[int, list[Record]]] = {}
         directory.mkdir(parents=True, exist_ok=True)
 
     def has(self, bug: str, share: float = 1.0) -> bool:
@@ -79,7 +110,7 @@ class Fake:
 
     # -- the log
 
-    def log(self, partition: int) -> list[Record]:
+    def log(self, partition: Log) -> list[Record]:
         """All whole lines of the partition; parsed again when the file grew."""
         path = self._directory / f"p{partition}.log"
         size = path.stat().st_size if path.exists() else 0
@@ -89,7 +120,7 @@ class Fake:
             self._cache[partition] = (size, [parse(line) for line in whole.splitlines()])
         return self._cache[partition][1]
 
-    def append(self, partition: int, records: list[Record]) -> int:
+    def append(self, partition: Log, records: list[Record]) -> int:
         """Append and sync; the offset of the first. A full disk raises OSError."""
         path = self._directory / f"p{partition}.log"
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -242,7 +273,7 @@ class SplitBrain(Fake):
         self._logs: defaultdict[int, list[Record]] = defaultdict(list)
         self._alive: set[int] = set()
 
-    def log(self, partition: int) -> list[Record]:
+    def log(self, partition: Log) -> list[Record]:
         """From memory."""
         return self._logs[partition]
 
@@ -334,21 +365,3 @@ def fixed(body: Any) -> Callable[[web.Request], Awaitable[web.Response]]:
         return web.json_response(body)
 
     return handler
-
-
-@click.command()
-@click.option("--node-id", type=int, required=True)
-@click.option("--listen", required=True)
-@click.option("--directory", type=click.Path(path_type=Path), required=True)
-@click.option("--peers", required=True)
-@click.option("--bug", type=click.Choice(list(BUGS)), required=True)
-def main(node_id: int, listen: str, directory: Path, peers: str, bug: str) -> None:
-    """Serve until killed."""
-    urls = {int(i): url for i, url in (peer.split("=", 1) for peer in peers.split(","))}
-    node = (SplitBrain if bug == "split-brain" else Fake)(node_id, directory, urls, bug)
-    host, _, port = listen.rpartition(":")
-    web.run_app(node.app(), host=host, port=int(port), print=None, access_log=None)
-
-
-if __name__ == "__main__":
-    main()

@@ -27,7 +27,7 @@ from tests.chaos.history import History, Started
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.network import Network
 from tests.chaos.report import Verdict
-from tests.chaos.run import FAULTS_END_S, create_topic, wait_up
+from tests.chaos.run import FAULTS_END_S, create_topics, wait_up
 from tests.chaos.scenarios import Cycle, plan
 from tests.chaos.setup import DiskKind, NetworkKind, Setup, milena_setup
 from tests.chaos.workload import WorkloadRunner
@@ -163,7 +163,7 @@ async def conduct(
         cluster.start()
         await wait_up(setup, cluster, adapter)
         nemesis = Nemesis(setup, cluster, adapter, history)
-        await create_topic(setup, cluster, adapter, nemesis)
+        await create_topics(setup, cluster, adapter, nemesis)
         writers = WorkloadRunner(setup, cluster.nodes, adapter, history)
         urls = [node.url for node in cluster.nodes]
         workload = GroupWorkload(session, setup, urls, members=members)
@@ -277,7 +277,11 @@ def main(
     """See the module."""
     setup = milena_setup(scenario, seconds, seed)
     workload = replace(
-        setup.workload, writers=WRITERS, readers=READERS, requests_per_s=REQUESTS_PER_S
+        setup.workload,
+        writers=WRITERS,
+        readers=READERS,
+        requests_per_s=REQUESTS_PER_S,
+        transactions_per_s=0.0,
     )
     setup = replace(
         setup,

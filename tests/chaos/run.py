@@ -16,6 +16,7 @@ from tests.chaos.adapter import Adapter, ApiError
 from tests.chaos.checker import check
 from tests.chaos.cluster import Cluster
 from tests.chaos.disks import enter_mount_namespace
+from tests.chaos.fake import TRANSACTION_BUGS
 from tests.chaos.history import History, Meta, Started
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.network import Network
@@ -54,27 +55,39 @@ async def wait_up(setup: Setup, cluster: Cluster, adapter: Adapter) -> None:
     raise StartError(f"not ready after {setup.start_timeout_s:g} s; see the nodes' logs")
 
 
-async def create_topic(setup: Setup, cluster: Cluster, adapter: Adapter, nemesis: Nemesis) -> None:
-    """Create the topic, while the metadata quorum may still be electing, and wait for its leaders."""
-    for attempt in range(CREATE_ATTEMPTS):
-        try:
-            await adapter.create_topic(
-                cluster.nodes[attempt % len(cluster.nodes)].url,
-                setup.topic,
-                partitions=setup.partitions,
-                replication_factor=setup.replication_factor,
-                configs=setup.configs,
-            )
-            break
-        except ApiError as error:
-            if attempt == CREATE_ATTEMPTS - 1:
-                raise StartError(str(error)) from error
-            await asyncio.sleep(2 * POLL_S)
+async def create_topics(setup: Setup, cluster: Cluster, adapter: Adapter, nemesis: Nemesis) -> None:
+    """Create the topics, while the metadata quorum may still be electing, and wait for the first one's leaders."""
+    for name, partitions in setup.topics.items():
+        await create_topic(setup, cluster, adapter, name, partitions)
     for partition in range(setup.partitions):
         for _ in range(LEADER_ATTEMPTS):
             if await nemesis.leader(partition) is not None:
                 break
             await asyncio.sleep(POLL_S)
+
+
+async def create_topic(
+    setup: Setup, cluster: Cluster, adapter: Adapter, name: str, partitions: int
+) -> None:
+    """Create one topic, through whichever node is able to.
+
+    Raises:
+        StartError: none was.
+    """
+    for attempt in range(CREATE_ATTEMPTS):
+        try:
+            await adapter.create_topic(
+                cluster.nodes[attempt % len(cluster.nodes)].url,
+                name,
+                partitions=partitions,
+                replication_factor=setup.replication_factor,
+                configs=setup.configs,
+            )
+            return
+        except ApiError as error:
+            if attempt == CREATE_ATTEMPTS - 1:
+                raise StartError(str(error)) from error
+            await asyncio.sleep(2 * POLL_S)
 
 
 async def conduct(setup: Setup, cluster: Cluster, history: History, cycles: list[Cycle]) -> None:
@@ -83,7 +96,7 @@ async def conduct(setup: Setup, cluster: Cluster, history: History, cycles: list
         cluster.start()
         await wait_up(setup, cluster, adapter)
         nemesis = Nemesis(setup, cluster, adapter, history)
-        await create_topic(setup, cluster, adapter, nemesis)
+        await create_topics(setup, cluster, adapter, nemesis)
         workload = WorkloadRunner(setup, cluster.nodes, adapter, history)
         history.add(Started(at_s=history.now_s()))
         faults = asyncio.create_task(nemesis.run(cycles))
@@ -135,7 +148,15 @@ def make_setup(target: str, scenario: str, seconds: float, seed: int, node_count
     """The setup of a target: ``milena`` or ``fake:BUG``."""
     if target == "milena":
         return milena_setup(scenario, seconds, seed)
-    return fake_setup(target.partition(":")[2], scenario, seconds, seed, node_count=node_count)
+    bug = target.partition(":")[2]
+    return fake_setup(
+        bug,
+        scenario,
+        seconds,
+        seed,
+        node_count=node_count,
+        has_transactions=bug in TRANSACTION_BUGS,
+    )
 
 
 @click.command()
@@ -148,6 +169,9 @@ def make_setup(target: str, scenario: str, seconds: float, seed: int, node_count
 @click.option("--network", type=click.Choice([k.value for k in NetworkKind]), default="none")
 @click.option("--acks", default="all", show_default=True, help="Comma-separated: mixed at random.")
 @click.option("--idempotent", "is_idempotent", is_flag=True, help="With retries.")
+@click.option(
+    "--no-transactions", "is_plain", is_flag=True, help="Writes without transactions alone."
+)
 @click.option("--no-goals", "has_no_goals", is_flag=True, help="Judge safety, not time.")
 @click.option("--work", type=click.Path(path_type=Path), required=True, help="A new directory.")
 @click.option("--keep", "is_kept", is_flag=True, help="Keep the data of a good run.")
@@ -161,6 +185,7 @@ def main(
     network: str,
     acks: str,
     is_idempotent: bool,
+    is_plain: bool,
     has_no_goals: bool,
     work: Path,
     is_kept: bool,
@@ -174,6 +199,7 @@ def main(
         acks=tuple(acks.split(",")),
         is_idempotent=is_idempotent,
         retries=IDEMPOTENT_RETRIES if is_idempotent else 0,
+        transactions_per_s=0.0 if is_plain else setup.workload.transactions_per_s,
     )
     if has_no_goals:
         setup = replace(setup, goals=replace(setup.goals, recovery_s=None, after_heal_s=None))

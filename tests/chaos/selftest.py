@@ -3,7 +3,7 @@
     python -m tests.chaos.selftest
 
 The correct variant must pass under each kind of fault, each buggy one must be reported for its own bug. Needs root for
-disks and networks, and ten minutes; the part that needs neither is ``test_selftest``.
+disks and networks, and fifteen minutes; the part that needs neither is ``test_selftest``.
 """
 
 import json
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.fake import BUGS
+from tests.chaos.fake import BUGS, TRANSACTION_BUGS
 from tests.chaos.report import NOTES, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,8 +104,14 @@ EASY = (
             "stale-node",
         )
     ),
+    Trial(bug="transactions", scenario="kill-leader"),
+    *(
+        Trial(bug=bug, scenario="none", seconds=6)
+        for bug in TRANSACTION_BUGS
+        if bug != "transactions"
+    ),
 )
-"""Root is not needed, and half a minute."""
+"""Root is not needed, and three minutes."""
 
 SLOW = (
     Trial(bug="dirty-read", scenario="kill-leader"),
@@ -116,6 +122,9 @@ SLOW = (
     Trial(bug="none", scenario="pause-blink"),
     Trial(bug="none", scenario="kill-all-ten", seconds=40),
     Trial(bug="none", scenario="storm"),
+    Trial(bug="transactions", scenario="kill-all"),
+    Trial(bug="transactions", scenario="pause-leader"),
+    Trial(bug="transactions", scenario="storm"),
     # A single node without checksums cannot survive a damaged disk.
     Trial(bug="none", scenario="torn-tail", node_count=1, seed=4, expect="lost-write"),
     Trial(bug="none", scenario="bit-flip", node_count=1, expect="damaged-record"),

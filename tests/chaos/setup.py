@@ -3,9 +3,13 @@
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 
-from tests.chaos.history import Goals
+from tests.chaos.history import Goals, View
 
 NO_GOALS = Goals()
+PADDING_BYTES = 64
+TRANSACTIONS_PER_S = 5.0
+PLACES = (("left", 0), ("left", 1), ("right", 0), ("right", 1))
+"""Topics and partitions that transactions write to. What flows from one topic to the other flows back, too."""
 
 
 @unique
@@ -40,13 +44,15 @@ class Workload:
     requests_per_s: float = 40.0
     """Per writer, at most: a writer waits for its answer first."""
     records_per_request_max: int = 4
-    padding_bytes: int = 64
+    padding_bytes: int = PADDING_BYTES
     readers: int = 4
     write_timeout_s: float = 2.0
     read_timeout_s: float = 2.0
     retries: int = 0
     """The same records again after an outcome that is not success."""
     is_idempotent: bool = False
+    transactions_per_s: float = 0.0
+    """Of each program that writes transactions, at most; 0: there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +76,16 @@ class Setup:
     start_timeout_s: float = 90.0
     final_timeout_s: float = 60.0
     goals: Goals = NO_GOALS
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """Topics and how many partitions each has."""
+        parts = [name for name, _ in PLACES] if self.workload.transactions_per_s else []
+        return {self.topic: self.partitions, **{name: parts.count(name) for name in parts}}
+
+    def located(self, view: View, partition: int) -> tuple[str, int]:
+        """Topic and partition of what a history calls a partition of this view."""
+        return (self.topic, partition) if view is View.PLAIN else PLACES[partition]
 
 
 MILENA_CONFIGS = {"min.insync.replicas": "2", "segment.bytes": "1048576"}
@@ -98,7 +114,10 @@ def milena_setup(scenario: str, seconds: float, seed: int) -> Setup:
         is_contiguous=True,
         is_strict=True,
     )
-    workload = Workload(padding_bytes=BULKY_BYTES) if scenario == "disk-full" else Workload()
+    workload = Workload(
+        padding_bytes=BULKY_BYTES if scenario == "disk-full" else PADDING_BYTES,
+        transactions_per_s=TRANSACTIONS_PER_S,
+    )
     return Setup(
         scenario=scenario,
         seconds=seconds,
@@ -109,9 +128,21 @@ def milena_setup(scenario: str, seconds: float, seed: int) -> Setup:
     )
 
 
-def fake_setup(bug: str, scenario: str, seconds: float, seed: int, *, node_count: int = 3) -> Setup:
+def fake_setup(
+    bug: str,
+    scenario: str,
+    seconds: float,
+    seed: int,
+    *,
+    node_count: int = 3,
+    has_transactions: bool = False,
+) -> Setup:
     """The stand-in cluster with one of its bugs; no goals."""
-    workload = replace(Workload(), write_timeout_s=1.0)
+    workload = replace(
+        Workload(),
+        write_timeout_s=1.0,
+        transactions_per_s=TRANSACTIONS_PER_S if has_transactions else 0.0,
+    )
     return Setup(
         scenario=scenario,
         seconds=seconds,

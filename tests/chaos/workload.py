@@ -8,45 +8,21 @@ next: a key's sequence numbers must appear in offset order.
 import asyncio
 import random
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 
-from tests.chaos.adapter import Adapter, ApiError, Key, Receipt, Value
+from tests.chaos.adapter import Adapter, Receipt, merge
 from tests.chaos.cluster import Node
-from tests.chaos.history import Ended, FinalRead, History, Outcome, Phase, Read, ReadFailed, Write
-from tests.chaos.setup import Setup
+from tests.chaos.history import Ended, History, Outcome, View, Write
+from tests.chaos.reading import READ_WAIT_MS, RETRY_AFTER_S, PageReader, make_value
+from tests.chaos.setup import PLACES, Setup
+from tests.chaos.transactors import Transactors
 
-READ_WAIT_MS = 200
-FINAL_WAIT_MS = 100
-PAGE_BYTES = 1 << 20
 ANOTHER_NODE_SHARE = 0.01
 """A writer changes nodes now and then even when all is well."""
-RETRY_AFTER_S = 0.1
 DRAIN_S = 3.0
-
-
-def make_value(record: str, padding_bytes: int) -> dict[str, str]:
-    """The value of a record: its name, and padding that follows from it."""
-    return {"id": record, "pad": f"{zlib.crc32(record.encode()):08x}" * (padding_bytes // 8)}
-
-
-def identify(key: Key, value: Value) -> str:
-    """The name of a record that was read, or a description of the damage."""
-    match value:
-        case {"id": str(record), "pad": str(padding)}:
-            if value == make_value(record, len(padding)) and key == record.split(":")[0]:
-                return record
-        case _:
-            pass
-    return f"!damaged {str(value)[:40]}"
-
-
-def merge(earlier: Receipt, later: Receipt) -> Receipt:
-    """What is known after a retry: an attempt of unknown fate may still succeed, whatever a later one was told."""
-    if later.outcome is Outcome.FAILED and earlier.outcome is Outcome.UNKNOWN:
-        return Receipt(Outcome.UNKNOWN, error=f"{earlier.error}, then {later.error}")
-    return later
+SETTLE_S = 3.0
+"""Longer than a node goes on with a request: a transaction whose client is gone does not come in between markers."""
 
 
 class WorkloadRunner:
@@ -60,6 +36,12 @@ class WorkloadRunner:
         self._nodes = nodes
         self._adapter = adapter
         self._history = history
+        self._pages = PageReader(setup, adapter, history)
+        self._transactors = (
+            Transactors(setup, nodes, adapter, history, self._pages)
+            if setup.workload.transactions_per_s
+            else None
+        )
         self._next_sequence: defaultdict[str, int] = defaultdict(int)
         self._is_stopping = False
 
@@ -68,9 +50,12 @@ class WorkloadRunner:
         workload = self._workload
         work = [self._write_on(i) for i in range(workload.writers)]
         work += [self._read_on(i) for i in range(workload.readers)]
+        work += self._transactors.work() if self._transactors else []
         tasks = [asyncio.create_task(one) for one in work]
         await asyncio.wait(tasks, timeout=self._setup.seconds, return_when=asyncio.FIRST_EXCEPTION)
         self._is_stopping = True
+        if self._transactors:
+            self._transactors.is_stopping = True
         # Noted before the last requests end: they belong to the run, the time that they take does not.
         self._history.add(Ended(at_s=self._history.now_s()))
         await asyncio.wait(
@@ -104,7 +89,13 @@ class WorkloadRunner:
             await asyncio.sleep(rng.expovariate(workload.requests_per_s))
 
     async def write(
-        self, key: str, partition: int, at: int, count: int, acks: str
+        self,
+        key: str,
+        partition: int,
+        at: int,
+        count: int,
+        acks: str,
+        view: View = View.PLAIN,
     ) -> list[Receipt]:
         """Write the next ``count`` records of a key through the node at this position."""
         first = self._next_sequence[key]
@@ -114,6 +105,7 @@ class WorkloadRunner:
         idempotency_key = (
             f"{self._setup.seed}-{key}-{first}" if self._workload.is_idempotent else None
         )
+        topic, number = self._setup.located(view, partition)
         sent_s = self._history.now_s()
         receipts = [Receipt(Outcome.UNKNOWN, error="cancelled")] * count
         node = self._nodes[at]
@@ -122,8 +114,8 @@ class WorkloadRunner:
                 node = self._nodes[(at + attempt) % len(self._nodes)]
                 latest = await self._adapter.produce(
                     node.url,
-                    self._setup.topic,
-                    partition,
+                    topic,
+                    number,
                     values,
                     acks=acks,
                     timeout_s=self._workload.write_timeout_s,
@@ -147,6 +139,7 @@ class WorkloadRunner:
                         outcome=receipt.outcome,
                         offset=receipt.offset,
                         error=receipt.error,
+                        view=view,
                     )
                 )
         return receipts
@@ -160,8 +153,8 @@ class WorkloadRunner:
         at = number % len(self._nodes)
         while not self._is_stopping:
             partition = rng.randrange(self._setup.partitions)
-            following = await self._poll(
-                f"r{number}", partition, self._nodes[at], positions[partition], Phase.RUN
+            following = await self._pages.poll(
+                f"r{number}", self._nodes[at], View.PLAIN, partition, positions[partition]
             )
             if following is not None:
                 positions[partition] = following
@@ -169,50 +162,6 @@ class WorkloadRunner:
             if number % 2:
                 at = (at + 1) % len(self._nodes)
             await asyncio.sleep(READ_WAIT_MS / 1000)
-
-    async def _poll(
-        self, reader: str, partition: int, node: Node, position: int, phase: Phase
-    ) -> int | None:
-        """One page; the next position, or None when there was no page."""
-        is_final = phase is Phase.FINAL
-        wait_ms = FINAL_WAIT_MS if is_final else READ_WAIT_MS
-        try:
-            page = await self._adapter.fetch(
-                node.url,
-                self._setup.topic,
-                partition,
-                position,
-                wait_ms=wait_ms,
-                max_bytes=PAGE_BYTES,
-                timeout_s=self._workload.read_timeout_s + wait_ms / 1000,
-                is_local=is_final,
-            )
-        except ApiError as error:
-            self._history.add(
-                ReadFailed(
-                    at_s=self._history.now_s(),
-                    reader=reader,
-                    partition=partition,
-                    node=node.node_id,
-                    error=str(error)[:80],
-                )
-            )
-            return None
-        if not page:
-            return position
-        records = tuple((offset, identify(key, value)) for offset, key, value in page)
-        self._history.add(
-            Read(
-                at_s=self._history.now_s(),
-                reader=reader,
-                partition=partition,
-                node=node.node_id,
-                from_offset=position,
-                records=records,
-                phase=phase,
-            )
-        )
-        return max(position, records[-1][0] + 1)
 
     # -- after healing
 
@@ -222,37 +171,31 @@ class WorkloadRunner:
         What this read shows is the truth that all else is compared with.
         """
         deadline_s = time.monotonic() + self._setup.final_timeout_s
-        await asyncio.gather(
-            *(self._read_partition(p, deadline_s) for p in range(self._setup.partitions))
-        )
+        plain = [self._read_partition(p, deadline_s) for p in range(self._setup.partitions)]
+        places = range(len(PLACES)) if self._transactors else ()
+        await asyncio.gather(*plain, *(self._read_place(p, deadline_s) for p in places))
+        if self._transactors:
+            await self._transactors.look_at_group(deadline_s)
 
     async def _read_partition(self, partition: int, deadline_s: float) -> None:
-        marker = await self._write_marker(partition, deadline_s)
-        if marker is None:
-            return
-        for node in self._nodes:
-            position = 0
-            while position <= marker and time.monotonic() < deadline_s:
-                reader = f"final{node.node_id}"
-                following = await self._poll(reader, partition, node, position, Phase.FINAL)
-                if following is None or following == position:
-                    await asyncio.sleep(RETRY_AFTER_S)
-                position = position if following is None else following
-            self._history.add(
-                FinalRead(
-                    at_s=self._history.now_s(),
-                    partition=partition,
-                    node=node.node_id,
-                    is_complete=position > marker,
-                    end_offset=position,
-                )
-            )
+        marker = await self._write_marker(View.PLAIN, partition, deadline_s)
+        for node in self._nodes if marker is not None else ():
+            await self._pages.read_all(node, View.PLAIN, partition, marker, deadline_s)
 
-    async def _write_marker(self, partition: int, deadline_s: float) -> int | None:
+    async def _read_place(self, place: int, deadline_s: float) -> None:
+        """Whoever reads uncommitted reaches the marker; others as well, once no transaction is open before it."""
+        await asyncio.sleep(SETTLE_S)
+        marker = await self._write_marker(View.COMMITTED, place, deadline_s)
+        for view in (View.UNCOMMITTED, View.COMMITTED) if marker is not None else ():
+            for node in self._nodes:
+                await self._pages.read_all(node, view, place, marker, deadline_s)
+
+    async def _write_marker(self, view: View, partition: int, deadline_s: float) -> int | None:
+        key = f"final{partition}" if view is View.PLAIN else f"tail{partition}"
         at = partition
         while time.monotonic() < deadline_s:
             at = (at + 1) % len(self._nodes)
-            receipts = await self.write(f"final{partition}", partition, at, 1, "all")
+            receipts = await self.write(key, partition, at, 1, "all", view)
             if receipts[0].outcome is Outcome.OK:
                 return receipts[0].offset
             await asyncio.sleep(RETRY_AFTER_S)

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from tests.chaos.adapter import Receipt, read_receipts
+from tests.chaos.adapter import Receipt, merge, read_receipts
 from tests.chaos.disks import Disk, DiskError, damage_file
 from tests.chaos.history import Outcome
-from tests.chaos.workload import identify, make_value, merge
+from tests.chaos.reading import identify, make_value
 
 OK, FAILED, UNKNOWN = Outcome.OK, Outcome.FAILED, Outcome.UNKNOWN
 

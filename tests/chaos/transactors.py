@@ -1,0 +1,358 @@
+"""Programs that write transactions, and readers of what they wrote.
+
+*Requesters* write two or three places in one request, with an idempotency key, under which they ask again, or without.
+*Sessions* write step by step, then commit, abort, or leave it at that, so that its time runs out. *Flows*, one for each
+place, make a record in both places of the other topic from what the group has not consumed yet, and move the group in
+the same transaction; now and then a flow is overtaken by another one under its transactional id before it commits.
+
+A flow reads before it writes, which ``dependencies`` relies on.
+"""
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+
+from tests.chaos.adapter import Adapter, ApiError, Receipt, Value, merge
+from tests.chaos.cluster import Node
+from tests.chaos.history import GroupPosition, History, Outcome, TransactionTried, View
+from tests.chaos.reading import READ_WAIT_MS, RETRY_AFTER_S, PageReader, make_value
+from tests.chaos.setup import PLACES, Setup
+from tests.chaos.transaction_calls import End, Session, TransactionCalls
+
+REQUESTERS, SESSIONS = 3, 2
+COMMITTED_READERS, UNCOMMITTED_READERS = 3, 1
+GROUP = "flows"
+ATTEMPTS = 4
+"""Of a write under a key, or of an end. Each at the next node."""
+KEYED_SHARE = 0.6
+ABORTED_SHARE, LEFT_SHARE = 0.15, 0.04
+OVERTAKEN_SHARE = 0.15
+AGAIN_SHARE = 0.2
+"""Ends that are asked for again, or the other way."""
+SESSION_TIMEOUT_MS, LEFT_TIMEOUT_MS = 10_000, 1_500
+"""Shorter than anybody waits at the end of a run. Those that are left hold up readers and flows meanwhile."""
+CONSUMED_MAX = 25
+
+
+@dataclass(slots=True)
+class Draft:
+    """A transaction that is being written."""
+
+    name: str
+    node: Node
+    sent_s: float
+    outcome: Outcome = Outcome.FAILED
+    """So long as nobody was asked to commit it."""
+    writes: list[tuple[int, str, int | None]] = field(default_factory=list)
+    consumed: tuple[tuple[int, int, str], ...] = ()
+    moved: tuple[tuple[int, int, int], ...] = ()
+    again: Outcome | None = None
+    error: str | None = None
+
+    def tried(self, at_s: float) -> TransactionTried:
+        """As an event."""
+        return TransactionTried(
+            at_s=at_s,
+            sent_s=self.sent_s,
+            name=self.name,
+            node=self.node.node_id,
+            outcome=self.outcome,
+            writes=tuple(self.writes),
+            consumed=self.consumed,
+            moved=self.moved,
+            again=self.again,
+            error=self.error,
+        )
+
+    @property
+    def extents(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """End offset and number of its records in each topic and partition, all of which were acknowledged."""
+        offsets: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        for place, _, offset in self.writes:
+            assert offset is not None
+            offsets[PLACES[place]].append(offset)
+        return {place: (max(found) + 1, len(found)) for place, found in offsets.items()}
+
+
+class Transactors:
+    """All programs of a run that have to do with transactions. They end soon after ``is_stopping`` is set."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        nodes: Sequence[Node],
+        adapter: Adapter,
+        history: History,
+        pages: PageReader,
+    ) -> None:
+        self.is_stopping = False
+        self._setup = setup
+        self._workload = setup.workload
+        self._nodes = nodes
+        self._adapter = adapter
+        self._calls = TransactionCalls(adapter, timeout_s=setup.workload.write_timeout_s)
+        self._history = history
+        self._pages = pages
+        self._rng = random.Random(f"{setup.seed}/transactors")
+        self._counts: defaultdict[str, int] = defaultdict(int)
+
+    def work(self) -> list[Coroutine[None, None, None]]:
+        """What is to run at the same time."""
+        committed = [self._read_on(f"c{n}", n, View.COMMITTED) for n in range(COMMITTED_READERS)]
+        uncommitted = [
+            self._read_on(f"u{n}", n, View.UNCOMMITTED) for n in range(UNCOMMITTED_READERS)
+        ]
+        return [
+            *(self._request_on(f"t{n}") for n in range(REQUESTERS)),
+            *(self._write_on(f"s{n}") for n in range(SESSIONS)),
+            *(self._flow_on(place) for place in range(len(PLACES))),
+            *committed,
+            *uncommitted,
+        ]
+
+    # -- in one request
+
+    async def _request_on(self, program: str) -> None:
+        while not self.is_stopping:
+            places = self._rng.sample(range(len(PLACES)), self._rng.randint(2, 3))
+            draft = self._draft(program)
+            key = f"{self._setup.seed}-{draft.name}" if self._is(KEYED_SHARE) else None
+            try:
+                await self._request(draft, program, places, key)
+            finally:
+                self._history.add(draft.tried(self._history.now_s()))
+            await self._rest()
+
+    async def _request(
+        self, draft: Draft, program: str, places: Sequence[int], key: str | None
+    ) -> None:
+        records = {place: self._records(program, self._rng.randint(1, 3)) for place in places}
+        writes = {PLACES[place]: self._values(names) for place, names in records.items()}
+        named = [(place, name) for place, names in records.items() for name in names]
+        draft.writes = [(place, name, None) for place, name in named]
+        draft.outcome = Outcome.UNKNOWN
+        for attempt in range(ATTEMPTS if key is not None else 1):
+            draft.node = self._another(draft.node) if attempt else draft.node
+            latest = await self._calls.transact(draft.node.url, writes, idempotency_key=key)
+            earlier = Receipt(draft.outcome, error=draft.error)
+            known = merge(earlier, latest[0]) if attempt else latest[0]
+            draft.outcome, draft.error = known.outcome, known.error
+            if known.outcome is Outcome.OK:
+                draft.writes = [
+                    (place, name, receipt.offset)
+                    for (place, name), receipt in zip(named, latest, strict=True)
+                ]
+                return
+            await asyncio.sleep(RETRY_AFTER_S)
+
+    # -- step by step
+
+    async def _write_on(self, program: str) -> None:
+        while not self.is_stopping:
+            draft = self._draft(program)
+            # Nobody begins again under the id of one that is left: only its time ends it.
+            is_left = self._is(LEFT_SHARE)
+            name = draft.name if is_left else program
+            timeout_ms = LEFT_TIMEOUT_MS if is_left else SESSION_TIMEOUT_MS
+            session = await self._calls.begin(draft.node.url, name, timeout_ms=timeout_ms)
+            if session is not None:
+                try:
+                    await self._write_and_end(draft, program, session, is_left=is_left)
+                finally:
+                    self._history.add(draft.tried(self._history.now_s()))
+            await self._rest()
+
+    async def _write_and_end(
+        self, draft: Draft, program: str, session: Session, *, is_left: bool
+    ) -> None:
+        places = self._rng.choices(range(len(PLACES)), k=self._rng.randint(2, 5))
+        is_written = all(
+            [
+                await self._write(draft, session, place, self._records(program, 2))
+                for place in places
+            ]
+        )
+        if is_left:
+            draft.error = "left open"
+        elif not is_written or self._is(ABORTED_SHARE):
+            await self._abort(draft, session)
+        else:
+            await self._commit(draft, session)
+
+    async def _write(
+        self, draft: Draft, session: Session, place: int, names: Sequence[str]
+    ) -> bool:
+        """Write records, under a key of their own; whether all of them were acknowledged."""
+        topic, partition = PLACES[place]
+        written = len(draft.writes)
+        draft.writes += [(place, name, None) for name in names]
+        node = draft.node
+        for _ in range(ATTEMPTS):
+            receipts = await self._adapter.produce(
+                node.url,
+                topic,
+                partition,
+                self._values(names),
+                acks="all",
+                timeout_s=self._workload.write_timeout_s,
+                idempotency_key=f"{self._setup.seed}-{names[0]}",
+                transaction=session.header,
+            )
+            if all(receipt.outcome is Outcome.OK for receipt in receipts):
+                draft.writes[written:] = [
+                    (place, name, receipt.offset)
+                    for name, receipt in zip(names, receipts, strict=True)
+                ]
+                return True
+            node = self._another(node)
+            await asyncio.sleep(RETRY_AFTER_S)
+        return False
+
+    async def _commit(
+        self, draft: Draft, session: Session, offsets: dict[tuple[str, int], int] | None = None
+    ) -> None:
+        """Ask until the answer is certain; at last, for the opposite, which settles it, too."""
+        outcomes = set()
+        for end in (*[End.COMMIT] * ATTEMPTS, End.ABORT):
+            draft.outcome = Outcome.UNKNOWN
+            ending = await self._calls.end(
+                draft.node.url, session, end, draft.extents, GROUP, offsets
+            )
+            outcomes |= {ending.outcome} if end is End.COMMIT else set()
+            draft.error = ending.error
+            if ending.is_settled:
+                draft.outcome = ending.outcome
+                await self._ask_again(draft, session, offsets)
+                return
+            # What it refused certainly, and nobody else was asked for, does not come later.
+            draft.outcome = Outcome.UNKNOWN if Outcome.UNKNOWN in outcomes else Outcome.FAILED
+            draft.node = self._another(draft.node)
+            await asyncio.sleep(RETRY_AFTER_S)
+
+    async def _abort(self, draft: Draft, session: Session) -> None:
+        """It is aborted whatever the answer is: nobody was ever asked to commit it."""
+        draft.error = "aborted"
+        ending = await self._calls.end(draft.node.url, session, End.ABORT, {})
+        if ending.is_settled:
+            draft.again = ending.outcome
+            await self._ask_again(draft, session)
+
+    async def _ask_again(
+        self, draft: Draft, session: Session, offsets: dict[tuple[str, int], int] | None = None
+    ) -> None:
+        """Of another node, now and then: once it has ended, a repeated end or the other one changes nothing."""
+        is_known = all(offset is not None for _, _, offset in draft.writes)
+        if not is_known or not self._is(AGAIN_SHARE):
+            return
+        node = self._another(draft.node)
+        end = self._rng.choice(list(End))
+        ending = await self._calls.end(node.url, session, end, draft.extents, GROUP, offsets)
+        if ending.is_settled:
+            draft.again = ending.outcome
+
+    # -- consume, transform, produce
+
+    async def _flow_on(self, place: int) -> None:
+        while not self.is_stopping:
+            await self._flow(place, can_be_overtaken=True)
+            await self._rest()
+
+    async def _flow(self, place: int, *, can_be_overtaken: bool) -> None:
+        program = f"f{place}"
+        draft = self._draft(program)
+        session = await self._calls.begin(draft.node.url, program, timeout_ms=SESSION_TIMEOUT_MS)
+        if session is None or not await self._consume(draft, place):
+            return
+        try:
+            others = [n for n, (topic, _) in enumerate(PLACES) if topic != PLACES[place][0]]
+            is_written = all(
+                [await self._write(draft, session, n, self._records(program, 1)) for n in others]
+            )
+            if can_be_overtaken and self._is(OVERTAKEN_SHARE):
+                await self._flow(place, can_be_overtaken=False)
+            if is_written:
+                offsets = {PLACES[number]: upto for number, _, upto in draft.moved}
+                await self._commit(draft, session, offsets)
+            else:
+                await self._abort(draft, session)
+        finally:
+            self._history.add(draft.tried(self._history.now_s()))
+
+    async def _consume(self, draft: Draft, place: int) -> bool:
+        """Take what the group has not consumed yet; whether there is any."""
+        try:
+            position = await self._calls.position(draft.node.url, GROUP, PLACES[place])
+        except ApiError:
+            return False
+        start = position or 0
+        page = await self._pages.read(f"f{place}", draft.node, View.COMMITTED, place, start)
+        taken = page.records[:CONSUMED_MAX] if page is not None else ()
+        if not taken:
+            return False
+        draft.consumed = tuple((place, offset, record) for offset, record in taken)
+        draft.moved = ((place, start, taken[-1][0] + 1),)
+        return True
+
+    async def look_at_group(self, deadline_s: float) -> None:
+        """Note where the group stands, as each node says. ``deadline_s``: monotonic."""
+        for place, (topic, partition) in enumerate(PLACES):
+            for node in self._nodes:
+                while time.monotonic() < deadline_s:
+                    try:
+                        found = await self._calls.position(node.url, GROUP, (topic, partition))
+                    except ApiError:
+                        await asyncio.sleep(RETRY_AFTER_S)
+                        continue
+                    self._history.add(
+                        GroupPosition(
+                            at_s=self._history.now_s(),
+                            place=place,
+                            node=node.node_id,
+                            next_offset=found,
+                        )
+                    )
+                    break
+
+    # -- readers
+
+    async def _read_on(self, reader: str, at: int, view: View) -> None:
+        positions = dict.fromkeys(range(len(PLACES)), 0)
+        while not self.is_stopping:
+            place = self._rng.choice(list(positions))
+            node = self._nodes[at % len(self._nodes)]
+            following = await self._pages.poll(reader, node, view, place, positions[place])
+            if following is not None:
+                positions[place] = following
+            else:
+                at += self._is(0.5)
+            await asyncio.sleep(READ_WAIT_MS / 1000)
+
+    # -- what all of them need
+
+    def _is(self, share: float) -> bool:
+        return self._rng.random() < share
+
+    def _draft(self, program: str) -> Draft:
+        number = self._counts["#" + program]
+        self._counts["#" + program] = number + 1
+        node = self._rng.choice(list(self._nodes))
+        return Draft(f"{program}#{number}", node, self._history.now_s())
+
+    def _records(self, program: str, count: int) -> list[str]:
+        first = self._counts[program]
+        self._counts[program] = first + count
+        return [f"{program}:{first + i}" for i in range(count)]
+
+    def _values(self, names: Sequence[str]) -> list[tuple[str, Value]]:
+        padding = self._workload.padding_bytes
+        return [(name.split(":")[0], make_value(name, padding)) for name in names]
+
+    def _another(self, node: Node) -> Node:
+        at = list(self._nodes).index(node)
+        return self._nodes[(at + 1) % len(self._nodes)]
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(self._rng.expovariate(self._workload.transactions_per_s))
