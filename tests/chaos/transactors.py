@@ -1,9 +1,10 @@
 """Programs that write transactions, and readers of what they wrote.
 
-*Requesters* write two or three places in one request, with an idempotency key, under which they ask again, or without.
-*Sessions* write step by step, then commit, abort, or leave it at that, so that its time runs out. *Flows*, one for each
-place, make a record in both places of the other topic from what the group has not consumed yet, and move the group in
-the same transaction; now and then a flow is overtaken by another one under its transactional id before it commits.
+*Requesters* write two or three places in one request, with an idempotency key, under which they ask again, also two
+nodes at once, or without. *Sessions* write step by step, then commit, abort, or leave it at that, so that its time runs
+out. *Flows*, one for each place, make a record in both places of the other topic from what the group has not consumed
+yet, and move the group in the same transaction; now and then a flow is overtaken by another one under its transactional
+id before it commits.
 
 A flow reads before it writes, which ``dependencies`` relies on.
 """
@@ -12,7 +13,7 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.adapter import Adapter, ApiError, Receipt, Value, merge
@@ -20,14 +21,14 @@ from tests.chaos.cluster import Node
 from tests.chaos.history import GroupPosition, History, Outcome, TransactionTried, View
 from tests.chaos.reading import READ_WAIT_MS, RETRY_AFTER_S, PageReader, make_value
 from tests.chaos.setup import PLACES, Setup
-from tests.chaos.transaction_calls import End, Session, TransactionCalls
+from tests.chaos.transaction_calls import End, Session, TopicPartition, TransactionCalls
 
 REQUESTERS, SESSIONS = 3, 2
 COMMITTED_READERS, UNCOMMITTED_READERS = 3, 1
 GROUP = "flows"
 ATTEMPTS = 4
 """Of a write under a key, or of an end. Each at the next node."""
-KEYED_SHARE = 0.6
+KEYED_SHARE, HEDGED_SHARE = 0.6, 0.15
 ABORTED_SHARE, LEFT_SHARE = 0.15, 0.04
 OVERTAKEN_SHARE = 0.15
 AGAIN_SHARE = 0.2
@@ -35,6 +36,8 @@ AGAIN_SHARE = 0.2
 SESSION_TIMEOUT_MS, LEFT_TIMEOUT_MS = 10_000, 1_500
 """Shorter than anybody waits at the end of a run. Those that are left hold up readers and flows meanwhile."""
 CONSUMED_MAX = 25
+
+Writes = Mapping[TopicPartition, Sequence[tuple[str, Value]]]
 
 
 @dataclass(slots=True)
@@ -134,19 +137,37 @@ class Transactors:
         named = [(place, name) for place, names in records.items() for name in names]
         draft.writes = [(place, name, None) for place, name in named]
         draft.outcome = Outcome.UNKNOWN
-        for attempt in range(ATTEMPTS if key is not None else 1):
-            draft.node = self._another(draft.node) if attempt else draft.node
-            latest = await self._calls.transact(draft.node.url, writes, idempotency_key=key)
-            earlier = Receipt(draft.outcome, error=draft.error)
-            known = merge(earlier, latest[0]) if attempt else latest[0]
-            draft.outcome, draft.error = known.outcome, known.error
-            if known.outcome is Outcome.OK:
-                draft.writes = [
-                    (place, name, receipt.offset)
-                    for (place, name), receipt in zip(named, latest, strict=True)
-                ]
+        known: Receipt | None = None
+        for _ in range(ATTEMPTS if key is not None else 1):
+            for latest in await self._transact(draft.node, writes, key):
+                known = latest[0] if known is None else merge(known, latest[0])
+                if latest[0].outcome is Outcome.OK:
+                    self._note_offsets(draft, latest)
+            if draft.outcome is Outcome.OK:
                 return
+            assert known is not None
+            draft.outcome, draft.error = known.outcome, known.error
+            draft.node = self._another(draft.node)
             await asyncio.sleep(RETRY_AFTER_S)
+
+    async def _transact(
+        self, node: Node, writes: Writes, key: str | None
+    ) -> Sequence[Sequence[Receipt]]:
+        """Ask one node, or under a key now and then two at the same time."""
+        is_hedged = key is not None and self._is(HEDGED_SHARE)
+        nodes = [node, self._another(node)] if is_hedged else [node]
+        calls = [self._calls.transact(n.url, writes, idempotency_key=key) for n in nodes]
+        return await asyncio.gather(*calls)
+
+    def _note_offsets(self, draft: Draft, receipts: Sequence[Receipt]) -> None:
+        """It is committed; a second answer that says so says the same offsets."""
+        written = [
+            (place, name, receipt.offset)
+            for (place, name, _), receipt in zip(draft.writes, receipts, strict=True)
+        ]
+        if draft.outcome is Outcome.OK and written != draft.writes:
+            draft.again = Outcome.FAILED
+        draft.writes, draft.outcome, draft.error = written, Outcome.OK, None
 
     # -- step by step
 

@@ -46,6 +46,7 @@ def history(tmp_path):
 
 def program(history, monkeypatch, *answers):
     monkeypatch.setattr(transactors_module, "AGAIN_SHARE", 0.0)
+    monkeypatch.setattr(transactors_module, "HEDGED_SHARE", 0.0)
     monkeypatch.setattr(transactors_module, "RETRY_AFTER_S", 0.0)
     adapter, setup = ScriptedAdapter(*answers), milena_setup("none", 1.0, 1)
     nodes = [PaperNode(n, []) for n in (1, 2, 3)]
@@ -98,6 +99,31 @@ def test_a_request_is_repeated_under_its_key_alone(
     asyncio.run(transactors._request(draft, "t0", [0, 2], key))
     assert (draft.outcome, len(adapter.urls)) == (outcome, asked)
     assert {place for place, _, _ in draft.writes} == {0, 2}
+
+
+def written(*offsets):
+    return 200, {"writes": [{"offsets": [{"offset": offset}]} for offset in offsets]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome", "again"),
+    [
+        ([written(1, 2), written(1, 2)], OK, None),
+        ([written(1, 2), written(1, 3)], OK, FAILED),
+        ([written(1, 2), NOT_NOW], OK, None),
+        ([NOT_NOW, written(1, 2)], OK, None),
+        ([LOST, written(1, 2)], OK, None),
+        ([NOT_NOW, NOT_NOW], FAILED, None),
+    ],
+)
+def test_two_nodes_that_are_asked_at_once_give_one_answer(
+    history, monkeypatch, answers, outcome, again
+):
+    _, transactors, draft = program(history, monkeypatch, *answers)
+    monkeypatch.setattr(transactors_module, "HEDGED_SHARE", 1.0)
+    monkeypatch.setattr(transactors._rng, "randint", lambda *_: 1)
+    asyncio.run(transactors._request(draft, "t0", [0, 2], "k"))
+    assert (draft.outcome, draft.again) == (outcome, again)
 
 
 def test_where_its_records_stand_is_told_in_their_order():
