@@ -10,6 +10,7 @@ A flow reads before it writes, which ``dependencies`` relies on.
 """
 
 import asyncio
+import itertools
 import random
 import time
 from collections import defaultdict
@@ -27,7 +28,9 @@ REQUESTERS, SESSIONS = 3, 2
 COMMITTED_READERS, UNCOMMITTED_READERS = 3, 1
 GROUP = "flows"
 ATTEMPTS = 4
-"""Of a write under a key, or of an end. Each at the next node."""
+"""Of a write under a key, or of an end, at least. Each at the next node."""
+PATIENCE_S = 10.0
+"""How long the same is asked where an answer was lost: all nodes may be down for a while."""
 KEYED_SHARE, HEDGED_SHARE = 0.6, 0.15
 ABORTED_SHARE, LEFT_SHARE = 0.15, 0.04
 OVERTAKEN_SHARE = 0.15
@@ -138,7 +141,7 @@ class Transactors:
         draft.writes = [(place, name, None) for place, name in named]
         draft.outcome = Outcome.UNKNOWN
         known: Receipt | None = None
-        for _ in range(ATTEMPTS if key is not None else 1):
+        for attempt in itertools.count(1):
             for latest in await self._transact(draft.node, writes, key):
                 known = latest[0] if known is None else merge(known, latest[0])
                 if latest[0].outcome is Outcome.OK:
@@ -147,6 +150,8 @@ class Transactors:
                 return
             assert known is not None
             draft.outcome, draft.error = known.outcome, known.error
+            if key is None or not self._is_patient(draft, attempt):
+                return
             draft.node = self._another(draft.node)
             await asyncio.sleep(RETRY_AFTER_S)
 
@@ -236,8 +241,8 @@ class Transactors:
         self, draft: Draft, session: Session, offsets: dict[tuple[str, int], int] | None = None
     ) -> None:
         """Ask until the answer is certain; at last, for the opposite, which settles it, too."""
-        outcomes = set()
-        for end in (*[End.COMMIT] * ATTEMPTS, End.ABORT):
+        outcomes, end = set(), End.COMMIT
+        for attempt in itertools.count(1):
             draft.outcome = Outcome.UNKNOWN
             ending = await self._calls.end(
                 draft.node.url, session, end, draft.extents, GROUP, offsets
@@ -248,8 +253,12 @@ class Transactors:
                 draft.outcome = ending.outcome
                 await self._ask_again(draft, session, offsets)
                 return
-            # What it refused certainly, and nobody else was asked for, does not come later.
+            # What was refused certainly by all who were asked does not come later.
             draft.outcome = Outcome.UNKNOWN if Outcome.UNKNOWN in outcomes else Outcome.FAILED
+            if end is End.ABORT:
+                return
+            if not self._is_patient(draft, attempt):
+                end = End.ABORT
             draft.node = self._another(draft.node)
             await asyncio.sleep(RETRY_AFTER_S)
 
@@ -355,6 +364,11 @@ class Transactors:
 
     def _is(self, share: float) -> bool:
         return self._rng.random() < share
+
+    def _is_patient(self, draft: Draft, attempt: int) -> bool:
+        """Whether to ask once more, after so many attempts."""
+        is_late = self._history.now_s() > draft.sent_s + PATIENCE_S
+        return attempt < ATTEMPTS or (draft.outcome is Outcome.UNKNOWN and not is_late)
 
     def _draft(self, program: str) -> Draft:
         number = self._counts["#" + program]

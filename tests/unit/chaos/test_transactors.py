@@ -48,6 +48,7 @@ def program(history, monkeypatch, *answers):
     monkeypatch.setattr(transactors_module, "AGAIN_SHARE", 0.0)
     monkeypatch.setattr(transactors_module, "HEDGED_SHARE", 0.0)
     monkeypatch.setattr(transactors_module, "RETRY_AFTER_S", 0.0)
+    monkeypatch.setattr(transactors_module, "PATIENCE_S", -1.0)
     adapter, setup = ScriptedAdapter(*answers), milena_setup("none", 1.0, 1)
     nodes = [PaperNode(n, []) for n in (1, 2, 3)]
     return adapter, Transactors(
@@ -99,6 +100,22 @@ def test_a_request_is_repeated_under_its_key_alone(
     asyncio.run(transactors._request(draft, "t0", [0, 2], key))
     assert (draft.outcome, len(adapter.urls)) == (outcome, asked)
     assert {place for place, _, _ in draft.writes} == {0, 2}
+
+
+def test_the_same_is_asked_for_a_while_where_an_answer_was_lost(history, monkeypatch):
+    lost = [LOST] * 9
+    for ask, answers, end in (
+        (lambda t, draft: t._commit(draft, SESSION), [*lost, YES], OK),
+        (lambda t, draft: t._request(draft, "t0", [0, 2], "k"), [*lost, NOT_NOW], UNKNOWN),
+        (lambda t, draft: t._commit(draft, SESSION), [NOT_NOW], FAILED),
+    ):
+        adapter, transactors, draft = program(history, monkeypatch, *answers)
+        times = iter([1.0] * 9 + [9.0] * 99)
+        monkeypatch.setattr(history, "now_s", lambda times=times: next(times))
+        monkeypatch.setattr(transactors_module, "PATIENCE_S", 5.0)
+        asyncio.run(ask(transactors, draft))
+        assert draft.outcome is end
+        assert len(adapter.urls) == (5 if end is FAILED else 10)
 
 
 def written(*offsets):
