@@ -1,7 +1,7 @@
 """The short form: a few scenarios, one fault each, on plain disks. ``make chaos`` is the long one.
 
-Nothing may be lost and everything must be readable from every node again. How long writes stop is judged by the long
-form: here other tests share the processors.
+Nothing may be lost, no transaction torn, and everything must be readable from every node again. How long writes stop is
+judged by the long form: here other tests share the processors.
 """
 
 import json
