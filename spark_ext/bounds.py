@@ -2,7 +2,7 @@
 
 Three options may say each end, and the first of them that is given wins:
 
-    startingTimestamp > startingOffsetsByTimestamp > startingOffsets     default earliest
+    startingTimestamp > startingOffsetsByTimestamp > startingOffsets     default earliest, in a stream latest
     endingTimestamp   > endingOffsetsByTimestamp   > endingOffsets       default latest
 
 The JSON forms are ``{"topic": {"partition": number}}``; among offsets -2 means earliest and -1 latest.
@@ -80,22 +80,22 @@ class NoMatch(Enum):
     LATEST = "latest"
 
 
-def parse_offsets(option: str, text: str, *, refused: Edge) -> Bound:
+def parse_offsets(option: str, text: str, *, refused: Edge | None) -> Bound:
     """``earliest``, ``latest`` or JSON; ``refused`` is the edge that makes no sense at this end of a batch query."""
     word = text.strip()
     if word.lower() in (Edge.EARLIEST.value, Edge.LATEST.value):
         edge = Edge(word.lower())
         if edge is refused:
-            raise OptionError(f"{option}: {refused.value} is not possible in a batch query")
+            raise OptionError(f"{option}: {edge.value} is not possible in a batch query")
         return edge
     offsets = _parse_numbers(option, text, lambda number: _offset(option, number, refused))
     return SpecificOffsets(offsets, option=option)
 
 
-def _offset(option: str, number: int, refused: Edge) -> int | Edge:
+def _offset(option: str, number: int, refused: Edge | None) -> int | Edge:
     edges = {EARLIEST_IN_JSON: Edge.EARLIEST, LATEST_IN_JSON: Edge.LATEST}
     found = edges.get(number, number)
-    if found is refused:
+    if refused is not None and found is refused:
         raise OptionError(f"{option}: {number} ({refused.value}) is not possible in a batch query")
     if isinstance(found, int) and not 0 <= found <= OFFSET_MAX:
         raise OptionError(

@@ -5,14 +5,14 @@ Asked once a query: from then on its ranges are fixed. Runs a loop of its own an
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from milena.client import Client
 from milena.cluster.view import TopicView
 from milena.errors import ClientError, TargetNotFoundError
-from milena.model.clock import SystemClock
+from milena.model.clock import Clock, SystemClock
 from milena.reading.patience import Patience
 from milena.records import StartAt, TimestampMs, TopicPartition
 from spark_ext.errors import OptionError
@@ -68,7 +68,7 @@ def check_can_write(options: WriteOptions) -> tuple[str, ...]:
 
 async def _check_can_write(options: WriteOptions) -> tuple[str, ...]:
     async with Client(options.urls) as client:
-        urls = await _all_urls(client, options.urls)
+        urls = await all_urls(client, options.urls)
         if options.topic is not None and not await _can_write(client, options.topic):
             raise OptionError(f"topic: no such topic: {options.topic}")
         return urls
@@ -84,16 +84,17 @@ async def _can_write(client: Client, topic: str) -> bool:
 
 async def _pin(options: ReadOptions) -> Pinned:
     async with Client(options.fetching.urls) as client:
-        cluster = _Questions(client, options)
-        topics = await cluster.topics()
+        cluster = Questions(client, options)
+        topics = await cluster.topics(named_topics(options.selection))
+        names = topics_of(options.selection, topics)
         partitions = partitions_of(
-            options.selection, {name: len(topic.partitions) for name, topic in topics.items()}
+            options.selection, {name: len(topics[name].partitions) for name in names}
         )
         queries = sorted(time_queries((options.start, options.end), partitions))
         # Times first: what is found is then never beyond the ends.
         offsets = await cluster.ask_all(cluster.offset_at, queries)
         ends = await cluster.ask_all(cluster.ends_of, partitions)
-        urls = await _all_urls(client, options.fetching.urls)
+        urls = await all_urls(client, options.fetching.urls)
     ranges, losses = resolve(
         options,
         dict(zip(partitions, ends, strict=True)),
@@ -105,30 +106,37 @@ async def _pin(options: ReadOptions) -> Pinned:
     return Pinned(ranges, urls)
 
 
-async def _all_urls(client: Client, given: tuple[str, ...]) -> tuple[str, ...]:
+async def all_urls(client: Client, given: tuple[str, ...]) -> tuple[str, ...]:
     """URLs that the user named, and of all other nodes: the one named may be down by the time that a task begins."""
     nodes = (await client.metadata.view()).nodes
     return tuple(dict.fromkeys((*given, *(node.url for node in nodes if node.is_live))))
 
 
-class _Questions:
-    """Questions that are repeated while their failure can pass."""
+class Questions:
+    """Questions that are repeated while their failure can pass, for ``patience_ms`` where a partition is asked."""
 
-    def __init__(self, client: Client, options: ReadOptions) -> None:
+    def __init__(
+        self,
+        client: Client,
+        options: ReadOptions,
+        *,
+        clock: Clock | None = None,
+        patience_ms: float = ELECTION_MS,
+    ) -> None:
         self._client = client
         self._options = options
-        self._clock = SystemClock()
+        self._clock = SystemClock() if clock is None else clock
+        self._patience_ms = patience_ms
         self._room = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
-    async def topics(self) -> dict[str, TopicView]:
-        """The selected topics by name."""
+    async def topics(self, names: Collection[str]) -> dict[str, TopicView]:
+        """All topics by name; those of ``names`` are in it if they exist."""
         view = await self._first_contact(self._client.metadata.view)
         topics = {topic.name: topic for topic in view.topics}
-        selection = self._options.selection
         # A node may not have heard of a new topic yet; by its name it asks the quorum.
-        for name in sorted(named_topics(selection) - topics.keys()):
+        for name in sorted(set(names) - topics.keys()):
             topics |= await self._topic(name)
-        return {name: topics[name] for name in topics_of(selection, topics)}
+        return topics
 
     async def _topic(self, name: str) -> dict[str, TopicView]:
         try:
@@ -153,7 +161,7 @@ class _Questions:
         return await asyncio.gather(*(self._patiently(ask, question) for question in questions))
 
     async def _patiently(self, ask: Callable[[Q], Awaitable[T]], question: Q) -> T:
-        patience = Patience(ELECTION_MS)
+        patience = Patience(self._patience_ms)
         async with self._room:
             while True:
                 try:

@@ -6,6 +6,7 @@ silently ignored reads the wrong records.
 """
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -36,6 +37,7 @@ FETCH_BYTES = 1 << 20
 POLL_TIMEOUT_MS = 120_000
 FETCH_RETRIES = 3
 FETCH_RETRY_INTERVAL_MS = 10
+TRIGGER_DELAY_MS = 15 * 60_000
 
 T = TypeVar("T")
 
@@ -65,6 +67,19 @@ class ReadOptions:
     target_records_per_task: int
     retries: int
     retry_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """A stream. ``read`` is the batch query from the stream's start to now; limits are in offsets of a micro-batch.
+
+    Under ``offsets_min`` a micro-batch waits for so many, but no longer than ``trigger_delay_ms_max`` after the last.
+    """
+
+    read: ReadOptions
+    offsets_max: int | None
+    offsets_min: int | None
+    trigger_delay_ms_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +145,16 @@ _REFUSED_PREFIXES = {
     "kafka.": "it would configure a Kafka client, and there is none; leave it out",
 }
 _SET_BY_SPARK = ("serialization.format",)
+_MS_PER_UNIT = {
+    "": 1,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+"""As Spark reads times: a number alone is in ms."""
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -139,8 +164,53 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         OptionError: one line that names the option.
     """
     given = _Given(options, _READ)
-    start, end = _starting(given), _ending(given)
+    start, end = _starting(given, Edge.EARLIEST, refused=Edge.LATEST), _ending(given)
     _check_ends_fit(start, end)
+    return _read_options(given, start, end)
+
+
+def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """The options of ``spark.readStream``; their names in any case.
+
+    Raises:
+        OptionError: one line that names the option.
+    """
+    given = _Given(options, _READ)
+    if ends := given.present(_ENDS):
+        raise OptionError(f"{ends[0]}: not possible in a stream, which does not end")
+    offsets_min = given.positive("minOffsetsPerTrigger", None)
+    offsets_max = given.positive("maxOffsetsPerTrigger", None)
+    if offsets_min is not None and offsets_max is not None and offsets_min > offsets_max:
+        raise OptionError(
+            f"minOffsetsPerTrigger and maxOffsetsPerTrigger: {offsets_min} is more than {offsets_max}"
+        )
+    return StreamOptions(
+        read=_read_options(given, _starting(given, Edge.LATEST), Edge.LATEST),
+        offsets_max=offsets_max,
+        offsets_min=offsets_min,
+        trigger_delay_ms_max=given.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
+    )
+
+
+def includes_headers(options: Mapping[str, str]) -> bool:
+    """Whether rows have headers, in a batch query or a stream: when Spark asks, it does not tell which it will be.
+
+    Raises:
+        OptionError: the options are those of neither.
+    """
+    try:
+        return parse_read_options(options).include_headers
+    except OptionError as error:
+        in_batch = error.message
+    try:
+        return parse_stream_options(options).read.include_headers
+    except OptionError as error:
+        if error.message == in_batch:
+            raise
+        raise OptionError(f"{in_batch}; and in a stream, {error.message}") from None
+
+
+def _read_options(given: "_Given", start: Bound, end: Bound) -> ReadOptions:
     return ReadOptions(
         selection=_selection(given),
         start=start,
@@ -228,6 +298,18 @@ class _Given:
         text = self.text(name)
         return default if text is None else self._number(name, text, minimum=0)
 
+    def duration_ms(self, name: str, default: int) -> int:
+        text = self.text(name)
+        if text is None:
+            return default
+        found = re.fullmatch(r"([0-9]{1,15}) *([a-z]*)", text.strip().lower())
+        unit = None if found is None else _MS_PER_UNIT.get(found[2])
+        if found is None or unit is None:
+            raise OptionError(
+                f"{name}: expected a time such as 500ms, 30s, 15m or 1h, got {text!r}"
+            )
+        return int(found[1]) * unit
+
     @staticmethod
     def _number(name: str, text: str, *, minimum: int) -> int:
         try:
@@ -264,16 +346,16 @@ def _selection(given: _Given) -> Selection:
             )
 
 
-def _starting(given: _Given) -> Bound:
+def _starting(given: _Given, default: Edge, *, refused: Edge | None = None) -> Bound:
     match given.present(_STARTS):
         case ["startingTimestamp" as name, *_]:
             return parse_timestamp(name, given.text(name) or "")
         case ["startingOffsetsByTimestamp" as name, *_]:
             return parse_timestamps(name, given.text(name) or "")
         case [name, *_]:
-            return parse_offsets(name, given.text(name) or "", refused=Edge.LATEST)
+            return parse_offsets(name, given.text(name) or "", refused=refused)
         case _:
-            return Edge.EARLIEST
+            return default
 
 
 def _ending(given: _Given) -> Bound:

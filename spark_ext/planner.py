@@ -147,8 +147,8 @@ def _resolve_one(
         start = limits.high_watermark if end is None else end
     if end is None:
         end = limits.high_watermark
-    losses = [loss for offset in (start, end) if (loss := _loss(partition, offset, limits))]
-    start, end = _clamp(start, limits), _clamp(end, limits)
+    losses = [loss for offset in (start, end) if (loss := loss_at(partition, offset, limits))]
+    start, end = clamp(start, limits), clamp(end, limits)
     if start > end:
         raise OffsetError(f"{partition}: the query begins at offset {start} and ends at {end}")
     return start, end, losses
@@ -175,18 +175,20 @@ def _offset(
 
 def _still_there(offset: int | None, limits: PartitionEnds) -> int | None:
     """Retention may have gone on since a time was looked up: the records asked for are those that are left."""
-    return None if offset is None else _clamp(offset, limits)
+    return None if offset is None else clamp(offset, limits)
 
 
 def _edge(edge: Edge, limits: PartitionEnds) -> int:
     return limits.log_start_offset if edge is Edge.EARLIEST else limits.high_watermark
 
 
-def _clamp(offset: int, limits: PartitionEnds) -> int:
+def clamp(offset: int, limits: PartitionEnds) -> int:
+    """The nearest readable offset, or the end."""
     return min(max(offset, limits.log_start_offset), limits.high_watermark)
 
 
-def _loss(partition: TopicPartition, offset: int, limits: PartitionEnds) -> str | None:
+def loss_at(partition: TopicPartition, offset: int, limits: PartitionEnds) -> str | None:
+    """What is lost for who goes on at an offset, in words; None when nothing is."""
     if offset < limits.log_start_offset:
         return (
             f"{partition}: offset {offset} is gone, the first that can be read is "

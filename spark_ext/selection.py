@@ -103,6 +103,27 @@ def named_topics(selection: Selection) -> set[str]:
             return set()
 
 
+def selects(selection: Selection, partition: TopicPartition) -> bool:
+    """Whether it is to be read when it exists."""
+    match selection:
+        case Subscribe(topics):
+            return partition.topic in topics
+        case SubscribePattern(pattern):
+            return re.fullmatch(pattern, partition.topic) is not None
+        case Assign(partitions):
+            return partition in partitions
+
+
+def missing_of(selection: Selection, existing: Iterable[TopicPartition]) -> tuple[str, ...]:
+    """What is asked for by name and does not exist, in words, sorted."""
+    found = set(existing)
+    if isinstance(selection, Assign):
+        missing = sorted(set(selection.partitions) - found)
+        return tuple(f"no such partition: {partition}" for partition in missing)
+    names = named_topics(selection) - {partition.topic for partition in found}
+    return tuple(f"no such topic: {name}" for name in sorted(names))
+
+
 def partitions_of(
     selection: Selection, partition_counts: Mapping[str, int]
 ) -> tuple[TopicPartition, ...]:

@@ -11,7 +11,12 @@ from spark_ext.bounds import (
     SpecificTimestamps,
 )
 from spark_ext.errors import OffsetError, OptionError
-from spark_ext.options import parse_read_options, parse_write_options
+from spark_ext.options import (
+    includes_headers,
+    parse_read_options,
+    parse_stream_options,
+    parse_write_options,
+)
 from spark_ext.selection import Assign, Subscribe, SubscribePattern, partitions_of, topics_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -149,6 +154,71 @@ def test_an_ending_timestamp_wins_over_timestamps_and_they_over_offsets():
 )
 def test_a_bad_end_is_one_line_that_names_it(options, words):
     assert words in refusal(**options)
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+
+def stream(**options):
+    return parse_stream_options({"url": "http://a:1", "subscribe": "t", **options})
+
+
+def test_a_stream_begins_at_the_latest_and_has_no_limits_by_default():
+    options = stream()
+    assert (options.read.start, options.read.end) == (Edge.LATEST, Edge.LATEST)
+    assert (options.offsets_max, options.offsets_min) == (None, None)
+    assert options.trigger_delay_ms_max == 15 * 60_000
+
+
+def test_a_stream_may_begin_at_either_end():
+    assert stream(startingOffsets="latest").read.start is Edge.LATEST
+    assert stream(startingOffsets="earliest").read.start is Edge.EARLIEST
+    named = stream(startingOffsets='{"t": {"0": -1, "1": -2}}').read.start
+    assert named == SpecificOffsets({T0: Edge.LATEST, T1: Edge.EARLIEST})
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("250", 250), ("250ms", 250), ("5s", 5_000), ("2 min", 120_000), ("15M", 900_000)],
+)
+def test_a_delay_is_told_as_spark_tells_times(text, ms):
+    assert stream(maxTriggerDelay=text).trigger_delay_ms_max == ms
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"endingOffsets": "latest"}, "endingOffsets: not possible in a stream, which does not"),
+        ({"endingTimestamp": "5"}, "endingTimestamp: not possible in a stream"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: expected a number of 1 or more"),
+        ({"minOffsetsPerTrigger": "some"}, "minOffsetsPerTrigger: expected a number of 1 or more"),
+        (
+            {"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"},
+            "minOffsetsPerTrigger and maxOffsetsPerTrigger: 6 is more than 5",
+        ),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay: expected a time such as 500ms, 30s"),
+        ({"maxTriggerDelay": "5 weeks"}, "maxTriggerDelay: expected a time"),
+    ],
+)
+def test_a_bad_option_of_a_stream_is_one_line(options, words):
+    with pytest.raises(OptionError) as caught:
+        stream(**options)
+    assert words in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_at_load_options_need_to_fit_either_a_batch_or_a_stream():
+    required = {"url": "a", "subscribe": "t"}
+    assert includes_headers({**required, "startingOffsets": "latest", "includeHeaders": "true"})
+    assert not includes_headers({**required, "endingOffsets": "latest"})
+    with pytest.raises(OptionError) as caught:
+        includes_headers({**required, "minPartition": "1"})
+    assert caught.value.message == "minpartition: no such option; did you mean minPartitions?"
+    with pytest.raises(OptionError) as caught:
+        includes_headers({**required, "startingOffsets": "latest", "maxTriggerDelay": "soon"})
+    assert caught.value.message.startswith(
+        "startingOffsets: latest is not possible in a batch query; and in a stream, maxTriggerDelay"
+    )
 
 
 # -- selection -------------------------------------------------------------------------------------
