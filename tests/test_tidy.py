@@ -73,6 +73,8 @@ CORE_FILES = (
     "spark_ext/planner.py",
     "spark_ext/row_schema.py",
     "spark_ext/selection.py",
+    "spark_ext/stream_offsets.py",
+    "spark_ext/stream_plan.py",
     "spark_ext/write_schema.py",
 )
 FORBIDDEN_IN_CORES = {"asyncio", "socket", "time", "random", "uuid", "secrets", "ssl", "subprocess"}
