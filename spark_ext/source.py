@@ -19,13 +19,19 @@ from pyspark.sql.types import StructType
 
 from milena.model.errors import MilenaError
 from spark_ext.errors import OptionError
-from spark_ext.options import ReadOptions, parse_read_options, parse_write_options
+from spark_ext.options import (
+    ReadOptions,
+    includes_headers,
+    parse_read_options,
+    parse_write_options,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_ext.row_schema import Projection
     from spark_ext.sink import MilenaWriter
+    from spark_ext.stream_reader import MilenaStreamReader
 
 FORMAT = "milena"
 
@@ -57,8 +63,7 @@ class MilenaDataSource(DataSource):
         from spark_ext.row_schema import row_schema
 
         with one_line_errors():
-            options = parse_read_options(self.options)
-            return row_schema(include_headers=options.include_headers)
+            return row_schema(include_headers=includes_headers(self.options))
 
     def reader(self, schema: StructType) -> "MilenaReader":
         """Asked for when the query is planned."""
@@ -68,6 +73,12 @@ class MilenaDataSource(DataSource):
             options = parse_read_options(self.options)
             projection = project(schema, include_headers=options.include_headers)
             return MilenaReader(options, projection)
+
+    def streamReader(self, schema: StructType) -> "MilenaStreamReader":  # noqa: N802
+        """Asked for when a stream starts, and to plan its tasks; must not fail."""
+        from spark_ext.stream_reader import MilenaStreamReader
+
+        return MilenaStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "MilenaWriter":
         """Asked for when a DataFrame is saved; Spark itself refuses modes but append and overwrite."""
