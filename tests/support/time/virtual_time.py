@@ -62,6 +62,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Time passes without a turn of the loop."""
         self._virtual_s += ms / 1000
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Its jobs ran on this loop; asyncio's own waits for a thread, of which virtual time knows nothing."""
+        del timeout
+
     def _on_failure(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
         del loop
         self.failures.append(context.get("exception") or str(context["message"]))
