@@ -87,6 +87,8 @@ class HttpCall:
     """The next offset of the partition to write to."""
     transaction: str | None = None
     """The transaction that what is written belongs to."""
+    idempotency_key: str | None = None
+    """Under which a write is recognised when it comes again: visible ASCII, at most 255 characters."""
     is_repeatable: bool = False
     """Doing it twice is doing it once: it may go to another node after it was sent to one."""
 
@@ -228,6 +230,8 @@ class HttpSession:
             headers["If-Match"] = f'"{call.if_match}"'
         if call.transaction is not None:
             headers["Milena-Transaction"] = call.transaction
+        if call.idempotency_key is not None:
+            headers["Idempotency-Key"] = call.idempotency_key
         request = HttpRequest(
             method=call.method,
             path=call.path,
