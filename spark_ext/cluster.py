@@ -68,10 +68,15 @@ def check_can_write(options: WriteOptions) -> tuple[str, ...]:
 
 async def _check_can_write(options: WriteOptions) -> tuple[str, ...]:
     async with Client(options.urls) as client:
-        urls = await all_urls(client, options.urls)
-        if options.topic is not None and not await _can_write(client, options.topic):
-            raise OptionError(f"topic: no such topic: {options.topic}")
-        return urls
+        return await prepare_write(client, options)
+
+
+async def prepare_write(client: Client, options: WriteOptions) -> tuple[str, ...]:
+    """As ``check_can_write``, with a client that is there."""
+    urls = await all_urls(client, options.urls)
+    if options.topic is not None and not await _can_write(client, options.topic):
+        raise OptionError(f"topic: no such topic: {options.topic}")
+    return urls
 
 
 async def _can_write(client: Client, topic: str) -> bool:

@@ -6,7 +6,9 @@
     ├── OffsetError       the offsets asked for do not exist, or end before they begin
     ├── DataLossError     records of a pinned range are gone, or belong to another topic of the same name
     ├── StalledReadError  a task saw no record for longer than it may wait
-    └── RecordError       a row that cannot be written
+    ├── RecordError       a row that cannot be written
+    ├── RowsBrokenOffError  a task whose rows end because what computes them failed
+    └── BatchAbortedError  a batch of which nothing counts, though its rows were written
 
 The first three are raised on the driver, before a task starts.
 """
@@ -54,3 +56,15 @@ class RecordError(SparkError):
     """The message says what the row lacks."""
 
     code = "spark_record"
+
+
+class RowsBrokenOffError(SparkError):
+    """Spark runs the task again; the error of what failed is beside this one."""
+
+    code = "spark_rows_broken_off"
+
+
+class BatchAbortedError(SparkError):
+    """The message says why, and what to do: a batch that is written again is written anew."""
+
+    code = "spark_batch_aborted"

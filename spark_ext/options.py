@@ -84,12 +84,18 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """A batch append. ``topic`` overrides that column; ``include_timestamps`` takes the column ``timestamp``."""
+    """An append. ``topic`` overrides that column; ``include_timestamps`` takes the column ``timestamp``.
+
+    ``transactional_id``: it is written in a transaction. ``batch_id``: once, after those of lower numbers; None: a
+    stream, whose batches Spark numbers, or as often as it is run.
+    """
 
     urls: tuple[str, ...]
     topic: str | None
     include_timestamps: bool
     compression: str
+    transactional_id: str | None
+    batch_id: int | None
 
 
 _SERVERS = ("kafka.bootstrap.servers", "url")
@@ -121,7 +127,19 @@ _READ = (
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
 )
-_WRITE = (*_SERVERS, "topic", "includeHeaders", "includeTimestamps", "compression")
+_WRITE = (
+    *_SERVERS,
+    "topic",
+    "includeHeaders",
+    "includeTimestamps",
+    "compression",
+    "transactionalId",
+    "batchId",
+)
+_CHECKPOINT = "checkpointLocation"
+_WRITE_STREAM = (*_WRITE, _CHECKPOINT)
+TRANSACTIONAL_ID_CHARS_MAX = 200
+"""A node takes 255; a group is named after it."""
 
 _DESERIALIZED = "keys and values are always binary; cast them in the query"
 _SERIALIZED = "keys and values are strings or binary; serialize them in the query"
@@ -238,17 +256,57 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         OptionError: one line that names the option.
     """
     given = _Given(options, _WRITE)
+    found = _write_options(given, given.text("transactionalId"))
+    if found.batch_id is not None and found.transactional_id is None:
+        raise OptionError("batchId: give transactionalId too: it counts the batches of one program")
+    return found
+
+
+def parse_write_stream_options(options: Mapping[str, str]) -> WriteOptions:
+    """The options of ``df.writeStream``; their names in any case. There is a transactional id.
+
+    Raises:
+        OptionError: one line that names the option.
+    """
+    given = _Given(options, _WRITE_STREAM)
+    if given.present(("batchId",)):
+        raise OptionError("batchId: not possible: Spark numbers the batches of a stream")
+    name, checkpoint = given.text("transactionalId"), given.text(_CHECKPOINT)
+    if name is None and checkpoint is None:
+        raise OptionError(
+            f"transactionalId: required where {_CHECKPOINT} is not given as an option; a name of the query's own, the "
+            "same after each restart"
+        )
+    return _write_options(given, name if name is not None else f"spark:{checkpoint}")
+
+
+def _write_options(given: "_Given", transactional_id: str | None) -> WriteOptions:
     # Kafka's sink takes the option and needs it for nothing either: a column of headers is written when it is there.
     given.flag("includeHeaders", default=False)
     topic = given.text("topic")
     if topic is not None and not topic.strip():
         raise OptionError("topic: give the name of a topic")
+    if transactional_id is not None:
+        _check_transactional(given, transactional_id)
     return WriteOptions(
         urls=given.urls(),
         topic=None if topic is None else topic.strip(),
         include_timestamps=given.flag("includeTimestamps", default=False),
         compression=_compression(given),
+        transactional_id=transactional_id,
+        batch_id=given.count("batchId", None),
     )
+
+
+def _check_transactional(given: "_Given", name: str) -> None:
+    if not (1 <= len(name) <= TRANSACTIONAL_ID_CHARS_MAX and name.isprintable()):
+        raise OptionError(
+            f"transactionalId: expected 1 to {TRANSACTIONAL_ID_CHARS_MAX} printable characters, got {name!r}"
+        )
+    if given.present(("compression",)):
+        raise OptionError(
+            "compression: not possible in a transaction: nodes encode its records, as the topic's compression.type says"
+        )
 
 
 class _Given:
@@ -294,7 +352,7 @@ class _Given:
         text = self.text(name)
         return default if text is None else self._number(name, text, minimum=1)
 
-    def count(self, name: str, default: int) -> int:
+    def count(self, name: str, default: T) -> int | T:
         text = self.text(name)
         return default if text is None else self._number(name, text, minimum=0)
 

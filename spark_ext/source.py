@@ -8,7 +8,7 @@ module in every process that merely looks for data sources.
 # ruff: noqa: PLC0415
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from spark_ext.options import (
     includes_headers,
     parse_read_options,
     parse_write_options,
+    parse_write_stream_options,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from spark_ext.row_schema import Projection
     from spark_ext.sink import MilenaWriter
     from spark_ext.stream_reader import MilenaStreamReader
+    from spark_ext.transactional_sink import MilenaBatchWriter, MilenaStreamWriter
 
 FORMAT = "milena"
 
@@ -50,8 +52,31 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(MilenaDataSource)
 
 
+def check_write_stream(schema: StructType, options: Mapping[str, str]) -> None:
+    """Refuse at once what ``writeStream`` with these columns and options refuses at the first batch that has rows.
+
+    Raises:
+        OptionError, RowSchemaError: one line that names the option or the column.
+        ClientError: the cluster does not answer.
+    """
+    from spark_ext.cluster import check_can_write
+    from spark_ext.write_schema import write_columns
+
+    found = parse_write_stream_options(options)
+    write_columns(schema, found)
+    check_can_write(found)
+
+
 class MilenaDataSource(DataSource):
     """Topics as tables, with the options and rows of Spark's Kafka source."""
+
+    _is_kept = False
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        # Spark plans each batch of a stream with a data source that it makes anew; the one that it keeps, by pickle,
+        # is there to commit.
+        self.__dict__.update(state)
+        self._is_kept = True
 
     @classmethod
     def name(cls) -> str:
@@ -80,10 +105,12 @@ class MilenaDataSource(DataSource):
 
         return MilenaStreamReader(self.options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> "MilenaWriter":
+    def writer(self, schema: StructType, overwrite: bool) -> "MilenaWriter | MilenaBatchWriter":
         """Asked for when a DataFrame is saved; Spark itself refuses modes but append and overwrite."""
         from spark_ext.cluster import check_can_write
         from spark_ext.sink import MilenaWriter
+        from spark_ext.transaction import begin
+        from spark_ext.transactional_sink import MilenaBatchWriter
         from spark_ext.write_schema import write_columns
 
         with one_line_errors():
@@ -93,8 +120,26 @@ class MilenaDataSource(DataSource):
                 )
             options = parse_write_options(self.options)
             columns = write_columns(schema, options)
+            if options.transactional_id is not None:
+                return MilenaBatchWriter(options, columns, begin(options))
             urls = check_can_write(options)
             return MilenaWriter(replace(options, urls=urls), columns)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "MilenaStreamWriter":  # noqa: N802  (Spark's name)
+        """Asked for twice a batch: to plan it, which begins its transaction, and to commit it or abort it."""
+        from spark_ext.transaction import begin
+        from spark_ext.transactional_sink import MilenaStreamWriter
+        from spark_ext.write_schema import write_columns
+
+        with one_line_errors():
+            if overwrite:
+                raise OptionError(
+                    "output mode complete is not possible: a log is only appended to; use append"
+                )
+            options = parse_write_stream_options(self.options)
+            columns = write_columns(schema, options)
+            transaction = None if self._is_kept else begin(options)
+            return MilenaStreamWriter(options, columns, transaction)
 
 
 class MilenaReader(DataSourceReader):

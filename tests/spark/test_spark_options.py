@@ -16,6 +16,7 @@ from spark_ext.options import (
     parse_read_options,
     parse_stream_options,
     parse_write_options,
+    parse_write_stream_options,
 )
 from spark_ext.selection import Assign, Subscribe, SubscribePattern, partitions_of, topics_of
 
@@ -275,8 +276,43 @@ def test_a_write_needs_servers_and_takes_a_topic():
         ({"url": "a", "topic": " "}, "topic: give the name"),
         ({"url": "a", "subscribe": "t"}, "subscribe: no such option"),
         ({"url": "a", "kafka.acks": "1"}, "acknowledged by every in-sync replica"),
+        ({"url": "a", "batchId": "7"}, "batchId: give transactionalId too"),
+        ({"url": "a", "transactionalId": "i", "batchId": "-1"}, "batchId: expected a number of 0"),
+        ({"url": "a", "transactionalId": ""}, "transactionalId: expected 1 to 200 printable"),
+        ({"url": "a", "transactionalId": "a\nb"}, "transactionalId: expected 1 to 200 printable"),
+        ({"url": "a", "transactionalId": "i", "compression": "lz4"}, "compression: not possible"),
+        ({"url": "a", "checkpointLocation": "c"}, "checkpointlocation: no such option"),
     ],
 )
 def test_a_bad_option_of_a_write_is_one_line(options, words):
     with pytest.raises(OptionError, match=words):
         parse_write_options(options)
+
+
+def test_a_batch_may_be_written_once():
+    assert parse_write_options({"url": "a"}).transactional_id is None
+    options = parse_write_options({"url": "a", "transactionalId": "nightly", "batchId": "0"})
+    assert (options.transactional_id, options.batch_id) == ("nightly", 0)
+
+
+def test_a_stream_is_named_after_its_checkpoint_unless_it_has_a_name():
+    given = {"url": "a", "checkpointLocation": "/c/orders"}
+    assert parse_write_stream_options(given).transactional_id == "spark:/c/orders"
+    named = parse_write_stream_options({**given, "transactionalId": "orders"})
+    assert named.transactional_id == "orders"
+    assert parse_write_stream_options({"url": "a", "transactionalId": "orders"}) == named
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "transactionalId: required where checkpointLocation is not given as an option"),
+        ({"checkpointLocation": "c" * 200}, "transactionalId: expected 1 to 200 printable"),
+        ({"transactionalId": "i", "batchId": "1"}, "Spark numbers the batches of a stream"),
+        ({"transactionalId": "i", "compression": "none"}, "compression: not possible"),
+        ({"transactionalId": "i", "transactionalID2": "j"}, "did you mean transactionalId?"),
+    ],
+)
+def test_a_bad_option_of_a_written_stream_is_one_line(options, words):
+    with pytest.raises(OptionError, match=words):
+        parse_write_stream_options({"url": "a", **options})
