@@ -137,7 +137,9 @@ _WRITE = (
     "batchId",
 )
 _CHECKPOINT = "checkpointLocation"
-_WRITE_STREAM = (*_WRITE, _CHECKPOINT)
+_QUERY_NAME = "queryName"
+"""Spark hands on what a query is called as if it were an option."""
+_WRITE_STREAM = (*_WRITE, _CHECKPOINT, _QUERY_NAME)
 TRANSACTIONAL_ID_CHARS_MAX = 200
 """A node takes 255; a group is named after it."""
 

@@ -296,7 +296,7 @@ def test_a_batch_may_be_written_once():
 
 
 def test_a_stream_is_named_after_its_checkpoint_unless_it_has_a_name():
-    given = {"url": "a", "checkpointLocation": "/c/orders"}
+    given = {"url": "a", "checkpointLocation": "/c/orders", "queryName": "q"}
     assert parse_write_stream_options(given).transactional_id == "spark:/c/orders"
     named = parse_write_stream_options({**given, "transactionalId": "orders"})
     assert named.transactional_id == "orders"
