@@ -101,7 +101,10 @@ ENTRY_POINTS = {
     "loadtest.locustfile",
     "loadtest.bench.locust_users",
     "node.config.options.docs",
+    "spark_ext.jobs.alerts",
     "spark_ext.jobs.archive",
+    "spark_ext.jobs.demand_prices",
+    "spark_ext.jobs.market_sample",
     "spark_ext.jobs.site_stats",
 }
 

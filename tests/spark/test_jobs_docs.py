@@ -7,7 +7,9 @@ import click
 import pytest
 
 from spark_ext.jobs import job_command, job_errors
+from spark_ext.jobs.alerts import alerts
 from spark_ext.jobs.archive import archive
+from spark_ext.jobs.demand_prices import demand_prices
 from spark_ext.jobs.site_stats import site_stats
 from tests.support.http.console import blocks, started, steps
 
@@ -27,7 +29,9 @@ def test_the_walk_prints_what_the_document_says(tmp_path):
             place.check([step])
 
 
-@pytest.mark.parametrize("job", [archive, site_stats], ids=lambda job: job.name)
+@pytest.mark.parametrize(
+    "job", [archive, site_stats, alerts, demand_prices], ids=lambda job: job.name
+)
 def test_every_option_is_explained(job):
     section = TEXT.split(f"\n## {job.name.replace('-', '_')}\n")[1].split("\n## ")[0]
     options = {name for p in job.params if isinstance(p, click.Option) for name in p.opts}

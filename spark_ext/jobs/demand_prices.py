@@ -1,0 +1,50 @@
+"""The job ``demand_prices``: demand and supply of areas, as they occur, become surcharges.
+
+    python -m spark_ext.jobs.demand_prices --url http://node:8082 --topic rides --to prices --checkpoint DIR
+    spark-submit spark_ext/jobs/demand_prices.py --topic rides --to prices --checkpoint DIR --once
+
+What an event is is told in ``market_events``, what a price is in ``surcharges``, which windows are over in
+``event_time``, and how the job is run in ``event_job``.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from spark_ext.jobs.event_job import EventJob, EventRun, run_event_job
+from spark_ext.jobs.event_options import WINDOW, event_options
+from spark_ext.jobs.job_command import run_command
+from spark_ext.jobs.market_events import market_events
+from spark_ext.jobs.surcharges import PriceRule, surcharges_of
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@event_options
+@click.option("--window", "window_s", type=WINDOW, default="1m", show_default=True, metavar="SPAN",
+              help="Demand and supply are summed in windows of this length.")  # fmt: skip
+@click.option("--max-surcharge", "percent_max", type=click.IntRange(min=0, max=100_000), default=200,
+              show_default=True, metavar="PERCENT", help="No price is above it.")  # fmt: skip
+def demand_prices(run: EventRun, *, window_s: int, percent_max: int, is_json: bool) -> None:
+    """Write a surcharge for each area and window, by how much its demand exceeds its supply.
+
+    Exit codes: 0 done, however many records could not be read; 2 the cluster or Spark failed, 4 no such topic,
+    64 wrong options.
+    """
+    rule = PriceRule(window_s=window_s, percent_max=percent_max)
+    job = EventJob(
+        name="demand_prices",
+        parse=market_events,
+        compute=lambda events: surcharges_of(events, rule),
+        key=("area",),
+    )
+    run_event_job(job, run, is_json=is_json)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; its exit code."""
+    return run_command(demand_prices, "demand_prices", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run())

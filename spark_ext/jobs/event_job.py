@@ -1,0 +1,178 @@
+"""How a job on events is run: as a stream that goes on or ends, or on all that topics hold now; to a topic or files.
+
+A job is two pure functions of DataFrames: records to events (``event_time``), and events to rows. All else is here, and
+the same for a stream and a table, up to the last step. Where a stream stands is in its checkpoint, with the windows
+that are open: another run goes on there, and what was written is not written again.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import click
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+from tqdm import tqdm
+
+from milena.commands.output import as_json
+from spark_ext.jobs.event_report import (
+    READ,
+    WRITTEN,
+    EventReport,
+    event_report_json,
+    event_report_text,
+    read_counts,
+    written_counts,
+)
+from spark_ext.jobs.event_time import dated, in_time
+from spark_ext.jobs.log_source import TopicChoice, log_state
+from spark_ext.jobs.session import job_session
+
+RECORDS_SCHEMA = "topic string, value binary, timestamp timestamp"
+"""Of a record the columns that make an event; others are not even decoded."""
+
+POLL_S = 1
+"""Spark keeps the reports of 100 batches, and makes fewer in a second."""
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRun:
+    """Where a run reads and writes, and how it goes on. One of ``target`` and ``output`` is given.
+
+    ``checkpoint`` is a folder, or None to take the topics as a table, once. A stream ends with what is there when it
+    starts if ``is_once``, else begins a batch every ``interval_s`` seconds.
+    """
+
+    urls: tuple[str, ...]
+    topics: tuple[str, ...]
+    target: str | None
+    output: str | None
+    checkpoint: str | None
+    is_once: bool
+    interval_s: int
+    late_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventJob:
+    """What a job makes of records: ``parse`` gives them ``time`` and ``reason``, ``compute`` makes rows of events.
+
+    The values of the columns ``key`` make the key of a row's record, separated by blanks: equal keys stay in order.
+    """
+
+    name: str
+    parse: Callable[[DataFrame], DataFrame]
+    compute: Callable[[DataFrame], DataFrame]
+    key: Sequence[str]
+
+
+def run_event_job(job: EventJob, run: EventRun, *, is_json: bool) -> None:
+    """Run until the end, or until it is interrupted, and print what was done."""
+    _check_topics(run)
+    spark = job_session(f"milena-{job.name.replace('_', '-')}")
+    records = read_records(spark, run)
+    if run.checkpoint is None:
+        report = write_table(job, run, records)
+    else:
+        report = follow(start_stream(job, run, records), run, name=job.name)
+    click.echo(as_json(event_report_json(report)) if is_json else event_report_text(report))
+
+
+def _check_topics(run: EventRun) -> None:
+    """That there are the topics, before Spark starts: a stream finds out with its first batch."""
+    targets = () if run.target is None else (run.target,)
+    log_state(run.urls, TopicChoice(names=(*run.topics, *targets)))
+
+
+def read_records(spark: SparkSession, run: EventRun) -> DataFrame:
+    """The topics from their first records on, as a stream or as they are now."""
+    if not spark.sparkContext.getConf().contains(_PARTITIONS):
+        # Spark's 200 are as many states to keep, and tasks a batch. A checkpoint keeps the number that it began with.
+        spark.conf.set(_PARTITIONS, spark.sparkContext.defaultParallelism)
+    reader = spark.read if run.checkpoint is None else spark.readStream
+    options = {
+        "url": ",".join(run.urls),
+        "subscribe": ",".join(run.topics),
+        "startingOffsets": "earliest",
+    }
+    return reader.format("milena").options(**options).schema(RECORDS_SCHEMA).load()
+
+
+def rows_of(
+    job: EventJob,
+    records: DataFrame,
+    *,
+    late_s: int,
+    read: Observation | str = READ,
+    written: Observation | str = WRITTEN,
+) -> DataFrame:
+    """What the job makes of records; ``read`` and ``written`` observe what goes in and what comes out."""
+    events = dated(job.parse(records)).observe(read, *read_counts())
+    rows = job.compute(in_time(events, late_s=late_s))
+    return rows.observe(written, *written_counts(rows.columns))
+
+
+def as_records(job: EventJob, rows: DataFrame) -> DataFrame:
+    """Rows as records: JSON objects with a field a column, also where it is null."""
+    return rows.select(
+        sf.concat_ws(" ", *job.key).alias("key"),
+        sf.to_json(sf.struct("*"), {"ignoreNullFields": "false"}).alias("value"),
+    )
+
+
+def write_table(job: EventJob, run: EventRun, records: DataFrame) -> EventReport:
+    """Write the rows of a table; every window is written."""
+    read, written = Observation(READ), Observation(WRITTEN)
+    rows = rows_of(job, records, late_s=run.late_s, read=read, written=written)
+    if run.target is None:
+        rows.write.mode("error").parquet(_location(run.output))
+    else:
+        options = {"url": ",".join(run.urls), "topic": run.target}
+        as_records(job, rows).write.format("milena").options(**options).mode("append").save()
+    return EventReport().with_counts(read.get, written.get)
+
+
+def start_stream(job: EventJob, run: EventRun, records: DataFrame) -> StreamingQuery:
+    """Begin, or go on where the checkpoint ends."""
+    rows = rows_of(job, records, late_s=run.late_s)
+    if run.target is None:
+        writer = rows.writeStream.format("parquet").option("path", _location(run.output))
+    else:
+        options = {"url": ",".join(run.urls), "topic": run.target}
+        writer = as_records(job, rows).writeStream.format("milena").options(**options)
+    writer = writer.queryName(job.name).option("checkpointLocation", _location(run.checkpoint))
+    if run.is_once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{run.interval_s} seconds").start()
+
+
+def follow(query: StreamingQuery, run: EventRun, *, name: str) -> EventReport:
+    """Show progress until the query ends; an interrupt ends one that would go on for ever.
+
+    Raises:
+        StreamingQueryException: it failed.
+    """
+    report = EventReport()
+    with tqdm(desc=name, unit=" records", disable=None) as bar:
+        try:
+            while not query.awaitTermination(POLL_S):
+                report = report.with_progress(query.recentProgress)
+                bar.update(report.records - bar.n)
+                bar.set_postfix(written=report.written, watermark=report.watermark)
+        except KeyboardInterrupt:
+            if run.is_once:
+                raise
+        finally:
+            query.stop()
+    return report.with_progress(query.recentProgress)
+
+
+def _location(path: str | None) -> str:
+    """A path of this machine, or a URL, as Spark wants it."""
+    assert path is not None, (
+        "the run is to a topic or to files, with a checkpoint if it is a stream"
+    )
+    return path if "://" in path else f"file://{os.path.abspath(path)}"

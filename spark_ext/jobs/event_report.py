@@ -1,0 +1,134 @@
+"""What a run of a job on events says: how many it read, could not read, came too late for, and wrote.
+
+Spark reports a stream batch by batch, as JSON; what is counted along the way (``observe``) comes with it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
+
+from milena.fields import Json
+
+READ, WRITTEN = "read", "written"
+"""Names of what is observed: the events as they come, and the rows that are written."""
+
+DELAY = "delay_ms"
+"""A column that rows may have: from the latest event that a row is made of to the row."""
+
+
+def read_counts() -> tuple[Column, ...]:
+    """What is observed of events."""
+    unreadable = sf.count_if(sf.col("reason").isNotNull()).alias("unreadable")
+    return sf.count("*").alias("records"), unreadable
+
+
+def written_counts(columns: Iterable[str]) -> tuple[Column, ...]:
+    """What is observed of rows with these columns."""
+    rows = sf.count("*").alias("rows")
+    if DELAY not in columns:
+        return (rows,)
+    return (rows, sf.sum(DELAY).alias("delays_ms"), sf.max(DELAY).alias("delay_max_ms"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventReport:
+    """Counts of a run. ``unreadable`` are of ``records``; ``written`` is rows.
+
+    ``late`` is rows of the state that Spark dropped: events of a task, a window and a group count together as one.
+    ``watermark`` is ISO 8601, None for a table and before there was any event. ``delays_ms`` is the sum of all rows'
+    delays, 0 where a job has none.
+    """
+
+    batches: int = 0
+    records: int = 0
+    unreadable: int = 0
+    late: int = 0
+    written: int = 0
+    watermark: str | None = None
+    delays_ms: int = 0
+    delay_max_ms: int | None = None
+    last_batch: int = -1
+
+    def with_counts(
+        self, read: Mapping[str, Any] | None, written: Mapping[str, Any] | None
+    ) -> "EventReport":
+        """The report with what was observed of one batch, or of a table."""
+        longest = written.get("delay_max_ms") if written else None
+        return replace(
+            self,
+            batches=self.batches + 1,
+            records=self.records + (read["records"] if read else 0),
+            unreadable=self.unreadable + (read["unreadable"] if read else 0),
+            written=self.written + (written["rows"] if written else 0),
+            delays_ms=self.delays_ms + ((written.get("delays_ms") or 0) if written else 0),
+            delay_max_ms=max(
+                (d for d in (self.delay_max_ms, longest) if d is not None), default=None
+            ),
+        )
+
+    @property
+    def delay_mean_ms(self) -> int | None:
+        """Of the rows that were written."""
+        return None if self.delay_max_ms is None else round(self.delays_ms / self.written)
+
+    def with_progress(self, progress: Iterable[Mapping[str, Any]]) -> "EventReport":
+        """The report with batches that Spark reports; those that it knows, and times without a batch, add nothing."""
+        report = self
+        for batch in progress:
+            # An idle query reports from time to time under the number of the batch to come.
+            if batch["batchId"] <= report.last_batch or "addBatch" not in batch["durationMs"]:
+                continue
+            observed = batch["observedMetrics"]
+            counted = report.with_counts(
+                *(
+                    row if row is None else row.asDict()
+                    for row in map(observed.get, (READ, WRITTEN))
+                )
+            )
+            late = sum(state["numRowsDroppedByWatermark"] for state in batch["stateOperators"])
+            report = replace(
+                counted,
+                late=report.late + late,
+                watermark=_watermark(batch) or report.watermark,
+                last_batch=batch["batchId"],
+            )
+        return report
+
+
+def _watermark(batch: Mapping[str, Any]) -> str | None:
+    watermark: str | None = batch["eventTime"].get("watermark")
+    # Spark's word for: there was no event yet.
+    return None if watermark == "1970-01-01T00:00:00.000Z" else watermark
+
+
+def event_report_text(report: EventReport) -> str:
+    """A sentence, and one more for each thing that a reader should look after."""
+    lines = [f"{report.records:,} records in {report.batches} batches: {report.written:,} written"]
+    if report.unreadable:
+        lines.append(f"{report.unreadable:,} records could not be read")
+    if report.late:
+        lines.append(f"{report.late:,} came too late")
+    if report.delay_max_ms is not None:
+        lines.append(
+            f"from the latest event to the row: {report.delay_mean_ms:,} ms, {report.delay_max_ms:,} ms at most"
+        )
+    if report.watermark is not None:
+        lines.append(f"windows that end after {report.watermark} are open")
+    return "\n".join(lines)
+
+
+def event_report_json(report: EventReport) -> Json:
+    """The same for programs."""
+    return {
+        "batches": report.batches,
+        "records": report.records,
+        "unreadable": report.unreadable,
+        "late": report.late,
+        "written": report.written,
+        "watermark": report.watermark,
+        "delay_mean_ms": report.delay_mean_ms,
+        "delay_max_ms": report.delay_max_ms,
+    }

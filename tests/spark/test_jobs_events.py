@@ -1,0 +1,322 @@
+"""The jobs on events of topics, held against plain Python: run by run, with events that come late, and killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+
+from spark_ext.jobs import alerts, demand_prices
+from spark_ext.jobs.market_events import market_events
+from spark_ext.jobs.market_sample import market_sample
+from spark_ext.jobs.session import prepared
+from tests.support.clusters.live_cluster import BASE_TIMESTAMP_MS, create_topic
+from tests.support.disk.stored_topics import put
+from tests.support.spark.access_lines import read_line, sample_lines
+from tests.support.spark.committed_rows import values_in
+from tests.support.spark.event_windows import Windows
+
+pytestmark = pytest.mark.integration
+
+BASE = datetime.fromtimestamp(BASE_TIMESTAMP_MS / 1000, UTC)
+DEADLINE_S = 300
+LATE_S = 600
+
+
+def rows_of(cluster, topic):
+    """What is in the topic, as the job wrote it."""
+    return [json.loads(value) for value in values_in(cluster.node(1).url, topic)]
+
+
+def instant(text):
+    return datetime.fromisoformat(text)
+
+
+def printed(capsys):
+    return json.loads(capsys.readouterr().out)
+
+
+# -- alerts ------------------------------------------------------------------------------------------
+
+ALERT_WINDOW_S = 3_600
+RATE, REQUESTS = 0.05, 20
+
+
+def requests():
+    return Windows(
+        window_s=ALERT_WINDOW_S,
+        late_s=LATE_S,
+        time_of=lambda event: event.time,
+        key_of=lambda event: "site",
+    )
+
+
+def alerts_in(windows):
+    """Window, requests and errors of each alert."""
+    found = []
+    for (start, _), events in windows.items():
+        errors = sum(event.status >= 400 for event in events)
+        if len(events) >= REQUESTS and errors > 0 and errors / len(events) >= RATE:
+            found.append((start, len(events), errors))
+    return sorted(found)
+
+
+def written_alerts(rows):
+    for row in rows:
+        assert instant(row["window_end"]) - instant(row["window_start"]) == timedelta(
+            seconds=ALERT_WINDOW_S
+        )
+        assert row["rate"] == pytest.approx(row["errors"] / row["requests"])
+        assert row["path"] is None
+    return sorted((instant(r["window_start"]), r["requests"], r["errors"]) for r in rows)
+
+
+def alert_words(cluster, topic, to, *more):
+    words = ["--url", cluster.node(1).url, "--topic", topic, "--to", to, "--window", "1h"]
+    words += ["--late", f"{LATE_S}s", "--rate", str(RATE), "--min-requests", str(REQUESTS)]
+    return [*words, *more]
+
+
+def test_alerts_of_a_stream_are_those_of_its_closed_windows(cluster, spark, tmp_path, capsys):
+    """In two runs, the second of which gets requests of windows that are over."""
+    node = cluster.node(1)
+    topic, to = create_topic(node, "alerts-from", partitions=3), create_topic(node, "alerts-to")
+    lines = [line for line in sample_lines() if b"\x00" not in line]
+    ordered = sorted((e.time, line) for line in lines if (e := read_line(line)) is not None)
+    first, second = ordered[:6000], ordered[6000:]
+    # Of the first day of four.
+    second[100:100] = ordered[:50]
+    expected = requests()
+    checkpoint = str(tmp_path / "checkpoint")
+    for part in (first, second):
+        unreadable = [b"no line"] * 3
+        for partition in range(3):
+            put(node, topic, partition, [line for _, line in part[partition::3]] + unreadable)
+        expected.run(read_line(line) for _, line in part)
+        words = alert_words(cluster, topic, to, "--checkpoint", checkpoint, "--once", "--json")
+        assert alerts.run(words) == 0
+        assert written_alerts(rows_of(cluster, to)) == alerts_in(expected.closed)
+        report = printed(capsys)
+        assert report["records"] == len(part) + 9
+        assert report["unreadable"] == 9
+        assert (report["late"] > 0) == (part is second)
+    assert len(expected.late) == 50
+    assert len(alerts_in(expected.closed)) == 5
+
+
+def test_alerts_of_a_table_are_those_of_all_windows(cluster, spark, tmp_path, capsys):
+    node = cluster.node(1)
+    topic = create_topic(node, "alerts-table", partitions=2)
+    lines = sample_lines()[:3000]
+    for partition in range(2):
+        put(node, topic, partition, lines[partition::2])
+    words = ["--url", node.url, "--topic", topic, "--output", str(tmp_path / "out"), "--batch"]
+    words += ["--window", "1h", "--rate", str(RATE), "--min-requests", str(REQUESTS), "--json"]
+    assert alerts.run(words) == 0
+    expected = requests()
+    expected.run(event for line in lines if (event := read_line(line)) is not None)
+    found = prepared(spark).read.parquet(str(tmp_path / "out")).collect()
+    wanted = alerts_in({**expected.opened, **expected.closed})
+    got = sorted((r.window_start.astimezone(UTC), r.requests, r.errors) for r in found)
+    assert got == wanted
+    assert printed(capsys)["written"] == len(wanted) > 0
+
+
+# -- demand and prices -------------------------------------------------------------------------------
+
+PRICE_WINDOW_S = 60
+PERCENT_MAX = 150
+
+
+def market(lines):
+    return [json.loads(line) for line in lines]
+
+
+def offers(late_s=LATE_S):
+    return Windows(
+        window_s=PRICE_WINDOW_S,
+        late_s=late_s,
+        time_of=lambda event: instant(event["time"]),
+        key_of=lambda event: event["area"],
+    )
+
+
+def prices_in(windows):
+    """Area, window, demand, supply and percent of each price."""
+    found = []
+    for (start, area), events in windows.items():
+        demand = sum(e["count"] for e in events if e["kind"] == "demand")
+        supply = sum(e["count"] for e in events if e["kind"] == "supply")
+        if supply == 0:
+            percent = PERCENT_MAX if demand else 0
+        else:
+            percent = min(PERCENT_MAX, max(0, (demand - supply) * 100 // supply))
+        found.append((area, start, demand, supply, percent))
+    return sorted(found)
+
+
+def written_prices(rows):
+    return sorted(
+        (r["area"], instant(r["window_start"]), r["demand"], r["supply"], r["surcharge_percent"])
+        for r in rows
+    )
+
+
+def price_words(cluster, topic, to, *more):
+    words = ["--url", cluster.node(1).url, "--topic", topic, "--to", to, "--window", "1m"]
+    return [*words, "--late", f"{LATE_S}s", "--max-surcharge", str(PERCENT_MAX), *more]
+
+
+def put_events(node, topic, lines, partitions):
+    for partition in range(partitions):
+        values = [line.encode() for line in lines[partition::partitions]]
+        put(node, topic, partition, values, timestamp_ms=BASE_TIMESTAMP_MS)
+
+
+def test_prices_of_a_stream_are_those_of_its_closed_windows(cluster, spark, tmp_path, capsys):
+    node = cluster.node(1)
+    topic, to = create_topic(node, "rides", partitions=2), create_topic(node, "prices")
+    start = BASE - timedelta(hours=2)
+    lines = list(market_sample(9000, seed=3, start=start, per_second=2))
+    expected = offers()
+    checkpoint = str(tmp_path / "checkpoint")
+    for part in (lines[:4000], lines[4000:]):
+        put_events(node, topic, part, 2)
+        expected.run(market(part))
+        words = price_words(cluster, topic, to, "--checkpoint", checkpoint, "--once", "--json")
+        assert demand_prices.run(words) == 0
+        assert written_prices(rows_of(cluster, to)) == prices_in(expected.closed)
+        report = printed(capsys)
+        assert 0 < report["delay_mean_ms"] <= report["delay_max_ms"]
+    assert len(expected.late) > 10
+    percents = {percent for *_, percent in prices_in(expected.closed)}
+    assert {0, PERCENT_MAX} < percents
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b'{"kind":"demand","area":"a","time":"2026-01-31T08:15:00Z"}', None),
+        (b'{"kind":"supply","area":"a","time":"2026-01-31T08:15:00.5+01:00","count":7}', None),
+        (b'{"kind":"supply","area":"a","time":"2026-01-31T08:15:00Z","count":0}', "no such count"),
+        (b'{"kind":"supply","area":"a","time":"2026-01-31T08:15:00Z","count":-1}', "no such count"),
+        (
+            b'{"kind":"supply","area":"a","time":"2026-01-31T08:15:00Z","count":"x"}',
+            "no such count",
+        ),
+        (b'{"kind":"supply","area":"","time":"2026-01-31T08:15:00Z"}', "no area"),
+        (b'{"kind":"offer","area":"a","time":"2026-01-31T08:15:00Z"}', "neither demand nor supply"),
+        (b'{"kind":"supply","area":"a","time":"2026"}', "no such time"),
+        (b'{"kind":"supply","area":"a","time":"2026-13-31T08:15:00Z"}', "no such time"),
+        (b'{"kind":"supply","area":"a","time":12}', "no such time"),
+        (b"[]", "neither demand nor supply"),
+        (b"\xff\x00", "neither demand nor supply"),
+        (None, "no value"),
+    ],
+)
+def test_what_is_no_event_has_a_reason(spark, value, reason):
+    records = spark.createDataFrame([(value,)], "value binary")
+    assert [row.reason for row in market_events(records).collect()] == [reason]
+
+
+def test_an_event_that_claims_to_be_of_next_year_closes_nothing(cluster, spark, tmp_path, capsys):
+    node = cluster.node(1)
+    topic, to = create_topic(node, "rides-ahead"), create_topic(node, "prices-ahead")
+    event = {"kind": "demand", "area": "a", "time": (BASE + timedelta(days=365)).isoformat()}
+    put_events(node, topic, [json.dumps(event)], 1)
+    words = price_words(cluster, topic, to, "--checkpoint", str(tmp_path), "--once", "--json")
+    assert demand_prices.run(words) == 0
+    assert rows_of(cluster, to) == []
+    report = printed(capsys)
+    assert (report["records"], report["unreadable"], report["watermark"]) == (1, 1, None)
+
+
+def test_the_same_seed_makes_the_same_events():
+    def made(seed):
+        return list(market_sample(50, seed=seed, start=BASE, per_second=5))
+
+    assert made(1) == made(1) != made(2)
+
+
+# -- what is wrong is told before anything is written ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "told"),
+    [
+        (["--to", "x", "--output", "y", "--batch"], 64, "--to a topic, or --output"),
+        (["--to", "x"], 64, "--checkpoint for a stream, or --batch"),
+        (["--to", "x", "--batch", "--once"], 64, "--once is for streams"),
+        (["--to", "t", "--batch"], 64, "cannot be read and written"),
+        (["--to", "x", "--batch", "--window", "0s"], 64, "span of time"),
+        (["--to", "x", "--batch", "--late", "soon"], 64, "span of time"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(more, code, told, capsys):
+    assert alerts.run(["--topic", "t", *more]) == code
+    assert told in capsys.readouterr().err
+
+
+def test_a_topic_that_is_not_there_ends_it_before_spark_begins(cluster, tmp_path, capsys):
+    to = create_topic(cluster.node(1), "alerts-there")
+    words = alert_words(cluster, "no-such-topic", to, "--checkpoint", str(tmp_path / "c"))
+    assert alerts.run(words) == 4
+    assert "no-such-topic" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
+# -- killed ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", ["alerts", "demand_prices"])
+def test_a_job_that_is_killed_writes_each_row_once(seed, name, cluster, tmp_path):
+    """Three times, with its whole Spark, at a moment of the seed; then it runs to its end."""
+    chance = Random(f"{name}-{seed}")
+    node = cluster.node(1)
+    topic = create_topic(node, f"killed-{name}-{seed}", partitions=2)
+    to = create_topic(node, f"killed-{name}-{seed}-to")
+    if name == "alerts":
+        lines = [line for line in sample_lines() if read_line(line) is not None]
+        for partition in range(2):
+            put(node, topic, partition, lines[partition::2])
+        windows, words = requests(), alert_words(cluster, topic, to)
+        windows.run(map(read_line, lines))
+        wanted, written = alerts_in(windows.closed), written_alerts
+    else:
+        made = list(market_sample(5000, seed=seed, start=BASE - timedelta(hours=1), per_second=2))
+        put_events(node, topic, made, 2)
+        windows, words = offers(), price_words(cluster, topic, to)
+        windows.run(market(made))
+        wanted, written = prices_in(windows.closed), written_prices
+
+    command = [sys.executable, "-m", f"spark_ext.jobs.{name}", *words]
+    command += ["--checkpoint", str(tmp_path / "checkpoint"), "--once", "--json"]
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    log = tmp_path / "log"
+
+    def start():
+        with log.open("ab") as out:
+            return subprocess.Popen(
+                command, stdout=out, stderr=out, env=environment, start_new_session=True
+            )
+
+    offsets = tmp_path / "checkpoint" / "offsets"
+    for _ in range(3):
+        job = start()
+        deadline_s = time.monotonic() + DEADLINE_S
+        while job.poll() is None and not (offsets.exists() and list(offsets.iterdir())):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 12))
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    last = start()
+    assert last.wait(DEADLINE_S) == 0, log.read_text()[-3000:]
+    assert written(rows_of(cluster, to)) == wanted

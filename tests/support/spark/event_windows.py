@@ -1,0 +1,51 @@
+"""Windows of event time counted in plain Python, run by run: what Spark's stateful jobs are held against."""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Generic, TypeVar
+
+E = TypeVar("E")
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Windows(Generic[E]):
+    """Tumbling windows of ``window_s`` seconds: each is over once an event is ``late_s`` seconds younger than its end.
+
+    ``time_of`` and ``key_of``: of an event. Attributes: ``closed``, window start and key → its events, of windows that
+    are over; ``opened`` alike, of others; ``late``: events that came too late.
+    """
+
+    window_s: int
+    late_s: int
+    time_of: Callable[[E], datetime]
+    key_of: Callable[[E], Hashable]
+    opened: dict[tuple[datetime, Hashable], list[E]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    closed: dict[tuple[datetime, Hashable], list[E]] = field(default_factory=dict)
+    late: list[E] = field(default_factory=list)
+    watermark: datetime | None = None
+
+    def run(self, events: Iterable[E]) -> None:
+        """All of these at once, as a run of a job takes what is there."""
+        latest = self.watermark
+        for event in events:
+            time = self.time_of(event)
+            seconds = (time - EPOCH) // timedelta(seconds=1)
+            start = EPOCH + timedelta(seconds=seconds - seconds % self.window_s)
+            if self.watermark is not None and self._end(start) <= self.watermark:
+                self.late.append(event)
+                continue
+            self.opened[start, self.key_of(event)].append(event)
+            mark = time - timedelta(seconds=self.late_s)
+            latest = mark if latest is None else max(latest, mark)
+        self.watermark = latest
+        for place in [p for p in self.opened if latest is not None and self._end(p[0]) <= latest]:
+            self.closed[place] = self.opened.pop(place)
+
+    def _end(self, start: datetime) -> datetime:
+        return start + timedelta(seconds=self.window_s)
