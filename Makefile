@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --ignore tests/compiled/test_tree.py
 QUICK := smoke or not (integration or chaos or deep or long)
 
-.PHONY: demo compiled test test-rest test-all test-compiled test-moves test-spark test-helm loadtest bench bench-compare bench-check lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
+.PHONY: demo compiled test test-rest test-all test-compiled test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
 
 .venv: $(STAMP)
 
@@ -58,6 +58,10 @@ test-compiled: $(STAMP)  ## the suites of storage, node, API, quorum and cluster
 
 test-moves: $(STAMP)  ## replicas of a loaded topic move between five real nodes, each of which is killed on the way
 	$(BIN)/python -m pytest tests/integration/test_reassignments.py
+
+test-console: $(STAMP)  ## the console in a real browser, on real nodes; needs chromium
+	$(PREREQUISITES) $@
+	$(BIN)/python -m pytest tests/console
 
 test-spark: $(STAMP)  ## the Spark data source and its jobs on local[2] and on a local cluster; needs Java 17
 	$(PREREQUISITES) $@

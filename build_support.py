@@ -34,6 +34,8 @@ TREES = ROOT / "build" / "compiled"
 TREES_KEPT = 3
 WORK = ROOT / "build" / "mypyc"
 """What the compilers remember, so that the next build is shorter."""
+ASSETS = "http_api/console/static"
+"""Files that are no modules, and belong to a package all the same."""
 BUILT_BY = ("build_support.py", "pyproject.toml")
 PACKAGES = (
     "http_api",
@@ -197,8 +199,9 @@ def state_of(root: Path) -> str:
 
 def _inputs(root: Path) -> list[Path]:
     """The files of all packages, and those that say how they are built."""
-    found = (path for package in PACKAGES for path in (root / package).rglob("*.py"))
-    return sorted({*found, *(root / name for name in BUILT_BY)})
+    modules = (path for package in PACKAGES for path in (root / package).rglob("*.py"))
+    assets = (path for path in (root / ASSETS).rglob("*") if path.is_file())
+    return sorted({*modules, *assets, *(root / name for name in BUILT_BY)})
 
 
 @contextmanager

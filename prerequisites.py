@@ -22,6 +22,7 @@ SYSTEM_PATH = "/usr/sbin:/sbin"
 
 HOW_TO_GET: Mapping[str, str] = {
     "buildah": "apt-get install buildah",
+    "chromium": "apt-get install chromium",
     "etcd": "apt-get install etcd-server",
     "ip": "apt-get install iproute2",
     "iptables-restore": "apt-get install iptables",
@@ -103,6 +104,7 @@ def missing_tunnel() -> list[str]:
 
 
 REQUIRED: Mapping[str, Callable[[], list[str]]] = {
+    "test-console": lambda: missing_programs("chromium"),
     "test-spark": missing_java,
     "test-helm": lambda: [*missing_root(), *missing_programs(*PODS, "unshare", *IMAGE)],
     "compiled": missing_compiler,

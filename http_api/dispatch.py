@@ -23,6 +23,7 @@ from http_api.answers import (
 )
 from http_api.call import Call, InFlight, Shared
 from http_api.connections import Connections
+from http_api.console.files import console_files
 from http_api.cross_origin import CrossOrigin
 from http_api.endpoint import Route
 from http_api.openapi import encode_document
@@ -31,7 +32,7 @@ from http_api.request_metrics import RequestMetrics
 from http_api.routing import Match, Router
 from http_api.streams import Streams
 from http_api.unknown import check_known
-from milena.model.errors import MilenaError
+from milena.model.errors import MilenaError, RouteNotFoundError
 from milena.model.turns import Turns
 
 _log = logging.getLogger("http_api")
@@ -72,6 +73,7 @@ class Dispatcher:
             description=encode_document(table),
         )
         self._router = Router(table)
+        self._console = console_files()
         self._cross_origin = CrossOrigin(origins)
         self._on_broken_invariant = on_broken_invariant
         self._id_prefix = f"{ports.metadata.node_id}-"
@@ -101,6 +103,9 @@ class Dispatcher:
                 response = await self._run(route, call)
         except (ConnectionError, asyncio.CancelledError):
             raise
+        except RouteNotFoundError as error:
+            # Asked last, so that the console costs no other request anything.
+            response = self._console.answer(request) or self.failure(error, route, call.request_id)
         except Exception as error:  # noqa: BLE001  (the last resort of a server: never half an answer)
             response = self.failure(error, route, call.request_id)
         finally:

@@ -60,3 +60,12 @@ def test_no_module_is_forgotten(wheels):
 
 def test_both_are_of_one_version(wheels):
     assert len({wheel.name.split("-")[1] for wheel in wheels.values()}) == 1
+
+
+def test_a_node_brings_every_file_of_its_console(wheels):
+    static = Path("http_api/console/static")
+    with zipfile.ZipFile(wheels["milena_node"]) as packed:
+        brought = {name for name in packed.namelist() if name.startswith(f"{static}/")}
+    assert brought == {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / static).rglob("*") if path.is_file()
+    }

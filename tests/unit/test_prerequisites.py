@@ -26,6 +26,7 @@ def bare(monkeypatch):
     [
         ("test-helm", ["root", *prerequisites.PODS, *prerequisites.IMAGE, "skopeo umoci)"]),
         ("test-spark", ["Java 17", "apt-get install openjdk-17-jre-headless"]),
+        ("test-console", ["chromium (apt-get install chromium)"]),
         ("compiled", ["C compiler", "apt-get install gcc"]),
         ("tmpfs", ["root"]),
         ("loop", ["root", "mkfs.ext4 (apt-get install e2fsprogs)"]),

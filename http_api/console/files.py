@@ -1,0 +1,125 @@
+"""The files of the console, and how browsers are told to treat them.
+
+They are no endpoints: the table of routes and the API's description know nothing of them, and the dispatcher asks for
+them only where no endpoint is. All are read once and found by their whole name, so that no path leads out of the folder
+and no request waits for the disk.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import PurePosixPath
+
+from aiohttp import web
+
+from http_api.answers import Pairs, bytes_answer, empty_answer
+
+ROOT = "/console"
+"""The page is at this path with a slash behind it: its files lie beside it, whatever a proxy puts in front."""
+
+_INDEX = "index.html"
+_MISSING = "missing.html"
+_TO_ROOT = b"{to_root}"
+"""In the page for what is not there: the way back, as far as the path that was asked for is deep."""
+
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+"""Scripts, styles and answers come from this node alone, and text never becomes markup."""
+
+SAFETY: Pairs = (
+    ("Content-Security-Policy", _POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+"""With every answer. Strict-Transport-Security is left to whoever ends TLS: it would hold for a host's other ports."""
+
+_ALLOWED = ("Allow", "GET, HEAD, OPTIONS")
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    body: bytes
+    content_type: str
+    tag: str
+
+
+class ConsoleFiles:
+    """All files by name. Never changes once built."""
+
+    def __init__(self, bodies: Mapping[str, bytes]) -> None:
+        self._files = {name: _file(name, body) for name, body in bodies.items()}
+
+    def answer(self, request: web.BaseRequest) -> web.Response | None:
+        """The answer to a request that no endpoint takes; None: its path is not the console's either."""
+        path = request.rel_url.raw_path
+        if path != ROOT and not path.startswith(f"{ROOT}/"):
+            return None
+        if request.method not in ("GET", "HEAD"):
+            status = 204 if request.method == "OPTIONS" else 405
+            return empty_answer(status, [_ALLOWED, *SAFETY])
+        if path == ROOT:
+            # Relative, for only the browser knows what stands before this path.
+            return empty_answer(302, [("Location", f"{ROOT[1:]}/"), *SAFETY])
+        return self._read(path.removeprefix(f"{ROOT}/") or _INDEX, request)
+
+    def _read(self, name: str, request: web.BaseRequest) -> web.Response:
+        found = None if name == _MISSING else self._files.get(name)
+        if found is None:
+            return self._missing(name)
+        headers = [("ETag", found.tag), ("Cache-Control", "no-cache"), *SAFETY]
+        if found.tag in request.headers.get("If-None-Match", ""):
+            return empty_answer(304, headers)
+        return bytes_answer(found.body, found.content_type, headers=headers)
+
+    def _missing(self, name: str) -> web.Response:
+        page = self._files[_MISSING]
+        to_root = b"../" * name.count("/") or b"./"
+        return bytes_answer(
+            page.body.replace(_TO_ROOT, to_root),
+            page.content_type,
+            status=404,
+            headers=[("Cache-Control", "no-store"), *SAFETY],
+        )
+
+
+def _file(name: str, body: bytes) -> _File:
+    return _File(body, _TYPES[PurePosixPath(name).suffix], f'"{sha256(body).hexdigest()[:32]}"')
+
+
+@cache
+def console_files() -> ConsoleFiles:
+    """Those of this package."""
+    return ConsoleFiles(dict(_read(files("http_api.console") / "static", "")))
+
+
+def _read(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _read(entry, f"{prefix}{entry.name}/")
+        else:
+            yield prefix + entry.name, entry.read_bytes()

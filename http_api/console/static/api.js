@@ -1,0 +1,104 @@
+// The API as this page asks it: always the node that served the page, below whatever prefix a proxy put in front.
+
+export const ROOT = new URL("../", location.href);
+const PATIENCE_MS = 20000;
+
+/** The node, or a proxy before it, answered that it did not do it. */
+export class Refusal extends Error {
+  constructor(message, { status, code, kind, requestId }) {
+    super(message);
+    Object.assign(this, { status, code, kind, requestId });
+  }
+}
+
+/** Nobody answered. */
+export class Unreachable extends Error {}
+
+/** A path below the API's root; names are encoded: path`topics/${topic}`. */
+export function path(words, ...names) {
+  const parts = names.map((name) => {
+    // Browsers take these for steps in a path, however they are encoded.
+    if (name === "." || name === "..") throw new Refusal(`a browser cannot ask for what is called “${name}”: use curl --path-as-is`, {});
+    return encodeURIComponent(String(name).toWellFormed?.() ?? name);
+  });
+  return String.raw({ raw: words }, ...parts);
+}
+
+export const withQuery = (base, params) => {
+  const given = Object.entries(params).filter(([, value]) => value != null && value !== "");
+  return given.length ? `${base}?${new URLSearchParams(given)}` : base;
+};
+
+export const urlOf = (where) => new URL(where, ROOT).href;
+
+/** The answer to a request, not read yet. */
+export async function send(method, where, { body, type, accept, signal, patienceMs = PATIENCE_MS } = {}) {
+  const headers = {};
+  if (type) headers["Content-Type"] = type;
+  if (accept) headers.Accept = accept;
+  const late = AbortSignal.timeout(patienceMs);
+  const either = signal ? AbortSignal.any([signal, late]) : late;
+  let response;
+  try {
+    response = await fetch(urlOf(where), { method, headers, body, signal: either, cache: "no-store" });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Unreachable(late.aborted ? `no answer within ${patienceMs / 1000} s` : "the node does not answer");
+  }
+  if (response.ok || response.status === 207) return response;
+  const text = await response.text().catch(() => "");
+  let told = {};
+  try {
+    told = JSON.parse(text);
+  } catch {
+    // A proxy's own page.
+  }
+  throw new Refusal(told.message ?? told.reason ?? `HTTP ${response.status} without a message of a node: is a proxy in between?`, {
+    status: response.status,
+    code: told.error_code,
+    kind: response.headers.get("Milena-Error"),
+    requestId: response.headers.get("X-Request-Id"),
+  });
+}
+
+/** The JSON, or text, of an answer; null where it is empty. */
+export async function ask(method, where, options = {}) {
+  const response = await send(method, where, options);
+  try {
+    const text = await response.text();
+    if (!text) return null;
+    return /json/.test(response.headers.get("Content-Type")) ? JSON.parse(text) : text;
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    throw new Unreachable("the answer broke off");
+  }
+}
+
+export const get = (where, signal) => ask("GET", where, { signal });
+export const JSON_TYPE = "application/json";
+export const post = (where, value, method = "POST") =>
+  ask(method, where, value === undefined ? {} : { body: JSON.stringify(value), type: JSON_TYPE });
+
+const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
+// What is pasted into a shell shows all that it holds.
+const ascii = (json) => json.replace(/[^\x20-\x7e]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+/** The same request for a shell. */
+export function curl({ method = "GET", where, headers = {}, body }) {
+  const words = ["curl", method === "GET" ? "-s" : `-s -X ${method}`];
+  if (headers.Accept === "text/event-stream") words[1] = "-sN";
+  for (const [name, value] of Object.entries(headers)) words.push("-H", quoted(`${name}: ${value}`));
+  if (body !== undefined) words.push("-d", quoted(ascii(body)));
+  return [...words, quoted(urlOf(where))].join(" ");
+}
+
+/** Prometheus' text: what has no labels by its name, and the sum over partitions of what has theirs. */
+export function parseMetrics(text) {
+  const values = {};
+  for (const [, name, labels, value] of text.matchAll(/^milena_(\w+)(\{[^\n]*\})? (\S+)$/gm)) {
+    if (!labels) values[name] = Number(value);
+    else if (name.startsWith("partition_")) values[name] = (values[name] ?? 0) + Number(value);
+    else if (name === "raft_role" && value === "1.0") values.raft_role = /role="(\w+)"/.exec(labels)?.[1];
+  }
+  return values;
+}

@@ -1,0 +1,82 @@
+// The console: one page; which of its views is shown stands behind the # of its address.
+
+import { render } from "./vendor/preact.js";
+import { useEffect, useErrorBoundary, useRef, useState } from "./vendor/hooks.js";
+import { Unreachable } from "./api.js";
+import { useAnswer } from "./live.js";
+import { time } from "./text.js";
+import { Failure, Name, Nothing, href, html } from "./ui.js";
+import { Cluster } from "./cluster.js";
+import { Nodes } from "./nodes.js";
+
+const VIEWS = { cluster: Cluster, nodes: Nodes };
+const title = (word) => word[0].toUpperCase() + word.slice(1);
+
+/** {view, names, query} of an address; null where it cannot be read. */
+function parse(hash) {
+  const [way, query] = hash.replace(/^#?\/?/, "").split(/\?(.*)/s);
+  try {
+    const [view, ...names] = way.split("/").filter(Boolean).map(decodeURIComponent);
+    return { view: view ?? "cluster", names, query: Object.fromEntries(new URLSearchParams(query ?? "")) };
+  } catch {
+    return null;
+  }
+}
+
+function useAddress() {
+  const [hash, setHash] = useState(location.hash);
+  useEffect(() => {
+    const changed = () => setHash(location.hash);
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return hash;
+}
+
+function Page({ place, cluster }) {
+  const [fault] = useErrorBoundary();
+  if (fault) return html`<h1 tabindex="-1">Not shown</h1><${Failure} error=${fault} />`;
+  const View = place && Object.hasOwn(VIEWS, place.view) ? VIEWS[place.view] : null;
+  if (!View) return html`<h1 tabindex="-1">There is no such page</h1><${Nothing}><a href=${href("cluster")}>Go to the cluster</a><//>`;
+  return html`<${View} ...${place} cluster=${cluster} />`;
+}
+
+/** Where else the same cluster can be seen, when this node is silent. */
+function Others({ view, own }) {
+  const others = view?.brokers.filter((b) => b.broker_id !== own && !b.is_fenced && /^https?:\/\//.test(b.url)) ?? [];
+  return others.length > 0 && html`<p>Other nodes: ${others.map((b) => html` <a href=${`${b.url}/console/`}>node ${b.broker_id}</a>`)}</p>`;
+}
+
+function App() {
+  const hash = useAddress();
+  const place = parse(hash);
+  const metadata = useAnswer("metadata");
+  const who = useAnswer("", 60000);
+  const main = useRef();
+  const isFirst = useRef(true);
+  useEffect(() => {
+    document.title = `${place ? [title(place.view), ...place.names].join(" · ") : "Not found"} · Milena`;
+    // Who goes by keyboard or screen reader is put at the new page's beginning.
+    if (!isFirst.current) main.current.querySelector("h1")?.focus();
+    isFirst.current = false;
+  }, [hash.split("?")[0]]);
+  const view = metadata.data;
+  const cluster = { view, who: who.data, metadata };
+  const isSilent = metadata.error instanceof Unreachable;
+  return html`
+    <a class="skip" href="#main" onClick=${(e) => (e.preventDefault(), main.current.focus())}>Skip to the content</a>
+    <div class="bar">
+      <a class="brand" href=${href("cluster")}><img src="icon.svg" alt="" width="22" height="22" /> Milena</a>
+      <nav aria-label="pages">${Object.keys(VIEWS).map((name) => html`<a href=${href(name)} aria-current=${place?.view === name ? "page" : undefined}>${title(name)}</a>`)}</nav>
+      <p class="who">${who.data ? html`node ${who.data.node_id}, ${who.data.milena_version}<br /><span title="cluster id"><${Name} text=${who.data.cluster_id} /></span>` : ""}</p>
+    </div>
+    <main id="main" ref=${main} tabindex="-1">
+      ${metadata.error && html`<${Failure} error=${metadata.error} since=${metadata.at} />`}
+      ${isSilent && html`<${Others} view=${view} own=${who.data?.node_id} />`}
+      ${view && !view.is_current && place?.view !== "cluster" && html`<div class="box bad" role="alert"><strong>No majority of the metadata quorum answers</strong><p>What is shown is what this node knew last. <a href=${href("cluster")}>What to do</a></p></div>`}
+      <${Page} key=${hash.split("?")[0]} place=${place} cluster=${cluster} />
+      <footer class="dim">${metadata.at ? `As of ${time(metadata.at).slice(0, 19)}. ` : ""}<a href="../openapi.json">OpenAPI</a> · <a href="../metrics">Metrics</a></footer>
+    </main>`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

@@ -1,0 +1,164 @@
+// What pages are made of: names, tables, errors, and buttons that ask twice.
+
+import { h } from "./vendor/preact.js";
+import { useState } from "./vendor/hooks.js";
+import htm from "./vendor/htm.js";
+import { Refusal, Unreachable, curl } from "./api.js";
+import { number, plural, time, visible } from "./text.js";
+
+export const html = htm.bind(h);
+
+/** An address within the console. Names are encoded; the last argument may be an object: its query. */
+export function href(...parts) {
+  const query = typeof parts.at(-1) === "object" ? parts.pop() : {};
+  const given = Object.entries(query).filter(([, value]) => value != null && value !== "");
+  const tail = given.length ? `?${new URLSearchParams(given)}` : "";
+  return `#/${parts.map((part) => encodeURIComponent(part)).join("/")}${tail}`;
+}
+
+/** Text that somebody else chose: kept apart from what is around it, nothing in it hidden. */
+export const Name = ({ text }) => html`<bdi class="name">${visible(text)}</bdi>`;
+
+export const Badge = ({ kind = "", children }) => html`<span class="badge ${kind}">${children}</span>`;
+
+export const Ids = ({ ids, inSync, leader }) =>
+  ids.length
+    ? ids.map((id, i) => html`${i ? " " : ""}<span class=${inSync && !inSync.includes(id) ? "id out" : "id"} title=${inSync && !inSync.includes(id) ? `node ${id} is not in sync` : undefined}>${id}${id === leader ? "★" : ""}</span>`)
+    : "–";
+
+export const Topic = ({ name }) => html`<a href=${href("topics", name)}><${Name} text=${name} /></a>`;
+
+export const Nothing = ({ children }) => html`<div class="nothing">${children}</div>`;
+
+export function Head({ title, calls, children }) {
+  return html`<header class="head">
+    <h1 tabindex="-1">${title}</h1>
+    <div class="side">${children}</div>
+    <${Curl} calls=${calls ?? []} />
+  </header>`;
+}
+
+function Curl({ calls }) {
+  const [copied, setCopied] = useState("");
+  if (!calls.length) return null;
+  const text = calls.map((call) => curl(typeof call === "string" ? { where: call } : call)).join("\n");
+  const copy = async () => {
+    try {
+      // Only pages that came over TLS, or from this machine, may write to the clipboard.
+      await navigator.clipboard.writeText(text);
+      setCopied("copied");
+    } catch {
+      setCopied("select the text, and copy it");
+    }
+  };
+  return html`<details class="curl">
+    <summary>Copy as curl</summary>
+    <pre tabindex="0" aria-label="commands">${text}</pre>
+    <button onClick=${copy}>Copy</button> <span role="status">${copied}</span>
+  </details>`;
+}
+
+const HELP = [
+  [(e) => e instanceof Unreachable, "This node cannot be reached", "It may be restarting. The page goes on asking; the console of another node shows the same cluster."],
+  [(e) => e.code === 50305, "No majority of the metadata quorum answers", "This cannot be told, or changed, without one. Start the voters that are down; it goes on by itself."],
+  [(e) => e.code === 50302, "The partition has no leader that answers", "Start the nodes that were in sync; what is there is read again when one of them leads."],
+  [(e) => e.status === 429, "The node is busy", "It takes no more requests for the moment. The page asks again."],
+  [(e) => e.status === 401 || e.status === 403, "Not allowed", "A proxy, or the cluster, refuses this."],
+  [(e) => e.status === 404, "There is no such thing", "It may have been deleted, or be called something else."],
+  [(e) => e.status >= 500, "The cluster could not do this", "The page asks again."],
+  [(e) => e instanceof Refusal, "Refused", ""],
+];
+
+/** What went wrong, and what it means. `since`: what is still shown is of that time. */
+export function Failure({ error, since }) {
+  if (!error) return null;
+  const [, title, advice] = HELP.find(([fits]) => fits(error)) ?? [null, "This page has a fault", "Load it again; the browser's console has more."];
+  return html`<div class="box bad" role="alert">
+    <strong>${title}</strong>
+    <p><${Name} text=${error.message} />${error.requestId ? html` <span class="dim">request ${error.requestId}</span>` : ""}</p>
+    ${advice && html`<p>${advice}</p>`}
+    ${since && html`<p class="dim">What is below was told at ${time(since)}.</p>`}
+  </div>`;
+}
+
+/** Children once there is an answer; until then that it is awaited, or why there is none. */
+export function Answered({ answer, children }) {
+  return html`
+    <${Failure} error=${answer.error} since=${answer.data !== undefined && answer.at} />
+    ${answer.data !== undefined ? children(answer.data) : !answer.error && html`<p class="dim" role="status">Asking …</p>`}
+  `;
+}
+
+const PAGE = 50;
+
+const compare = (a, b) => (typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b), "en", { numeric: true }) : (a ?? -1) - (b ?? -1));
+
+/**
+ * Rows in columns, a page of them at a time. A column: {head, cell(row), num?, by?(row)}; `by` lets readers sort.
+ * `onPage` hears which rows are shown, for what is asked for them alone.
+ */
+export function Table({ caption, columns, rows, keyOf, empty = "none", page = PAGE, shown }) {
+  const [from, setFrom] = useState(0);
+  const [order, setOrder] = useState(null);
+  const sorted = order ? [...rows].sort((a, b) => order.sign * compare(columns[order.at].by(a), columns[order.at].by(b))) : rows;
+  const first = Math.min(from, Math.max(0, Math.floor((rows.length - 1) / page) * page));
+  const visibleRows = sorted.slice(first, first + page);
+  shown?.(visibleRows);
+  const sort = (at) => setOrder(order?.at === at ? (order.sign > 0 ? { at, sign: -1 } : null) : { at, sign: 1 });
+  const kind = (column) => (column.num ? "num" : column.kind);
+  const sorting = (at) => (order?.at === at ? (order.sign > 0 ? "ascending" : "descending") : undefined);
+  return html`<div class="table" tabindex="0" role="region" aria-label=${caption}>
+      <table>
+        <thead><tr>${columns.map((column, at) => html`<th scope="col" class=${kind(column)} aria-sort=${sorting(at)}>
+          ${column.by ? html`<button class="sort" onClick=${() => sort(at)}>${column.head}<span aria-hidden="true">${order?.at === at ? (order.sign > 0 ? " ▲" : " ▼") : ""}</span></button>` : column.head}
+        </th>`)}</tr></thead>
+        <tbody>${visibleRows.map((row) => html`<tr key=${keyOf?.(row)}>${columns.map((column) => html`<td class=${kind(column)}>${column.cell(row)}</td>`)}</tr>`)}</tbody>
+      </table>
+      ${rows.length === 0 && html`<p class="empty">${empty}</p>`}
+    </div>
+    ${rows.length > page && html`<nav class="pager" aria-label=${`pages of ${caption}`}>
+      <button disabled=${first === 0} onClick=${() => setFrom(first - page)}>‹ Previous</button>
+      <span>${number(first + 1)}–${number(Math.min(first + page, rows.length))} of ${number(rows.length)}</span>
+      <button disabled=${first + page >= rows.length} onClick=${() => setFrom(first + page)}>Next ›</button>
+    </nav>`}`;
+}
+
+export function Filter({ label, value, onValue, count, of }) {
+  return html`<label class="filter">${label} <input type="search" value=${value} onInput=${(e) => onValue(e.target.value)} /></label>
+    <span class="dim" role="status">${value ? `${number(count)} of ${plural(of, "row")}` : plural(of, "row")}</span>`;
+}
+
+export const Facts = ({ facts }) =>
+  html`<dl class="facts">${facts.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+
+/** A form that sends one thing at a time, and says what came of it. `act` returns the words for success. */
+export function Action({ summary, verb, act, isReady = true, kind = "", children }) {
+  const [state, setState] = useState({});
+  const submit = async (event) => {
+    event.preventDefault();
+    if (state.isBusy || !isReady) return;
+    setState({ isBusy: true });
+    try {
+      setState({ done: (await act()) ?? "done" });
+    } catch (error) {
+      setState({ error });
+    }
+  };
+  return html`<details class="action">
+    <summary>${summary}</summary>
+    <form onSubmit=${submit}>
+      ${children}
+      <p class="buttons"><button class=${kind} disabled=${!isReady || state.isBusy}>${verb}</button> <span role="status">${state.isBusy ? "asking …" : state.done}</span></p>
+      <${Failure} error=${state.error} />
+    </form>
+  </details>`;
+}
+
+/** As Action, for what cannot be undone: the name has to be typed. */
+export function Danger({ summary, verb, name, act, children }) {
+  const [typed, setTyped] = useState("");
+  return html`<${Action} summary=${summary} verb=${verb} act=${act} isReady=${typed === name} kind="danger">
+    ${children}
+    <label>Type <${Name} text=${name} /> to go on <input autocomplete="off" spellcheck="false" value=${typed} onInput=${(e) => setTyped(e.target.value)} /></label>
+  <//>`;
+}
