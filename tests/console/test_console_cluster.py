@@ -12,7 +12,14 @@ from tests.support.http.http_server import serving
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-PAGES = {"#/": "Healthy", "#/nodes": "This node, 1", "#/nonsense": "no such page", "#/%": "no such"}
+PAGES = {
+    "#/": "Healthy",
+    "#/nodes": "This node, 1",
+    "#/topics": "Create a topic",
+    "#/messages": "Messages",
+    "#/nonsense": "no such page",
+    "#/%": "no such page",
+}
 
 
 def console(node, place="#/"):

@@ -32,15 +32,15 @@ export const withQuery = (base, params) => {
 export const urlOf = (where) => new URL(where, ROOT).href;
 
 /** The answer to a request, not read yet. */
-export async function send(method, where, { body, type, accept, signal, patienceMs = PATIENCE_MS } = {}) {
-  const headers = {};
-  if (type) headers["Content-Type"] = type;
-  if (accept) headers.Accept = accept;
+export async function send(method, where, { body, type, accept, signal, headers = {}, patienceMs = PATIENCE_MS } = {}) {
+  const sent = { ...headers };
+  if (type) sent["Content-Type"] = type;
+  if (accept) sent.Accept = accept;
   const late = AbortSignal.timeout(patienceMs);
   const either = signal ? AbortSignal.any([signal, late]) : late;
   let response;
   try {
-    response = await fetch(urlOf(where), { method, headers, body, signal: either, cache: "no-store" });
+    response = await fetch(urlOf(where), { method, headers: sent, body, signal: either, cache: "no-store" });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Unreachable(late.aborted ? `no answer within ${patienceMs / 1000} s` : "the node does not answer");
@@ -95,10 +95,16 @@ export function curl({ method = "GET", where, headers = {}, body }) {
 /** Prometheus' text: what has no labels by its name, and the sum over partitions of what has theirs. */
 export function parseMetrics(text) {
   const values = {};
-  for (const [, name, labels, value] of text.matchAll(/^milena_(\w+)(\{[^\n]*\})? (\S+)$/gm)) {
+  for (const [, name, labels, value] of text.matchAll(/^(?:milena_)?(\w+)(\{[^\n]*\})? (\S+)$/gm)) {
     if (!labels) values[name] = Number(value);
     else if (name.startsWith("partition_")) values[name] = (values[name] ?? 0) + Number(value);
     else if (name === "raft_role" && value === "1.0") values.raft_role = /role="(\w+)"/.exec(labels)?.[1];
   }
   return values;
+}
+
+/** Of Prometheus' text, what this node says of its own replicas: "topic/partition" → value. */
+export function partitionMetric(text, name) {
+  const line = new RegExp(`^milena_partition_${name}\\{partition="(\\d+)",topic="([^"]*)"\\} (\\S+)$`, "gm");
+  return new Map([...text.matchAll(line)].map(([, partition, topic, value]) => [`${topic}/${partition}`, Number(value)]));
 }

@@ -7,9 +7,11 @@ import { useAnswer } from "./live.js";
 import { time } from "./text.js";
 import { Failure, Name, Nothing, href, html } from "./ui.js";
 import { Cluster } from "./cluster.js";
+import { Messages } from "./messages.js";
 import { Nodes } from "./nodes.js";
+import { Topics } from "./topics.js";
 
-const VIEWS = { cluster: Cluster, nodes: Nodes };
+const VIEWS = { cluster: Cluster, nodes: Nodes, topics: Topics, messages: Messages };
 const title = (word) => word[0].toUpperCase() + word.slice(1);
 
 /** {view, names, query} of an address; null where it cannot be read. */

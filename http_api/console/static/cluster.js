@@ -4,7 +4,7 @@ import { get, parseMetrics } from "./api.js";
 import { findings, minInsync, troubles } from "./health.js";
 import { useLook } from "./live.js";
 import { number, plural, size } from "./text.js";
-import { Badge, Facts, Head, Ids, Name, Nothing, Table, href, html } from "./ui.js";
+import { Badge, Facts, Head, Ids, Nothing, Table, Topic, href, html } from "./ui.js";
 
 const orError = (promise) => promise.catch((error) => ({ error }));
 
@@ -53,7 +53,7 @@ export function Cluster({ cluster: { view } }) {
     <${Facts} facts=${[
       ["Nodes up", html`<a href=${href("nodes")}>${isKnown ? number(up) : "?"} of ${number(view.brokers.length)}</a>`],
       ["Controller", view.controller_id === null || !isKnown ? "–" : `node ${view.controller_id}`],
-      ["Topics", number(view.topics.length)],
+      ["Topics", html`<a href=${href("topics")}>${number(view.topics.length)}</a>`],
       ["Partitions", number(bad.count)],
       ["Offline", isKnown ? number(bad.leaderless.length) : "?"],
       ["Under-replicated", isKnown ? number(bad.refusing.length + bad.behind.length) : "?"],
@@ -65,7 +65,7 @@ export function Cluster({ cluster: { view } }) {
     ]} />
     ${bad.all.length > 0 && html`<section><h2>Partitions that need attention${isKnown ? "" : ", as this node knew them last"}</h2>
       <${Table} caption="Partitions that need attention" rows=${bad.all} keyOf=${(p) => `${p.topic}/${p.partition}`} columns=${[
-        { head: "Topic", cell: (p) => html`<${Name} text=${p.topic} />`, by: (p) => p.topic },
+        { head: "Topic", cell: (p) => html`<${Topic} name=${p.topic} />`, by: (p) => p.topic },
         { head: "Partition", num: true, cell: (p) => p.partition, by: (p) => p.partition },
         { head: "Trouble", cell: (p) => trouble(p, minInsync(topics.get(p.topic))) },
         { head: "Leader", num: true, cell: (p) => p.leader ?? "none" },

@@ -52,7 +52,7 @@ export function findings({ view, metrics, ready, transactions, now }) {
     found.push(wrong(`${gone.length === 1 ? "Node" : "Nodes"} ${gone.join(", ")} gone`, "Start it again: it catches up and takes its replicas back. If its disk is lost, start it with an empty directory.", "#/nodes"));
   }
   if (metrics?.disk_free_bytes < DISK_FREE_MIN) {
-    found.push(wrong(`This node's disk has ${size(metrics.disk_free_bytes)} left`, "Lower retention.ms or retention.bytes of large topics, or delete records; a node whose disk is full refuses writes."));
+    found.push(wrong(`This node's disk has ${size(metrics.disk_free_bytes)} left`, "Lower retention.ms or retention.bytes of large topics, or delete records; a node whose disk is full refuses writes.", "#/topics"));
   }
   const late = (transactions ?? []).filter((one) => isLate(one, now));
   if (late.length) {

@@ -4,6 +4,7 @@ import { useEffect, useReducer, useState } from "./vendor/hooks.js";
 import { get } from "./api.js";
 
 export const EVERY_MS = 5000;
+export const ONCE = null; // In place of a time: asked until there is an answer, or a refusal.
 const REST = 10; // A cluster that takes long to answer is asked less often: one part asking, ten parts not.
 
 /**
@@ -22,10 +23,13 @@ export function useLook(key, look, everyMs = EVERY_MS) {
       try {
         const data = await look(end.signal);
         if (!end.signal.aborted) setFound({ key, data, at: Date.now() });
+        if (everyMs === ONCE) return;
       } catch (error) {
         if (!end.signal.aborted) setFound((last) => ({ ...(last.key === key ? last : { key }), error }));
+        if (everyMs === ONCE && error.status < 500) return;
       }
-      if (!end.signal.aborted) timer = setTimeout(when, Math.max(everyMs, REST * (performance.now() - began)));
+      const pause = Math.max(everyMs ?? EVERY_MS, REST * (performance.now() - began));
+      if (!end.signal.aborted) timer = setTimeout(when, pause);
     };
     const when = () => (document.hidden ? document.addEventListener("visibilitychange", once, { once: true, signal: end.signal }) : once());
     once();

@@ -44,9 +44,9 @@ export const visible = (text, kept = "") =>
 /** Bytes of a base64 string; null stays null. */
 export const bytesOf = (base64) => (base64 == null ? null : Uint8Array.from(atob(base64), (c) => c.charCodeAt(0)));
 
-export function base64Of(text) {
+export function base64Of(bytes) {
   let raw = "";
-  for (const byte of new TextEncoder().encode(text)) raw += String.fromCharCode(byte);
+  for (const byte of bytes) raw += String.fromCharCode(byte);
   return btoa(raw);
 }
 

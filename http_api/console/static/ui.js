@@ -128,12 +128,20 @@ export function Filter({ label, value, onValue, count, of }) {
     <span class="dim" role="status">${value ? `${number(count)} of ${plural(of, "row")}` : plural(of, "row")}</span>`;
 }
 
+/** A named field of a form. */
+export function Field({ label, value, onValue, hint, isLong, isDisabled, ...rest }) {
+  const common = { value, placeholder: hint, disabled: isDisabled, autocomplete: "off", spellcheck: false, onInput: (e) => onValue(e.target.value) };
+  return html`<label class=${isLong ? "wide" : ""}>${label} ${isLong ? html`<textarea ...${common}></textarea>` : html`<input ...${common} ...${rest} />`}</label>`;
+}
+
 export const Facts = ({ facts }) =>
   html`<dl class="facts">${facts.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 
 /** A form that sends one thing at a time, and says what came of it. `act` returns the words for success. */
-export function Action({ summary, verb, act, isReady = true, kind = "", children }) {
+export function Action({ summary, verb, act, isReady = true, isOpen = false, kind = "", children }) {
   const [state, setState] = useState({});
+  // As it was at first: what becomes of it later is the reader's choice.
+  const [wasOpen] = useState(isOpen);
   const submit = async (event) => {
     event.preventDefault();
     if (state.isBusy || !isReady) return;
@@ -144,7 +152,7 @@ export function Action({ summary, verb, act, isReady = true, kind = "", children
       setState({ error });
     }
   };
-  return html`<details class="action">
+  return html`<details class="action" open=${wasOpen}>
     <summary>${summary}</summary>
     <form onSubmit=${submit}>
       ${children}

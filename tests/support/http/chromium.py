@@ -39,9 +39,10 @@ KEYS = {"Tab": 9, "Enter": 13}
 
 @dataclass
 class Chromium:
-    """The browser's end of the websocket: questions by number, events by session."""
+    """The browser's end of the websocket: questions by number, events by session. ``downloads``: where files go."""
 
     socket: aiohttp.ClientWebSocketResponse
+    downloads: Path
     asked: dict[int, asyncio.Future[dict[str, Any]]] = field(default_factory=dict)
     pages: dict[str, "Page"] = field(default_factory=dict)
     count: int = 0
@@ -70,6 +71,12 @@ class Chromium:
     async def open(self, url: str, *, width: int = 1280, is_dark: bool = False) -> "Page":
         """A page of its own, with nothing of the others' in its storage."""
         context = (await self.call("Target.createBrowserContext"))["browserContextId"]
+        await self.call(
+            "Browser.setDownloadBehavior",
+            behavior="allow",
+            browserContextId=context,
+            downloadPath=str(self.downloads),
+        )
         target = await self.call("Target.createTarget", url="about:blank", browserContextId=context)
         attached = await self.call(
             "Target.attachToTarget", targetId=target["targetId"], flatten=True
@@ -166,6 +173,14 @@ class Page:
         )
         await self.call("Input.insertText", text=text)
 
+    async def choose(self, selector: str, value: str) -> None:
+        """Choose from a list."""
+        await self.until(
+            f"{{ const found = document.querySelector({json.dumps(selector)});"
+            f" if (!found) return false; found.value = {json.dumps(value)};"
+            " found.dispatchEvent(new Event('change', { bubbles: true })); return true; }"
+        )
+
     async def press(self, key: str) -> None:
         """One key, as a keyboard sends it."""
         code = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
@@ -197,7 +212,7 @@ async def chromium(profile: Path) -> AsyncIterator[Chromium]:
             aiohttp.ClientSession() as session,
             session.ws_connect(f"ws://127.0.0.1:{port}{path}", max_msg_size=0) as socket,
         ):
-            browser = Chromium(socket)
+            browser = Chromium(socket, profile / "downloads")
             listening = asyncio.create_task(browser.listen())
             try:
                 yield browser

@@ -1,0 +1,128 @@
+// Records of a topic: from either end, an offset or a time, or as they come; one can be written.
+
+import { useEffect, useMemo, useState } from "./vendor/hooks.js";
+import { ONCE, useLook } from "./live.js";
+import { Produce } from "./produce.js";
+import { Preview, Record, contentOf, download } from "./record_view.js";
+import { BYTES_MAX, LINES, TAIL_MAX, countOf, paramsOf, readRecords, recordsPath, useTail } from "./reading.js";
+import { number, plural, size, time } from "./text.js";
+import { Answered, Failure, Field, Filter, Head, Name, Nothing, Table, href, html } from "./ui.js";
+
+const TOGETHER_MAX = 100; // Partitions that the API reads by one request.
+const BEGINNINGS = { latest: "the last", earliest: "the first", offset: "from offset", time: "from time", live: "as they come" };
+
+export function Messages({ names, query, cluster: { view } }) {
+  if (!view) return html`<${Head} title="Messages" />`;
+  if (!names.length) return html`<${Choose} topics=${view.topics} />`;
+  const topic = view.topics.find((one) => one.name === names[0]);
+  if (!topic) return html`<${Head} title="Messages" /><${Nothing}><p>There is no topic <${Name} text=${names[0]} />.</p><a href=${href("messages")}>Choose one</a><//>`;
+  return html`<${OfTopic} topic=${topic} query=${query} />`;
+}
+
+function Choose({ topics }) {
+  const [wanted, setWanted] = useState("");
+  const rows = topics.filter((topic) => topic.name.toLowerCase().includes(wanted.toLowerCase()));
+  return html`<${Head} title="Messages" calls=${["topics"]} />
+    <div class="tools"><${Filter} label="Topic" value=${wanted} onValue=${setWanted} count=${rows.length} of=${topics.length} /></div>
+    <${Table} caption="Topics" rows=${rows} keyOf=${(t) => t.name} empty="No topic is called so." columns=${[
+      { head: "Topic", cell: (t) => html`<a href=${href("messages", t.name)}><${Name} text=${t.name} /></a>`, by: (t) => t.name },
+      { head: "Partitions", num: true, cell: (t) => number(t.partitions.length), by: (t) => t.partitions.length },
+    ]} />`;
+}
+
+function OfTopic({ topic, query }) {
+  const isMany = topic.partitions.length > TOGETHER_MAX;
+  const given = { partition: isMany ? "0" : "", from: "latest", at: "", ...query, count: countOf(query.count) };
+  // An address may say anything.
+  const asked = isComplete(given) ? given : { ...given, from: "latest" };
+  const isLive = asked.from === "live";
+  const params = paramsOf(asked);
+  const where = recordsPath(topic.name, asked.partition, params);
+  // What is looked at stays still: asked for once, and again when the reader says so.
+  const found = useLook(isLive ? null : where, (signal) => readRecords(topic.name, asked.partition, params, signal), ONCE);
+  const tail = useTail(topic.name, asked.partition, isLive);
+  const call = { where, headers: { Accept: isLive ? "text/event-stream" : LINES } };
+  return html`
+    <${Head} title=${html`Messages of <${Name} text=${topic.name} />`} calls=${[call]}><a href=${href("topics", topic.name)}>Topic</a><//>
+    <${Question} topic=${topic} asked=${asked} isMany=${isMany} onAgain=${found.again} />
+    ${isLive
+      ? html`<${Failure} error=${tail.error} />
+        <p role="status">${tail.isOpen ? "Following" : tail.error ? "Not following" : "Connecting …"}: ${plural(tail.seen, "record")} came${tail.seen > TAIL_MAX ? `, the last ${TAIL_MAX} are shown` : ""}.</p>
+        <${Records} topic=${topic} records=${tail.records} empty="Nothing has come yet." />`
+      : html`<${Answered} answer=${found}>${({ records, isCut }) => html`
+        ${isCut && html`<p class="box warn">Only the first ${size(BYTES_MAX)} of the answer are shown: ask for fewer records.</p>`}
+        <${Sorted} topic=${topic} records=${records} asked=${asked} />`}<//>`}
+    <${Produce} topic=${topic} onDone=${found.again} />`;
+}
+
+const isTime = (text) => !Number.isNaN(Date.parse(text));
+
+/** Whether a question can be asked as it stands. */
+function isComplete({ from, at, partition }) {
+  if (from === "time") return isTime(at);
+  return from !== "offset" || (/^\d+$/.test(at) && partition !== "");
+}
+
+/** The last of all partitions together are the newest; else in the order of offsets. */
+function Sorted({ topic, records, asked }) {
+  const rows = useMemo(() => {
+    const order = (a, b) => a.partition - b.partition || a.offset - b.offset;
+    const newest = (a, b) => b.timestamp - a.timestamp || b.offset - a.offset;
+    const sorted = [...records].sort(asked.from === "latest" ? newest : order);
+    return sorted.slice(0, asked.count);
+  }, [records]);
+  return html`<${Records} topic=${topic} records=${rows} empty="There are no such records." />`;
+}
+
+function Records({ topic, records, empty }) {
+  const [wanted, setWanted] = useState("");
+  const [open, setOpen] = useState(null);
+  const rows = useMemo(() => records.map((record) => ({ record, key: contentOf(record.key), value: contentOf(record.value) })), [records]);
+  const found = wanted ? rows.filter(({ key, value }) => [key.text, value.text].some((text) => text?.includes(wanted))) : rows;
+  const save = () => download(`${topic.name}.ndjson`, found.map(({ record }) => `${JSON.stringify(record)}\n`).join(""));
+  return html`
+    ${open && html`<${Record} key=${keyOf(open)} record=${open} onClose=${() => setOpen(null)} />`}
+    <div class="tools"><${Filter} label="Containing" value=${wanted} onValue=${setWanted} count=${found.length} of=${rows.length} />
+      <button type="button" disabled=${!found.length} onClick=${save}>Download as NDJSON, base64</button></div>
+    <${Table} caption="Records" rows=${found} keyOf=${({ record }) => keyOf(record)} empty=${empty} columns=${[
+      { head: "Partition", num: true, cell: ({ record }) => record.partition, by: ({ record }) => record.partition },
+      { head: "Offset", num: true, cell: ({ record }) => html`<button type="button" class="link" onClick=${() => setOpen(record)} aria-label=${`open offset ${record.offset} of partition ${record.partition}`}>${record.offset}</button>`, by: ({ record }) => record.offset },
+      { head: "Time", kind: "when", cell: ({ record }) => time(record.timestamp), by: ({ record }) => record.timestamp },
+      { head: "Key", cell: ({ key }) => html`<${Preview} content=${key} none="none" />` },
+      { head: "Value", cell: ({ value }) => html`<${Preview} content=${value} none="none: a tombstone" />` },
+      { head: "Headers", num: true, cell: ({ record }) => number(record.headers?.length ?? 0) },
+    ]} />`;
+}
+
+const keyOf = (record) => `${record.partition}/${record.offset}`;
+
+/** Times stand in addresses as everybody's, in forms as the reader's own. */
+const filled = (asked) => (asked.from === "time" ? { ...asked, at: time(Date.parse(asked.at)).slice(0, 19).replace(" ", "T") } : asked);
+
+function Question({ topic, asked, isMany, onAgain }) {
+  const [form, setForm] = useState(filled(asked));
+  useEffect(() => setForm(filled(asked)), [JSON.stringify(asked)]);
+  const set = (name) => (value) => setForm((last) => ({ ...last, [name]: value }));
+  const needsPlace = form.from === "offset" || form.from === "time";
+  const submit = (event) => {
+    event.preventDefault();
+    const at = form.from === "time" ? new Date(form.at).toISOString() : form.at;
+    const next = href("messages", topic.name, { ...form, at: needsPlace ? at : "", count: form.from === "live" ? "" : form.count });
+    if (next === location.hash) onAgain();
+    else location.hash = next;
+  };
+  return html`<form class="tools ask" onSubmit=${submit}>
+    <label>Partition <select value=${form.partition} onChange=${(e) => set("partition")(e.target.value)}>
+      ${!isMany && html`<option value="">all</option>`}
+      ${topic.partitions.map((p) => html`<option value=${String(p.partition)}>${p.partition}</option>`)}
+    </select></label>
+    <label>Records <select value=${form.from} onChange=${(e) => setForm((last) => ({ ...last, from: e.target.value, at: "" }))}>
+      ${Object.entries(BEGINNINGS).map(([name, words]) => html`<option value=${name}>${words}</option>`)}
+    </select></label>
+    ${form.from === "offset" && html`<${Field} label="Offset" value=${form.at} onValue=${set("at")} hint=${form.partition === "" ? "of one partition" : "0"} />`}
+    ${form.from === "time" && html`<${Field} label="Time, yours" type="datetime-local" step="1" value=${form.at} onValue=${set("at")} />`}
+    ${form.from !== "live" && html`<${Field} label="At most" type="number" min="1" max="1000" value=${form.count} onValue=${set("count")} />`}
+    <button disabled=${!isComplete(form)}>${form.from === "live" ? "Follow" : "Read"}</button>
+    ${form.from === "offset" && form.partition === "" && html`<span class="dim">An offset is of one partition: choose it.</span>`}
+  </form>`;
+}

@@ -1,0 +1,59 @@
+// One record, written by hand.
+
+import { useRef, useState } from "./vendor/hooks.js";
+import { Refusal, ask, path } from "./api.js";
+import { base64Of, isJson } from "./text.js";
+import { Action, Field, html } from "./ui.js";
+
+const BINARY = "application/vnd.kafka.binary.v2+json";
+const encoder = new TextEncoder();
+
+/** A name for one intent: the same request again, after an answer that was lost, writes nothing twice. */
+const newIntent = () => [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, "0")).join("");
+
+function headersOf(text) {
+  return text.split("\n").filter((line) => line.trim()).map((line) => {
+    const at = line.indexOf(":");
+    if (at < 1) throw new Error(`“${line}” is no header: write name: value`);
+    return { key: line.slice(0, at).trim(), value: base64Of(encoder.encode(line.slice(at + 1).trim())) };
+  });
+}
+
+export function Produce({ topic, onDone }) {
+  const [form, setForm] = useState({ partition: "", key: "", value: "", headers: "", kind: "JSON" });
+  const intent = useRef(newIntent());
+  const set = (name) => (value) => {
+    intent.current = newIntent();
+    setForm((last) => ({ ...last, [name]: value }));
+  };
+  const isTombstone = form.kind === "tombstone";
+  const isBroken = form.kind === "JSON" && form.value !== "" && !isJson(form.value);
+  const act = async () => {
+    const record = {
+      key: form.key === "" ? null : base64Of(encoder.encode(form.key)),
+      value: isTombstone ? null : base64Of(encoder.encode(form.value)),
+      headers: headersOf(form.headers),
+    };
+    if (form.partition !== "") record.partition = Number(form.partition);
+    const told = await ask("POST", path`topics/${topic.name}`, { type: BINARY, body: JSON.stringify({ records: [record] }), headers: { "Idempotency-Key": intent.current } });
+    const [receipt] = told.offsets;
+    if (receipt.error_code !== null) throw new Refusal(receipt.error, { code: receipt.error_code });
+    intent.current = newIntent();
+    onDone();
+    return `written to partition ${receipt.partition} at offset ${receipt.offset}`;
+  };
+  const isReady = isTombstone ? form.key !== "" : form.value !== "" && !isBroken;
+  return html`<${Action} summary="Write a record" verb="Write" act=${act} isReady=${isReady}>
+    <label>Partition <select value=${form.partition} onChange=${(e) => set("partition")(e.target.value)}>
+      <option value="">by its key</option>
+      ${topic.partitions.map((p) => html`<option value=${String(p.partition)}>${p.partition}</option>`)}
+    </select></label>
+    <label>Value is <select value=${form.kind} onChange=${(e) => set("kind")(e.target.value)}>
+      ${["JSON", "text", "tombstone"].map((kind) => html`<option>${kind}</option>`)}
+    </select></label>
+    <${Field} label="Key" value=${form.key} onValue=${set("key")} hint="none" />
+    ${!isTombstone && html`<${Field} label="Value" isLong value=${form.value} onValue=${set("value")} />`}
+    ${isBroken && html`<p class="box warn" role="status">This is not JSON yet.</p>`}
+    <${Field} label="Headers, name: value, one a line" isLong value=${form.headers} onValue=${set("headers")} />
+  <//>`;
+}

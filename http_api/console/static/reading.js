@@ -1,0 +1,97 @@
+// Records as bytes: asked for once, or followed as they come. Pure but for the requests.
+
+import { Unreachable, path, send, urlOf, withQuery } from "./api.js";
+import { useEffect, useRef, useState } from "./vendor/hooks.js";
+
+export const BYTES_MAX = 4 << 20; // Of one answer's text: what a page can show without getting slow.
+export const TAIL_MAX = 200; // Records that a followed topic shows; older ones go.
+export const LINES = "application/x-ndjson";
+const PATIENCE_MS = 60000;
+
+/** Where records of a topic, or of one partition, are asked for. */
+export const recordsPath = (topic, partition, params) =>
+  withQuery(partition === "" ? path`topics/${topic}/records` : path`topics/${topic}/partitions/${partition}/records`, params);
+
+/** How many records are asked for, whatever an address says. */
+export const countOf = (text) => Math.max(1, Math.min(1000, Math.trunc(Number(text)) || 50));
+
+/** `params` that a question comes to. Without a partition, the last N are those of each. */
+export function paramsOf({ from, at, count }) {
+  if (from === "earliest") return { offset: "earliest", count };
+  if (from === "offset") return { offset: at, count };
+  if (from === "time") return { timestamp: new Date(at).toISOString(), count };
+  return from === "live" ? { offset: "latest" } : { offset: `-${count}` };
+}
+
+/** {records, isCut}: the answer's lines, up to BYTES_MAX of them. What ends a stream early is thrown. */
+export async function readRecords(topic, partition, params, signal) {
+  const where = recordsPath(topic, partition, { ...params, format: "binary" });
+  const response = await send("GET", where, { accept: LINES, signal, patienceMs: PATIENCE_MS });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  let isCut = false;
+  try {
+    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+      text += piece.value;
+      if (text.length > BYTES_MAX) {
+        isCut = true;
+        break;
+      }
+    }
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Unreachable("the answer broke off");
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+  const lines = text.split("\n");
+  if (isCut) lines.pop();
+  const records = lines.filter(Boolean).map((line) => JSON.parse(line));
+  const last = records.at(-1);
+  if (last && last.offset === undefined) throw new Error(last.message ?? "the records ended early");
+  return { records, isCut };
+}
+
+/**
+ * The newest records of a topic while `isOn`, the last first: {records, seen, error, isOpen}. Browsers come back by
+ * themselves, behind the last record that they got.
+ */
+export function useTail(topic, partition, isOn) {
+  const [state, setState] = useState({ records: [], seen: 0 });
+  const kept = useRef();
+  useEffect(() => {
+    if (!isOn) return undefined;
+    kept.current = { lines: [], seen: 0, frame: 0 };
+    setState({ records: [], seen: 0 });
+    const source = new EventSource(urlOf(recordsPath(topic, partition, { offset: "latest", format: "binary" })));
+    const say = (told) => setState((last) => ({ ...last, ...told }));
+    const paint = () => {
+      const { lines, seen } = kept.current;
+      kept.current.frame = 0;
+      say({ seen, records: lines.map((line) => JSON.parse(line)).reverse() });
+    };
+    source.onopen = () => say({ isOpen: true, error: undefined });
+    source.onmessage = ({ data }) => {
+      const now = kept.current;
+      now.seen++;
+      now.lines.push(data);
+      // However fast they come, only those that stay are looked at, and once a frame.
+      if (now.lines.length > TAIL_MAX) now.lines.shift();
+      now.frame ||= requestAnimationFrame(paint);
+    };
+    source.addEventListener("error", ({ data }) => {
+      if (data) {
+        source.close();
+        say({ isOpen: false, error: new Error(JSON.parse(data).message) });
+      } else {
+        const isOver = source.readyState === EventSource.CLOSED;
+        say({ isOpen: false, error: new Unreachable(isOver ? "the node refuses to be followed" : "the connection broke off; the browser comes back behind the last record") });
+      }
+    });
+    return () => {
+      source.close();
+      cancelAnimationFrame(kept.current.frame);
+    };
+  }, [topic, partition, isOn]);
+  return state;
+}

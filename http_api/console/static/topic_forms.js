@@ -1,0 +1,102 @@
+// What changes topics: create, give more partitions, set a config, empty, delete.
+
+import { useState } from "./vendor/hooks.js";
+import { path, post } from "./api.js";
+import { number, plural } from "./text.js";
+import { Action, Danger, Field, Name, href, html } from "./ui.js";
+
+/** `name=value` lines as the API takes configs; throws what is no such line. */
+function configs(text) {
+  return text.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
+    const at = line.indexOf("=");
+    if (at < 1) throw new Error(`“${line}” is no config: write name=value`);
+    return { name: line.slice(0, at).trim(), value: line.slice(at + 1).trim() };
+  });
+}
+
+const given = (text) => (text === "" ? undefined : Number(text));
+
+export function CreateTopic({ isOpen, onDone }) {
+  const [name, setName] = useState("");
+  const [partitions, setPartitions] = useState("");
+  const [replicas, setReplicas] = useState("");
+  const [lines, setLines] = useState("");
+  const act = async () => {
+    await post("admin/topics", {
+      topic_name: name,
+      partitions_count: given(partitions),
+      replication_factor: given(replicas),
+      configs: configs(lines),
+    });
+    onDone?.();
+    return html`made <a href=${href("topics", name)}><${Name} text=${name} /></a>`;
+  };
+  return html`<${Action} summary="Create a topic" verb="Create" act=${act} isReady=${name !== ""} isOpen=${isOpen}>
+    <${Field} label="Name" value=${name} onValue=${setName} hint="letters, digits, . _ -" />
+    <${Field} label="Partitions" type="number" min="1" value=${partitions} onValue=${setPartitions} hint="the node's default" />
+    <${Field} label="Replicas" type="number" min="1" value=${replicas} onValue=${setReplicas} hint="3, or all nodes" />
+    <${Field} label="Configs, name=value, one a line" isLong value=${lines} onValue=${setLines} hint="retention.ms=86400000" />
+  <//>`;
+}
+
+export function AddPartitions({ cluster_id, topic, onDone }) {
+  const [count, setCount] = useState("");
+  const act = async () => {
+    const after = await post(path`v3/clusters/${cluster_id}/topics/${topic.name}`, { partitions_count: Number(count) }, "PATCH");
+    onDone();
+    return `has ${plural(after.partitions_count, "partition")}`;
+  };
+  return html`<${Action} summary="Add partitions" verb="Add" act=${act} isReady=${Number(count) > topic.partitions.length}>
+    <p>Partitions never become fewer. Records stay where they are, but a key may go to another partition from here on: the order of its records holds before and after, not across.</p>
+    <${Field} label="Partitions in all" type="number" min=${topic.partitions.length + 1} value=${count} onValue=${setCount} hint=${`now ${number(topic.partitions.length)}`} />
+  <//>`;
+}
+
+export function SetConfig({ cluster_id, topic, configs: known, onDone }) {
+  const [name, setName] = useState("");
+  const [value, setValue] = useState("");
+  const [isReset, setIsReset] = useState(false);
+  const one = known.find((config) => config.name === name);
+  const act = async () => {
+    const change = isReset ? { name, operation: "DELETE" } : { name, value };
+    await post(path`v3/clusters/${cluster_id}/topics/${topic.name}/configs:alter`, { data: [change] });
+    onDone();
+    return isReset ? `${name} is at its default` : `${name} is ${value}`;
+  };
+  const choose = (chosen) => {
+    setName(chosen);
+    setValue(known.find((config) => config.name === chosen)?.value ?? "");
+  };
+  return html`<${Action} summary="Set a config" verb=${isReset ? "Reset" : "Set"} act=${act} isReady=${name !== "" && (isReset || value !== one?.value)}>
+    <label>Config <select value=${name} onChange=${(e) => choose(e.target.value)}>
+      <option value="">choose …</option>
+      ${known.map((config) => html`<option value=${config.name}>${config.name}</option>`)}
+    </select></label>
+    <${Field} label="Value" value=${value} onValue=${setValue} isDisabled=${isReset} />
+    <label class="tick"><input type="checkbox" checked=${isReset} onChange=${(e) => setIsReset(e.target.checked)} /> back to the default</label>
+    <p>It takes effect at once, on every node. ${one && html`Now <b class="mono">${one.value}</b>.`}</p>
+  <//>`;
+}
+
+export function EmptyTopic({ topic, onDone }) {
+  const act = async () => {
+    for (const { partition } of topic.partitions) {
+      await post(path`topics/${topic.name}/partitions/${partition}/records:delete`, { before_offset: "latest" });
+    }
+    onDone();
+    return "its records are gone";
+  };
+  return html`<${Danger} summary="Delete its records" verb="Delete all records" name=${topic.name} act=${act}>
+    <p>All committed records of ${plural(topic.partitions.length, "partition")} go for good; the topic, its configs and its offsets stay.</p>
+  <//>`;
+}
+
+export function DeleteTopic({ cluster_id, topic }) {
+  const act = async () => {
+    await post(path`v3/clusters/${cluster_id}/topics/${topic.name}`, undefined, "DELETE");
+    location.hash = href("topics");
+  };
+  return html`<${Danger} summary="Delete the topic" verb="Delete for good" name=${topic.name} act=${act}>
+    <p>The topic and its records go for good, on every node.</p>
+  <//>`;
+}
