@@ -17,6 +17,11 @@ PAGES = {
     "#/nodes": "This node, 1",
     "#/topics": "Create a topic",
     "#/messages": "Messages",
+    "#/groups": "No groups yet",
+    "#/transactions": "None is open",
+    "#/moves": "Nothing is on the move",
+    "#/api": "Ids of live brokers",
+    "#/api/fetchRecords": "Read records",
     "#/nonsense": "no such page",
     "#/%": "no such page",
 }

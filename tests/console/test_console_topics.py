@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.support.clusters.live_cluster import create_topic, eventually, metadata
+from tests.support.http.console_forms import open_form, until_enabled
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -13,22 +14,11 @@ def topics_of(node):
     return {topic["name"]: topic for topic in metadata(node)["topics"]}
 
 
-async def open_form(page, title):
-    """Open the form of this title; the selector of what is in it."""
-    await page.until(
-        "{ const found = [...document.querySelectorAll('details.action')]"
-        f".find((e) => e.firstElementChild.textContent === '{title}');"
-        " if (!found) return false; found.open = true; found.setAttribute('data-tested', '');"
-        " return true; }"
-    )
-    return "details[data-tested]"
-
-
 async def test_a_topic_is_made_with_what_the_form_says(browser, cluster):
     node = cluster.nodes[0]
     page = await browser.open(f"{node.url}/console/#/topics")
     form = await open_form(page, "Create a topic")
-    assert await page.run(f"document.querySelector('{form} form button').disabled")
+    await until_enabled(page, form, is_on=False)
     for field, text in enumerate(("made-here", "4", "2")):
         await page.fill(f"{form} label:nth-of-type({field + 1}) input", text)
     await page.fill(f"{form} textarea", "retention.ms=60000\n\ncleanup.policy = compact")
@@ -87,10 +77,9 @@ async def test_a_config_is_set_and_reset_and_partitions_are_added(browser, clust
     await page.click(f"{form} form button", "Reset")
     await page.until_shown("segment.bytes is at its default")
     assert (await asyncio.to_thread(topics_of, node))["altered"]["configs"] == {}
-    await page.run(f"document.querySelector('{form}').removeAttribute('data-tested')")
     form = await open_form(page, "Add partitions")
     await page.fill(f"{form} input", "1")
-    assert await page.run(f"document.querySelector('{form} form button').disabled")
+    await until_enabled(page, form, is_on=False)
     await page.fill(f"{form} input", "3")
     await page.click(f"{form} form button")
     await page.until_shown("has 3 partitions")
@@ -103,10 +92,9 @@ async def test_a_topic_is_deleted_only_by_who_types_its_name(browser, cluster):
     await asyncio.to_thread(create_topic, node, "doomed", partitions=1)
     page = await browser.open(f"{node.url}/console/#/topics/doomed")
     form = await open_form(page, "Delete the topic")
-    button = f"document.querySelector('{form} form button')"
     for typed, is_off in (("", True), ("Doomed", True), ("doomed ", True), ("doomed", False)):
         await page.fill(f"{form} input", typed)
-        await page.until(f"{button}.disabled === {str(is_off).lower()}")
+        await until_enabled(page, form, is_on=not is_off)
     await page.click(f"{form} form button")
     await page.until("location.hash === '#/topics'")
     await asyncio.to_thread(eventually, lambda: "doomed" not in topics_of(node))

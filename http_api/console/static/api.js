@@ -14,15 +14,15 @@ export class Refusal extends Error {
 /** Nobody answered. */
 export class Unreachable extends Error {}
 
-/** A path below the API's root; names are encoded: path`topics/${topic}`. */
-export function path(words, ...names) {
-  const parts = names.map((name) => {
-    // Browsers take these for steps in a path, however they are encoded.
-    if (name === "." || name === "..") throw new Refusal(`a browser cannot ask for what is called “${name}”: use curl --path-as-is`, {});
-    return encodeURIComponent(String(name).toWellFormed?.() ?? name);
-  });
-  return String.raw({ raw: words }, ...parts);
+/** A name as it stands in a path. */
+export function encoded(name) {
+  // Browsers take these for steps in a path, however they are encoded.
+  if (name === "." || name === "..") throw new Refusal(`a browser cannot ask for what is called “${name}”: use curl --path-as-is`, {});
+  return encodeURIComponent(String(name).toWellFormed?.() ?? name);
 }
+
+/** A path below the API's root; names are encoded: path`topics/${topic}`. */
+export const path = (words, ...names) => String.raw({ raw: words }, ...names.map(encoded));
 
 export const withQuery = (base, params) => {
   const given = Object.entries(params).filter(([, value]) => value != null && value !== "");
@@ -59,6 +59,42 @@ export async function send(method, where, { body, type, accept, signal, headers 
     kind: response.headers.get("Milena-Error"),
     requestId: response.headers.get("X-Request-Id"),
   });
+}
+
+const RAW_MAX = 256 << 10;
+const RAW_MS = 15000;
+
+/** {status, headers, text, isCut} of any answer, refusals too; of one that goes on and on, its beginning. */
+export async function sendRaw({ method, where, headers, body }) {
+  const end = new AbortController();
+  const late = setTimeout(() => end.abort(), RAW_MS);
+  let told = null;
+  try {
+    const response = await fetch(urlOf(where), { method, headers, body, signal: end.signal, cache: "no-store" });
+    told = { status: response.status, headers: [...response.headers], text: "", isCut: false };
+    for await (const piece of pieces(response.body.pipeThrough(new TextDecoderStream()))) {
+      told.text += piece;
+      if (told.text.length > RAW_MAX) break;
+    }
+    told.isCut = told.text.length > RAW_MAX;
+    return told;
+  } catch {
+    if (told) return { ...told, isCut: true };
+    throw new Unreachable(end.signal.aborted ? `no answer within ${RAW_MS / 1000} s` : "the node does not answer");
+  } finally {
+    clearTimeout(late);
+    end.abort();
+  }
+}
+
+/** A stream piece by piece; whoever stops early ends it. */
+export async function* pieces(stream) {
+  const reader = stream.getReader();
+  try {
+    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) yield piece.value;
+  } finally {
+    reader.cancel().catch(() => {});
+  }
 }
 
 /** The JSON, or text, of an answer; null where it is empty. */

@@ -7,12 +7,16 @@ import { useAnswer } from "./live.js";
 import { time } from "./text.js";
 import { Failure, Name, Nothing, href, html } from "./ui.js";
 import { Cluster } from "./cluster.js";
+import { Explorer } from "./explorer.js";
+import { Groups } from "./groups.js";
 import { Messages } from "./messages.js";
+import { Moves } from "./moves.js";
 import { Nodes } from "./nodes.js";
 import { Topics } from "./topics.js";
+import { Transactions } from "./transactions.js";
 
-const VIEWS = { cluster: Cluster, nodes: Nodes, topics: Topics, messages: Messages };
-const title = (word) => word[0].toUpperCase() + word.slice(1);
+const VIEWS = { cluster: Cluster, nodes: Nodes, topics: Topics, messages: Messages, groups: Groups, transactions: Transactions, moves: Moves, api: Explorer };
+const title = (word) => (word === "api" ? "API" : word[0].toUpperCase() + word.slice(1));
 
 /** {view, names, query} of an address; null where it cannot be read. */
 function parse(hash) {

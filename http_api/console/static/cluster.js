@@ -57,9 +57,9 @@ export function Cluster({ cluster: { view } }) {
       ["Partitions", number(bad.count)],
       ["Offline", isKnown ? number(bad.leaderless.length) : "?"],
       ["Under-replicated", isKnown ? number(bad.refusing.length + bad.behind.length) : "?"],
-      ["Groups", number(seen.groups?.length)],
-      ["Open transactions", number(seen.transactions?.length)],
-      ["Moves", number(seen.moves?.length)],
+      ["Groups", html`<a href=${href("groups")}>${number(seen.groups?.length)}</a>`],
+      ["Open transactions", html`<a href=${href("transactions")}>${number(seen.transactions?.length)}</a>`],
+      ["Moves", html`<a href=${href("moves")}>${number(seen.moves?.length)}</a>`],
       ["This node's free disk", size(seen.metrics?.disk_free_bytes)],
       ["Written here", `${number(Math.round(seen.metrics?.partition_records_in_per_second ?? 0))} records/s`],
     ]} />

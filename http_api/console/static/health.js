@@ -57,7 +57,7 @@ export function findings({ view, metrics, ready, transactions, now }) {
   const late = (transactions ?? []).filter((one) => isLate(one, now));
   if (late.length) {
     const longest = Math.max(...late.map((one) => now - one.began_ms));
-    found.push(warning(`${plural(late.length, "transaction")} past their time, the oldest open for ${duration(longest)}`, "Leaders end them within a second. One that stays is held up by a partition that cannot be written, or by the quorum; committed reading waits for it."));
+    found.push(warning(`${plural(late.length, "transaction")} past their time, the oldest open for ${duration(longest)}`, "Leaders end them within a second. One that stays is held up by a partition that cannot be written, or by the quorum; committed reading waits for it.", "#/transactions"));
   }
   if (ready?.status === 503) found.push(warning(`This node is not ready: ${ready.message}`, "Wait, or see its log."));
   if (draining.length) found.push(warning(`Draining: ${draining.join(", ")}`, "Such a node is about to stop, and leads nothing until it is started again.", "#/nodes"));

@@ -1,6 +1,6 @@
 // Records as bytes: asked for once, or followed as they come. Pure but for the requests.
 
-import { Unreachable, path, send, urlOf, withQuery } from "./api.js";
+import { Unreachable, path, pieces, send, urlOf, withQuery } from "./api.js";
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 
 export const BYTES_MAX = 4 << 20; // Of one answer's text: what a page can show without getting slow.
@@ -27,23 +27,17 @@ export function paramsOf({ from, at, count }) {
 export async function readRecords(topic, partition, params, signal) {
   const where = recordsPath(topic, partition, { ...params, format: "binary" });
   const response = await send("GET", where, { accept: LINES, signal, patienceMs: PATIENCE_MS });
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
-  let isCut = false;
   try {
-    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
-      text += piece.value;
-      if (text.length > BYTES_MAX) {
-        isCut = true;
-        break;
-      }
+    for await (const piece of pieces(response.body.pipeThrough(new TextDecoderStream()))) {
+      text += piece;
+      if (text.length > BYTES_MAX) break;
     }
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Unreachable("the answer broke off");
-  } finally {
-    reader.cancel().catch(() => {});
   }
+  const isCut = text.length > BYTES_MAX;
   const lines = text.split("\n");
   if (isCut) lines.pop();
   const records = lines.filter(Boolean).map((line) => JSON.parse(line));

@@ -162,10 +162,10 @@ export function Action({ summary, verb, act, isReady = true, isOpen = false, kin
   </details>`;
 }
 
-/** As Action, for what cannot be undone: the name has to be typed. */
+/** As Action, for what cannot be undone: the name has to be typed, as it is or as it is shown. */
 export function Danger({ summary, verb, name, act, children }) {
   const [typed, setTyped] = useState("");
-  return html`<${Action} summary=${summary} verb=${verb} act=${act} isReady=${typed === name} kind="danger">
+  return html`<${Action} summary=${summary} verb=${verb} act=${act} isReady=${typed === name || typed === visible(name)} kind="danger">
     ${children}
     <label>Type <${Name} text=${name} /> to go on <input autocomplete="off" spellcheck="false" value=${typed} onInput=${(e) => setTyped(e.target.value)} /></label>
   <//>`;

@@ -1,0 +1,97 @@
+// Replicas on the move, and moves to make: each is shown before it is made.
+
+import { useState } from "./vendor/hooks.js";
+import { post } from "./api.js";
+import { useAnswer } from "./live.js";
+import { number, plural, size } from "./text.js";
+import { Action, Answered, Badge, Danger, Field, Head, Ids, Table, Topic, html } from "./ui.js";
+
+const KINDS = { rebalance: "even out the cluster", drain: "empty a node", partitions: "move one partition" };
+const keyOf = (p) => `${p.topic}/${p.partition}`;
+
+export function Moves({ cluster: { view } }) {
+  const answer = useAnswer("reassignments");
+  if (!view) return html`<${Head} title="Moves" />`;
+  return html`<${Head} title="Moves" calls=${["reassignments"]} />
+    <${Answered} answer=${answer}>${({ reassignments }) => html`
+      <${Table} caption="Partitions on the move" rows=${reassignments} keyOf=${keyOf} empty="Nothing is on the move." columns=${[
+        { head: "Topic", cell: (m) => html`<${Topic} name=${m.topic} />`, by: (m) => m.topic },
+        { head: "Partition", num: true, cell: (m) => m.partition, by: (m) => m.partition },
+        { head: "State", cell: (m) => html`<${Badge} kind=${m.state === "waiting" ? "" : "warn"}>${m.state.replace("_", " ")}<//>`, by: (m) => m.state },
+        { head: "Before", cell: (m) => html`<${Ids} ids=${m.replicas_before} />` },
+        { head: "After", cell: (m) => html`<${Ids} ids=${m.replicas} />` },
+        { head: "Left to copy", cell: (m) => m.adding.map((a) => html`<div>node ${a.broker}: ${number(a.offsets_left)} offsets, ${size(a.bytes_left)}</div>`) },
+      ]} />
+      <section><h2>Change it</h2><div class="actions">
+        <${Move} view=${view} onDone=${answer.again} />
+        ${reassignments.length > 0 && html`<${TakeBack} count=${reassignments.length} onDone=${answer.again} />`}
+      </div></section>`}<//>`;
+}
+
+/** What the API is asked, of the form; null: it is not complete. */
+function wish({ kind, node, topic, partition, replicas, throttle }) {
+  const ids = replicas.split(/[\s,]+/).filter(Boolean);
+  const whole = (text) => /^\d+$/.test(text);
+  const asked = kind === "rebalance" ? { rebalance: true }
+    : kind === "drain" ? whole(node) && { drain: Number(node) }
+      : topic && whole(partition) && ids.length && ids.every(whole) && { partitions: [{ topic, partition: Number(partition), replicas: ids.map(Number) }] };
+  if (!asked) return null;
+  return throttle ? { ...asked, throttle_bytes_per_s: Math.round(Number(throttle) * 2 ** 20) } : asked;
+}
+
+function Move({ view, onDone }) {
+  const [form, setForm] = useState({ kind: "rebalance", node: "", topic: "", partition: "", replicas: "", throttle: "" });
+  const [seen, setSeen] = useState(null);
+  const set = (name) => (value) => {
+    setForm((last) => ({ ...last, [name]: value }));
+    setSeen(null);
+  };
+  const asked = wish(form);
+  const act = async () => {
+    if (!seen) {
+      const { partitions } = await post("reassignments", { ...asked, dry_run: true });
+      if (!partitions.length) return "nothing would move";
+      setSeen(partitions);
+      return "this is what would move; nothing does yet";
+    }
+    const { partitions } = await post("reassignments", asked);
+    setSeen(null);
+    onDone();
+    return `${plural(partitions.filter((p) => p.error_code === null).length, "partition")} on the way`;
+  };
+  return html`<${Action} summary="Move replicas" verb=${seen ? "Move" : "Preview"} kind=${seen ? "danger" : ""} act=${act} isReady=${asked !== null}>
+    <label>What <select value=${form.kind} onChange=${(e) => set("kind")(e.target.value)}>
+      ${Object.entries(KINDS).map(([name, words]) => html`<option value=${name}>${words}</option>`)}
+    </select></label>
+    ${form.kind === "drain" && html`<label>Node <select value=${form.node} onChange=${(e) => set("node")(e.target.value)}>
+      <option value="">choose …</option>
+      ${view.brokers.map((b) => html`<option value=${String(b.broker_id)}>${b.broker_id}</option>`)}
+    </select></label>`}
+    ${form.kind === "partitions" && html`
+      <label>Topic <select value=${form.topic} onChange=${(e) => set("topic")(e.target.value)}>
+        <option value="">choose …</option>
+        ${view.topics.map((t) => html`<option value=${t.name}>${t.name}</option>`)}
+      </select></label>
+      <${Field} label="Partition" type="number" min="0" value=${form.partition} onValue=${set("partition")} />
+      <${Field} label="Nodes, the leader first" value=${form.replicas} onValue=${set("replicas")} hint="3 1 2" />`}
+    <${Field} label="At most, MiB/s a leader" type="number" min="0" step="any" value=${form.throttle} onValue=${set("throttle")} hint="as configured" />
+    <p>New replicas copy the partition and join; only then do former ones go. Nothing is given up for it.</p>
+    ${seen && html`<div class="wide"><${Table} caption="What would move" rows=${seen} keyOf=${keyOf} columns=${[
+      { head: "Topic", cell: (p) => html`<${Topic} name=${p.topic} />` },
+      { head: "Partition", num: true, cell: (p) => p.partition },
+      { head: "Before", cell: (p) => html`<${Ids} ids=${p.replicas_before} />` },
+      { head: "After", cell: (p) => (p.error ? html`<span class="bad">${p.error}</span>` : html`<${Ids} ids=${p.replicas} />`) },
+    ]} /></div>`}
+  <//>`;
+}
+
+function TakeBack({ count, onDone }) {
+  const act = async () => {
+    const { partitions } = await post("reassignments", undefined, "DELETE");
+    onDone();
+    return `${plural(partitions.length, "move")} taken back`;
+  };
+  return html`<${Danger} summary="Take all moves back" verb="Take back" name="moves" act=${act}>
+    <p>${plural(count, "partition")} go back to where they were. Refused while too few of the former replicas are in sync.</p>
+  <//>`;
+}

@@ -1,0 +1,24 @@
+"""Forms of the console, as a reader of the page finds them: by their titles."""
+
+import json
+
+from tests.support.http.chromium import Page
+
+
+async def open_form(page: Page, title: str) -> str:
+    """Open the form of this title; the selector of what is in it."""
+    await page.until(
+        "{ document.querySelector('details[data-tested]')?.removeAttribute('data-tested');"
+        " const found = [...document.querySelectorAll('details.action')]"
+        f".find((e) => e.firstElementChild.textContent === {json.dumps(title)});"
+        " if (!found) return false; found.open = true; found.setAttribute('data-tested', '');"
+        " return true; }"
+    )
+    return "details[data-tested]"
+
+
+async def until_enabled(page: Page, form: str, *, is_on: bool = True) -> None:
+    """Wait until the form can, or cannot, be sent."""
+    await page.until(
+        f"document.querySelector('{form} form button').disabled === {json.dumps(not is_on)}"
+    )
