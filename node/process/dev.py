@@ -164,6 +164,7 @@ class _NodeProcesses:
                 for plan in plans:
                     process = await self._spawn(plan)
                     group.create_task(self._follow(plan, process, f"{plan.name:<{width}} | "))
+                self._write(f"console url={plans[0].url}/console/\n")
         finally:
             if self._grace is not None:
                 self._grace.cancel()

@@ -141,6 +141,18 @@ async def test_one_signal_stops_every_node():
     assert "stopping" in output.text
 
 
+async def test_the_console_is_named_once_behind_the_nodes():
+    output = Output()
+    run = asyncio.ensure_future(
+        run_nodes([process("a", WAITS), process("bb", WAITS)], write=output)
+    )
+    await output.has("| up", times=2)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await run == 0
+    assert [line for line in output.text.splitlines() if "url=" in line][-1].startswith("console ")
+    assert output.text.count("/console/") == 1
+
+
 async def test_a_node_that_ends_is_named_and_the_others_go_on():
     output = Output()
     ends = process("ends", "print('last words', end=''); raise SystemExit(3)")
@@ -205,6 +217,7 @@ def test_nodes_die_with_their_parent():
         first = started.stdout.readline()
         pid = int(first.split("pid=")[1].split()[0])
         child = os.pidfd_open(pid)
+        assert started.stdout.readline() == "console url=u/console/\n"
         assert started.stdout.readline() == "n | up\n"
         started.kill()
         poller = select.poll()
