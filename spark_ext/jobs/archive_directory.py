@@ -24,7 +24,7 @@ is replaced by a conditional put.
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -34,6 +34,7 @@ from milena.model.errors import StartupError
 from spark_ext.jobs.archive_manifest import (
     DATA_FOLDER,
     MANIFEST_NAME,
+    Addition,
     ArchivedFile,
     Manifest,
     PartitionKey,
@@ -41,7 +42,14 @@ from spark_ext.jobs.archive_manifest import (
     encode_manifest,
     file_path,
 )
-from spark_ext.jobs.archive_plan import ArchivePlan, ReadRange, WrittenFile, make_addition
+from spark_ext.jobs.archive_plan import (
+    ArchivePlan,
+    ReadRange,
+    Runs,
+    WrittenFile,
+    make_addition,
+    unexplained,
+)
 from spark_ext.jobs.job_errors import ArchiveBusyError, JobInputError
 from spark_ext.jobs.parquet_check import checksum, offset_runs
 
@@ -105,8 +113,12 @@ class ArchiveWriter:
         """The folder that a run's files are written to; it does not exist yet."""
         return self._path(self._staging)
 
-    def commit(self, cluster_id: str, plan: ArchivePlan) -> Manifest:
+    def commit(
+        self, cluster_id: str, plan: ArchivePlan, empty_in: Callable[[PartitionKey, int, int], Runs]
+    ) -> Manifest:
         """Make the staged files part of the archive; returns the new manifest.
+
+        ``empty_in``: of [start, end) of a partition what holds no record, as its log says.
 
         Raises:
             LostRecordsError: they are not exactly what was planned.
@@ -114,7 +126,7 @@ class ArchiveWriter:
         """
         staged = {r.key: tuple(self._check_staged(r)) for r in plan.to_read}
         additions = tuple(
-            make_addition(r, [s.written for s in staged.get(r.key, ())])
+            _addition(r, [s.written for s in staged.get(r.key, ())], empty_in)
             for r in plan.ranges
             if r.start < r.end or r.lost or self.manifest.partition(r.key) is None
         )
@@ -200,6 +212,15 @@ class ArchiveWriter:
 
     def _path(self, name: str) -> str:
         return posixpath.join(self._root, name)
+
+
+def _addition(
+    planned: ReadRange,
+    written: Sequence[WrittenFile],
+    empty_in: Callable[[PartitionKey, int, int], Runs],
+) -> Addition:
+    gaps = unexplained(planned, written)
+    return make_addition(planned, written, () if gaps is None else empty_in(planned.key, *gaps))
 
 
 def read_manifest(files: Files, root: str) -> Manifest:

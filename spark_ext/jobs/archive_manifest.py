@@ -38,11 +38,13 @@ class GapReason(StrEnum):
     """Why offsets between two archived ones are in no file.
 
     ``RETENTION``: they were gone before they could be archived, and the run was told to accept that. ``COMPACTION``:
-    the topic keeps the last record of a key only.
+    the topic keeps the last record of a key only. ``TRANSACTIONS``: the marker of one, or a record of one that was
+    aborted.
     """
 
     RETENTION = "retention"
     COMPACTION = "compaction"
+    TRANSACTIONS = "transactions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -56,11 +58,12 @@ class PartitionKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveGap:
-    """Offsets that are in no file: [start, end)."""
+    """Offsets that are in no file: ``missing`` of [start, end), fewer than all of them where gaps were joined."""
 
     start: int
     end: int
     reason: GapReason
+    missing: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,7 @@ class PartitionArchive:
     @property
     def missing(self) -> int:
         """Offsets in no file, all with a reason."""
-        return sum(gap.end - gap.start for gap in self.gaps)
+        return sum(gap.missing for gap in self.gaps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,13 +177,24 @@ def _extended(archived: PartitionArchive | None, addition: Addition) -> Partitio
     return extended
 
 
+def whole_gap(start: int, end: int, reason: GapReason) -> ArchiveGap:
+    """No offset of [start, end) is in a file."""
+    return ArchiveGap(start=start, end=end, reason=reason, missing=end - start)
+
+
 def joined_gaps(gaps: tuple[ArchiveGap, ...]) -> tuple[ArchiveGap, ...]:
-    """Neighbours of one reason become one gap, so that a compacted topic's list does not grow with every run."""
+    """Neighbours of one reason become one gap, so that a compacted topic's list does not grow with every run.
+
+    Those of transactions do so with records in between: every transaction makes one.
+    """
     joined: list[ArchiveGap] = []
     for gap in gaps:
         last = joined[-1] if joined else None
-        if last is not None and (last.end, last.reason) == (gap.start, gap.reason):
-            joined[-1] = replace(last, end=gap.end)
+        is_near = gap.reason is GapReason.TRANSACTIONS or (
+            last is not None and last.end == gap.start
+        )
+        if last is not None and last.reason is gap.reason and is_near:
+            joined[-1] = replace(last, end=gap.end, missing=last.missing + gap.missing)
         else:
             joined.append(gap)
     return tuple(joined)
@@ -197,6 +211,8 @@ def partition_problem(partition: PartitionArchive) -> str | None:
         if spans and (spans[0][0] < partition.start_offset or spans[-1][1] > partition.next_offset):
             return "offsets outside of what was archived"
     span = partition.next_offset - partition.start_offset
+    if any(not 0 < gap.missing <= gap.end - gap.start for gap in partition.gaps):
+        return "a gap of more offsets than it has, or of none"
     if partition.records + partition.missing != span:
         return (
             f"{partition.records} records and {partition.missing} explained gaps for {span} offsets"
@@ -304,7 +320,12 @@ def _partition_json(partition: PartitionArchive) -> Json:
             for file in partition.files
         ],
         "gaps": [
-            {"start": gap.start, "end": gap.end, "reason": gap.reason.value}
+            {
+                "start": gap.start,
+                "end": gap.end,
+                "reason": gap.reason.value,
+                "missing": gap.missing,
+            }
             for gap in partition.gaps
         ],
     }
@@ -331,6 +352,7 @@ def _partition(topic: str, topic_id: str, fields: AnswerFields) -> PartitionArch
                 start=gap.integer("start"),
                 end=gap.integer("end"),
                 reason=GapReason(gap.text("reason")),
+                missing=gap.integer("missing"),
             )
             for gap in fields.objects("gaps")
         ),

@@ -4,8 +4,10 @@ Inputs are what the manifest says and what the cluster says at the start of the 
 so a run is one reading of the log however many records arrive meanwhile.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from spark_ext.jobs.archive_manifest import (
     Addition,
@@ -14,8 +16,13 @@ from spark_ext.jobs.archive_manifest import (
     GapReason,
     Manifest,
     PartitionKey,
+    joined_gaps,
+    whole_gap,
 )
 from spark_ext.jobs.job_errors import JobInputError, LostRecordsError
+
+Runs = tuple[tuple[int, int], ...]
+"""Offsets as ranges [start, end)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,43 +173,70 @@ class WrittenFile:
     runs: tuple[tuple[int, int], ...]
 
 
-def make_addition(planned: ReadRange, written: Sequence[WrittenFile]) -> Addition:
+def unexplained(planned: ReadRange, written: Sequence[WrittenFile]) -> tuple[int, int] | None:
+    """From the first to behind the last offset of a range that is in no file, where compaction is not why."""
+    if planned.is_compacted:
+        return None
+    gaps = list(_gaps(planned, written))
+    return (gaps[0][0], gaps[-1][1]) if gaps else None
+
+
+def make_addition(planned: ReadRange, written: Sequence[WrittenFile], empty: Runs = ()) -> Addition:
     """Addition of the run to a partition, once every offset of its range is accounted for.
+
+    ``empty``: ascending offsets of which the log itself says that they hold no record, for transactions' sake.
 
     Raises:
         LostRecordsError: an offset is there twice, does not belong, or is missing without a reason.
     """
     files = tuple(sorted((w.entry for w in written), key=lambda f: f.first_offset))
-    runs = sorted(run for file in written for run in file.runs)
     gaps: list[ArchiveGap] = []
     if planned.lost:
-        gaps.append(
-            ArchiveGap(start=planned.next_offset, end=planned.start, reason=GapReason.RETENTION)
-        )
+        gaps.append(whole_gap(planned.next_offset, planned.start, GapReason.RETENTION))
+    for start, end in _gaps(planned, written):
+        if planned.is_compacted:
+            gaps.append(whole_gap(start, end, GapReason.COMPACTION))
+        elif _covers(empty, start, end):
+            gaps.append(whole_gap(start, end, GapReason.TRANSACTIONS))
+        else:
+            raise LostRecordsError(
+                f"{_name(planned)}: the source left out offsets {start} to {end - 1}; nothing was archived"
+            )
+    return Addition(
+        key=planned.key,
+        start_offset=planned.next_offset,
+        next_offset=planned.end,
+        files=files,
+        gaps=joined_gaps(tuple(gaps)),
+    )
+
+
+def _gaps(planned: ReadRange, written: Sequence[WrittenFile]) -> Iterable[tuple[int, int]]:
+    """Ascending ranges [start, end) that no file has.
+
+    Raises:
+        LostRecordsError: an offset is there twice, or does not belong.
+    """
     at = planned.start
+    runs = sorted(run for file in written for run in file.runs)
     for start, end in [*runs, (planned.end, planned.end)]:
         if start < at or end > planned.end:
             raise LostRecordsError(
                 f"{_name(planned)}: the source gave offsets {start} to {end - 1} twice or unasked; nothing was archived"
             )
         if start > at:
-            gaps.append(_explained(planned, at, start))
+            yield at, start
         at = end
-    return Addition(
-        key=planned.key,
-        start_offset=planned.next_offset,
-        next_offset=planned.end,
-        files=files,
-        gaps=tuple(gaps),
-    )
 
 
-def _explained(planned: ReadRange, start: int, end: int) -> ArchiveGap:
-    if not planned.is_compacted:
-        raise LostRecordsError(
-            f"{_name(planned)}: the source left out offsets {start} to {end - 1}; nothing was archived"
-        )
-    return ArchiveGap(start=start, end=end, reason=GapReason.COMPACTION)
+def _covers(empty: Runs, start: int, end: int) -> bool:
+    """Whether every offset of [start, end) is in one of the runs."""
+    at = start
+    for first, last in empty[bisect_right(empty, start, key=itemgetter(1)) :]:
+        if first > at or at >= end:
+            break
+        at = last
+    return at >= end
 
 
 def _name(planned: ReadRange) -> str:

@@ -13,7 +13,7 @@ from milena.disk.files import Files
 from milena.fields import Json
 from spark_ext.jobs.archive_directory import ArchiveWriter
 from spark_ext.jobs.archive_manifest import Manifest, PartitionKey
-from spark_ext.jobs.archive_plan import ArchivePlan, PartitionState, ReadRange, make_plan
+from spark_ext.jobs.archive_plan import ArchivePlan, PartitionState, ReadRange, Runs, make_plan
 from spark_ext.jobs.job_errors import JobInputError, LostRecordsError
 
 
@@ -37,6 +37,9 @@ class LogSource(Protocol):
         Each file holds records of one partition with ascending offsets, in the folder
         ``archive_topic=T/archive_partition=P``.
         """
+
+    def empty_in(self, key: PartitionKey, start: int, end: int) -> Runs:
+        """Of offsets [start, end) those that hold no record, as the partition's log itself says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,7 @@ def run_archive(
         if plan.to_read:
             source.write(plan.to_read, writer.staging)
             _require_same_topics(plan, source.state())
-        after = writer.commit(state.cluster_id, plan)
+        after = writer.commit(state.cluster_id, plan, source.empty_in)
     return _summary(plan, before, after, writer.leftovers)
 
 

@@ -15,10 +15,8 @@ from milena.fields import Json
 from milena.model.errors import MilenaError
 from spark_ext.jobs.archive_directory import read_manifest, unlisted_files
 from spark_ext.jobs.archive_manifest import ArchivedFile, Manifest, PartitionArchive, PartitionKey
+from spark_ext.jobs.archive_plan import Runs
 from spark_ext.jobs.parquet_check import checksum, offset_runs
-
-Runs = tuple[tuple[int, int], ...]
-"""Offsets as ranges [start, end)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +57,17 @@ def verify_archive(
 
 
 def _filled_gaps(partition: PartitionArchive, runs: Runs) -> list[str]:
-    """Gaps with a reason are free of records: else a missing record elsewhere could hide behind the right count."""
+    """Gaps with a reason miss what they say: else a missing record elsewhere could hide behind the right count."""
     name = f"{partition.key.topic} partition {partition.key.partition}"
     return [
-        f"{name}: offsets {gap.start} to {gap.end - 1} are explained as missing, but some are there"
+        f"{name}: of offsets {gap.start} to {gap.end - 1} {gap.missing} are explained as missing, not {missing}"
         for gap in partition.gaps
-        if any(start < gap.end and gap.start < end for start, end in runs)
+        if (missing := gap.end - gap.start - _count_within(runs, gap.start, gap.end)) != gap.missing
     ]
+
+
+def _count_within(runs: Runs, start: int, end: int) -> int:
+    return sum(max(0, min(last, end) - max(first, start)) for first, last in runs)
 
 
 def _verify_file(
@@ -134,7 +136,13 @@ def verdict_json(verdict: ArchiveVerdict) -> Json:
                 "records": p.records,
                 "files": len(p.files),
                 "gaps": [
-                    {"start": g.start, "end": g.end, "reason": g.reason.value} for g in p.gaps
+                    {
+                        "start": g.start,
+                        "end": g.end,
+                        "reason": g.reason.value,
+                        "missing": g.missing,
+                    }
+                    for g in p.gaps
                 ],
             }
             for p in verdict.manifest.partitions

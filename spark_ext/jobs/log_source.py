@@ -12,10 +12,11 @@ from pyspark.sql import functions as sf
 from milena.client import Client
 from milena.cluster.view import TopicView
 from milena.errors import TargetNotFoundError, UnexpectedAnswerError
+from milena.model.batch.decode import iterate_headers
 from spark_ext.cluster import pin
 from spark_ext.jobs.archive_directory import STAGED_PARTITION, STAGED_TOPIC
 from spark_ext.jobs.archive_manifest import PartitionKey
-from spark_ext.jobs.archive_plan import PartitionState, ReadRange
+from spark_ext.jobs.archive_plan import PartitionState, ReadRange, Runs
 from spark_ext.jobs.archive_run import ClusterPartitions
 from spark_ext.jobs.job_errors import JobInputError
 from spark_ext.options import parse_read_options
@@ -66,6 +67,10 @@ class SparkLogSource:
         """Ask the cluster for topics, ids and readable offsets."""
         return log_state(self.urls, self.topics)
 
+    def empty_in(self, key: PartitionKey, start: int, end: int) -> Runs:
+        """Read the headers of the partition's batches again: markers, and what stands where records were aborted."""
+        return asyncio.run(_empty_in(self.urls, key, start, end))
+
     def write(self, ranges: Sequence[ReadRange], folder: str) -> None:
         """One file a task and partition, or more where they grow too large."""
         spark = self.session()
@@ -96,6 +101,19 @@ def read_ranges(spark: SparkSession, urls: Sequence[str], ranges: Sequence[ReadR
     reader = reader.option("assign", json.dumps(assigned)).option("includeHeaders", "true")
     reader = reader.option("startingOffsets", json.dumps(starts))
     return reader.option("endingOffsets", json.dumps(ends)).load()
+
+
+async def _empty_in(urls: Sequence[str], key: PartitionKey, start: int, end: int) -> Runs:
+    found: list[tuple[int, int]] = []
+    async with (
+        Client(urls) as client,
+        client.reader(key.topic, key.partition, start=start, end=end) as reader,
+    ):
+        async for chunk in reader.chunks():
+            for _, header in iterate_headers(chunk.data):
+                if header.is_control or header.record_count == 0:
+                    found.append((header.base_offset, header.last_offset + 1))
+    return tuple(found)
 
 
 async def _facts(urls: Sequence[str], choice: TopicChoice) -> tuple[str, tuple[TopicView, ...]]:

@@ -6,7 +6,7 @@ import pytest
 
 from milena.model.errors import DiskFailedError, DiskFullError
 from spark_ext.jobs.archive_directory import ArchiveWriter, read_manifest, unlisted_files
-from spark_ext.jobs.archive_manifest import ArchiveGap, GapReason, Manifest, file_path
+from spark_ext.jobs.archive_manifest import ArchiveGap, GapReason, Manifest, file_path, whole_gap
 from spark_ext.jobs.archive_run import summary_json, summary_text
 from spark_ext.jobs.archive_verify import verdict_json, verdict_text, verify_archive
 from spark_ext.jobs.job_errors import (
@@ -293,6 +293,18 @@ def test_compaction_leaves_gaps_that_are_written_down(files):
     assert [(g.start, g.end) for g in partition.gaps] == [(0, 1), (4, 6), (9, 10)]
 
 
+def test_what_transactions_leave_is_written_down(files):
+    log = log_of(files, 10)
+    log.empty = log.missing = frozenset({1, 5, 6, 9})
+    run_archive(files, ROOT, log)
+    verdict = verify_archive(files, ROOT)
+    assert verdict.is_good
+    [partition] = verdict.manifest.partitions
+    gap = ArchiveGap(start=1, end=10, reason=GapReason.TRANSACTIONS, missing=4)
+    assert partition.gaps == (gap,)
+    assert partition.records == 6
+
+
 def test_an_accepted_loss_is_written_down(files):
     log = log_of(files, 10)
     run_archive(files, ROOT, log)
@@ -303,7 +315,7 @@ def test_an_accepted_loss_is_written_down(files):
     assert summary.records == 3
     assert "accepted: orders partition 0: offsets 10 to 11" in summary_text(summary)
     [partition] = read_manifest(files, ROOT).partitions
-    assert partition.gaps == (ArchiveGap(start=10, end=12, reason=GapReason.RETENTION),)
+    assert partition.gaps == (whole_gap(10, 12, GapReason.RETENTION),)
 
 
 def test_a_topic_made_again_has_an_entry_of_its_own(files):

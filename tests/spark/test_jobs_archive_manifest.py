@@ -16,6 +16,7 @@ from spark_ext.jobs.archive_manifest import (
     decode_manifest,
     encode_manifest,
     file_path,
+    whole_gap,
 )
 from spark_ext.jobs.job_errors import DamagedArchiveError, JobInputError
 from tests.support.spark.archives import key
@@ -41,7 +42,7 @@ def addition(start: int, end: int, *, of=None, gaps: tuple[ArchiveGap, ...] = ()
 
 
 def compaction(start: int, end: int) -> ArchiveGap:
-    return ArchiveGap(start=start, end=end, reason=GapReason.COMPACTION)
+    return whole_gap(start, end, GapReason.COMPACTION)
 
 
 def test_runs_follow_one_another():
@@ -79,6 +80,20 @@ def test_gaps_that_touch_become_one():
     archived = manifest.partition(key())
     assert archived is not None
     assert archived.gaps == (compaction(0, 50),)
+
+
+def test_gaps_of_transactions_become_one_whatever_is_between():
+    """Each transaction makes one, and the manifest is written anew with each run."""
+    manifest = Manifest(cluster_id="c")
+    for start in range(0, 50, 10):
+        gap = whole_gap(start, start + 1, GapReason.TRANSACTIONS)
+        manifest = manifest.with_additions("c", (addition(start, start + 10, gaps=(gap,)),))
+    archived = manifest.partition(key())
+    assert archived is not None
+    reason = GapReason.TRANSACTIONS
+    assert archived.gaps == (ArchiveGap(start=0, end=41, reason=reason, missing=5),)
+    assert (archived.records, archived.missing) == (45, 5)
+    assert decode_manifest(encode_manifest(manifest)) == manifest
 
 
 def test_names_tell_offsets_and_sort_as_they_do():

@@ -11,6 +11,7 @@ from spark_ext.jobs.archive_manifest import (
     GapReason,
     Manifest,
     PartitionKey,
+    whole_gap,
 )
 from spark_ext.jobs.archive_plan import (
     PartitionState,
@@ -19,6 +20,7 @@ from spark_ext.jobs.archive_plan import (
     fair_shares,
     make_addition,
     make_plan,
+    unexplained,
 )
 from spark_ext.jobs.job_errors import JobInputError, LostRecordsError
 from tests.support.spark.archives import key
@@ -29,7 +31,7 @@ def state(start: int, end: int, of: PartitionKey | None = None) -> PartitionStat
 
 
 def archived_to(next_offset: int, of: PartitionKey | None = None) -> Manifest:
-    gap = ArchiveGap(start=0, end=next_offset, reason=GapReason.COMPACTION)
+    gap = whole_gap(0, next_offset, GapReason.COMPACTION)
     addition = Addition(
         key=of or key(), start_offset=0, next_offset=next_offset, files=(), gaps=(gap,)
     )
@@ -161,7 +163,38 @@ def test_holes_of_a_compacted_topic_are_explained():
     assert {g.reason for g in addition.gaps} == {GapReason.COMPACTION}
 
 
+HOLES = [written((11, 14), (15, 18))]
+
+
+def test_what_the_log_says_to_be_empty_is_explained():
+    assert unexplained(planned(), HOLES) == (10, 20)
+    addition = make_addition(planned(), HOLES, ((8, 11), (14, 15), (18, 19), (19, 30)))
+    gap = ArchiveGap(start=10, end=20, reason=GapReason.TRANSACTIONS, missing=4)
+    assert addition.gaps == (gap,)
+
+
+@pytest.mark.parametrize(
+    ("empty", "sentence"),
+    [
+        ((), "left out offsets 10 to 10"),
+        (((10, 11), (18, 20)), "left out offsets 14 to 14"),
+        (((10, 11), (14, 15), (18, 19)), "left out offsets 18 to 19"),
+        (((10, 11), (14, 15), (19, 20)), "left out offsets 18 to 19"),
+        (((11, 14), (15, 18)), "left out offsets 10 to 10"),
+    ],
+)
+def test_what_the_log_does_not_say_to_be_empty_is_missing(empty, sentence):
+    with pytest.raises(LostRecordsError, match=sentence):
+        make_addition(planned(), HOLES, empty)
+
+
+def test_only_holes_that_want_a_reason_are_asked_about():
+    assert unexplained(planned(), [written((10, 20))]) is None
+    assert unexplained(planned(is_compacted=True), HOLES) is None
+    assert unexplained(planned(), [written((10, 12), (13, 20))]) == (12, 13)
+
+
 def test_an_accepted_loss_is_a_gap_in_front():
     addition = make_addition(planned(next_offset=4), [written((10, 20))])
-    assert addition.gaps == (ArchiveGap(start=4, end=10, reason=GapReason.RETENTION),)
+    assert addition.gaps == (whole_gap(4, 10, GapReason.RETENTION),)
     assert addition.start_offset == 4

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
@@ -12,6 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as sf
 
 from milena.disk.os_files import OsFiles
+from milena.sync import Client
 from spark_ext.jobs import archive, site_stats
 from spark_ext.jobs.archive_reader import read_archive
 from spark_ext.jobs.archive_run import run_archive
@@ -25,6 +27,7 @@ from tests.support.clusters.live_cluster import (
     cluster_id,
     create_topic,
     delete_topic,
+    end_offset,
     eventually,
     ok,
 )
@@ -172,6 +175,29 @@ def test_records_deleted_unarchived_stop_the_job_until_that_is_accepted(
     assert verdict.is_good
     assert [gap.start for gap in partition.gaps] == [20]
     assert partition.records + partition.missing == 400
+
+
+def test_what_transactions_leave_is_no_loss(run, session, cluster, tmp_path):
+    """Markers have offsets, and so has what was aborted; a run may end between them."""
+    topic = create_topic(cluster.node(1), "archived-transactions")
+    with Client(cluster.node(1).url) as client:
+        producer = client.transactional_producer("archived")
+        for number in range(6):
+            with suppress(KeyError), producer.transaction() as transaction:
+                for record in range(3):
+                    transaction.send(topic, f"{number} {record}".encode())
+                if number % 2:
+                    raise KeyError
+    eventually(lambda: end_offset(cluster.node(1), topic) == 24)
+    for _ in range(5):
+        run(tmp_path / "a", topic, records_max=5)
+    rows = read_archive(session, str(tmp_path / "a")).orderBy("offset").collect()
+    wanted = [f"{number} {record}".encode() for number in (0, 2, 4) for record in range(3)]
+    assert [bytes(row.value) for row in rows] == wanted
+    verdict = verify_archive(OsFiles(), str(tmp_path / "a"))
+    assert verdict.is_good
+    [partition] = verdict.manifest.partitions
+    assert (partition.next_offset, partition.records, len(partition.gaps)) == (24, 9, 1)
 
 
 # -- site_stats ------------------------------------------------------------------------------------

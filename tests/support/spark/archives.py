@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from milena.disk.files import Files
 from spark_ext.jobs import archive_run
 from spark_ext.jobs.archive_manifest import Manifest, PartitionKey
-from spark_ext.jobs.archive_plan import PartitionState, ReadRange
+from spark_ext.jobs.archive_plan import PartitionState, ReadRange, Runs
 from spark_ext.jobs.archive_run import ClusterPartitions, RunSummary
 
 SCHEMA = pa.schema(
@@ -62,12 +62,15 @@ def write_file(files: Files, path: str, content: bytes) -> None:
 class FakeLog:
     """Partitions that hold every offset from log start to end but the ``missing`` ones; writes as Spark would.
 
+    Of ``empty`` ones it says that they hold no record.
+
     ``per_file`` offsets go to one staged file; ``spoil`` may change what is written of a range.
     """
 
     files: Files
     partitions: dict[PartitionKey, tuple[int, int]]
     missing: frozenset[int] = frozenset()
+    empty: frozenset[int] = frozenset()
     per_file: int = 4
     cluster_id: str = "c-1"
     is_compacted: bool = False
@@ -88,6 +91,9 @@ class FakeLog:
                 for of, (start, end) in self.partitions.items()
             ),
         )
+
+    def empty_in(self, key: PartitionKey, start: int, end: int) -> Runs:
+        return tuple((at, at + 1) for at in sorted(self.empty) if start <= at < end)
 
     def write(self, ranges: Sequence[ReadRange], folder: str) -> None:
         self.writes += 1
