@@ -11,15 +11,16 @@ from random import Random
 
 import pytest
 
-from spark_ext.jobs import alerts, demand_prices
+from spark_ext.jobs import alerts, demand_prices, sessions
 from spark_ext.jobs.market_events import market_events
 from spark_ext.jobs.market_sample import market_sample
 from spark_ext.jobs.session import prepared
+from spark_ext.jobs.visits import sessions_of
 from tests.support.clusters.live_cluster import BASE_TIMESTAMP_MS, create_topic
 from tests.support.disk.stored_topics import put
 from tests.support.spark.access_lines import read_line, sample_lines
 from tests.support.spark.committed_rows import values_in
-from tests.support.spark.event_windows import Windows
+from tests.support.spark.event_windows import Sessions, Windows
 
 pytestmark = pytest.mark.integration
 
@@ -125,6 +126,77 @@ def test_alerts_of_a_table_are_those_of_all_windows(cluster, spark, tmp_path, ca
     got = sorted((r.window_start.astimezone(UTC), r.requests, r.errors) for r in found)
     assert got == wanted
     assert printed(capsys)["written"] == len(wanted) > 0
+
+
+# -- sessions ----------------------------------------------------------------------------------------
+
+GAP_S = 1_800
+
+
+def visits():
+    return Sessions(
+        gap_s=GAP_S,
+        late_s=LATE_S,
+        time_of=lambda event: event.time,
+        key_of=lambda event: event.client,
+    )
+
+
+def visits_in(sessions):
+    """Client, first and last time, requests, errors, bytes, first and last path of each session."""
+    found = []
+    for client, events in sessions:
+        paths = sorted((e.time, e.path) for e in events if e.path is not None)
+        errors = sum(e.status >= 400 for e in events)
+        size = sum(e.size_bytes for e in events)
+        ends = (paths[0][1], paths[-1][1]) if paths else (None, None)
+        times = (events[0].time, events[-1].time)
+        found.append((client, *times, len(events), errors, size, *ends))
+    return sorted(found, key=str)
+
+
+def written_visits(rows):
+    found = []
+    for row in rows:
+        start, end = instant(row["session_start"]), instant(row["session_end"])
+        assert row["duration_s"] == (end - start).total_seconds()
+        counts = (row["requests"], row["errors"], row["bytes"])
+        found.append((row["client"], start, end, *counts, row["entry_path"], row["exit_path"]))
+    return sorted(found, key=str)
+
+
+def visit_words(cluster, topic, to, *more):
+    words = ["--url", cluster.node(1).url, "--topic", topic, "--to", to]
+    return [*words, "--gap", "30m", "--late", f"{LATE_S}s", *more]
+
+
+def test_sessions_of_a_stream_are_those_that_are_over(cluster, spark, tmp_path, capsys):
+    """In two runs, the second of which goes on with sessions of the first, and gets requests of some that are over."""
+    node = cluster.node(1)
+    topic, to = create_topic(node, "visits", partitions=3), create_topic(node, "sessions")
+    ordered = sorted((e.time, line) for line in sample_lines() if (e := read_line(line)))
+    first, second = ordered[:5000], ordered[5000:]
+    second[100:100] = ordered[:50]
+    expected = visits()
+    for part in (first, second):
+        for partition in range(3):
+            put(node, topic, partition, [line for _, line in part[partition::3]])
+        expected.run(read_line(line) for _, line in part)
+        words = visit_words(cluster, topic, to, "--checkpoint", str(tmp_path), "--once", "--json")
+        assert sessions.run(words) == 0
+        assert written_visits(rows_of(cluster, to)) == visits_in(expected.closed)
+        assert (printed(capsys)["late"] > 0) == (part is second)
+    assert len(expected.late) == 50
+    assert len(expected.closed) > 1000
+    assert expected.opened
+
+
+@pytest.mark.parametrize(("pause_s", "counts"), [(59, [2]), (60, [2]), (61, [1, 1])])
+def test_a_pause_as_long_as_the_gap_is_within_a_session(spark, pause_s, counts):
+    times = [BASE, BASE + timedelta(seconds=pause_s)]
+    schema = "topic string, client string, time timestamp, path string, status int, bytes bigint"
+    events = spark.createDataFrame([("t", "c", time, "/", 200, 1) for time in times], schema)
+    assert [row.requests for row in sessions_of(events, gap_s=60).collect()] == counts
 
 
 # -- demand and prices -------------------------------------------------------------------------------
@@ -275,20 +347,25 @@ def test_a_topic_that_is_not_there_ends_it_before_spark_begins(cluster, tmp_path
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", ["alerts", "demand_prices"])
+@pytest.mark.parametrize("name", ["alerts", "demand_prices", "sessions"])
 def test_a_job_that_is_killed_writes_each_row_once(seed, name, cluster, tmp_path):
     """Three times, with its whole Spark, at a moment of the seed; then it runs to its end."""
     chance = Random(f"{name}-{seed}")
     node = cluster.node(1)
     topic = create_topic(node, f"killed-{name}-{seed}", partitions=2)
     to = create_topic(node, f"killed-{name}-{seed}-to")
-    if name == "alerts":
+    if name in ("alerts", "sessions"):
         lines = [line for line in sample_lines() if read_line(line) is not None]
         for partition in range(2):
             put(node, topic, partition, lines[partition::2])
-        windows, words = requests(), alert_words(cluster, topic, to)
+        windows = requests() if name == "alerts" else visits()
         windows.run(map(read_line, lines))
-        wanted, written = alerts_in(windows.closed), written_alerts
+        if name == "alerts":
+            words = alert_words(cluster, topic, to)
+            wanted, written = alerts_in(windows.closed), written_alerts
+        else:
+            words = visit_words(cluster, topic, to)
+            wanted, written = visits_in(windows.closed), written_visits
     else:
         made = list(market_sample(5000, seed=seed, start=BASE - timedelta(hours=1), per_second=2))
         put_events(node, topic, made, 2)

@@ -1,4 +1,4 @@
-"""Windows of event time counted in plain Python, run by run: what Spark's stateful jobs are held against."""
+"""Windows and sessions of event time counted in plain Python: what Spark's stateful jobs are held against."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
@@ -49,3 +49,51 @@ class Windows(Generic[E]):
 
     def _end(self, start: datetime) -> datetime:
         return start + timedelta(seconds=self.window_s)
+
+
+@dataclass
+class Sessions(Generic[E]):
+    """Events of one key with pauses of ``gap_s`` seconds at most; one is over ``gap_s + late_s`` after its last event.
+
+    ``time_of`` and ``key_of``: of an event. Attributes: ``closed``, sessions that are over, each with its key and its
+    events by time; ``opened`` alike, of others; ``late``: events that came too late.
+    """
+
+    gap_s: int
+    late_s: int
+    time_of: Callable[[E], datetime]
+    key_of: Callable[[E], Hashable]
+    opened: list[tuple[Hashable, list[E]]] = field(default_factory=list)
+    closed: list[tuple[Hashable, list[E]]] = field(default_factory=list)
+    late: list[E] = field(default_factory=list)
+    watermark: datetime | None = None
+
+    def run(self, events: Iterable[E]) -> None:
+        """All of these at once, as a run of a job takes what is there."""
+        gap, lateness = timedelta(seconds=self.gap_s), timedelta(seconds=self.late_s)
+        by_key: dict[Hashable, list[E]] = defaultdict(list)
+        for key, old in self.opened:
+            by_key[key] += old
+        latest = self.watermark
+        for event in events:
+            time = self.time_of(event)
+            if self.watermark is not None and time + gap <= self.watermark:
+                self.late.append(event)
+                continue
+            by_key[self.key_of(event)].append(event)
+            latest = time - lateness if latest is None else max(latest, time - lateness)
+        self.watermark = latest
+        self.opened = []
+        for key, found in by_key.items():
+            for session in self._split(sorted(found, key=self.time_of), gap):
+                is_over = latest is not None and self.time_of(session[-1]) + gap <= latest
+                (self.closed if is_over else self.opened).append((key, session))
+
+    def _split(self, events: list[E], gap: timedelta) -> list[list[E]]:
+        sessions: list[list[E]] = []
+        for event in events:
+            if sessions and self.time_of(event) - self.time_of(sessions[-1][-1]) <= gap:
+                sessions[-1].append(event)
+            else:
+                sessions.append([event])
+        return sessions

@@ -1,0 +1,47 @@
+"""The job ``sessions``: who came to a web site, for how long and what for, from its access log.
+
+    python -m spark_ext.jobs.sessions --url http://node:8082 --topic access --to sessions --checkpoint DIR
+    spark-submit spark_ext/jobs/sessions.py --topic access --output DIR --batch
+
+Each record's value is one line (``access_log``). What a session is is told in ``visits``, when one is over in
+``event_time``, and how the job is run in ``event_job``.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from spark_ext.jobs.access_log import parsed
+from spark_ext.jobs.event_job import EventJob, EventRun, run_event_job
+from spark_ext.jobs.event_options import WINDOW, event_options
+from spark_ext.jobs.job_command import run_command
+from spark_ext.jobs.visits import sessions_of
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@event_options
+@click.option("--gap", "gap_s", type=WINDOW, default="30m", show_default=True, metavar="SPAN",
+              help="A client that asks nothing for so long has left.")  # fmt: skip
+def sessions(run: EventRun, *, gap_s: int, is_json: bool) -> None:
+    """Write a row for each visit of a client: from when to when, how many requests, where it came in and went out.
+
+    Exit codes: 0 done, however many lines could not be read; 2 the cluster or Spark failed, 4 no such topic,
+    64 wrong options.
+    """
+    job = EventJob(
+        name="sessions",
+        parse=parsed,
+        compute=lambda events: sessions_of(events, gap_s=gap_s),
+        key=("site", "client"),
+    )
+    run_event_job(job, run, is_json=is_json)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; its exit code."""
+    return run_command(sessions, "sessions", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run())
