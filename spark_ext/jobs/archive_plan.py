@@ -231,11 +231,10 @@ def _gaps(planned: ReadRange, written: Sequence[WrittenFile]) -> Iterable[tuple[
 
 def _covers(empty: Runs, start: int, end: int) -> bool:
     """Whether every offset of [start, end) is in one of the runs."""
-    at = start
-    for first, last in empty[bisect_right(empty, start, key=itemgetter(1)) :]:
-        if first > at or at >= end:
-            break
-        at = last
+    at, index = start, bisect_right(empty, start, key=itemgetter(1))
+    while at < end and index < len(empty) and empty[index][0] <= at:
+        at = empty[index][1]
+        index += 1
     return at >= end
 
 
