@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from milena import sync
     from milena.client import Client
     from milena.cluster.admin import AdminClient, OffsetRange
+    from milena.cluster.credentials import Credentials
     from milena.cluster.group_admin import PartitionLag
     from milena.cluster.group_views import GroupMember, GroupOffset, GroupSummary, GroupView
     from milena.consuming.consumer import Consumer
     from milena.consuming.options import ConsumerOptions, RebalanceListener
     from milena.errors import (
         AnswerError,
+        BadCredentialsError,
         BadRecordError,
         BufferFullError,
         ClientClosedError,
@@ -24,10 +26,12 @@ if TYPE_CHECKING:
         ConditionFailedError,
         ConsumerError,
         ConsumerFencedError,
+        CredentialsRefusedError,
         DeliveryTimeoutError,
         GroupNotEmptyError,
         MemberUnknownError,
         NotNowError,
+        NotPermittedError,
         OutOfRangeError,
         ProducerError,
         ProducerFencedError,
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
         UnreachableError,
         UnreadableOffsetError,
     )
+    from milena.model.secret import Secret
     from milena.producing.deliveries import Deliveries, DeliveryReceipts, DeliveryRun
     from milena.producing.delivery import Delivery
     from milena.producing.options import ProducerOptions
@@ -78,6 +83,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdminClient",
     "AnswerError",
+    "BadCredentialsError",
     "BadRecordError",
     "BufferFullError",
     "Client",
@@ -90,6 +96,8 @@ __all__ = [
     "ConsumerError",
     "ConsumerFencedError",
     "ConsumerOptions",
+    "Credentials",
+    "CredentialsRefusedError",
     "DecodedRecord",
     "Decoder",
     "Deliveries",
@@ -107,6 +115,7 @@ __all__ = [
     "LastN",
     "MemberUnknownError",
     "NotNowError",
+    "NotPermittedError",
     "OffsetRange",
     "OnOutOfRange",
     "OnUndecodable",
@@ -121,6 +130,7 @@ __all__ = [
     "RebalanceListener",
     "Receipt",
     "RecordTooLargeError",
+    "Secret",
     "SequenceRefusedError",
     "ServerFailedError",
     "StaleMemberError",
@@ -152,6 +162,8 @@ __all__ = [
 _MODULES = {
     "milena.cluster.admin": ("AdminClient", "OffsetRange"),
     "milena.client": ("Client",),
+    "milena.cluster.credentials": ("Credentials",),
+    "milena.model.secret": ("Secret",),
     "milena.consuming.consumer": ("Consumer",),
     "milena.consuming.options": ("ConsumerOptions", "RebalanceListener"),
     "milena.producing.deliveries": ("Deliveries", "DeliveryRun", "DeliveryReceipts"),

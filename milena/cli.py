@@ -13,8 +13,10 @@ Exit codes, the same for every command:
     130  interrupted
 """
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,8 @@ import click
 from click.core import ParameterSource
 
 from milena.cluster.admin import TIMEOUT_S
+from milena.cluster.credentials import Credentials, nearer, texts_of
+from milena.cluster.routing import without_user
 from milena.commands import output
 from milena.commands.options import FiniteRange
 from milena.commands.profiles import complete_profile, own_profiles
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 DEFAULT_URL = "http://127.0.0.1:8082"
+FILE = click.Path(dir_okay=False)
 COMMAND_GROUP = "milena.commands"
 OWN_COMMANDS = {
     "bench": "bench",
@@ -151,23 +156,51 @@ def _stand_in(name: str, why: str = "") -> click.Command:
               help="A cluster by its name in ~/.config/milena/config.toml.")  # fmt: skip
 @click.option("--timeout", "timeout_s", default=TIMEOUT_S, show_default=True, metavar="SECONDS",
               type=FiniteRange(min=0.1), help="Longest wait for an answer.")  # fmt: skip
+@click.option("--token-file", type=FILE, envvar="MILENA_TOKEN_FILE", metavar="FILE",
+              help="Ask with the token in this file; or MILENA_TOKEN.")  # fmt: skip
+@click.option("--user", envvar="MILENA_USER", metavar="NAME",
+              help="Ask as this user, with a password.")  # fmt: skip
+@click.option("--password-file", type=FILE, envvar="MILENA_PASSWORD_FILE", metavar="FILE",
+              help="The user's password; or MILENA_PASSWORD.")  # fmt: skip
+@click.option("--ca", type=FILE, envvar="MILENA_CA", metavar="FILE",
+              help="PEM of who signed the nodes' certificates.")  # fmt: skip
+@click.option("--cert", type=FILE, envvar="MILENA_CERT", metavar="FILE",
+              help="PEM of a certificate to show to nodes.")  # fmt: skip
+@click.option("--key", type=FILE, envvar="MILENA_KEY", metavar="FILE",
+              help="PEM of its key, unless that is with it.")  # fmt: skip
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
               help="Show the version and exit.")  # fmt: skip
 @click.pass_context
-def cli(ctx: click.Context, url: str, profile: str | None, timeout_s: float) -> None:
+def cli(
+    ctx: click.Context,
+    /,
+    url: str,
+    profile: str | None,
+    timeout_s: float,
+    **credentials: str | None,
+) -> None:
     """A partitioned, replicated, append-only log over HTTP/JSON."""
     target = ClusterTarget(url=url, timeout_s=timeout_s)
     # What runs nodes asks no cluster: it must not mind what a user wrote into a file.
     if ctx.invoked_subcommand in OWN_COMMANDS or ctx.invoked_subcommand in cli.commands:
-        target = chosen_target(ctx, target, profile)
+        target = chosen_target(ctx, target, profile, credentials)
         fault = url_fault(target.url)
         if fault is not None:
-            raise click.UsageError(f"{target.url!r} is not the URL of a node: {fault}")
+            shown = without_user(target.url)
+            raise click.UsageError(f"{shown!r} is not the URL of a node: {fault}")
     ctx.obj = target
 
 
-def chosen_target(ctx: click.Context, target: ClusterTarget, profile: str | None) -> ClusterTarget:
+def chosen_target(
+    ctx: click.Context,
+    target: ClusterTarget,
+    profile: str | None,
+    credentials: Mapping[str, str | None],
+) -> ClusterTarget:
     """What was said of a URL and of a profile: flags before variables, a URL before a profile, both before the file.
+
+    Credentials alike, but that a profile named by a flag is asked with its own and the flags': those of the variables
+    are most likely another cluster's.
 
     Raises:
         click.UsageError: both were said.
@@ -177,18 +210,32 @@ def chosen_target(ctx: click.Context, target: ClusterTarget, profile: str | None
     if url_from is profile_from is ParameterSource.COMMANDLINE:
         raise click.UsageError("give one of --url and --profile")
     is_profile_named = profile_from is ParameterSource.COMMANDLINE
+    flags = {
+        name: text
+        for name, text in credentials.items()
+        if text is not None and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    said = flags if is_profile_named else nearer(flags, texts_of(os.environ))
     if url_from is not ParameterSource.DEFAULT and not is_profile_named:
-        return target
+        return replace(target, credentials=_credentials(said))
     if ctx.invoked_subcommand == "profiles":
         return target
     found = own_profiles()
     name = profile or found.default
     if name is None:
-        return target
+        return replace(target, credentials=_credentials(said))
     chosen = found.get(name)
     is_timeout_said = ctx.get_parameter_source("timeout_s") is not ParameterSource.DEFAULT
     timeout_s = target.timeout_s if is_timeout_said else chosen.timeout_s or target.timeout_s
-    return ClusterTarget(url=chosen.url, timeout_s=timeout_s)
+    asked_as = _credentials(nearer(said, chosen.credentials))
+    return ClusterTarget(url=chosen.url, timeout_s=timeout_s, credentials=asked_as)
+
+
+def _credentials(texts: Mapping[str, str]) -> Credentials:
+    try:
+        return Credentials.from_texts(texts)
+    except ValueError as error:
+        raise click.UsageError(f"credentials: {error}") from error
 
 
 @cli.command()
@@ -201,7 +248,7 @@ def drain(target: ClusterTarget, drain_s: float, is_json: bool) -> None:
 
     It answers requests as before, is not ready any more, and leads nothing until it is started again.
     """
-    waiting = ClusterTarget(url=target.url, timeout_s=drain_s + target.timeout_s)
+    waiting = replace(target, timeout_s=drain_s + target.timeout_s)
     is_drained = waiting.run(lambda client: client.drain(timeout_ms=round(drain_s * 1000)))
     if is_json:
         click.echo(output.as_json({"is_drained": is_drained}))

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from milena.cluster.admin import TIMEOUT_S, AdminClient
+from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.cluster.http import HttpSession
 from milena.cluster.metadata import MAX_AGE_MS, MetadataCache
 from milena.cluster.transport import ClusterTransport
@@ -37,6 +38,7 @@ class Client:
 
     Args:
         url: any node of the cluster, or several: one that answers is enough, for it names the others.
+        credentials: who asks, and whose certificates are believed.
         timeout_s: how long one call to one node may take where a call has no limit of its own.
         metadata_max_age_ms: how long a change of partitions may go unnoticed while nothing fails.
         clock: for tests.
@@ -46,12 +48,15 @@ class Client:
         self,
         url: str | Sequence[str],
         *,
+        credentials: Credentials = ANONYMOUS,
         timeout_s: float = TIMEOUT_S,
         metadata_max_age_ms: float = MAX_AGE_MS,
         clock: Clock | None = None,
     ) -> None:
         self._clock = SystemClock() if clock is None else clock
-        self._http = HttpSession(url, timeout_s=timeout_s, clock=self._clock)
+        self._http = HttpSession(
+            url, timeout_s=timeout_s, credentials=credentials, clock=self._clock
+        )
         self.admin = AdminClient.over(self._http)
         self.metadata = MetadataCache(self._http, self._clock, max_age_ms=metadata_max_age_ms)
         self.transport = ClusterTransport(self._http, self.metadata)

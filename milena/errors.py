@@ -3,9 +3,12 @@
     ClientError
     ├── UnreachableError           no node answered: nothing is known to have been asked
     ├── UnexpectedAnswerError      an answer that is not ours: another server, another version
+    ├── BadCredentialsError        a file with a secret or a certificate cannot be used: nothing was asked
     ├── UnreadableOffsetError      a reader's next offset was deleted, or is above the end
     ├── UndecodableRecordError     a record whose key or value its deserializer cannot read
     ├── AnswerError                a node refused, and said why
+    │   ├── CredentialsRefusedError  the node does not know who asks
+    │   ├── NotPermittedError      the node knows who asks, and does not let them
     │   ├── TargetNotFoundError    the thing named does not exist
     │   ├── TargetExistsError      the thing to create is already there
     │   ├── OutOfRangeError        an offset that the partition does not have
@@ -65,6 +68,12 @@ class UnexpectedAnswerError(ClientError):
     code = "unexpected_answer"
 
 
+class BadCredentialsError(ClientError):
+    """A file that the client's credentials name cannot be read, or is not what it should be; nothing was asked."""
+
+    code = "bad_credentials"
+
+
 class UnreadableOffsetError(ClientError):
     """The offset that a reader was to read is not there: deleted, or above the end.
 
@@ -121,6 +130,18 @@ class AnswerError(ClientError):
         self.status = status
         self.error_code = error_code
         self._request_id = request_id
+
+
+class CredentialsRefusedError(AnswerError):
+    """401: no credentials, or those that the cluster does not know or no longer takes; nothing was done."""
+
+    code = "credentials_refused"
+
+
+class NotPermittedError(AnswerError):
+    """403: whoever asked has no permission for it; nothing was done."""
+
+    code = "not_permitted"
 
 
 class TargetNotFoundError(AnswerError):

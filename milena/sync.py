@@ -20,6 +20,7 @@ from milena.blocking.loop_thread import ClientLoopThread
 from milena.blocking.transactions import Transaction, TransactionalProducer
 from milena.client import Client as AsyncClient
 from milena.cluster.admin import TIMEOUT_S, AdminClient, OffsetRange
+from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupSummary, GroupView
 from milena.cluster.metadata import MAX_AGE_MS
@@ -56,6 +57,7 @@ class Client:
 
     Args:
         url: any node of the cluster, or several.
+        credentials: who asks, and whose certificates are believed.
         timeout_s: how long one call to one node may take where a call has no limit of its own.
         metadata_max_age_ms: how long a change of partitions may go unnoticed while nothing fails.
     """
@@ -64,10 +66,12 @@ class Client:
         self,
         url: str | Sequence[str],
         *,
+        credentials: Credentials = ANONYMOUS,
         timeout_s: float = TIMEOUT_S,
         metadata_max_age_ms: float = MAX_AGE_MS,
     ) -> None:
         self._url = url
+        self._credentials = credentials
         self._timeout_s = timeout_s
         self._metadata_max_age_ms = metadata_max_age_ms
         self._lock = threading.Lock()
@@ -188,6 +192,7 @@ class Client:
                 thread = ClientLoopThread()
                 client = AsyncClient(
                     self._url,
+                    credentials=self._credentials,
                     timeout_s=self._timeout_s,
                     metadata_max_age_ms=self._metadata_max_age_ms,
                 )

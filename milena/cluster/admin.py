@@ -12,6 +12,7 @@ from typing import Self
 from urllib.parse import quote
 
 from milena.cluster import group_admin, transactions
+from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupSummary, GroupView
 from milena.cluster.http import HttpCall, HttpSession, json_of
@@ -48,8 +49,14 @@ class AdminClient:
     An asynchronous context manager, used from one event loop. Methods raise the errors of ``milena.errors``.
     """
 
-    def __init__(self, url: str | Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
-        self._http = HttpSession(url, timeout_s=timeout_s)
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        credentials: Credentials = ANONYMOUS,
+    ) -> None:
+        self._http = HttpSession(url, timeout_s=timeout_s, credentials=credentials)
         self._cluster_id: str | None = None
 
     @classmethod

@@ -5,7 +5,8 @@ changes something was sent means that nobody knows: that is ``UnknownResultError
 call goes on to the next node by itself only if nothing was sent, or if it changes nothing.
 
 Answers are not trusted: no more of a body is read than the call allows, and what is not JSON of the right shape is
-``UnexpectedAnswerError``. Redirects are not followed, for a write must not go to where its sender did not look.
+``UnexpectedAnswerError``. Redirects are not followed, for a write must not go to where its sender did not look; and
+what tells who the client is goes nowhere that ``NodeRoutes`` does not allow.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlencode
 
+from milena.cluster.credentials import ANONYMOUS, Authorization, Credentials
 from milena.cluster.http_answer import AnswerTooLargeError, BrokenAnswerError
 from milena.cluster.http_connection import (
     ConnectError,
@@ -26,13 +28,15 @@ from milena.cluster.http_connection import (
     HttpRequest,
     Origin,
 )
-from milena.cluster.routing import NodeRoutes, normalise_url
+from milena.cluster.routing import NodeRoutes, normalise_url, without_user
 from milena.errors import (
     AnswerError,
     ConditionFailedError,
+    CredentialsRefusedError,
     GroupNotEmptyError,
     MemberUnknownError,
     NotNowError,
+    NotPermittedError,
     OutOfRangeError,
     ProducerFencedError,
     SequenceRefusedError,
@@ -48,6 +52,7 @@ from milena.errors import (
 )
 from milena.fields import Json
 from milena.model.clock import Clock, SystemClock
+from milena.model.secret import Secret
 
 __all__ = ["HttpCall", "HttpSession", "RawAnswer", "json_of", "normalise_url", "read_answer"]
 
@@ -107,9 +112,16 @@ class HttpSession:
     """Keep-alive connections to the nodes of a cluster. An asynchronous context manager, used from one event loop."""
 
     def __init__(
-        self, url: str | Sequence[str], *, timeout_s: float, clock: Clock | None = None
+        self,
+        url: str | Sequence[str],
+        *,
+        timeout_s: float,
+        credentials: Credentials = ANONYMOUS,
+        clock: Clock | None = None,
     ) -> None:
-        self.routes = NodeRoutes(url)
+        self.routes = NodeRoutes(url, is_guarded=credentials != ANONYMOUS)
+        self._credentials = credentials
+        self._authorization = Authorization(credentials)
         self._timeout_s = timeout_s
         self._clock = SystemClock() if clock is None else clock
         self._connections: HttpConnections | None = None
@@ -124,7 +136,10 @@ class HttpSession:
 
     async def __aenter__(self) -> Self:
         self._connections = HttpConnections(
-            clock=self._clock, connect_timeout_s=CONNECT_TIMEOUT_S, count_max=CONNECTIONS_MAX
+            clock=self._clock,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            count_max=CONNECTIONS_MAX,
+            make_tls=self._credentials.tls_context,
         )
         return self
 
@@ -185,6 +200,8 @@ class HttpSession:
             UnreachableError: no node could be reached, or the call is repeatable and none answered.
             UnknownResultError: it was sent, and the answer did not come.
             UnexpectedAnswerError: an answer above ``answer_bytes_max``, or a redirect.
+            CredentialsRefusedError, NotPermittedError: the node answered with 401 or 403.
+            BadCredentialsError: what the credentials name cannot be used.
         """
         failure: UnreachableError | None = None
         timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
@@ -212,7 +229,7 @@ class HttpSession:
         """The answer of this one node, which need not be one that the session knows.
 
         Raises:
-            UnreachableError, UnknownResultError, UnexpectedAnswerError: as ``send``.
+            ClientError: as ``send``.
         """
         timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
         return await self._send_to(normalise_url(url), call, timeout_s)
@@ -221,8 +238,45 @@ class HttpSession:
         return json_of(await self.send(call), f"{call.method} {call.path}")
 
     async def _send_to(self, url: str, call: HttpCall, timeout_s: float) -> RawAnswer:
-        assert self._connections is not None, "use the client as a context manager"
         origin = self._origin(url)
+        if not self.routes.may_ask(url):
+            raise UnreachableError(
+                f"{url} was not asked: over plain http, credentials go only to hosts that the client was given as "
+                "http://; give it this one, too, or use https"
+            )
+        shown = self._authorization.value()
+        answer = await self._send_as(shown, origin, url, call, timeout_s)
+        if answer.status == 401:
+            # It came before anything was done, whatever was asked for.
+            renewed = self._authorization.after_refusal(shown)
+            if renewed is not None:
+                answer = await self._send_as(renewed, origin, url, call, timeout_s)
+        if answer.status in (401, 403):
+            raise self._refusal(answer, f"{call.method} {call.path}")
+        return answer
+
+    def _refusal(self, answer: RawAnswer, what: str) -> AnswerError:
+        try:
+            json_of(answer, what)
+        except (CredentialsRefusedError, NotPermittedError) as error:
+            told = f"{error.message.rstrip('.')}; {self._credentials.advice(answer.status)}"
+            return type(error)(
+                told,
+                status=error.status,
+                error_code=error.error_code,
+                request_id=error.request_id,
+            )
+        raise AssertionError(f"HTTP {answer.status} is a refusal")
+
+    async def _send_as(
+        self,
+        shown: Secret | None,
+        origin: Origin,
+        url: str,
+        call: HttpCall,
+        timeout_s: float,
+    ) -> RawAnswer:
+        assert self._connections is not None, "use the client as a context manager"
         headers = {"Accept": call.accept}
         if call.body is not None:
             headers["Content-Type"] = call.content_type
@@ -238,6 +292,7 @@ class HttpSession:
             headers=headers,
             body=call.body,
             answer_bytes_max=call.answer_bytes_max,
+            authorization=shown,
         )
         try:
             async with asyncio.timeout(timeout_s):
@@ -271,7 +326,9 @@ class HttpSession:
             try:
                 found = self._origins[url] = Origin.of(url)
             except ValueError as error:
-                raise UnreachableError(f"{url} is not a URL of a node: {error}") from error
+                raise UnreachableError(
+                    f"{without_user(url)} is not a URL of a node: {error}"
+                ) from error
         return found
 
     def _suspicion(self, url: str, error: BaseException) -> str:
@@ -282,6 +339,8 @@ class HttpSession:
         """
         if not isinstance(error, ConnectionEndedError) or url in self._answered:
             return ""
+        if self._origin(url).scheme == "https" and self._credentials.cert is not None:
+            return f"; the node may not take the client certificate {self._credentials.cert}"
         if self._origin(url).scheme == "https":
             return "; the node may want a client certificate, and this client has none to show"
         return "; the port may want https"
@@ -310,7 +369,7 @@ def read_answer(
         body: Json = json.loads(raw) if raw else None
     # Deep nesting is a RecursionError.
     except (ValueError, RecursionError) as error:
-        if status < 500:
+        if status < 500 and status not in (401, 403):
             raise UnexpectedAnswerError(
                 f"{what}: HTTP {status} with a body that is not JSON; is this a Milena node?"
             ) from error
@@ -347,6 +406,8 @@ _BY_KIND: dict[str | None, type[AnswerError]] = {
 }
 
 _BY_STATUS: dict[int, type[AnswerError]] = {
+    401: CredentialsRefusedError,
+    403: NotPermittedError,
     404: TargetNotFoundError,
     409: TargetExistsError,
     413: TooLargeError,

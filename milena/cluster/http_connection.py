@@ -10,20 +10,19 @@ written, and several times as much for a call.
 import asyncio
 import re
 import ssl
-from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from milena.cluster.http_answer import AnswerReader, AnswerTooLargeError, BrokenAnswerError
+from milena.cluster.routing import SCHEMES, USER_IN_URL
 from milena.model.clock import Clock
+from milena.model.secret import Secret
 
 KEPT_MS = 15_000
 """How long an idle connection is used again: nodes, and what may stand before them, end theirs later."""
-
-SCHEMES = {"http": 80, "https": 443}
 
 _HAPPY_EYEBALLS_S = 0.25
 """RFC 8305: how long the first address may take before the next is tried beside it."""
@@ -55,15 +54,17 @@ class Origin:
     port: int
     base_path: str
     head: str
-    """The headers ``Host`` and, where the URL has a user, ``Authorization``."""
+    """The header ``Host``."""
 
     @classmethod
     def of(cls, url: str) -> Self:
         """The origin of a node's URL.
 
         Raises:
-            ValueError: it is none, or of a scheme that is not in ``SCHEMES``.
+            ValueError: it is none, or has a user, or is of a scheme that is not in ``SCHEMES``.
         """
+        if "@" in url:
+            raise ValueError(USER_IN_URL)
         found = urlsplit(url)
         if found.scheme not in SCHEMES:
             raise ValueError("it must begin with http:// or https://")
@@ -77,22 +78,19 @@ class Origin:
         if not (_VISIBLE.fullmatch(place) and _VISIBLE.fullmatch(f"/{found.path}")):
             # They go into the head of a request, in which a line's end would begin something else.
             raise ValueError("it has characters that no URL has")
-        head = f"Host: {place}\r\n"
-        if found.username is not None:
-            user = f"{unquote(found.username)}:{unquote(found.password or '')}"
-            head += f"Authorization: Basic {b64encode(user.encode()).decode()}\r\n"
-        return cls(found.scheme, host, port, found.path, head)
+        return cls(found.scheme, host, port, found.path, f"Host: {place}\r\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
-    """One request; ``path`` is percent-encoded and holds the query."""
+    """One request; ``path`` is percent-encoded and holds the query. ``authorization``: the header of who asks."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes | None
     answer_bytes_max: int
+    authorization: Secret | None = None
 
     def head(self, origin: Origin) -> bytes:
         """The bytes before the body.
@@ -104,6 +102,8 @@ class HttpRequest:
         if not _VISIBLE.fullmatch(path):
             raise ValueError("the path has characters that no URL has")
         lines = [f"{name}: {value}\r\n" for name, value in self.headers.items()]
+        if self.authorization is not None:
+            lines.append(f"Authorization: {self.authorization.reveal()}\r\n")
         if self.body is not None or self.method != "GET":
             lines.append(f"Content-Length: {len(self.body or b'')}\r\n")
         return f"{self.method} {path} HTTP/1.1\r\n{origin.head}{''.join(lines)}\r\n".encode("ascii")
@@ -180,10 +180,21 @@ class HttpConnection(asyncio.Protocol):
 
 
 class HttpConnections:
-    """All connections of a session, of one event loop; at most ``count_max`` at a time, others wait."""
+    """All connections of a session, of one event loop; at most ``count_max`` at a time, others wait.
 
-    def __init__(self, *, clock: Clock, connect_timeout_s: float, count_max: int) -> None:
+    ``make_tls`` is called before the first connection of https.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        connect_timeout_s: float,
+        count_max: int,
+        make_tls: Callable[[], ssl.SSLContext],
+    ) -> None:
         self._clock = clock
+        self._make_tls = make_tls
         self._connect_timeout_s = connect_timeout_s
         self._room = asyncio.Semaphore(count_max)
         self._idle: defaultdict[Origin, list[HttpConnection]] = defaultdict(list)
@@ -242,8 +253,7 @@ class HttpConnections:
 
     async def _connect(self, origin: Origin) -> HttpConnection:
         if origin.scheme == "https" and self._tls is None:
-            self._tls = ssl.create_default_context()
-            self._tls.set_alpn_protocols(["http/1.1"])
+            self._tls = self._make_tls()
         tls = self._tls if origin.scheme == "https" else None
         try:
             async with asyncio.timeout(self._connect_timeout_s):

@@ -46,6 +46,7 @@ class MetadataCache:
         self._source: str | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._listeners: list[Listener] = []
+        self._left_out: tuple[str, ...] = ()
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with each view that arrives; returns what ends that."""
@@ -195,8 +196,16 @@ class MetadataCache:
         live = [node for node in view.nodes if node.is_live]
         self._urls = {node.node_id: node.url for node in live}
         self._http.routes.learn(node.url for node in live)
+        self._tell_left_out(self._http.routes.left_out)
         for listener in list(self._listeners):
             listener(view)
+
+    def _tell_left_out(self, urls: tuple[str, ...]) -> None:
+        if urls and urls != self._left_out:
+            logger.warning(
+                "nodes that are not asked, for credentials do not go there: %s", ", ".join(urls)
+            )
+        self._left_out = urls
 
 
 def _check_partitions(view: ClusterView) -> None:

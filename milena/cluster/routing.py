@@ -4,15 +4,30 @@ Any node answers any request, so an order of preference is all there is to routi
 (a partition's leader), then the nodes that the cluster's metadata calls live, then the URLs that the client was given.
 A node that just failed to answer goes to the end of the list for a while, so that a node that hangs costs its time
 limit once and not with every call.
+
+Who sends credentials does not send them wherever an answer says: to any host whose certificate is checked, over plain
+HTTP to hosts alone that the client was given as ``http://``. So they never go from https to http.
 """
 
+import ipaddress
 from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
 
 DISTRUST_MS = 3_000
 """How long a node that failed goes last: longer than a session and an election take, shorter than a restart."""
 
+SCHEMES = {"http": 80, "https": 443}
+"""Each with its port."""
+
 NODES_MAX = 1_000
 """Nodes of a cluster that are remembered; what a stranger's answer lists beyond is ignored."""
+
+
+USER_IN_URL = (
+    "it has a user or a password before its host, where others see them: "
+    "give credentials, as user and password_file"
+)
+"""URLs are in logs, in errors, in lists of processes and in plans of queries; and one node's says nothing to others."""
 
 
 def normalise_url(url: str) -> str:
@@ -21,21 +36,41 @@ def normalise_url(url: str) -> str:
     return with_scheme.rstrip("/")
 
 
-class NodeRoutes:
-    """The URLs of a cluster's nodes in the order in which to try them. Owned by one event loop."""
+def without_user(url: str) -> str:
+    """The URL as it may be shown, without what is before its host, also where that is not encoded as it should be."""
+    before, at, place = url.rpartition("@")
+    scheme, slashes, _ = before.partition("://")
+    return f"{scheme}{slashes}{place}" if at and slashes and scheme in SCHEMES else place
 
-    def __init__(self, seeds: str | Sequence[str]) -> None:
+
+class NodeRoutes:
+    """The URLs of a cluster's nodes in the order in which to try them. Owned by one event loop.
+
+    ``is_guarded``: what is sent there tells who the client is.
+    """
+
+    def __init__(self, seeds: str | Sequence[str], *, is_guarded: bool = False) -> None:
         given = [seeds] if isinstance(seeds, str) else seeds
         self.seeds = tuple(dict.fromkeys(normalise_url(url) for url in given))
         if not self.seeds:
             raise ValueError("give the URL of at least one node")
+        for url in self.seeds:
+            if "@" in url:
+                raise ValueError(f"{without_user(url)} is not a URL of a node: {USER_IN_URL}")
+        self.left_out: tuple[str, ...] = ()
+        """Live nodes that may not be asked, as last learnt."""
+        self._is_guarded = is_guarded
+        places = [_place(url) for url in self.seeds]
+        self._plain_hosts = {host for scheme, host in places if scheme == "http"}
         self._live: tuple[str, ...] = ()
         self._last_good = self.seeds[0]
         self._distrusted_until_ms: dict[str, float] = {}
 
     def learn(self, live: Iterable[str]) -> None:
         """The nodes that the cluster calls live, in place of those learnt before."""
-        self._live = tuple(dict.fromkeys(normalise_url(url) for url in live))[:NODES_MAX]
+        urls = list(dict.fromkeys(normalise_url(url) for url in live))[:NODES_MAX]
+        self._live = tuple(url for url in urls if self.may_ask(url))
+        self.left_out = tuple(without_user(url) for url in urls if not self.may_ask(url))
         known = {*self._live, *self.seeds}
         self._distrusted_until_ms = {
             url: until_ms for url, until_ms in self._distrusted_until_ms.items() if url in known
@@ -43,7 +78,9 @@ class NodeRoutes:
 
     def order(self, preferred: str | None, now_ms: float) -> list[str]:
         """Every known URL once, the best first; never empty."""
-        first = self._last_good if preferred is None else preferred
+        first = preferred
+        if first is None or not self.may_ask(first):
+            first = self._last_good
         candidates = dict.fromkeys((first, *self._live, *self.seeds))
         trusted = [url for url in candidates if not self._is_distrusted(url, now_ms)]
         # The one that failed longest ago is the likeliest to be back.
@@ -52,6 +89,15 @@ class NodeRoutes:
             key=self._distrusted_until_ms.__getitem__,
         )
         return trusted + rest
+
+    def may_ask(self, url: str) -> bool:
+        """Whether what this client sends may go there."""
+        if "@" in url:
+            return False
+        if not self._is_guarded:
+            return True
+        scheme, host = _place(url)
+        return scheme == "https" or host in self._plain_hosts
 
     def best(self, now_ms: float) -> str:
         """The node to ask when all are as good."""
@@ -68,3 +114,16 @@ class NodeRoutes:
 
     def _is_distrusted(self, url: str, now_ms: float) -> bool:
         return self._distrusted_until_ms.get(url, now_ms) > now_ms
+
+
+def _place(url: str) -> tuple[str, str | None]:
+    """Scheme and host of a URL; this machine's own addresses are one host."""
+    try:
+        found = urlsplit(url)
+        scheme, host = found.scheme, found.hostname
+    except ValueError:
+        return "", None
+    try:
+        return scheme, "localhost" if host and ipaddress.ip_address(host).is_loopback else host
+    except ValueError:
+        return scheme, host

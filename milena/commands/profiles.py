@@ -8,6 +8,10 @@
     [profiles.production]
     url = "https://log.example.org"
     timeout = 30
+    token_file = "~/.config/milena/production.token"
+
+Credentials are named as those of the client (``milena.cluster.credentials``); a file that holds a token or a password
+itself must be its owner's alone.
 
 Everything in the file is checked when it is read, so that a mistake shows before it matters.
 """
@@ -22,12 +26,14 @@ from pathlib import Path
 
 import click
 
+from milena.cluster.credentials import FILES, NAMES, SECRETS, Credentials
 from milena.commands import output
 from milena.commands.target import EXIT_USAGE
 
 TIMEOUT_S_MIN = 0.1
 _FILE_KEYS = ("default", "profiles")
-_PROFILE_KEYS = ("url", "timeout")
+_PROFILE_KEYS = ("url", "timeout", *NAMES)
+_OTHERS_MAY_READ = 0o077
 
 
 class BadProfileError(click.ClickException):
@@ -38,11 +44,12 @@ class BadProfileError(click.ClickException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A cluster by name. ``timeout_s`` None: as for any other."""
+    """A cluster by name. ``timeout_s`` None: as for any other. ``credentials``: texts by the client's names."""
 
     name: str
     url: str
     timeout_s: float | None = None
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +90,22 @@ def load_profiles(path: Path) -> ProfileFile:
     """
     try:
         text = path.read_text(encoding="utf-8")
+        mode = path.stat().st_mode
     except FileNotFoundError:
         return ProfileFile(path=path)
     except (OSError, UnicodeDecodeError) as error:
         raise BadProfileError(f"cannot read {path}: {error}") from error
     try:
-        return parse_profiles(text, path)
+        found = parse_profiles(text, path)
     except tomllib.TOMLDecodeError as error:
         # Its text names line and column.
         raise BadProfileError(f"{path} is no TOML: {error}") from error
+    has_secret = any(SECRETS & profile.credentials.keys() for profile in found.profiles.values())
+    if has_secret and mode & _OTHERS_MAY_READ:
+        raise BadProfileError(
+            f"{path} holds a secret, and others may read it: chmod 600 {path}, or give token_file or password_file"
+        )
+    return found
 
 
 def parse_profiles(text: str, path: Path) -> ProfileFile:
@@ -132,7 +146,24 @@ class _Parsing:
         if timeout is not None and not _is_timeout(timeout):
             told = f"profile {name}: timeout is a number of seconds, at least {TIMEOUT_S_MIN}"
             raise self.wrong(told, "timeout", section=name)
-        return Profile(name=name, url=url, timeout_s=timeout)
+        return Profile(
+            name=name, url=url, timeout_s=timeout, credentials=self._credentials(name, values)
+        )
+
+    def _credentials(self, name: str, values: Mapping[str, object]) -> dict[str, str]:
+        texts: dict[str, str] = {}
+        for key in NAMES:
+            text = values.get(key)
+            if text is None:
+                continue
+            if not isinstance(text, str) or not text:
+                raise self.wrong(f"profile {name}: {key} is a text", key, section=name)
+            texts[key] = os.path.expanduser(text) if key in FILES else text
+        try:
+            Credentials.from_texts(texts)
+        except ValueError as error:
+            raise self.wrong(f"profile {name}: {error}", min(texts), section=name) from error
+        return texts
 
     def refuse_others(
         self,

@@ -9,10 +9,12 @@ import click
 
 from milena.client import Client
 from milena.cluster.admin import AdminClient
+from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.cluster.http_connection import Origin
 from milena.cluster.routing import normalise_url
 from milena.cluster.view import ClusterView
 from milena.errors import (
+    BadCredentialsError,
     ClientError,
     TargetExistsError,
     TargetNotFoundError,
@@ -31,6 +33,7 @@ EXIT_MISSING_EXTRA = 69
 EXIT_INTERRUPTED = 130
 
 _EXIT_CODES: tuple[tuple[type[ClientError], int], ...] = (
+    (BadCredentialsError, EXIT_USAGE),
     (UnreachableError, EXIT_UNREACHABLE),
     (UnknownResultError, EXIT_UNKNOWN),
     (TargetNotFoundError, EXIT_NOT_FOUND),
@@ -48,16 +51,19 @@ class NoSuchPartitionError(click.ClickException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTarget:
-    """Which node to ask, and how long."""
+    """Which node to ask, how long, and as whom."""
 
     url: str
     timeout_s: float
+    credentials: Credentials = ANONYMOUS
 
     def run(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
         """Run one piece of administration with a client of its own."""
 
         async def inside() -> T:
-            async with AdminClient(self.url, timeout_s=self.timeout_s) as client:
+            async with AdminClient(
+                self.url, timeout_s=self.timeout_s, credentials=self.credentials
+            ) as client:
                 return await work(client)
 
         return asyncio.run(inside())
@@ -76,7 +82,9 @@ class ClusterTarget:
         """Run one piece of work with records."""
 
         async def inside() -> T:
-            async with Client(self.url, timeout_s=self.timeout_s) as client:
+            async with Client(
+                self.url, timeout_s=self.timeout_s, credentials=self.credentials
+            ) as client:
                 return await work(client)
 
         return asyncio.run(inside())

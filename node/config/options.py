@@ -21,7 +21,13 @@ from node.config.kinds import Address, OptionKind
 
 ENVIRONMENT_PREFIX = "MILENA_"
 # Variables of this prefix that other programs of the project read.
-FOREIGN_VARIABLES = frozenset({"MILENA_URL", "MILENA_CONFIG", "MILENA_PURE"})
+FOREIGN_VARIABLES = frozenset(
+    {
+        *("MILENA_URL", "MILENA_PROFILE", "MILENA_CONFIG", "MILENA_PURE"),
+        *("MILENA_TOKEN_FILE", "MILENA_TOKEN", "MILENA_CA", "MILENA_CERT", "MILENA_KEY"),
+        *("MILENA_USER", "MILENA_PASSWORD_FILE", "MILENA_PASSWORD"),
+    }
+)
 # What Kubernetes puts into every container for a service whose name begins with "milena".
 SERVICE_LINK = re.compile(
     r"MILENA(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)"

@@ -61,12 +61,39 @@ async def test_plain_http_is_told_that_the_port_may_want_https(api: ApiClient) -
     assert "the port may want https" in err
 
 
-async def test_a_node_that_wants_a_certificate_is_told_from_one_that_is_away() -> None:
+@pytest.fixture
+async def guarded() -> AsyncIterator[ApiClient]:
+    """One that wants a certificate of its clients."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(FILES / "cluster.pem", FILES / "cluster.key")
     context.load_verify_locations(FILES / "cluster-ca.pem")
     context.verify_mode = ssl.CERT_REQUIRED
     async with serving(tls=context) as api:
-        code, out, err = await milena("--url", api.base_url, "topics", "list", trusting="cluster")
+        api.node.add_topic("flights")
+        yield api
+
+
+async def test_a_node_that_wants_a_certificate_is_told_from_one_that_is_away(
+    guarded: ApiClient,
+) -> None:
+    code, out, err = await milena("--url", guarded.base_url, "topics", "list", trusting="cluster")
     assert (code, out) == (2, "")
     assert "the node may want a client certificate" in err
+
+
+async def test_a_certificate_is_shown_to_a_node_that_wants_one(guarded: ApiClient) -> None:
+    """And its authority is named by an option, whatever the machine trusts."""
+    words = ["--url", guarded.base_url, "--ca", str(FILES / "cluster-ca.pem")]
+    words += ["--cert", str(FILES / "cluster.pem"), "--key", str(FILES / "cluster.key")]
+    code, out, err = await milena(*words, "topics", "list", trusting="stranger")
+    assert (code, err) == (0, "")
+    assert "flights" in out
+
+
+async def test_a_certificate_that_the_node_does_not_take_is_named(guarded: ApiClient) -> None:
+    stranger = str(FILES / "stranger.pem")
+    words = ["--url", guarded.base_url, "--ca", str(FILES / "cluster-ca.pem"), "--timeout", "2"]
+    words += ["--cert", stranger, "--key", str(FILES / "stranger.key")]
+    code, out, err = await milena(*words, "topics", "list", trusting="stranger")
+    assert (code, out) == (2, "")
+    assert f"may not take the client certificate {stranger}" in err

@@ -10,8 +10,10 @@ import pytest
 from click.shell_completion import BashComplete, ShellComplete, get_completion_class
 
 from milena import cli
+from milena.cluster.credentials import ANONYMOUS, VARIABLES, Credentials
 from milena.commands.profiles import BadProfileError, Profile, load_profiles, profile_path
-from milena.commands.target import ClusterTarget
+from milena.commands.target import EXIT_USAGE, ClusterTarget
+from milena.model.secret import Secret
 
 GOOD = """
 default = "a"
@@ -28,7 +30,8 @@ def written(tmp_path, monkeypatch):
     """Write the user's file."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("MILENA_URL", raising=False)
-    monkeypatch.delenv("MILENA_PROFILE", raising=False)
+    for variable in ("MILENA_PROFILE", *VARIABLES.values()):
+        monkeypatch.delenv(variable, raising=False)
 
     def write(text):
         path = tmp_path / "milena" / "config.toml"
@@ -119,6 +122,46 @@ def test_what_is_said_counts_in_its_order(written, target, monkeypatch):
     assert target("--profile", "a") == ClusterTarget(url="http://a:1", timeout_s=3)
     assert target("--profile", "a", "--timeout", "7").timeout_s == 7
     assert target("--url", "http://flag:1").url == "http://flag:1"
+
+
+def test_credentials_count_in_their_order(written, target, monkeypatch):
+    """Those of variables are not shown to a cluster that a flag names by its profile."""
+    path = written(GOOD + 'token = "mine"')
+    path.chmod(0o600)
+    monkeypatch.setenv("MILENA_USER", "alice")
+    monkeypatch.setenv("MILENA_PASSWORD", "p")
+    alice = Credentials(user="alice", password=Secret("p"))
+    mine = Credentials(token=Secret("mine"))
+    assert target().credentials == alice
+    assert target("--url", "http://flag:1").credentials == alice
+    assert target("--user", "bob").credentials == Credentials(user="bob", password=Secret("p"))
+    assert target("--token-file", "f").credentials == Credentials(token_file="f")
+    assert target("--profile", "a").credentials == ANONYMOUS
+    assert target("--profile", "b.c").credentials == mine
+    assert target("--profile", "b.c", "--token-file", "f").credentials.token_file == "f"
+    monkeypatch.delenv("MILENA_USER")
+    monkeypatch.delenv("MILENA_PASSWORD")
+    monkeypatch.setenv("MILENA_PROFILE", "b.c")
+    assert target().credentials == mine
+
+
+def test_a_file_with_a_secret_is_for_its_owner_alone(written):
+    path = written(GOOD + 'token = "mine"')
+    path.chmod(0o640)
+    with pytest.raises(BadProfileError, match=f"chmod 600 {path}"):
+        load_profiles(path)
+    path.chmod(0o600)
+    assert "mine" not in repr(load_profiles(path))
+    written(GOOD + 'token_file = "/t"').chmod(0o644)
+    assert load_profiles(path).profiles["b.c"].credentials == {"token_file": "/t"}
+
+
+def test_credentials_that_cannot_be_are_told(written, capsys):
+    written(GOOD)
+    assert cli.run(["--user", "bob", "topics", "list"]) == EXIT_USAGE
+    assert "user: give password_file or password, too" in capsys.readouterr().err
+    with pytest.raises(BadProfileError, match=r"line 8.*key: give cert"):
+        load_profiles(written(GOOD + 'key = "k"'))
 
 
 def test_a_url_and_a_profile_on_one_command_line_are_one_too_many(written, capsys):

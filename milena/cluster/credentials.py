@@ -1,0 +1,275 @@
+"""Who a client is to the nodes of a cluster, and whom it believes: said once, in the same words everywhere.
+
+    token_file      MILENA_TOKEN_FILE       --token-file       tokenFile       token_file = "..."
+    token           MILENA_TOKEN            none               token           token = "..."
+    user            MILENA_USER             --user             user            user = "..."
+    password_file   MILENA_PASSWORD_FILE    --password-file    passwordFile    password_file = "..."
+    password        MILENA_PASSWORD         none               password        password = "..."
+    ca              MILENA_CA               --ca               ca              ca = "..."
+    cert            MILENA_CERT             --cert             cert            cert = "..."
+    key             MILENA_KEY              --key              key             key = "..."
+    Credentials     the environment         the command line   Spark           a profile
+
+A token or a password goes with every request, as ``Authorization``; a certificate is shown to whoever a connection of
+https reaches. Command lines have no option for a secret: every user of a machine reads those of all programs.
+"""
+
+import re
+import ssl
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from os import PathLike
+from typing import Self
+
+from milena.errors import BadCredentialsError
+from milena.model.secret import Secret
+
+ENVIRONMENT_PREFIX = "MILENA_"
+
+SECRET_BYTES_MAX = 4_096
+"""Of a file with a secret: what is longer is another file."""
+
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+_NO_CONTROLS = re.compile(r"[^\x00-\x1f\x7f]+")
+
+FilePath = str | PathLike[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """A token, or a user and a password; a client certificate; the authority of the nodes' certificates.
+
+    Files are read when they are first needed, those of secrets again when a node does not take what was read.
+
+    Attributes:
+        token, token_file: one that the cluster issued, or the file that holds it.
+        user: a name without a colon.
+        password, password_file: the user's, or the file that holds it.
+        ca: PEM of the authorities that may have signed the nodes' certificates; None: those that the machine trusts.
+        cert: PEM of this client's certificate and what leads from it to its authority, perhaps of its key, too.
+        key: PEM of the certificate's key, which must not be encrypted; None: it is in ``cert``.
+
+    Raises:
+        ValueError: parts that contradict each other, or cannot be sent.
+        TypeError: a token or a password that is no ``Secret``.
+    """
+
+    token: Secret | None = None
+    token_file: FilePath | None = None
+    user: str | None = None
+    password: Secret | None = None
+    password_file: FilePath | None = None
+    ca: FilePath | None = None
+    cert: FilePath | None = None
+    key: FilePath | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("token", "password"):
+            if not isinstance(getattr(self, name), Secret | None):
+                raise TypeError(f"{name}: wrap it, {name}=Secret(...), so that nothing shows it")
+        self._refuse_both("token", "token_file")
+        self._refuse_both("password", "password_file")
+        self._check_who()
+        if self.key is not None and self.cert is None:
+            raise ValueError("key: give cert, too")
+        if self.token is not None:
+            _check_token(self.token.reveal(), "token")
+        if self.password is not None:
+            _check_password(self.password.reveal(), "password")
+
+    def _check_who(self) -> None:
+        has_token = self.token is not None or self.token_file is not None
+        has_password = self.password is not None or self.password_file is not None
+        if has_token and (has_password or self.user is not None):
+            raise ValueError("token and user: give one of the two, a token says whose it is")
+        if has_password and self.user is None:
+            raise ValueError("password: give user, too")
+        if self.user is not None:
+            if not has_password:
+                raise ValueError("user: give password_file or password, too")
+            if ":" in self.user or not _NO_CONTROLS.fullmatch(self.user):
+                raise ValueError("user: a name has characters, no colon and no control characters")
+
+    def _refuse_both(self, one: str, other: str) -> None:
+        if getattr(self, one) is not None and getattr(self, other) is not None:
+            raise ValueError(f"{one} and {other}: give one of the two")
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str]) -> Self:
+        """Of the names of attributes, each with its text.
+
+        Raises:
+            ValueError: what they say cannot be.
+        """
+        secrets = {name: Secret(text) for name, text in texts.items() if name in SECRETS}
+        # mypy takes the two for one dict of both types.
+        return cls(**{**texts, **secrets})  # type: ignore[arg-type]
+
+    @property
+    def is_anonymous(self) -> bool:
+        """No request says who asks."""
+        return self.token is None and self.token_file is None and self.user is None
+
+    def advice(self, status: int) -> str:
+        """What to say to whom a node refused with 401 or 403."""
+        if status == 403:
+            return f"asked by {self._asker()}"
+        if self.user is not None:
+            return f"there is no {self._asker()} with this password"
+        if not self.is_anonymous:
+            return f"{self._asker()} is unknown: it is expired, revoked or of another cluster"
+        shown = "" if self.cert is None else f" and {self.cert} names no user"
+        return f"this client does not say who it is{shown}: give it token_file, or user and password_file"
+
+    def _asker(self) -> str:
+        if self.user is not None:
+            return f"user {self.user!r}"
+        if self.token_file is not None:
+            return f"the token in {self.token_file}"
+        if self.token is not None:
+            return "a token"
+        return "nobody in particular" if self.cert is None else f"the owner of {self.cert}"
+
+    def authorization(self) -> Secret | None:
+        """The value of the header, read anew where it is in a file; None: there is none.
+
+        Raises:
+            BadCredentialsError: a file cannot be read, or holds something else.
+        """
+        if self.user is not None:
+            password = _secret(self.password, self.password_file, "password", _check_password)
+            pair = f"{self.user}:{password.reveal()}".encode()
+            return Secret(f"Basic {b64encode(pair).decode()}")
+        if self.is_anonymous:
+            return None
+        return Secret(
+            f"Bearer {_secret(self.token, self.token_file, 'token', _check_token).reveal()}"
+        )
+
+    def tls_context(self) -> ssl.SSLContext:
+        """What a connection of https checks and shows.
+
+        Raises:
+            BadCredentialsError: a file cannot be read, or is not what it should be.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+        except OSError as error:
+            raise BadCredentialsError(f"ca: cannot use {self.ca}: {_reason(error)}") from error
+        context.set_alpn_protocols(["http/1.1"])
+        if self.cert is not None:
+            try:
+                # An empty password, for without one OpenSSL asks at the terminal.
+                context.load_cert_chain(self.cert, self.key, password="")
+            except OSError as error:
+                files = self.cert if self.key is None else f"{self.cert} and {self.key}"
+                raise BadCredentialsError(
+                    f"cert and key: cannot use {files}: {_reason(error)}; they are PEM, belong together, and the key "
+                    "is not encrypted"
+                ) from error
+        return context
+
+
+NAMES = tuple(field.name for field in fields(Credentials))
+SECRETS = frozenset({"token", "password"})
+FILES = frozenset({"token_file", "password_file", "ca", "cert", "key"})
+VARIABLES = {name: f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in NAMES}
+"""The variables of the environment, by the attributes that they say."""
+
+TOKENS = frozenset({"token", "token_file"})
+PASSWORDS = frozenset({"password", "password_file"})
+
+
+def texts_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """What ``MILENA_TOKEN_FILE`` and its like say, by the names of attributes; an empty variable says nothing."""
+    said = {name: environment.get(variable) for name, variable in VARIABLES.items()}
+    return {name: text for name, text in said.items() if text}
+
+
+def nearer(said: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    """What is ``said`` in the place of what was said ``before``, without what contradicts it there.
+
+    A token replaces a user with the password and the other way round; a certificate comes with its own key.
+    """
+    replaced: set[str] = set()
+    if TOKENS & said.keys():
+        replaced |= {"user", *TOKENS, *PASSWORDS}
+    if "user" in said or PASSWORDS & said.keys():
+        replaced |= TOKENS
+    if PASSWORDS & said.keys():
+        replaced |= PASSWORDS
+    if "cert" in said:
+        replaced.add("key")
+    return {**{name: text for name, text in before.items() if name not in replaced}, **said}
+
+
+ANONYMOUS = Credentials()
+"""Says nothing of who asks, and believes certificates that the machine believes."""
+
+
+class Authorization:
+    """The header of a session's requests. Owned by one event loop; its file is read in passing, it is small."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._value: Secret | None = None
+
+    def value(self) -> Secret | None:
+        """What is sent.
+
+        Raises:
+            BadCredentialsError: as ``Credentials.authorization``.
+        """
+        if self._value is None and not self._credentials.is_anonymous:
+            self._value = self._credentials.authorization()
+        return self._value
+
+    def after_refusal(self, refused: Secret | None) -> Secret | None:
+        """What to send in place of a value that a node did not take; None: there is nothing else.
+
+        Raises:
+            BadCredentialsError: as ``Credentials.authorization``.
+        """
+        # Of calls that were under way together, the first to be refused reads for all.
+        if self._value == refused:
+            self._value = self._credentials.authorization()
+        return None if self._value == refused else self._value
+
+
+def _secret(
+    given: Secret | None,
+    file: FilePath | None,
+    name: str,
+    check: Callable[[str, str], None],
+) -> Secret:
+    if given is not None:
+        return given
+    assert file is not None, f"there is a {name}, or a file of it"
+    try:
+        with open(file, "rb") as opened:
+            raw = opened.read(SECRET_BYTES_MAX + 1)
+        if len(raw) > SECRET_BYTES_MAX:
+            raise ValueError(f"it has more than {SECRET_BYTES_MAX} bytes")
+        text = raw.decode().rstrip("\r\n")
+        check(text, "it")
+    # A text that is no UTF-8 is a ValueError, and its own would show what is in the file.
+    except UnicodeDecodeError:
+        raise BadCredentialsError(f"{name}_file: {file} is no text") from None
+    except (OSError, ValueError) as error:
+        raise BadCredentialsError(f"{name}_file: cannot use {file}: {_reason(error)}") from None
+    return Secret(text)
+
+
+def _check_token(text: str, what: str) -> None:
+    if not _VISIBLE.fullmatch(text):
+        raise ValueError(f"{what} must be one word of visible ASCII")
+
+
+def _check_password(text: str, what: str) -> None:
+    if not _NO_CONTROLS.fullmatch(text):
+        raise ValueError(f"{what} must be one line, not empty, without control characters")
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,26 @@
+"""Secrets: texts that no log, error or repr shows."""
+
+from typing import final
+
+
+@final
+class Secret:
+    """A text that is shown as ``***``; ``reveal`` is the one way to it. Pickled, it is the text: tasks need it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text, for whom it is meant."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        return self._text == other._text if isinstance(other, Secret) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._text)
