@@ -32,6 +32,7 @@ from milena.model.errors import (
     NoQuorumError,
     RequestTooLargeError,
     StaleProducerEpochError,
+    TransactionAbortedError,
     TransactionChangedError,
     TransactionCommittedError,
     TransactionInProgressError,
@@ -171,14 +172,18 @@ class TransactionService:
                 try:
                     return await self._transact(request, plan, commits, slot, deadline)
                 except _RepeatedError as repeated:
-                    written = repeated.extents
-            if written is not None:
-                return _first_answer(plan, written, len(request.writes))
-            # What was in the way of the key is aborted, and its marker is about to be written.
+                    if repeated.extents is not None:
+                        return _first_answer(plan, repeated.extents, len(request.writes))
+                    # What was in the way of the key is aborted, and its marker is about to be written.
+                    error: MilenaError = TransactionInProgressError(
+                        "another request with this idempotency key is being decided; nothing was written, try again"
+                    )
+                except (StaleProducerEpochError, TransactionAbortedError) as ended:
+                    # By leaders that took this node for gone, or for another request of the key: this node's
+                    # transaction, not the client's request, which may as well be another transaction's.
+                    error = NoLeaderError(f"{ended.message}; nothing was written, try again")
             if self._clock.now_ms() >= deadline:
-                raise TransactionInProgressError(
-                    "another request with this idempotency key is being decided; nothing was written, try again"
-                )
+                raise error
             await self._clock.sleep(RETRY_MS)
 
     async def _plan(self, request: TransactionRequest) -> _Plan:

@@ -1,6 +1,7 @@
 """Rules of transactions on any node: all of one takes effect or none, whoever dies, and readers see it so."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -260,6 +261,44 @@ class TestOneRequest:
             await transact(cluster, 1, to("t", 0, "z"))
             seen = (await read(cluster, 2, "t"), await read(cluster, 2, "u"))
             assert seen in ((["z"], []), (["x", "z"], ["y"]))
+
+    @virtual
+    @pytest.mark.parametrize("key", [None, KEY])
+    async def test_one_that_others_end_before_it_is_committed_is_done_as_another(
+        self, key: IdempotencyKey | None
+    ) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            ends = cluster.nodes[1].transaction_ends
+            end = ends.end
+
+            async def abort_first(ended: TransactionEnd) -> None:
+                ends.end = end  # type: ignore[method-assign]
+                await end(replace(ended, is_commit=False, is_keyed=False, extents=(), offsets=()))
+                await end(ended)
+
+            ends.end = abort_first  # type: ignore[method-assign]
+            receipt = await transact(cluster, 1, to("t", 0, "x"), to("u", 0, "y"), key=key)
+            assert not receipt.is_duplicate
+            assert await read(cluster, 2, "t") == ["x"]
+            assert await read(cluster, 3, "u") == ["y"]
+
+    @virtual
+    async def test_nor_is_it_over_for_its_client_where_it_is_never_let_be(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            ends = cluster.nodes[1].transaction_ends
+            end = ends.end
+
+            async def abort_first(ended: TransactionEnd) -> None:
+                await end(replace(ended, is_commit=False, is_keyed=False, extents=(), offsets=()))
+                await end(ended)
+
+            ends.end = abort_first  # type: ignore[method-assign]
+            with pytest.raises(NoLeaderError, match="nothing was written, try again"):
+                await transact(cluster, 1, to("t", 0, "x"), to("u", 0, "y"), timeout_ms=500)
+            ends.end = end  # type: ignore[method-assign]
+            assert await read(cluster, 2, "t") == []
 
 
 class TestKeys:
