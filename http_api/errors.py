@@ -75,6 +75,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.InvalidProducerError: ErrorRow(422, 42210),
     e.IdempotencyKeyReusedError: ErrorRow(422, 42211),
     e.TopicNotTransactionalError: ErrorRow(422, 42212),
+    e.InvalidAccessError: ErrorRow(422, 42213),
     # Nothing of this name.
     e.RouteNotFoundError: ErrorRow(404, 404),
     e.TopicNotFoundError: ErrorRow(404, 40401),
@@ -88,6 +89,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     ResourceNotFoundError: ErrorRow(404, 40410),
     e.MemberNotFoundError: ErrorRow(404, 40411),
     e.TransactionNotFoundError: ErrorRow(404, 40412),
+    e.UserNotFoundError: ErrorRow(404, 40413),
     # The state does not allow it.
     e.TopicExistsError: ErrorRow(400, 40002),
     e.ConsumerExistsError: ErrorRow(409, 40902),
@@ -111,6 +113,8 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.TransactionAbortedError: ErrorRow(409, 40926),
     e.TransactionCommittedError: ErrorRow(409, 40927),
     e.TransactionChangedError: ErrorRow(409, 40928),
+    e.LastSuperuserError: ErrorRow(409, 40929),
+    e.AccessLimitError: ErrorRow(409, 40930),
     # A bound was reached.
     e.RequestTooLargeError: ErrorRow(413, 413),
     e.TooManyRequestsError: ErrorRow(429, 42901),

@@ -88,6 +88,12 @@ class TopicNotTransactionalError(InvalidRequestError):
     code = "topic_not_transactional"
 
 
+class InvalidAccessError(InvalidRequestError):
+    """A user, token or access control entry that makes no sense."""
+
+    code = "invalid_access"
+
+
 class OffsetOutOfRangeError(InvalidRequestError):
     """An offset below the log start or above the log end."""
 
@@ -176,6 +182,12 @@ class TransactionNotFoundError(NotFoundError):
     """No producer of this id and epoch has a transaction: never begun, or forgotten."""
 
     code = "transaction_not_found"
+
+
+class UserNotFoundError(NotFoundError):
+    """There is no user of this name."""
+
+    code = "user_not_found"
 
 
 class ConsumerNotFoundError(NotFoundError):
@@ -267,6 +279,12 @@ class GroupChangedError(ConflictError):
     """The group is no longer at the version that the change was worked out from."""
 
     code = "group_changed"
+
+
+class LastSuperuserError(ConflictError):
+    """Nobody could administer the cluster any more."""
+
+    code = "last_superuser"
 
 
 class TransactionAbortedError(ConflictError):
@@ -414,6 +432,12 @@ class LimitReachedError(MilenaError):
     """A bound on something that comes from outside."""
 
     code = "limit_reached"
+
+
+class AccessLimitError(LimitReachedError):
+    """As many users, tokens or access control entries as there may be."""
+
+    code = "access_limit_reached"
 
 
 class GroupLimitError(LimitReachedError):

@@ -24,6 +24,7 @@ from milena.model.errors import (
 )
 from milena.model.types import WallMs
 from raft_meta.machine import (
+    access,
     brokers,
     cluster,
     consumers,
@@ -40,6 +41,7 @@ from raft_meta.machine.codec import LEVELS, encode_error, encode_response
 from raft_meta.machine.commands import (
     AddPartitions,
     AllocateProducer,
+    AlterAcls,
     AlterConfigs,
     AlterGroup,
     AlterIsr,
@@ -47,10 +49,13 @@ from raft_meta.machine.commands import (
     ClaimController,
     Command,
     CommitOffsets,
+    CreateToken,
     CreateTopic,
     DeleteConsumers,
     DeleteGroup,
+    DeleteTokens,
     DeleteTopic,
+    DeleteUser,
     DrainBroker,
     ElectLeaders,
     EndTransactions,
@@ -59,10 +64,13 @@ from raft_meta.machine.commands import (
     FenceBroker,
     FinishMarkers,
     GiveUpReplicas,
+    InitAccess,
     InitCluster,
     PutConsumer,
+    PutUser,
     ReassignPartitions,
     RegisterBroker,
+    SetAccessMode,
     SetFeatureLevel,
     StepReassignments,
     UnfenceBroker,
@@ -88,8 +96,9 @@ ClientCommand = (
     | offsets.OffsetCommand
     | consumers.ConsumerCommand
     | transactions.TransactionCommand
+    | access.AccessCommand
 )
-"""Sections that clients leave in the state."""
+"""Sections that clients leave in the state, and who they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +173,16 @@ def _dispatch_clients(image: Image, index: int, now_ms: WallMs, command: ClientC
             return consumers.apply(image, index, now_ms, command)
         case EndTransactions() | FinishMarkers():
             return transactions.apply(image, index, now_ms, command)
+        case (
+            InitAccess()
+            | SetAccessMode()
+            | PutUser()
+            | DeleteUser()
+            | CreateToken()
+            | DeleteTokens()
+            | AlterAcls()
+        ):
+            return access.apply(image, index, now_ms, command)
 
 
 def _check_allowed(image: Image, command: Command) -> None:

@@ -38,7 +38,7 @@ from raft_meta.machine.outcome import Response
 T = TypeVar("T")
 
 FORMAT_VERSION = 1
-FEATURE_LEVEL_MAX = 6
+FEATURE_LEVEL_MAX = 7
 """The highest feature level that this release knows."""
 
 TAGS: dict[int, type[c.Command]] = {
@@ -69,6 +69,13 @@ TAGS: dict[int, type[c.Command]] = {
     25: c.GiveUpReplicas,
     26: c.EndTransactions,
     27: c.FinishMarkers,
+    28: c.InitAccess,
+    29: c.SetAccessMode,
+    30: c.PutUser,
+    31: c.DeleteUser,
+    32: c.CreateToken,
+    33: c.DeleteTokens,
+    34: c.AlterAcls,
 }
 """Wire tag → command. A tag is never used again for something else."""
 LEVELS: dict[type[c.Command], int] = {
@@ -84,6 +91,13 @@ LEVELS: dict[type[c.Command], int] = {
     c.GiveUpReplicas: 4,
     c.EndTransactions: 6,
     c.FinishMarkers: 6,
+    c.InitAccess: 7,
+    c.SetAccessMode: 7,
+    c.PutUser: 7,
+    c.DeleteUser: 7,
+    c.CreateToken: 7,
+    c.DeleteTokens: 7,
+    c.AlterAcls: 7,
 }
 """The feature level from which on each command is allowed."""
 

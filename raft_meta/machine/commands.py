@@ -7,7 +7,7 @@ The proposer decides everything that could differ between nodes or versions: clo
 from dataclasses import dataclass
 
 from milena.model.types import WallMs
-from raft_meta.machine.image import GroupMember, RestConsumer, TransactionExtent
+from raft_meta.machine.image import Acl, Grant, GroupMember, RestConsumer, TransactionExtent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,6 +475,76 @@ class FinishMarkers:
     markers: tuple[FinishedMarker, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitAccess:
+    """The first user, who is a superuser, and the cluster's mode; nothing where there is a user already.
+
+    Response: 1 if it was done.
+    """
+
+    name: str
+    verifier: str
+    access_mode: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAccessMode:
+    """How much the cluster asks of those who call it; anything but ``off`` needs a superuser to be there."""
+
+    access_mode: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutUser:
+    """Make a user (``version`` 0), or change one: compare and set on its version. Response: the new version.
+
+    The last superuser stays one while access is asked for.
+    """
+
+    name: str
+    version: int
+    verifiers: tuple[str, ...]
+    is_superuser: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteUser:
+    """Forget a user, with its tokens and the entries that name it, so that a later one of its name gets neither."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateToken:
+    """A token of a user; the secret itself stays with whoever asked for it."""
+
+    token_id: str
+    user: str
+    user_index: int
+    secret_hash: bytes
+    note: str
+    grants: tuple[Grant, ...]
+    expires_ms: WallMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTokens:
+    """Forget tokens; those that are gone already are passed over. Response: how many were there."""
+
+    token_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterAcls:
+    """Entries that come and go, at once; those that are there, or gone, already are passed over.
+
+    Response: how many came, and how many went.
+    """
+
+    added: tuple[Acl, ...]
+    removed: tuple[Acl, ...]
+
+
 Command = (
     InitCluster
     | ClaimController
@@ -503,6 +573,13 @@ Command = (
     | GiveUpReplicas
     | EndTransactions
     | FinishMarkers
+    | InitAccess
+    | SetAccessMode
+    | PutUser
+    | DeleteUser
+    | CreateToken
+    | DeleteTokens
+    | AlterAcls
 )
 
 

@@ -287,6 +287,63 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """Somebody with a password. The principal is ``User:`` and the name."""
+
+    name: str
+    created_index: int
+    """Tells it from an earlier one of the same name, whose tokens do not serve it."""
+    version: int
+    """The index of the last command that changed it."""
+    verifiers: tuple[str, ...]
+    """Hashes of the passwords that are taken, in PHC's string form: one, or two while one follows the other."""
+    is_superuser: bool
+    """May do everything, whatever entries say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A part of what a token is good for. Words as in ``milena.model.access``."""
+
+    resource_type: str
+    pattern_type: str
+    name: str
+    operations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A secret that speaks for its user, as far as both may."""
+
+    token_id: str
+    user: str
+    user_index: int
+    """``created_index`` of the user."""
+    secret_hash: bytes
+    """SHA-256 of the secret, which is random: no slow hash is needed."""
+    note: str
+    """For people."""
+    grants: tuple[Grant, ...]
+    """Empty: all that the user may."""
+    created_ms: WallMs
+    expires_ms: WallMs
+    """0: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Acl:
+    """An access control entry. Words as in ``milena.model.access``; source: KIP-11, KIP-290."""
+
+    principal: str
+    resource_type: str
+    pattern_type: str
+    name: str
+    operation: str
+    permission: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """The whole state. ``index`` is that of the last command applied; ``now_ms`` never runs backwards."""
 
@@ -318,6 +375,16 @@ class Image:
     """Committed transactions whose markers are to be written, by partition; only partitions that have some."""
     ending_count: int = 0
     """How many there are in ``ending``."""
+    access_mode: str = "off"
+    access_version: int = 0
+    """The index of the last command that changed who may do what; 0: none did."""
+    users: Map[str, User] = field(default_factory=Map)
+    tokens: Map[str, Token] = field(default_factory=Map)
+    """By token_id."""
+    acls: Map[str, tuple[Acl, ...]] = field(default_factory=Map)
+    """By principal, in ascending order; only principals that have some."""
+    acl_count: int = 0
+    """How many there are in ``acls``."""
 
     def topic(self, name: str) -> Topic | None:
         """The topic of this name."""

@@ -6,7 +6,7 @@ ids, counts. Section numbers never change meaning; ``codec`` makes rows bytes an
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 from typing import TypeVar
 
 from immutables import Map
@@ -16,6 +16,7 @@ from milena.model.types import WallMs
 from raft_meta.machine import shapes
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import (
+    Acl,
     AllocatedProducer,
     Broker,
     CommittedOffset,
@@ -28,14 +29,16 @@ from raft_meta.machine.image import (
     PartitionKey,
     Proposer,
     RestConsumer,
+    Token,
     Topic,
     TransactionKey,
+    User,
 )
 
 T = TypeVar("T")
 
 HEADER, BROKERS, TOPICS, PARTITIONS, PRODUCERS, PROPOSERS, RESPONSES, END = range(8)
-GROUPS, MEMBERS, OFFSETS, CONSUMERS, ENDINGS = range(8, 13)
+GROUPS, MEMBERS, OFFSETS, CONSUMERS, ENDINGS, USERS, TOKENS, ACLS = range(8, 16)
 """``END`` is the number of the digest's frame, not of a section."""
 
 
@@ -49,6 +52,8 @@ class _Header:
     controller_id: int | None
     controller_epoch: int
     next_producer_id: int
+    access_mode: str = field(default="off", metadata={"since": 7})
+    access_version: int = field(default=0, metadata={"since": 7})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +126,8 @@ def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
         controller_id=image.controller_id,
         controller_epoch=image.controller_epoch,
         next_producer_id=image.next_producer_id,
+        access_mode=image.access_mode,
+        access_version=image.access_version,
     )
     yield HEADER, iter([shapes.pack(header)])
     yield BROKERS, _values(image.brokers)
@@ -134,6 +141,9 @@ def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
     yield OFFSETS, _offset_rows(image)
     yield CONSUMERS, _consumer_rows(image)
     yield ENDINGS, _ending_rows(image)
+    yield USERS, _values(image.users)
+    yield TOKENS, _values(image.tokens)
+    yield ACLS, _acl_rows(image)
 
 
 K = TypeVar("K", int, str)
@@ -203,6 +213,12 @@ def _ending_rows(image: Image) -> Iterator[object]:
             yield [*key, *transaction, shapes.pack(endings[transaction])]
 
 
+def _acl_rows(image: Image) -> Iterator[object]:
+    for principal in sorted(image.acls):
+        for acl in image.acls[principal]:
+            yield shapes.pack(acl)
+
+
 class ImageReader:
     """Puts an image together, section by section; refuses what is out of order."""
 
@@ -221,6 +237,9 @@ class ImageReader:
         self._offsets: dict[str, dict[PartitionKey, CommittedOffset]] = {}
         self._consumers: dict[ConsumerKey, RestConsumer] = {}
         self._ending: dict[PartitionKey, dict[TransactionKey, Ending]] = {}
+        self._users: dict[str, User] = {}
+        self._tokens: dict[str, Token] = {}
+        self._acls: dict[str, list[Acl]] = {}
 
     def take(self, section: int, items: list[object]) -> None:
         """The next items of a section, which may come in several parts.
@@ -241,6 +260,9 @@ class ImageReader:
             OFFSETS: self._take_offset,
             CONSUMERS: self._take_consumer,
             ENDINGS: self._take_ending,
+            USERS: self._take_user,
+            TOKENS: self._take_token,
+            ACLS: self._take_acl,
         }
         taker = takers.get(section)
         if taker is None:
@@ -318,6 +340,21 @@ class ImageReader:
         self._ending.setdefault((row.topic_id, row.partition), {})[transaction] = row.ending
         return (row.topic_id, row.partition, *transaction)
 
+    def _take_user(self, item: object) -> tuple[int | str, ...]:
+        user = shapes.parse(User, item)
+        self._users[user.name] = user
+        return (user.name,)
+
+    def _take_token(self, item: object) -> tuple[int | str, ...]:
+        token = shapes.parse(Token, item)
+        self._tokens[token.token_id] = token
+        return (token.token_id,)
+
+    def _take_acl(self, item: object) -> tuple[int | str, ...]:
+        acl = shapes.parse(Acl, item)
+        self._acls.setdefault(acl.principal, []).append(acl)
+        return astuple(acl)
+
     def _all_groups(self) -> dict[str, Group]:
         return {
             row.group_id: Group(
@@ -378,4 +415,10 @@ class ImageReader:
             consumers=Map(self._consumers),
             ending=Map(ending),
             ending_count=sum(len(found) for found in self._ending.values()),
+            access_mode=header.access_mode,
+            access_version=header.access_version,
+            users=Map(self._users),
+            tokens=Map(self._tokens),
+            acls=Map({principal: tuple(found) for principal, found in self._acls.items()}),
+            acl_count=sum(len(found) for found in self._acls.values()),
         )

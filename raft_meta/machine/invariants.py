@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from raft_meta.machine import configs, group_rules, transactions
+from raft_meta.machine import access, configs, group_rules, transactions
 from raft_meta.machine.image import Ending, Image, Partition, PartitionKey, TransactionKey
 
 
@@ -17,6 +17,7 @@ def violations(image: Image) -> list[str]:
         *_of_offsets(image),
         *_of_consumers(image),
         *_of_transactions(image),
+        *access.problems(image),
     ]
 
 

@@ -9,6 +9,7 @@ from raft_meta.machine import codec, elections, reassignments
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import Applied, apply
 from raft_meta.machine.image import Image
+from tests.support.machine.access_commands import AccessSource
 from tests.support.machine.group_commands import GroupSource
 from tests.support.machine.transaction_commands import TransactionSource
 
@@ -40,6 +41,9 @@ class CommandSource:
     directories: dict[int, tuple[str, int]] = field(default_factory=dict)
     topics_made: int = 0
 
+    def __post_init__(self) -> None:
+        self.access = AccessSource(self.rng)
+
     def next(self, image: Image) -> c.Command:
         makers: list[tuple[int, Maker]] = [
             (8, self._register),
@@ -61,6 +65,7 @@ class CommandSource:
             (1, self._cluster),
             (8, GroupSource(self.rng).next),
             (6, TransactionSource(self.rng).next),
+            (5, self.access.next),
         ]
         weights = [weight for weight, _ in makers]
         return self.rng.choices([maker for _, maker in makers], weights)[0](image)
@@ -115,7 +120,7 @@ class CommandSource:
             peer_port=1,
             rack=None,
             feature_min=1,
-            feature_max=6,
+            feature_max=7,
             was_clean_stop=False,
             reports=reports,
         )
@@ -293,7 +298,7 @@ class CommandSource:
             [
                 c.ClaimController(broker_id=self._broker()),
                 c.UnregisterBroker(broker_id=self._broker()),
-                c.SetFeatureLevel(feature_level=self.rng.randint(1, 6)),
+                c.SetFeatureLevel(feature_level=self.rng.randint(1, 7)),
                 c.CheckImage(index=image.index, image_hash=codec.image_hash(image)),
             ]
         )
@@ -328,7 +333,9 @@ def random_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
     source = CommandSource(rng)
     first: list[c.Command] = [
         c.InitCluster(
-            cluster_id="cluster", voters=(1, 2, 3), feature_level=rng.choice([1, 2, 3, 4, 5, 6, 6])
+            cluster_id="cluster",
+            voters=(1, 2, 3),
+            feature_level=rng.choice([1, 2, 3, 4, 5, 6, 7, 7]),
         ),
         c.ClaimController(broker_id=1),
     ]

@@ -14,7 +14,8 @@ After every command the image must keep its invariants and survive a snapshot; e
     steps | handover      what the controller would do next for all moves
     again [incarnation=0] [sequence=1]      the last command once more, or under another number
 
-``group_scripts`` has those of groups, offsets and consumers, ``transaction_scripts`` those of transactions.
+``group_scripts`` has those of groups, offsets and consumers, ``transaction_scripts`` those of transactions,
+``access_scripts`` those of users, tokens and entries.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,8 +33,11 @@ from raft_meta.machine.image import (
     Partition,
     PartitionKey,
     Reassignment,
+    Token,
+    User,
 )
 from raft_meta.machine.marks import ImageMarks
+from tests.support.machine import access_scripts as access
 from tests.support.machine import group_scripts as groups
 from tests.support.machine import transaction_scripts as transactions
 
@@ -126,6 +130,8 @@ class MachineScript:
             return groups.describe_offsets(self.image, line.words[0])
         if verb == "outcome":
             return transactions.describe_outcome(self.image, line.words)
+        if verb in access.VERBS:
+            return self.apply(access.command_of(self.image, verb, line.words, line.named))
         lines = self.transactions if verb in transactions.VERBS else self.groups
         if verb in (*transactions.VERBS, *groups.VERBS):
             command = lines.command(self.image, verb, line.words, line.named)
@@ -393,6 +399,9 @@ def differences(before: Image, now: Image) -> list[str]:
         *_group_differences(before, now),
         *_map_differences("producer {}".format, before.producers, now.producers),
         *transactions.describe_endings(before, now),
+        *_map_differences("user {}".format, before.users, now.users),
+        *_map_differences("token {}".format, before.tokens, now.tokens),
+        *access.describe_acls(before, now),
     ]
 
 
@@ -414,6 +423,10 @@ def _cluster_differences(before: Image, now: Image) -> list[str]:
         lines.append(f"feature_level {before.feature_level} -> {now.feature_level}")
     if (before.controller_id, before.controller_epoch) != (now.controller_id, now.controller_epoch):
         lines.append(f"controller {now.controller_id}: epoch {now.controller_epoch}")
+    if before.access_mode != now.access_mode:
+        lines.append(f"access_mode {before.access_mode} -> {now.access_mode}")
+    if before.access_version != now.access_version:
+        lines.append("access changed")
     return lines
 
 
@@ -453,6 +466,8 @@ SHOWN_OF_NEW = {
     Broker: ("broker_epoch", "is_fenced"),
     Partition: ("leader", "isr", "eligible"),
     AllocatedProducer: ("producer_epoch", "name"),
+    User: ("created_index", "verifiers", "is_superuser"),
+    Token: ("user", "user_index", "expires_ms"),
 }
 
 

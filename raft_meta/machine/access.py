@@ -1,0 +1,454 @@
+"""Who may do what: users, tokens, access control entries and the mode, as the state holds them.
+
+Secrets never come here: users have salted slow hashes of passwords, tokens the hash of a random secret. Whoever
+proposes makes salts, hashes and ids; here is judged what they say.
+
+Source of the judge at the end: Kafka's AclAuthorizer and KIP-290. Entries that deny win over those that allow, whatever
+their patterns and hosts; what no entry allows is refused; superusers may do everything. A token may what its user and
+its grants both do.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from milena.model import access as words
+from milena.model.errors import (
+    AccessLimitError,
+    InvalidAccessError,
+    LastSuperuserError,
+    StaleVersionError,
+    UserNotFoundError,
+)
+from milena.model.types import WallMs
+from raft_meta.machine.commands import (
+    AlterAcls,
+    CreateToken,
+    DeleteTokens,
+    DeleteUser,
+    InitAccess,
+    PutUser,
+    SetAccessMode,
+)
+from raft_meta.machine.copies import replace
+from raft_meta.machine.image import Acl, Grant, Image, Token, User
+from raft_meta.machine.outcome import Outcome
+
+LEVEL = 7
+"""The feature level that knows of access."""
+
+USERS_MAX = 10_000
+TOKENS_MAX = 100_000
+ACLS_MAX = 100_000
+ACLS_PER_REQUEST_MAX = 1_000
+GRANTS_PER_TOKEN_MAX = 100
+VERIFIERS_MAX = 2
+VERIFIER_LENGTH_MAX = 512
+NOTE_LENGTH_MAX = 255
+SECRET_HASH_BYTES = 32
+
+_USER_NAME = re.compile(r"[A-Za-z0-9._@/+=-]{1,255}")
+_PRINCIPAL = re.compile(r"(User|Group):[A-Za-z0-9._@:/+=-]{1,255}")
+_RESOURCE_NAME = re.compile(r"[\x21-\x7e]{1,255}")
+_HOST = re.compile(r"[0-9A-Fa-f:.]{2,45}")
+_TOKEN_ID = re.compile(r"[0-9a-z]{8,32}")
+
+AccessCommand = (
+    InitAccess | SetAccessMode | PutUser | DeleteUser | CreateToken | DeleteTokens | AlterAcls
+)
+
+
+def apply(image: Image, index: int, now_ms: WallMs, command: AccessCommand) -> Outcome:
+    """Carry out a command about access.
+
+    Raises:
+        InvalidAccessError: it makes no sense, whatever the state.
+        UserNotFoundError, StaleVersionError, LastSuperuserError: the state is another one.
+        AccessLimitError: there would be too many.
+    """
+    match command:
+        case InitAccess():
+            outcome = _init(image, index, command)
+        case SetAccessMode():
+            outcome = _set_mode(image, command)
+        case PutUser():
+            outcome = _put_user(image, index, command)
+        case DeleteUser():
+            outcome = _delete_user(image, command)
+        case CreateToken():
+            outcome = _create_token(image, now_ms, command)
+        case DeleteTokens():
+            outcome = _delete_tokens(image, command)
+        case _:
+            outcome = _alter_acls(image, command)
+    if outcome.image is image:
+        return outcome
+    return Outcome(replace(outcome.image, access_version=index), outcome.response)
+
+
+def _refuse(problems: Iterator[str]) -> None:
+    for problem in problems:
+        raise InvalidAccessError(problem)
+
+
+def _init(image: Image, index: int, command: InitAccess) -> Outcome:
+    if image.users:
+        return Outcome(image, 0)
+    _refuse(mode_problems(command.access_mode))
+    user = User(
+        name=command.name,
+        created_index=index,
+        version=index,
+        verifiers=(command.verifier,),
+        is_superuser=True,
+    )
+    _refuse(user_problems(user))
+    return Outcome(
+        replace(image, users=image.users.set(user.name, user), access_mode=command.access_mode), 1
+    )
+
+
+def _set_mode(image: Image, command: SetAccessMode) -> Outcome:
+    _refuse(mode_problems(command.access_mode))
+    if command.access_mode == image.access_mode:
+        return Outcome(image)
+    if command.access_mode != words.AccessMode.OFF and not _superusers(image):
+        raise LastSuperuserError(
+            "There is no superuser with a password: nobody could administer the cluster. Make one first."
+        )
+    return Outcome(replace(image, access_mode=command.access_mode))
+
+
+def _put_user(image: Image, index: int, command: PutUser) -> Outcome:
+    present = image.users.get(command.name)
+    version = 0 if present is None else present.version
+    if command.version != version:
+        if present is None:
+            raise UserNotFoundError(f"There is no user {command.name}.")
+        raise StaleVersionError(
+            f"User {command.name} is there already, at version {version}, not {command.version}."
+        )
+    user = User(
+        name=command.name,
+        created_index=index if present is None else present.created_index,
+        version=index,
+        verifiers=command.verifiers,
+        is_superuser=command.is_superuser,
+    )
+    _refuse(user_problems(user))
+    if present is None and len(image.users) >= USERS_MAX:
+        raise AccessLimitError(f"There are {USERS_MAX} users already; delete some.")
+    after = replace(image, users=image.users.set(user.name, user))
+    _check_superuser_left(image, after)
+    return Outcome(after, index)
+
+
+def _delete_user(image: Image, command: DeleteUser) -> Outcome:
+    if command.name not in image.users:
+        raise UserNotFoundError(f"There is no user {command.name}.")
+    principal = words.USER_PREFIX + command.name
+    # One by one: to look through them all is cheap beside how seldom it happens.
+    owned = [token.token_id for token in image.tokens.values() if token.user == command.name]
+    tokens = image.tokens.mutate()
+    for token_id in owned:
+        del tokens[token_id]
+    acls = image.acls.get(principal, ())
+    after = replace(
+        image,
+        users=image.users.delete(command.name),
+        tokens=tokens.finish(),
+        acls=image.acls.delete(principal) if acls else image.acls,
+        acl_count=image.acl_count - len(acls),
+    )
+    _check_superuser_left(image, after)
+    return Outcome(after)
+
+
+def _superusers(image: Image) -> bool:
+    return any(user.is_superuser and user.verifiers for user in image.users.values())
+
+
+def _check_superuser_left(before: Image, after: Image) -> None:
+    if before.access_mode != words.AccessMode.OFF and not _superusers(after):
+        raise LastSuperuserError(
+            "This is the last superuser with a password: nobody could administer the cluster any more."
+        )
+
+
+def _create_token(image: Image, now_ms: WallMs, command: CreateToken) -> Outcome:
+    user = image.users.get(command.user)
+    if user is None or user.created_index != command.user_index:
+        raise UserNotFoundError(f"There is no user {command.user}, or it is another one by now.")
+    if command.token_id in image.tokens:
+        raise StaleVersionError(f"Token {command.token_id} is there already.")
+    if len(image.tokens) >= TOKENS_MAX:
+        # Those that serve nobody any more make room, at once.
+        image = _without_expired(image, now_ms)
+        if len(image.tokens) >= TOKENS_MAX:
+            raise AccessLimitError(f"There are {TOKENS_MAX} tokens already; delete some.")
+    token = Token(
+        token_id=command.token_id,
+        user=command.user,
+        user_index=command.user_index,
+        secret_hash=command.secret_hash,
+        note=command.note,
+        grants=command.grants,
+        created_ms=now_ms,
+        expires_ms=command.expires_ms,
+    )
+    _refuse(token_problems(token))
+    return Outcome(replace(image, tokens=image.tokens.set(token.token_id, token)))
+
+
+def _without_expired(image: Image, now_ms: WallMs) -> Image:
+    tokens = image.tokens.mutate()
+    for token in image.tokens.values():
+        if 0 < token.expires_ms <= now_ms:
+            del tokens[token.token_id]
+    return replace(image, tokens=tokens.finish())
+
+
+def _delete_tokens(image: Image, command: DeleteTokens) -> Outcome:
+    there = [token_id for token_id in dict.fromkeys(command.token_ids) if token_id in image.tokens]
+    if not there:
+        return Outcome(image, 0)
+    tokens = image.tokens.mutate()
+    for token_id in there:
+        del tokens[token_id]
+    return Outcome(replace(image, tokens=tokens.finish()), len(there))
+
+
+def _alter_acls(image: Image, command: AlterAcls) -> Outcome:
+    if len(command.added) + len(command.removed) > ACLS_PER_REQUEST_MAX:
+        raise AccessLimitError(f"One request changes at most {ACLS_PER_REQUEST_MAX} entries.")
+    for acl in command.added:
+        _refuse(acl_problems(acl))
+    acls, came, went = image.acls, 0, 0
+    for principal in sorted({acl.principal for acl in (*command.added, *command.removed)}):
+        before = frozenset(image.acls.get(principal, ()))
+        gone = before.intersection(command.removed)
+        new = {acl for acl in command.added if acl.principal == principal} - (before - gone)
+        after = (before - gone) | new
+        came, went = came + len(new), went + len(gone)
+        if after:
+            acls = acls.set(principal, tuple(sorted(after)))
+        elif before:
+            acls = acls.delete(principal)
+    count = image.acl_count + came - went
+    if came and count > ACLS_MAX:
+        raise AccessLimitError(f"There would be more than {ACLS_MAX} entries; delete some.")
+    if not came and not went:
+        return Outcome(image, (0, 0))
+    return Outcome(replace(image, acls=acls, acl_count=count), (came, went))
+
+
+# -- what makes no sense ---------------------------------------------------------------------------
+
+
+def mode_problems(mode: str) -> Iterator[str]:
+    """Why this is no mode."""
+    if mode not in set(words.AccessMode):
+        yield f"{mode!r} is no mode: {', '.join(words.AccessMode)}."
+
+
+def user_problems(user: User) -> Iterator[str]:
+    """Why this is no user."""
+    if not _USER_NAME.fullmatch(user.name):
+        yield "A user's name has 1..255 letters, digits or . _ @ / + = -"
+    if words.USER_PREFIX + user.name == words.ANONYMOUS:
+        yield f"{user.name} is who comes without credentials, and no user."
+    if len(user.verifiers) > VERIFIERS_MAX:
+        yield f"A user has at most {VERIFIERS_MAX} passwords."
+    if any(not 1 <= len(verifier) <= VERIFIER_LENGTH_MAX for verifier in user.verifiers):
+        yield "A password's hash is empty, or too long."
+
+
+def token_problems(token: Token) -> Iterator[str]:
+    """Why this is no token."""
+    if not _TOKEN_ID.fullmatch(token.token_id) or len(token.secret_hash) != SECRET_HASH_BYTES:
+        yield "A token has an id of 8..32 digits and small letters, and a hash of 32 bytes."
+    if len(token.note) > NOTE_LENGTH_MAX:
+        yield f"A token's note has at most {NOTE_LENGTH_MAX} characters."
+    if token.expires_ms < 0:
+        yield "A token's end lies before all time."
+    if len(token.grants) > GRANTS_PER_TOKEN_MAX:
+        yield f"A token has at most {GRANTS_PER_TOKEN_MAX} grants."
+    for grant in token.grants:
+        yield from grant_problems(grant)
+
+
+def grant_problems(grant: Grant) -> Iterator[str]:
+    """Why this is no part of what a token is good for."""
+    if not grant.operations:
+        yield "A grant names at least one operation."
+    for operation in grant.operations:
+        yield from _resource_problems(
+            grant.resource_type, grant.pattern_type, grant.name, operation
+        )
+
+
+def acl_problems(acl: Acl) -> Iterator[str]:
+    """Why this is no entry."""
+    if not _PRINCIPAL.fullmatch(acl.principal) and acl.principal != words.ANY_PRINCIPAL:
+        yield (
+            f"{acl.principal!r} is no principal: User:NAME, where NAME has 1..255 letters, digits or . _ @ : / + = -, "
+            f"or {words.ANY_PRINCIPAL}"
+        )
+    if acl.host != words.ANY_HOST and not _HOST.fullmatch(acl.host):
+        yield f"{acl.host!r} is no host: an IP address, or {words.ANY_HOST}"
+    if acl.permission not in set(words.Permission):
+        yield f"{acl.permission!r} is no permission: {', '.join(words.Permission)}."
+    yield from _resource_problems(acl.resource_type, acl.pattern_type, acl.name, acl.operation)
+
+
+def _resource_problems(kind: str, pattern: str, name: str, operation: str) -> Iterator[str]:
+    if kind not in set(words.ResourceType):
+        yield f"{kind!r} is no type of a resource: {', '.join(words.ResourceType)}."
+        return
+    if pattern not in set(words.PatternType):
+        yield f"{pattern!r} is no type of a pattern: {', '.join(words.PatternType)}."
+    if not _RESOURCE_NAME.fullmatch(name):
+        yield "A resource's name has 1..255 visible ASCII characters."
+    if kind == words.ResourceType.CLUSTER and name != words.CLUSTER_NAME:
+        yield f"The only resource of type CLUSTER is {words.CLUSTER_NAME}."
+    allowed = words.OPERATIONS_OF[words.ResourceType(kind)]
+    if operation not in allowed:
+        yield f"{operation!r} is no operation on a {kind}: {', '.join(sorted(allowed))}."
+
+
+def problems(image: Image) -> Iterator[str]:
+    """What is wrong with this part of an image."""
+    parts: Sequence[object] = (image.users, image.tokens, image.acls, image.access_version)
+    is_used = any(parts) or image.access_mode != words.AccessMode.OFF
+    if is_used and image.feature_level < LEVEL:
+        yield "access is asked for below the feature level that knows it"
+    if not 0 <= image.access_version <= image.index:
+        yield "access was changed in the future"
+    yield from mode_problems(image.access_mode)
+    if image.access_mode != words.AccessMode.OFF and not _superusers(image):
+        yield "access is asked for, and nobody may administer it"
+    yield from _of_users(image)
+    yield from _of_tokens(image)
+    yield from _of_acls(image)
+
+
+def _of_users(image: Image) -> Iterator[str]:
+    for user in image.users.values():
+        if not 0 < user.created_index <= user.version <= image.access_version:
+            yield f"user {user.name} comes from the future"
+        yield from user_problems(user)
+
+
+def _of_tokens(image: Image) -> Iterator[str]:
+    for token in image.tokens.values():
+        owner = image.users.get(token.user)
+        if owner is None or owner.created_index != token.user_index:
+            yield f"token {token.token_id} is nobody's"
+        yield from token_problems(token)
+
+
+def _of_acls(image: Image) -> Iterator[str]:
+    if image.acl_count != sum(len(found) for found in image.acls.values()):
+        yield "the count of access control entries is wrong"
+    for principal, acls in image.acls.items():
+        if not acls or any(acl.principal != principal for acl in acls):
+            yield f"entries of {principal} are another's, or none"
+        for acl in acls:
+            yield from acl_problems(acl)
+
+
+# -- may they? -------------------------------------------------------------------------------------
+
+_DENIED_BY = {
+    operation: frozenset({operation, words.Operation.ALL}) for operation in words.Operation
+}
+
+
+class _Words(NamedTuple):
+    """The operations that entries of one pattern allow, and those that they deny."""
+
+    allowed: set[str]
+    denied: set[str]
+
+
+class _Patterns:
+    """Entries by type of resource and pattern: a decision looks at those that match the name, and no others."""
+
+    def __init__(self) -> None:
+        self._literal: dict[tuple[str, str], _Words] = {}
+        self._prefixed: dict[tuple[str, str], _Words] = {}
+        self._lengths: dict[str, list[int]] = {}
+        """Of prefixes, by type of resource."""
+
+    def add(
+        self, kind: str, pattern: str, name: str, operations: Iterable[str], permission: str
+    ) -> None:
+        is_prefix = pattern == words.PatternType.PREFIXED
+        found = (self._prefixed if is_prefix else self._literal).setdefault(
+            (kind, name), _Words(set(), set())
+        )
+        (found.denied if permission == words.Permission.DENY else found.allowed).update(operations)
+        if is_prefix:
+            lengths = self._lengths.setdefault(kind, [])
+            if len(name) not in lengths:
+                lengths.append(len(name))
+
+    def may(self, operation: words.Operation, kind: words.ResourceType, name: str) -> bool:
+        is_allowed = False
+        for found in self._matching(kind, name):
+            if not found.denied.isdisjoint(_DENIED_BY[operation]):
+                return False
+            is_allowed = is_allowed or not found.allowed.isdisjoint(words.ALLOWED_BY[operation])
+        return is_allowed
+
+    def _matching(self, kind: str, name: str) -> Iterable[_Words]:
+        for literal in (name, words.ANY_NAME):
+            found = self._literal.get((kind, literal))
+            if found is not None:
+                yield found
+        for length in self._lengths.get(kind, ()):
+            # A shorter name than the prefix is cut to itself, and is no key.
+            found = self._prefixed.get((kind, name[:length]))
+            if found is not None and len(name) >= length:
+                yield found
+
+
+class Permissions:
+    """What somebody may do, at one version of access."""
+
+    def __init__(self, *, is_superuser: bool, acls: Iterable[Acl], grants: Sequence[Grant]) -> None:
+        self._is_superuser = is_superuser
+        self._acls = _Patterns()
+        for acl in acls:
+            self._acls.add(
+                acl.resource_type, acl.pattern_type, acl.name, (acl.operation,), acl.permission
+            )
+        self._grants = _Patterns() if grants else None
+        for grant in grants:
+            assert self._grants is not None
+            self._grants.add(
+                grant.resource_type,
+                grant.pattern_type,
+                grant.name,
+                grant.operations,
+                words.Permission.ALLOW,
+            )
+
+    def may(self, operation: words.Operation, kind: words.ResourceType, name: str) -> bool:
+        """Whether they may do this to the resource of this name, be it there or not."""
+        if self._grants is not None and not self._grants.may(operation, kind, name):
+            return False
+        return self._is_superuser or self._acls.may(operation, kind, name)
+
+
+def permissions_of(
+    image: Image, principal: str, *, is_superuser: bool, host: str, grants: Sequence[Grant] = ()
+) -> Permissions:
+    """What a principal may do that calls from ``host``, an IP address."""
+    acls = [
+        acl
+        for named in (principal, words.ANY_PRINCIPAL)
+        for acl in image.acls.get(named, ())
+        if acl.host in (words.ANY_HOST, host)
+    ]
+    return Permissions(is_superuser=is_superuser, acls=acls, grants=grants)

@@ -1,0 +1,94 @@
+"""Random but mostly sensible commands about access."""
+
+from dataclasses import dataclass
+from random import Random
+
+from milena.model import access as words
+from milena.model.types import WallMs
+from raft_meta.machine import commands as c
+from raft_meta.machine.image import Acl, Grant, Image
+
+USERS = ("ann", "bob", "root")
+NAMES = ("a", "a.b", "b", words.ANY_NAME)
+HOSTS = (words.ANY_HOST, words.ANY_HOST, "10.0.0.1")
+OPERATIONS = ("READ", "WRITE", "DESCRIBE", "ALL", "DELETE")
+
+
+@dataclass
+class AccessSource:
+    """Draws the next command for an image."""
+
+    rng: Random
+    tokens_made: int = 0
+
+    def next(self, image: Image) -> c.Command:
+        makers = [self._mode, self._user, self._user, self._drop, self._token, self._forget]
+        return self.rng.choice([*makers, self._acls, self._acls, self._acls])(image)
+
+    def _mode(self, _: Image) -> c.Command:
+        mode = self.rng.choice([*words.AccessMode, "open"])
+        if self.rng.random() < 0.5:
+            return c.InitAccess(name=self.rng.choice(USERS), verifier="h", access_mode=mode)
+        return c.SetAccessMode(access_mode=mode)
+
+    def _user(self, image: Image) -> c.Command:
+        name = self.rng.choice(USERS)
+        known = image.users.get(name)
+        version = 0 if known is None else known.version
+        return c.PutUser(
+            name=name,
+            version=version - (self.rng.random() < 0.1),
+            verifiers=("h",) * self.rng.choice([0, 1, 1, 2, 3]),
+            is_superuser=self.rng.random() < 0.5,
+        )
+
+    def _drop(self, _: Image) -> c.Command:
+        return c.DeleteUser(name=self.rng.choice(USERS))
+
+    def _token(self, image: Image) -> c.Command:
+        self.tokens_made += 1
+        name = self.rng.choice(USERS)
+        owner = image.users.get(name)
+        return c.CreateToken(
+            token_id=f"{self.tokens_made:08x}",
+            user=name,
+            user_index=owner.created_index if owner else 1,
+            secret_hash=bytes(32),
+            note="n",
+            grants=tuple(random_grant(self.rng) for _ in range(self.rng.choice([0, 0, 1, 2]))),
+            expires_ms=WallMs(self.rng.choice([0, 5_000])),
+        )
+
+    def _forget(self, image: Image) -> c.Command:
+        known = sorted(image.tokens)
+        return c.DeleteTokens(token_ids=tuple(self.rng.sample(known, min(1, len(known)))))
+
+    def _acls(self, image: Image) -> c.Command:
+        there = [acl for found in image.acls.values() for acl in found]
+        return c.AlterAcls(
+            added=tuple(random_acl(self.rng) for _ in range(self.rng.randint(0, 3))),
+            removed=tuple(self.rng.sample(there, min(len(there), self.rng.choice([0, 0, 1, 2])))),
+        )
+
+
+def random_acl(rng: Random) -> Acl:
+    """An entry about one of a few names, so that many meet."""
+    return Acl(
+        principal=rng.choice([words.USER_PREFIX + rng.choice(USERS), words.ANY_PRINCIPAL]),
+        resource_type="TOPIC",
+        pattern_type=rng.choice(list(words.PatternType)),
+        name=rng.choice(NAMES),
+        operation=rng.choice(OPERATIONS),
+        permission=rng.choice(["ALLOW", "ALLOW", "DENY"]),
+        host=rng.choice(HOSTS),
+    )
+
+
+def random_grant(rng: Random) -> Grant:
+    """A part of what a token is good for."""
+    return Grant(
+        resource_type="TOPIC",
+        pattern_type=rng.choice(list(words.PatternType)),
+        name=rng.choice(NAMES),
+        operations=tuple(rng.sample(OPERATIONS, rng.randint(1, 3))),
+    )
