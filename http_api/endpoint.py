@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
+from http_api.access import Access
 from http_api.media import JSON_TYPE, V2_TYPE
 from http_api.params import Param, ParamPlace
 from http_api.path_params import names_in, params_in
@@ -99,6 +100,8 @@ class Route:
     operation_id: str
     """Names the operation in generated clients: never changes, and is never used again."""
     tag: Tag
+    access: Access
+    """What its caller needs; there is no default, so that none is forgotten."""
     summary: str
     description: str = ""
     params: tuple[Param, ...] = ()
@@ -125,6 +128,8 @@ class Route:
         return names_in(self.path)
 
     def __post_init__(self) -> None:
+        needs = self.access.needs
+        assert needs is None or not needs.path_name or needs.path_name in self.path_names, self.path
         # Once: every request with a query is held against them.
         for place, names in (
             (ParamPlace.QUERY, "query_names"),
@@ -142,6 +147,7 @@ def route(
     answers: tuple[Answer, ...],
     *params: Param,
     tag: Tag,
+    access: Access,
     description: str = "",
     body: Body | None = None,
     errors: tuple[type[MilenaError], ...] = (),
@@ -158,6 +164,7 @@ def route(
         handler=handler,
         operation_id=operation_id,
         tag=tag,
+        access=access,
         summary=summary,
         description=description,
         params=(*params_in(path), *params),

@@ -1,5 +1,6 @@
 """The table of endpoints of our own."""
 
+from http_api.access import IN_ANSWER, IN_REQUEST, PUBLIC, on_cluster, on_topic
 from http_api.endpoint import Answer, Body, Content, Handler, Route, Tag, json_content, ok, route
 from http_api.error_sets import CHANGE_ERRORS, LEADER_ERRORS, PARTITION_ERRORS
 from http_api.errors import InvalidFieldError
@@ -16,6 +17,7 @@ from http_api.native import (
 from http_api.shapes import native, requests
 from http_api.v2.produce import IDEMPOTENCY_KEY
 from http_api.v2.produce_head import TIMEOUT_MS
+from milena.model.access import Operation
 from milena.model.errors import (
     BrokerNotFoundError,
     DiskFullError,
@@ -62,6 +64,7 @@ def _probe(path: str, operation_id: str, handler: Handler, summary: str) -> Rout
         handler,
         summary,
         (*ok(native.PROBE, "It is so"), not_good),
+        access=PUBLIC,
         tag=Tag.NODE,
         is_exempt=True,
     )
@@ -111,6 +114,7 @@ NATIVE_ROUTES = (
         producers.allocate_producer,
         "A producer id for idempotent writes",
         ok(native.PRODUCER, "The id, its epoch, and how far it has written"),
+        access=IN_REQUEST,
         tag=Tag.CLUSTER,
         description=f"A name keeps its id under the next epoch, which fences who had it before. {_OPTIONAL_BODY_NOTE}",
         body=Body(content=json_content(requests.NEW_PRODUCER), is_required=False),
@@ -124,6 +128,7 @@ NATIVE_ROUTES = (
         ok(native.TRANSACTION_COMMITTED, "It is committed: where its records are"),
         TIMEOUT_MS.param,
         IDEMPOTENCY_KEY,
+        access=IN_REQUEST,
         tag=Tag.TRANSACTIONS,
         description=(
             "Any error but 504 says that nothing of it took effect, nor ever will. Repeated under the same key, by "
@@ -139,6 +144,7 @@ NATIVE_ROUTES = (
         "Transactions that are open",
         ok(native.OPEN_TRANSACTIONS, "Those without an end in some partition"),
         transactions.OLDER_THAN_MS.param,
+        access=IN_ANSWER,
         tag=Tag.TRANSACTIONS,
         is_current=True,
     ),
@@ -148,6 +154,7 @@ NATIVE_ROUTES = (
         transactions.begin,
         "The next transaction of an id",
         ok(native.TRANSACTION_BEGUN, "What its writes are to name"),
+        access=IN_REQUEST,
         tag=Tag.TRANSACTIONS,
         description=(
             "What the id has open is aborted, and who had it before is fenced. Writes with `Milena-Transaction` belong "
@@ -163,6 +170,7 @@ NATIVE_ROUTES = (
         "Let what a transaction wrote take effect, and offsets with it",
         ok(native.SESSION_COMMITTED, "It is committed; asked again, the same"),
         TIMEOUT_MS.param,
+        access=IN_REQUEST,
         tag=Tag.TRANSACTIONS,
         description=(
             "It names, for each partition, where the records end that were acknowledged, and how many they are; what "
@@ -178,6 +186,7 @@ NATIVE_ROUTES = (
         "Let nothing take effect of what a transaction wrote",
         ok(native.SESSION_ABORTED, "It is aborted; asked again, the same"),
         TIMEOUT_MS.param,
+        access=IN_REQUEST,
         tag=Tag.TRANSACTIONS,
         description=_OPTIONAL_BODY_NOTE,
         body=Body(content=json_content(requests.ABORT_TRANSACTION), is_required=False),
@@ -198,6 +207,7 @@ NATIVE_ROUTES = (
         "Delete the oldest records of a partition",
         ok(native.RECORDS_DELETED, "Where the partition begins now"),
         TIMEOUT_MS.param,
+        access=on_topic(Operation.DELETE),
         tag=Tag.RECORDS,
         description=(
             "Answered once no in-sync replica has them any more, so that no later leader brings them back. To do it "
@@ -220,6 +230,7 @@ NATIVE_ROUTES = (
         reassignments.reassign,
         "Move replicas to other brokers",
         ok(native.PLANNED_MOVES, "What moves, partition by partition"),
+        access=on_cluster(Operation.ALTER),
         tag=Tag.CLUSTER,
         description=(
             "Partitions by name, or all that one broker holds, or as little as makes the cluster even. New replicas "
@@ -234,6 +245,7 @@ NATIVE_ROUTES = (
         reassignments.list_reassignments,
         "What is on the move, and how far it is",
         ok(native.RUNNING_MOVES, "Partitions on the move, those that wait included"),
+        access=IN_ANSWER,
         tag=Tag.CLUSTER,
         is_current=True,
     ),
@@ -245,6 +257,7 @@ NATIVE_ROUTES = (
         ok(native.PLANNED_MOVES, "What was cancelled"),
         reassignments.TOPIC,
         reassignments.PARTITION.param,
+        access=on_cluster(Operation.ALTER),
         tag=Tag.CLUSTER,
         description="All that move, those of a topic, or one. Refused where too few of the former are in sync.",
         errors=_MOVE_ERRORS,
@@ -257,6 +270,7 @@ NATIVE_ROUTES = (
         ok(native.CLUSTER_VIEW, "The cluster as this node knows it"),
         cluster_metadata.SINCE.param,
         cluster_metadata.TIMEOUT.param,
+        access=IN_ANSWER,
         tag=Tag.CLUSTER,
         description=(
             "All that any node has answered is in it; `is_current` is false where no majority could be asked. With "
@@ -276,6 +290,7 @@ NATIVE_ROUTES = (
         health.drain,
         "Let other nodes lead what this one leads",
         ok(native.DRAINED, "Whether it came to an end in time"),
+        access=on_cluster(Operation.ALTER),
         tag=Tag.NODE,
         description=(
             "It goes on answering requests, is not ready any more and leads nothing until it is started again. "
@@ -290,6 +305,7 @@ NATIVE_ROUTES = (
         health.metrics,
         "Metrics in Prometheus' text format",
         (Answer(description="The metrics", content={"text/plain": {"type": "string"}}),),
+        access=on_cluster(Operation.DESCRIBE),
         tag=Tag.NODE,
         is_exempt=True,
     ),
@@ -299,6 +315,7 @@ NATIVE_ROUTES = (
         description.get_openapi,
         "This description, as OpenAPI 3.1",
         ok(native.OPENAPI, "The document"),
+        access=PUBLIC,
         tag=Tag.NODE,
     ),
     route(
@@ -307,6 +324,7 @@ NATIVE_ROUTES = (
         description.get_openapi,
         "As /openapi.json, under another server's name",
         ok(native.OPENAPI, "The document"),
+        access=PUBLIC,
         tag=Tag.NODE,
     ),
 )

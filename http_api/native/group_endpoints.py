@@ -1,5 +1,6 @@
 """The table of endpoints of consumer groups."""
 
+from http_api.access import IN_ANSWER, on_group
 from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.error_sets import (
     COORDINATOR_ERRORS,
@@ -11,6 +12,7 @@ from http_api.error_sets import (
 from http_api.errors import InvalidFieldError
 from http_api.native import groups
 from http_api.shapes import groups as shapes
+from milena.model.access import Operation
 from milena.model.errors import (
     GroupChangedError,
     GroupNotEmptyError,
@@ -29,6 +31,7 @@ GROUP_ROUTES = (
         groups.list_groups,
         "All consumer groups",
         ok(shapes.GROUPS, "The groups, without members and offsets"),
+        access=IN_ANSWER,
         tag=Tag.GROUPS,
         errors=(NoQuorumError,),
     ),
@@ -38,6 +41,7 @@ GROUP_ROUTES = (
         groups.get_group,
         "A group: its members and what it has committed",
         ok(shapes.GROUP, "The group"),
+        access=on_group(Operation.DESCRIBE),
         tag=Tag.GROUPS,
         errors=GROUP_ERRORS,
     ),
@@ -47,6 +51,7 @@ GROUP_ROUTES = (
         groups.delete,
         "Forget a group and its offsets",
         (Answer(status=204, description="It is gone"),),
+        access=on_group(Operation.DELETE),
         tag=Tag.GROUPS,
         description="Refused while it has members.",
         errors=(*GROUP_ERRORS, *GROUP_CHANGE_ERRORS, *COORDINATOR_ERRORS),
@@ -58,6 +63,7 @@ GROUP_ROUTES = (
         "Join a group, stay in it, or leave it",
         ok(shapes.HEARTBEAT_ANSWER, "What the member is to read, and when to come again"),
         groups.WAIT_MS.param,
+        access=on_group(Operation.READ, has_more=True),
         tag=Tag.GROUPS,
         description=(
             "What the member is not assigned any more it stops reading, and says so by a heartbeat whose `owned` lacks "
@@ -79,6 +85,7 @@ GROUP_ROUTES = (
         "What a group has committed",
         ok(shapes.GROUP_OFFSETS, "Of all its partitions, or of one topic"),
         groups.TOPIC,
+        access=on_group(Operation.DESCRIBE, is_filtered=True),
         tag=Tag.GROUPS,
         errors=GROUP_ERRORS,
     ),
@@ -88,6 +95,7 @@ GROUP_ROUTES = (
         groups.commit,
         "Commit offsets",
         (Answer(status=204, description="All are committed"),),
+        access=on_group(Operation.READ, has_more=True),
         tag=Tag.GROUPS,
         description=(
             "As a member, or, with neither `member_id` nor `member_epoch`, for a group that has no members."
@@ -109,6 +117,7 @@ GROUP_ROUTES = (
         groups.reset,
         "Let a group go on elsewhere",
         ok(shapes.GROUP_OFFSETS, "What is committed now, of these partitions"),
+        access=on_group(Operation.READ, has_more=True),
         tag=Tag.GROUPS,
         description="Refused while it has members.",
         body=Body(content=json_content(shapes.RESET)),

@@ -1,5 +1,6 @@
 """v2: the table of endpoints of REST consumers."""
 
+from http_api.access import on_group
 from http_api.endpoint import Answer, Body, Content, Tag, ok_v2, route, v2_content
 from http_api.error_sets import CONSUMER_ERRORS, COORDINATOR_ERRORS, LEADER_ERRORS, PARTITION_ERRORS
 from http_api.errors import BodyTimeoutError, InvalidFieldError
@@ -16,6 +17,7 @@ from http_api.shapes import v2
 from http_api.v2 import consumer_offsets, consumer_records, consumers, tokens
 from http_api.v2.fetch import FOLLOW
 from milena.model import errors as e
+from milena.model.access import Operation
 
 _CONSUMER = "/consumers/{group}/instances/{instance}"
 _DONE = (Answer(status=204, description="It is so"),)
@@ -43,6 +45,7 @@ CONSUMER_ROUTES = (
         consumers.create,
         "Make a REST consumer",
         ok_v2(shapes.CONSUMER, "Its name, and what its paths begin with; every node answers there"),
+        access=on_group(Operation.READ),
         tag=Tag.CONSUMERS,
         description=(
             "It outlives the node that made it, and is forgotten when nobody calls it for five minutes. What other "
@@ -64,6 +67,7 @@ CONSUMER_ROUTES = (
         "Forget a REST consumer",
         _DONE,
         tokens.ARRIVED,
+        access=on_group(Operation.READ),
         tag=Tag.CONSUMERS,
         errors=(*CONSUMER_ERRORS, e.GroupChangedError),
     ),
@@ -74,6 +78,7 @@ CONSUMER_ROUTES = (
         "Subscribe to topics",
         _DONE,
         tokens.ARRIVED,
+        access=on_group(Operation.READ, has_more=True),
         tag=Tag.CONSUMERS,
         description="In place of what it subscribed to before. It is a member of its group when this is answered.",
         body=Body(content=v2_content(shapes.SUBSCRIBE)),
@@ -85,6 +90,7 @@ CONSUMER_ROUTES = (
         consumers.get_subscription,
         "What a consumer is subscribed to",
         ok_v2(shapes.SUBSCRIPTION, "Topics, and what it has of them now"),
+        access=on_group(Operation.READ),
         tag=Tag.CONSUMERS,
         errors=CONSUMER_ERRORS,
     ),
@@ -95,6 +101,7 @@ CONSUMER_ROUTES = (
         "Give up subscription or assignment",
         _DONE,
         tokens.ARRIVED,
+        access=on_group(Operation.READ),
         tag=Tag.CONSUMERS,
         errors=(*CONSUMER_ERRORS, e.GroupChangedError),
     ),
@@ -105,6 +112,7 @@ CONSUMER_ROUTES = (
         "Assign partitions by hand",
         _DONE,
         tokens.ARRIVED,
+        access=on_group(Operation.READ, has_more=True),
         tag=Tag.CONSUMERS,
         description="Without the group's help: others may read them, too.",
         body=Body(content=v2_content(shapes.PARTITIONS_IN)),
@@ -116,6 +124,7 @@ CONSUMER_ROUTES = (
         consumers.get_assignments,
         "What a consumer reads",
         ok_v2(shapes.ASSIGNMENTS, "Assigned by hand, or by the group"),
+        access=on_group(Operation.READ),
         tag=Tag.CONSUMERS,
         errors=CONSUMER_ERRORS,
     ),
@@ -125,6 +134,7 @@ CONSUMER_ROUTES = (
         consumers.seek,
         "Go on at offsets, or at times",
         _DONE,
+        access=on_group(Operation.READ),
         tag=Tag.CONSUMERS,
         body=Body(content=v2_content(shapes.POSITIONS)),
         errors=_SEEK_ERRORS,
@@ -135,6 +145,7 @@ CONSUMER_ROUTES = (
         consumers.seek_to_beginning,
         "Go on at the first records",
         _DONE,
+        access=on_group(Operation.READ),
         tag=Tag.CONSUMERS,
         body=Body(content=v2_content(shapes.PARTITIONS_IN)),
         errors=_SEEK_ERRORS,
@@ -145,6 +156,7 @@ CONSUMER_ROUTES = (
         consumers.seek_to_end,
         "Go on behind the last records",
         _DONE,
+        access=on_group(Operation.READ),
         tag=Tag.CONSUMERS,
         body=Body(content=v2_content(shapes.PARTITIONS_IN)),
         errors=_SEEK_ERRORS,
@@ -167,6 +179,7 @@ CONSUMER_ROUTES = (
         consumer_records.MAX_BYTES.param,
         FOLLOW.param,
         tokens.TOKEN,
+        access=on_group(Operation.READ, has_more=True),
         tag=Tag.CONSUMERS,
         description="NDJSON is one answer as lines unless it follows; server-sent events follow.",
         errors=(
@@ -184,6 +197,7 @@ CONSUMER_ROUTES = (
         "Commit what was delivered, or what the body names",
         _DONE,
         consumer_offsets.ASYNC,
+        access=on_group(Operation.READ, has_more=True),
         tag=Tag.CONSUMERS,
         body=Body(content=v2_content(shapes.CONSUMER_COMMIT), is_required=False),
         errors=(
@@ -205,6 +219,7 @@ CONSUMER_ROUTES = (
         ),
         consumer_offsets.TOPIC,
         consumer_offsets.PARTITION,
+        access=on_group(Operation.READ),
         tag=Tag.CONSUMERS,
         description=(
             'In the partitions of the query; or in those of a body, `{"partitions": [{"topic", "partition"}]}`, '

@@ -1,5 +1,6 @@
 """v2: the table of endpoints."""
 
+from http_api.access import IN_ANSWER, IN_REQUEST, KNOWN, on_topic
 from http_api.endpoint import (
     Answer,
     Body,
@@ -42,6 +43,7 @@ from http_api.v2 import (
     transaction_header,
 )
 from milena.model import errors as e
+from milena.model.access import Operation
 
 _MISSING_ON_TOPIC = 40403
 
@@ -167,6 +169,7 @@ V2_ROUTES = (
         metadata.root,
         "Who answers: version, cluster and node",
         ok_v2(v2.NODE, "Who answers"),
+        access=KNOWN,
         tag=Tag.NODE,
     ),
     route(
@@ -175,6 +178,7 @@ V2_ROUTES = (
         metadata.list_topics,
         "Names of all topics",
         ok_v2(v2.TOPIC_NAMES, "The names, in order"),
+        access=IN_ANSWER,
         tag=Tag.TOPICS,
         is_current=True,
     ),
@@ -186,6 +190,7 @@ V2_ROUTES = (
         ok_v2(v2.TOPIC, "The topic"),
         errors=TOPIC_ERRORS,
         topic_missing_code=_MISSING_ON_TOPIC,
+        access=on_topic(Operation.DESCRIBE),
         tag=Tag.TOPICS,
         is_current=True,
     ),
@@ -197,6 +202,7 @@ V2_ROUTES = (
         _PRODUCED_TO_TOPIC,
         *_PRODUCE_PARAMS,
         prepare=produce_head.prepare_to_topic,
+        access=on_topic(Operation.WRITE),
         tag=Tag.RECORDS,
         body=Body(content=_RECORDS),
         errors=_PRODUCE_ERRORS,
@@ -208,6 +214,7 @@ V2_ROUTES = (
         "Partitions of a topic",
         ok_v2(v2.PARTITIONS, "The partitions, by number"),
         errors=TOPIC_ERRORS,
+        access=on_topic(Operation.DESCRIBE),
         tag=Tag.TOPICS,
         is_current=True,
     ),
@@ -218,6 +225,7 @@ V2_ROUTES = (
         "A partition: its leader and replicas",
         ok_v2(v2.PARTITION, "The partition"),
         errors=PARTITION_ERRORS,
+        access=on_topic(Operation.DESCRIBE),
         tag=Tag.TOPICS,
     ),
     route(
@@ -228,6 +236,7 @@ V2_ROUTES = (
         _PRODUCED_TO_PARTITION,
         *_PRODUCE_PARAMS,
         prepare=produce_head.prepare_to_partition,
+        access=on_topic(Operation.WRITE),
         tag=Tag.RECORDS,
         body=Body(content=_RECORDS_OR_BATCH),
         errors=_PRODUCE_ERRORS,
@@ -243,6 +252,7 @@ V2_ROUTES = (
             ),
         ),
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS),
+        access=on_topic(Operation.DESCRIBE),
         tag=Tag.TOPICS,
     ),
     route(
@@ -266,6 +276,7 @@ V2_ROUTES = (
         fetch.FORMAT.param,
         fetch.ISOLATION.param,
         topic_records.LAST_EVENT_ID,
+        access=on_topic(Operation.READ),
         tag=Tag.RECORDS,
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS, e.OffsetOutOfRangeError, e.NotAcceptableError),
         topic_missing_code=fetch.MISSING_ON_FETCH,
@@ -277,6 +288,7 @@ V2_ROUTES = (
         "Read records",
         _FETCHED,
         *_FETCH_PARAMS,
+        access=on_topic(Operation.READ),
         tag=Tag.RECORDS,
         errors=_FETCH_ERRORS,
         topic_missing_code=fetch.MISSING_ON_FETCH,
@@ -289,6 +301,7 @@ V2_ROUTES = (
         _PRODUCED_TO_PARTITION,
         *_PRODUCE_PARAMS,
         prepare=produce_head.prepare_to_partition,
+        access=on_topic(Operation.WRITE),
         tag=Tag.RECORDS,
         body=Body(content=_RECORDS_OR_BATCH),
         errors=_PRODUCE_ERRORS,
@@ -299,6 +312,7 @@ V2_ROUTES = (
         metadata.list_brokers,
         "Ids of live brokers",
         ok_v2(v2.BROKER_IDS, "The ids, in order"),
+        access=KNOWN,
         tag=Tag.CLUSTER,
         is_current=True,
     ),
@@ -310,6 +324,7 @@ V2_ROUTES = (
         (Answer(status=201, description="It is there, on this node and soon on all"),),
         body=Body(content=json_content(requests.NEW_TOPIC_V2)),
         errors=CREATE_TOPIC_ERRORS,
+        access=IN_REQUEST,
         tag=Tag.TOPICS,
     ),
 )

@@ -1,5 +1,6 @@
 """v3: the table of endpoints."""
 
+from http_api.access import IN_ANSWER, IN_REQUEST, KNOWN, on_cluster, on_topic
 from http_api.endpoint import Answer, Body, Tag, json_content, ok
 from http_api.error_sets import (
     CHANGE_ERRORS,
@@ -25,6 +26,7 @@ from http_api.v3 import (
 from http_api.v3.group_endpoints import GROUP_ROUTES
 from http_api.v3.rows import CLUSTER, DONE, v3_route
 from milena.model import errors as e
+from milena.model.access import Operation
 
 _TOPIC = f"{CLUSTER}/topics/{{topic}}"
 _PARTITION = f"{_TOPIC}/partitions/{{partition}}"
@@ -37,6 +39,7 @@ _CLUSTER_ROUTES = (
         clusters.root,
         "Where to begin",
         ok(v3.ROOT, "A link to the cluster"),
+        access=KNOWN,
         tag=Tag.V3_CLUSTERS,
     ),
     v3_route(
@@ -45,6 +48,7 @@ _CLUSTER_ROUTES = (
         clusters.list_clusters,
         "The cluster, as a list",
         ok(v3.CLUSTERS, "The only one there is"),
+        access=KNOWN,
         tag=Tag.V3_CLUSTERS,
         errors=(e.NotReadyError,),
     ),
@@ -54,6 +58,7 @@ _CLUSTER_ROUTES = (
         clusters.get_cluster,
         "The cluster",
         ok(v3.CLUSTER, "The cluster"),
+        access=KNOWN,
         tag=Tag.V3_CLUSTERS,
     ),
     v3_route(
@@ -62,6 +67,7 @@ _CLUSTER_ROUTES = (
         clusters.list_brokers,
         "All brokers",
         ok(v3.BROKERS, "All that are registered, alive or not"),
+        access=KNOWN,
         tag=Tag.V3_CLUSTERS,
         is_current=True,
     ),
@@ -71,6 +77,7 @@ _CLUSTER_ROUTES = (
         clusters.get_broker,
         "A broker",
         ok(v3.BROKER, "The broker"),
+        access=KNOWN,
         tag=Tag.V3_CLUSTERS,
         is_current=True,
         errors=(e.BrokerNotFoundError,),
@@ -81,6 +88,7 @@ _CLUSTER_ROUTES = (
         clusters.delete_broker,
         "Forget a broker that is gone for good",
         DONE,
+        access=on_cluster(Operation.ALTER),
         tag=Tag.V3_CLUSTERS,
         description="Refused while it is alive, holds replicas or is a voter of the metadata quorum.",
         errors=(e.BrokerNotFoundError, e.BrokerInUseError, *CHANGE_ERRORS),
@@ -91,6 +99,7 @@ _CLUSTER_ROUTES = (
         partitions.list_broker_replicas,
         "Replicas that a broker holds",
         ok(v3.REPLICAS, "The replicas, by topic and partition"),
+        access=IN_ANSWER,
         tag=Tag.V3_CLUSTERS,
         is_current=True,
         errors=(e.BrokerNotFoundError,),
@@ -104,6 +113,7 @@ _TOPIC_ROUTES = (
         topics.list_topics,
         "All topics",
         ok(v3.TOPICS, "The topics, by name"),
+        access=IN_ANSWER,
         tag=Tag.V3_TOPICS,
         is_current=True,
     ),
@@ -123,6 +133,7 @@ _TOPIC_ROUTES = (
                 headers=("Location",),
             ),
         ),
+        access=IN_REQUEST,
         tag=Tag.V3_TOPICS,
         body=Body(content=json_content(requests.NEW_TOPIC_V3)),
         errors=CREATE_TOPIC_ERRORS,
@@ -133,6 +144,7 @@ _TOPIC_ROUTES = (
         topics.get_topic,
         "A topic",
         ok(v3.TOPIC, "The topic"),
+        access=on_topic(Operation.DESCRIBE),
         tag=Tag.V3_TOPICS,
         is_current=True,
         errors=TOPIC_ERRORS,
@@ -143,6 +155,7 @@ _TOPIC_ROUTES = (
         topics.patch_topic,
         "Give a topic more partitions",
         ok(v3.TOPIC, "The topic, which has that many"),
+        access=on_topic(Operation.ALTER),
         tag=Tag.V3_TOPICS,
         description=(
             "New partitions are placed as those of a new topic. Records of a key that were written before stay where "
@@ -164,6 +177,7 @@ _TOPIC_ROUTES = (
         topics.delete_topic,
         "Delete a topic with its records",
         DONE,
+        access=on_topic(Operation.DELETE),
         tag=Tag.V3_TOPICS,
         errors=(*TOPIC_ERRORS, *CHANGE_ERRORS),
     ),
@@ -179,6 +193,7 @@ _RECORD_ROUTES = (
         ACKS.param,
         TIMEOUT_MS.param,
         TRANSACTION,
+        access=on_topic(Operation.WRITE),
         tag=Tag.RECORDS,
         description=(
             "The body holds one object after the other, for as long as the client likes. What is wrong with a record "
@@ -202,6 +217,7 @@ _RECORD_ROUTES = (
         ACKS.param,
         TIMEOUT_MS.param,
         TRANSACTION,
+        access=on_topic(Operation.WRITE),
         tag=Tag.RECORDS,
         description=f"1 to {record_batch.ENTRIES_MAX} records. What is wrong with one does not stop the others.",
         body=Body(content=json_content(v3_records.BATCH)),
@@ -216,6 +232,7 @@ _BROKER_CONFIG_ROUTES = (
         broker_configs.list_configs,
         "Configs of a broker",
         ok(v3.BROKER_CONFIGS, "What its topics have that set nothing else"),
+        access=on_cluster(Operation.DESCRIBE_CONFIGS),
         tag=Tag.V3_CONFIGS,
         is_current=True,
         errors=(e.BrokerNotFoundError,),
@@ -226,6 +243,7 @@ _BROKER_CONFIG_ROUTES = (
         broker_configs.get_config,
         "A config of a broker",
         ok(v3.BROKER_CONFIG, "The config"),
+        access=on_cluster(Operation.DESCRIBE_CONFIGS),
         tag=Tag.V3_CONFIGS,
         is_current=True,
         errors=(e.BrokerNotFoundError, e.ConfigNotFoundError),
@@ -236,6 +254,7 @@ _BROKER_CONFIG_ROUTES = (
         broker_configs.list_cluster_configs,
         "Configs that all brokers have",
         ok(v3.CLUSTER_CONFIGS, "What topics have that set nothing else"),
+        access=on_cluster(Operation.DESCRIBE_CONFIGS),
         tag=Tag.V3_CONFIGS,
     ),
     v3_route(
@@ -244,6 +263,7 @@ _BROKER_CONFIG_ROUTES = (
         broker_configs.get_cluster_config,
         "A config that all brokers have",
         ok(v3.CLUSTER_CONFIG, "The config"),
+        access=on_cluster(Operation.DESCRIBE_CONFIGS),
         tag=Tag.V3_CONFIGS,
         errors=(e.ConfigNotFoundError,),
     ),
@@ -263,6 +283,7 @@ _CONFIG_ROUTES = (
         configs.list_configs,
         "Configs of a topic",
         ok(v3.CONFIGS, "All that are in force"),
+        access=on_topic(Operation.DESCRIBE_CONFIGS),
         tag=Tag.V3_CONFIGS,
         is_current=True,
         description="With `-` as the topic: those of all topics.",
@@ -274,6 +295,7 @@ _CONFIG_ROUTES = (
         configs.alter_configs,
         "Change several configs at once",
         DONE,
+        access=on_topic(Operation.ALTER_CONFIGS),
         tag=Tag.V3_CONFIGS,
         body=Body(content=json_content(requests.CONFIG_CHANGES)),
         errors=_CHANGE_CONFIG_ERRORS,
@@ -284,6 +306,7 @@ _CONFIG_ROUTES = (
         configs.get_config,
         "A config of a topic",
         ok(v3.CONFIG, "The config in force"),
+        access=on_topic(Operation.DESCRIBE_CONFIGS),
         tag=Tag.V3_CONFIGS,
         is_current=True,
         errors=(*TOPIC_ERRORS, e.ConfigNotFoundError),
@@ -294,6 +317,7 @@ _CONFIG_ROUTES = (
         configs.put_config,
         "Set a config",
         DONE,
+        access=on_topic(Operation.ALTER_CONFIGS),
         tag=Tag.V3_CONFIGS,
         body=Body(content=json_content(requests.CONFIG_VALUE)),
         errors=_CHANGE_CONFIG_ERRORS,
@@ -304,6 +328,7 @@ _CONFIG_ROUTES = (
         configs.delete_config,
         "Reset a config to its default",
         DONE,
+        access=on_topic(Operation.ALTER_CONFIGS),
         tag=Tag.V3_CONFIGS,
         errors=(*TOPIC_ERRORS, e.InvalidConfigError, e.TransactionsPendingError, *CHANGE_ERRORS),
     ),
@@ -316,6 +341,7 @@ _PARTITION_ROUTES = (
         partitions.list_partitions,
         "Partitions of a topic",
         ok(v3.PARTITIONS, "The partitions, by number"),
+        access=on_topic(Operation.DESCRIBE),
         tag=Tag.V3_PARTITIONS,
         is_current=True,
         errors=TOPIC_ERRORS,
@@ -326,6 +352,7 @@ _PARTITION_ROUTES = (
         partitions.get_partition,
         "A partition",
         ok(v3.PARTITION, "The partition"),
+        access=on_topic(Operation.DESCRIBE),
         tag=Tag.V3_PARTITIONS,
         errors=PARTITION_ERRORS,
     ),
@@ -336,6 +363,7 @@ _PARTITION_ROUTES = (
         "A partition with its readable offsets",
         ok(v3.PARTITION_WITH_OFFSETS, "The partition and its readable range"),
         partitions.OFFSET_TYPE.param,
+        access=on_topic(Operation.DESCRIBE),
         tag=Tag.V3_PARTITIONS,
         errors=(*PARTITION_ERRORS, *LEADER_ERRORS),
     ),
@@ -350,6 +378,7 @@ _PARTITION_ROUTES = (
                 content=json_content({"anyOf": [v3.REASSIGNMENT, v3.REASSIGNMENTS]}),
             ),
         ),
+        access=on_topic(Operation.DESCRIBE),
         tag=Tag.V3_PARTITIONS,
         is_current=True,
         description="With `-` as the partition: moves of the whole topic; as the topic, too: all moves.",
@@ -361,6 +390,7 @@ _PARTITION_ROUTES = (
         partitions.list_replicas,
         "Replicas of a partition",
         ok(v3.REPLICAS, "The replicas, the preferred leader first"),
+        access=on_topic(Operation.DESCRIBE),
         tag=Tag.V3_PARTITIONS,
         errors=PARTITION_ERRORS,
     ),
@@ -370,6 +400,7 @@ _PARTITION_ROUTES = (
         partitions.get_replica,
         "A replica",
         ok(v3.REPLICA, "The replica"),
+        access=on_topic(Operation.DESCRIBE),
         tag=Tag.V3_PARTITIONS,
         errors=(*PARTITION_ERRORS, ResourceNotFoundError),
     ),

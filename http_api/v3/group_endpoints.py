@@ -1,5 +1,6 @@
 """v3: the table of endpoints of consumer groups."""
 
+from http_api.access import IN_ANSWER, on_group
 from http_api.endpoint import Body, Tag, json_content, ok
 from http_api.error_sets import (
     COORDINATOR_ERRORS,
@@ -14,6 +15,7 @@ from http_api.shapes import groups as shapes
 from http_api.shapes import v3
 from http_api.v3 import groups
 from http_api.v3.rows import CLUSTER, DONE, v3_route
+from milena.model.access import Operation
 from milena.model.errors import MemberNotFoundError, NoQuorumError
 
 _GROUPS = f"{CLUSTER}/consumer-groups"
@@ -29,6 +31,7 @@ GROUP_ROUTES = (
         groups.list_groups,
         "All consumer groups",
         ok(v3.GROUPS, "The groups, by id"),
+        access=IN_ANSWER,
         tag=Tag.V3_GROUPS,
         errors=(NoQuorumError,),
     ),
@@ -38,6 +41,7 @@ GROUP_ROUTES = (
         groups.get_group,
         "A consumer group",
         ok(v3.GROUP, "The group"),
+        access=on_group(Operation.DESCRIBE),
         tag=Tag.V3_GROUPS,
         errors=GROUP_ERRORS,
     ),
@@ -47,6 +51,7 @@ GROUP_ROUTES = (
         groups.delete_group,
         "Forget a group and its offsets",
         DONE,
+        access=on_group(Operation.DELETE),
         tag=Tag.V3_GROUPS,
         description="Refused while it has members.",
         errors=(*GROUP_ERRORS, *GROUP_CHANGE_ERRORS, *COORDINATOR_ERRORS),
@@ -57,6 +62,7 @@ GROUP_ROUTES = (
         groups.reset_offsets,
         "Let a group go on elsewhere",
         ok(shapes.GROUP_OFFSETS, "What is committed now, of these partitions"),
+        access=on_group(Operation.READ, has_more=True),
         tag=Tag.V3_GROUPS,
         description="Refused while it has members.",
         body=Body(content=json_content(shapes.RESET)),
@@ -68,6 +74,7 @@ GROUP_ROUTES = (
         groups.list_consumers,
         "Members of a group",
         ok(v3.CONSUMERS, "The members"),
+        access=on_group(Operation.DESCRIBE),
         tag=Tag.V3_GROUPS,
         errors=GROUP_ERRORS,
     ),
@@ -77,6 +84,7 @@ GROUP_ROUTES = (
         groups.get_consumer,
         "A member of a group",
         ok(v3.CONSUMER, "The member"),
+        access=on_group(Operation.DESCRIBE),
         tag=Tag.V3_GROUPS,
         errors=_OF_MEMBER,
     ),
@@ -86,6 +94,7 @@ GROUP_ROUTES = (
         groups.list_assignments,
         "What a member reads",
         ok(v3.CONSUMER_ASSIGNMENTS, "The partitions"),
+        access=on_group(Operation.DESCRIBE, is_filtered=True),
         tag=Tag.V3_GROUPS,
         errors=_OF_MEMBER,
     ),
@@ -95,6 +104,7 @@ GROUP_ROUTES = (
         groups.get_assignment,
         "A partition that a member reads",
         ok(v3.CONSUMER_ASSIGNMENT, "The partition"),
+        access=on_group(Operation.DESCRIBE, is_filtered=True),
         tag=Tag.V3_GROUPS,
         errors=(*_OF_MEMBER, ResourceNotFoundError),
     ),
@@ -104,6 +114,7 @@ GROUP_ROUTES = (
         groups.get_lag_summary,
         "How far a group is behind",
         ok(v3.LAG_SUMMARY, "In all, and where most"),
+        access=on_group(Operation.DESCRIBE),
         tag=Tag.V3_GROUPS,
         errors=_OF_LAG,
     ),
@@ -113,6 +124,7 @@ GROUP_ROUTES = (
         groups.list_lags,
         "How far a group is behind, partition by partition",
         ok(v3.LAGS, "The partitions where it has committed something"),
+        access=on_group(Operation.DESCRIBE, is_filtered=True),
         tag=Tag.V3_GROUPS,
         errors=(*GROUP_ERRORS, *LEADER_ERRORS),
     ),
@@ -122,6 +134,7 @@ GROUP_ROUTES = (
         groups.get_lag,
         "How far a group is behind in one partition",
         ok(v3.LAG, "The partition"),
+        access=on_group(Operation.DESCRIBE, is_filtered=True),
         tag=Tag.V3_GROUPS,
         errors=(*_OF_LAG, *PARTITION_ERRORS),
     ),

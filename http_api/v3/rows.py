@@ -1,5 +1,6 @@
 """v3: what all rows of its tables of endpoints have in common."""
 
+from http_api.access import Access
 from http_api.endpoint import Answer, Body, Handler, Route, Tag, route
 from http_api.params import Param
 from milena.model import errors as e
@@ -20,6 +21,7 @@ def v3_route(
     answers: tuple[Answer, ...],
     *params: Param,
     tag: Tag,
+    access: Access,
     description: str = "",
     body: Body | None = None,
     errors: tuple[type[MilenaError], ...] = (),
@@ -34,6 +36,7 @@ def v3_route(
         summary,
         answers,
         *params,
+        access=access,
         tag=tag,
         description=description,
         body=body,

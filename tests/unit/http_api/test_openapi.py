@@ -149,6 +149,7 @@ def test_two_shapes_of_one_name_are_a_mistake():
             handler=ROUTES[0].handler,
             operation_id=f"twin{number}",
             tag=ROUTES[0].tag,
+            access=ROUTES[0].access,
             summary="x",
             answers=(
                 type(ROUTES[0].answers[0])(description="x", content={"application/json": twin}),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from http_api.access import KNOWN
 from http_api.endpoint import Route, Tag
 from http_api.errors import MethodNotAllowedError
 from http_api.params import ParamPlace
@@ -22,6 +23,7 @@ def route(line):
         handler=_nothing,
         operation_id="x",
         tag=Tag.NODE,
+        access=KNOWN,
         summary="x",
     )
 
