@@ -342,6 +342,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         by=f"{SERVICES_TESTS}/test_transactions.py",
     ),
     Mutation(
+        name="request-ended-by-others",
+        guard="a client of one request hears of no transaction that it did not begin",
+        module=SERVICE,
+        old="except (StaleProducerEpochError, TransactionAbortedError) as ended:",
+        new="except ZeroDivisionError as ended:",
+        by=f"{SERVICES_TESTS}/test_transactions.py",
+    ),
+    Mutation(
         name="end-lost-answer",
         guard="an end whose answer was lost is not called over for certain",
         module=SERVICE,

@@ -370,10 +370,10 @@ class TransactionalClients(TopicClients):
             error = raised
         else:
             self._take_receipt(node, work, request, receipt)
-        if isinstance(error, TransactionAbortedError) and request.idempotency is not None:
-            # This try; another one of the key may be committed.
-            work.answers.append(repr(error))
-            return
+        if isinstance(error, TransactionAbortedError | StaleProducerEpochError):
+            raise ViolationError(
+                f"{node.name} tells of a transaction that its client never began: {error}"
+            )
         work.note_commit(error)
 
     def _take_receipt(
