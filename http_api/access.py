@@ -1,6 +1,6 @@
 """What a caller needs for a request, as each endpoint declares it; an endpoint that does not say cannot be made.
 
-Nothing is asked of anybody yet: no cluster has a mode but ``off`` (``milena.model.access``).
+``http_api.call`` holds callers against it, before anything of a request but its path and its credentials is looked at.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,14 @@ class Access:
 
     ``has_more``: the body or the query names resources, too, which the handler asks for before it does anything.
     ``is_filtered``: of what the answer holds, the caller sees what he may ``DESCRIBE``.
+    ``is_strict``: who may not is refused also where other refusals are only logged: what changes access outlives that.
     """
 
     is_public: bool = False
     needs: NeededOperation | None = None
     has_more: bool = False
     is_filtered: bool = False
+    is_strict: bool = False
 
     def __str__(self) -> str:
         words = ["public"] if self.is_public else []
@@ -38,6 +40,8 @@ class Access:
             words.append("more in the request")
         if self.is_filtered:
             words.append("filtered")
+        if self.is_strict:
+            words.append("strict")
         return ", ".join(words) or "known"
 
 
@@ -47,11 +51,17 @@ KNOWN = Access()
 """For everybody whom the cluster knows."""
 IN_REQUEST = Access(has_more=True)
 IN_ANSWER = Access(is_filtered=True)
+STRICT = Access(has_more=True, is_strict=True)
 
 
-def on_topic(operation: Operation) -> Access:
-    """To do this to the topic of the path."""
-    return Access(needs=NeededOperation(operation, ResourceType.TOPIC, "topic"))
+ALL_TOPICS = "-"
+"""In the place of a topic, where v3 has it: all of them; what is answered is filtered then."""
+
+
+def on_topic(operation: Operation, *, is_filtered: bool = False) -> Access:
+    """To do this to the topic of the path; ``is_filtered``: it may be ``ALL_TOPICS``."""
+    needs = NeededOperation(operation, ResourceType.TOPIC, "topic")
+    return Access(needs=needs, is_filtered=is_filtered)
 
 
 def on_group(operation: Operation, *, has_more: bool = False, is_filtered: bool = False) -> Access:
@@ -60,6 +70,6 @@ def on_group(operation: Operation, *, has_more: bool = False, is_filtered: bool 
     return Access(needs=needs, has_more=has_more, is_filtered=is_filtered)
 
 
-def on_cluster(operation: Operation) -> Access:
+def on_cluster(operation: Operation, *, is_strict: bool = False) -> Access:
     """To do this to the cluster."""
-    return Access(needs=NeededOperation(operation, ResourceType.CLUSTER))
+    return Access(needs=NeededOperation(operation, ResourceType.CLUSTER), is_strict=is_strict)

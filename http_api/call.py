@@ -1,14 +1,17 @@
 """One request on its way through: what handlers get, and the bounds on what it may take up."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
+from http_api.access import ALL_TOPICS, Access
 from http_api.answers import Pairs
+from http_api.callers import ANYBODY, Caller
 from http_api.codings import unpack, window_of
 from http_api.connections import Connections
 from http_api.errors import BodyTimeoutError
@@ -17,8 +20,18 @@ from http_api.ports import ApiLimits, Ports
 from http_api.request_metrics import RequestMetrics
 from http_api.schemas import parse_json, parse_query
 from http_api.streams import Streams
-from milena.model.errors import MalformedRequestError, RequestTooLargeError, TooManyRequestsError
+from milena.model.access import CLUSTER_NAME, Operation, ResourceType
+from milena.model.errors import (
+    ForbiddenError,
+    MalformedRequestError,
+    NotReadyError,
+    RequestTooLargeError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+)
 from milena.model.turns import LARGE_BYTES, Turns
+
+_log = logging.getLogger("http_api.access")
 
 _PACKED_AT_ONCE_BYTES = 4 << 10
 """A body that is no larger is unpacked in one go: it can become some 4 MB."""
@@ -96,6 +109,11 @@ class Shared:
     """The OpenAPI document, which never changes while the server runs."""
 
 
+def everything(_: str) -> bool:
+    """``Call.seen`` of a caller from whom nothing is hidden."""
+    return True
+
+
 @dataclass(slots=True)
 class Call:
     """One request. Handlers read it, call one port and return an answer."""
@@ -113,6 +131,159 @@ class Call:
     """An answer that has begun and has no end yet; what is measured of it is the time until it began."""
     begun_s: float = 0.0
     """When, on the loop's clock."""
+    has_asked: bool = False
+    """Whether it was asked what the caller may, beside what the path needs."""
+    _access: Access | None = None
+    _caller: Caller = ANYBODY
+
+    # -- who calls, and may they? ----------------------------------------------------------------
+
+    async def identify(self, access: Access) -> None:
+        """Find out who calls, and whether they may what the path says.
+
+        Raises:
+            UnauthenticatedError, ForbiddenError, TooManyRequestsError, NotReadyError: they may not.
+        """
+        self._access = access
+        callers = self.shared.ports.callers
+        if not callers.holds(self._caller):
+            authorization, host = self._credentials()
+            self._caller = callers.known(authorization, host) or await callers.identify(
+                authorization, host
+            )
+        self._authorize_path()
+
+    def check_again(self) -> None:
+        """What was asked of the path, asked again if the answer may be another one by now.
+
+        Raises:
+            UnauthenticatedError, ForbiddenError, NotReadyError: they may not any more.
+        """
+        if self._access is not None and not self.shared.ports.callers.holds(self._caller):
+            self._authorize_path()
+
+    @property
+    def caller(self) -> Caller:
+        """Who calls, as of now.
+
+        Raises:
+            UnauthenticatedError, NotReadyError: nobody whose credentials are good any more.
+        """
+        callers = self.shared.ports.callers
+        if not callers.holds(self._caller):
+            caller = callers.known(*self._credentials())
+            if caller is None:
+                raise UnauthenticatedError(
+                    "what the cluster knows of these credentials changed while it was asked; send the request again"
+                )
+            self._caller = caller
+        return self._caller
+
+    def _credentials(self) -> tuple[str | None, str]:
+        given = self.request.headers.getall("Authorization", None)
+        return (None if given is None else ", ".join(given)), self.request.remote or ""
+
+    def _authorize_path(self) -> None:
+        assert self._access is not None
+        needs = self._access.needs
+        if needs is not None:
+            name = self.names[needs.path_name] if needs.path_name else CLUSTER_NAME
+            if self._access.is_filtered and name == ALL_TOPICS:
+                return
+            self._require(
+                self.caller.may(needs.operation, needs.resource_type, name),
+                needs.operation,
+                needs.resource_type,
+                name,
+            )
+
+    def authorize(self, operation: Operation, kind: ResourceType, names: Iterable[str]) -> None:
+        """Refuse unless the caller may do this to all of these.
+
+        Raises:
+            ForbiddenError: it may not; the message names the first that it may not.
+        """
+        self.has_asked = True
+        for name in names:
+            self._require(self.caller.may(operation, kind, name), operation, kind, name)
+
+    def authorize_creation(self, topic: str) -> None:
+        """Refuse unless the caller may make a topic of this name.
+
+        Raises:
+            ForbiddenError: it may not.
+        """
+        self.has_asked = True
+        may = self.caller.may_create(topic)
+        self._require(may, Operation.CREATE, ResourceType.TOPIC, topic)
+
+    def authorize_all(self, operation: Operation, kind: ResourceType) -> None:
+        """Refuse unless the caller may do this to whatever there is of this type, and will be.
+
+        Raises:
+            ForbiddenError: it may not.
+        """
+        self.has_asked = True
+        self._require(self.caller.may_with_all(operation, kind), operation, kind, "*")
+
+    def authorize_producer(self, name: str | None) -> None:
+        """Refuse unless the caller may write as the producer of this name; None: as one without a name.
+
+        Source: Kafka's rules for InitProducerId.
+
+        Raises:
+            ForbiddenError: it may not.
+        """
+        if name is not None:
+            self.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, [name])
+            return
+        self.has_asked = True
+        may = self.caller.may_with_some(Operation.WRITE, ResourceType.TOPIC) or self.caller.may(
+            Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME
+        )
+        self._require(may, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def authorize_unheard_producer(self, producer_id: int) -> None:
+        """Refuse for now unless the caller may write as any producer: this node does not know which one it is.
+
+        Raises:
+            NotReadyError: it may not.
+        """
+        self.has_asked = True
+        caller = self.caller
+        kind = ResourceType.TRANSACTIONAL_ID
+        if caller.is_enforced and not caller.may_with_all(Operation.WRITE, kind):
+            raise NotReadyError(
+                f"this node has not heard of producer {producer_id} yet, and so cannot tell whether {caller.principal} "
+                "may write as it; try again"
+            )
+
+    def seen(
+        self, kind: ResourceType, operation: Operation = Operation.DESCRIBE
+    ) -> Callable[[str], bool]:
+        """Whether the caller is shown the resource of a name, in an answer about several."""
+        self.has_asked = True
+        caller = self.caller
+        if not caller.is_enforced or caller.may_with_all(operation, kind):
+            return everything
+        return lambda name: caller.may(operation, kind, name)
+
+    def may_create(self, topic: str) -> bool:
+        """Whether a topic that is missing is made for this caller, where nodes do that."""
+        caller = self.caller
+        return not caller.is_enforced or caller.may_create(topic)
+
+    def _require(self, may: bool, operation: Operation, kind: ResourceType, name: str) -> None:
+        if may:
+            return
+        caller = self._caller
+        what = f"{caller.principal} may not {operation} {kind} {name}"
+        if not caller.is_enforced and not (self._access and self._access.is_strict):
+            _log.warning("would be refused: %s request_id=%s", what, self.request_id)
+            return
+        raise ForbiddenError(f"{what}: no access control entry allows it, or one denies it")
+
+    # -- what it says ----------------------------------------------------------------------------
 
     @property
     def ports(self) -> Ports:

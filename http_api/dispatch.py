@@ -155,9 +155,22 @@ class Dispatcher:
         )
 
     async def _run(self, route: Route, call: Call) -> web.StreamResponse:
+        access = route.access
+        if not access.is_public:
+            # Before anything is read of the rest, or said about it.
+            await call.identify(access)
         check_known(route, call.request)
         if route.is_exempt:
             return await route.handler(call)
+        response = await self._run_admitted(route, call)
+        if (access.has_more or access.is_filtered) and not call.has_asked:
+            raise RuntimeError(f"{route.method} {route.path} never asked what its caller may")
+        if route.method == "GET":
+            # What was waited for is for those who may see it now.
+            call.check_again()
+        return response
+
+    async def _run_admitted(self, route: Route, call: Call) -> web.StreamResponse:
         if route.body is not None:
             self._cross_origin.check(call.request.headers)
         in_flight = self.shared.in_flight

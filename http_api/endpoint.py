@@ -16,6 +16,7 @@ from milena.model.errors import MilenaError
 
 if TYPE_CHECKING:
     from http_api.call import Call
+    from http_api.callers import Caller
     from http_api.ports import Ports
     from milena.model.pending import Pending
     from milena.model.requests import ProduceReceipt
@@ -49,9 +50,11 @@ class QuickHandler(Protocol):
         """
 
 
-Prepare = Callable[["Ports", Mapping[str, str], str, Mapping[str, str]], QuickHandler | None]
-"""From the ports, the names of the path, the query string and the headers (by names in small letters); None: heads
-like this one go the usual way."""
+Prepare = Callable[
+    ["Ports", "Caller", Mapping[str, str], str, Mapping[str, str]], QuickHandler | None
+]
+"""From the ports, who calls, the names of the path, the query string and the headers (by names in small letters);
+None: heads like this one go the usual way."""
 
 
 @unique
@@ -69,6 +72,8 @@ class Tag(StrEnum):
     V3_CONFIGS = "v3 configs"
     V3_PARTITIONS = "v3 partitions"
     V3_GROUPS = "v3 consumer groups"
+    ACCESS = "access"
+    V3_ACLS = "v3 acls"
     NODE = "node"
 
 

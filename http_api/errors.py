@@ -76,6 +76,9 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.IdempotencyKeyReusedError: ErrorRow(422, 42211),
     e.TopicNotTransactionalError: ErrorRow(422, 42212),
     e.InvalidAccessError: ErrorRow(422, 42213),
+    # The caller may not.
+    e.UnauthenticatedError: ErrorRow(401, 40101),
+    e.ForbiddenError: ErrorRow(403, 40301),
     # Nothing of this name.
     e.RouteNotFoundError: ErrorRow(404, 404),
     e.TopicNotFoundError: ErrorRow(404, 40401),
@@ -90,6 +93,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.MemberNotFoundError: ErrorRow(404, 40411),
     e.TransactionNotFoundError: ErrorRow(404, 40412),
     e.UserNotFoundError: ErrorRow(404, 40413),
+    e.TokenNotFoundError: ErrorRow(404, 40414),
     # The state does not allow it.
     e.TopicExistsError: ErrorRow(400, 40002),
     e.ConsumerExistsError: ErrorRow(409, 40902),
@@ -150,6 +154,10 @@ RETRY_AFTER_S = "1"
 
 _RETRY_STATUSES = frozenset({429, 503})
 
+_UNAUTHENTICATED = 401
+CHALLENGE = 'Bearer realm="milena", Basic realm="milena", charset="UTF-8"'
+"""With 401: how to come with credentials. Source: RFC 7235, RFC 6750, RFC 7617."""
+
 
 def row_of(error: MilenaError) -> ErrorRow:
     """The error's row; a subclass without one of its own has its parent's."""
@@ -166,6 +174,7 @@ _KAFKA_CODES: dict[type[MilenaError], int] = {
     e.NoLeaderError: 5,  # LEADER_NOT_AVAILABLE
     e.NotLeaderError: 6,  # NOT_LEADER_OR_FOLLOWER
     e.FateUnknownError: 7,  # REQUEST_TIMED_OUT
+    e.ForbiddenError: 29,  # TOPIC_AUTHORIZATION_FAILED
     e.RequestTooLargeError: 10,  # MESSAGE_TOO_LARGE
     e.InvalidTopicNameError: 17,  # INVALID_TOPIC_EXCEPTION
     e.NotEnoughReplicasError: 19,  # NOT_ENOUGH_REPLICAS
@@ -196,6 +205,8 @@ def error_headers(error: MilenaError, status: int) -> list[tuple[str, str]]:
     headers = [("Milena-Error", error.code)]
     if status in _RETRY_STATUSES:
         headers.append(("Retry-After", RETRY_AFTER_S))
+    if status == _UNAUTHENTICATED:
+        headers.append(("WWW-Authenticate", CHALLENGE))
     if isinstance(error, MethodNotAllowedError):
         headers.append(("Allow", error.allowed))
     return headers

@@ -24,13 +24,16 @@ from http_api.params import Param, ParamPlace
 from http_api.shapes.blocks import Schema, SchemaPart, Shape
 from http_api.shapes.v2 import CONDITION_FAILED, ERROR
 from milena.model.errors import (
+    ForbiddenError,
     MalformedRequestError,
     MilenaError,
     NoQuorumError,
     NotAcceptableError,
+    NotReadyError,
     RequestTooLargeError,
     TooManyRequestsError,
     TopicNotFoundError,
+    UnauthenticatedError,
     UnsupportedMediaTypeError,
 )
 
@@ -67,6 +70,8 @@ _TAGS = {
     Tag.V3_CONFIGS: "Configs of topics, in the v3 dialect",
     Tag.V3_PARTITIONS: "Partitions and replicas, in the v3 dialect",
     Tag.V3_GROUPS: "Consumer groups, their members and their lag, in the v3 dialect",
+    Tag.ACCESS: "The access mode, users and their tokens",
+    Tag.V3_ACLS: "Access control entries, in the v3 dialect",
     Tag.NODE: "The node that is asked: probes, metrics, this document",
 }
 
@@ -77,6 +82,7 @@ HEADERS: Mapping[str, tuple[str, str]] = {
     ),
     "Milena-Error": ("string", "the kind of error: a stable word; a bug has none"),
     "Retry-After": ("integer", "seconds to wait before the next try"),
+    "WWW-Authenticate": ("string", "how to come with credentials"),
     "Location": ("string", "URL of what was created"),
     "Milena-Start-Offset": ("integer", "the offset that the question came to"),
     "Milena-Next-Offset": ("integer", "the offset to go on with"),
@@ -126,6 +132,8 @@ def make_document(routes: Iterable[Route]) -> Object:
         },
         "servers": [{"url": "/", "description": "the node that gave this document, or any other"}],
         "tags": [{"name": tag, "description": _TAGS[tag]} for tag in Tag],
+        # Any of these; nothing at all where the cluster does not ask.
+        "security": [{}, {"token": []}, {"password": []}],
         "paths": paths,
         "components": components.finished(),
     }
@@ -134,6 +142,11 @@ def make_document(routes: Iterable[Route]) -> Object:
 def errors_of(route: Route) -> tuple[type[MilenaError], ...]:
     """All errors that a route may answer with, those included that follow from what it is."""
     implied: list[type[MilenaError]] = [MalformedRequestError]
+    if not route.access.is_public:
+        # A node that cannot tell who calls is not ready for them.
+        implied += [UnauthenticatedError, NotReadyError, TooManyRequestsError]
+    if route.access.needs is not None or route.access.has_more:
+        implied.append(ForbiddenError)
     if route.body is not None:
         implied += [RequestTooLargeError, BodyTimeoutError, UnsupportedMediaTypeError]
     if any(V2_TYPE in answer.content for answer in route.answers):
@@ -167,6 +180,10 @@ class _Components:
             "parameters": {
                 name: self._written(param) for name, param in sorted(self._parameters.items())
             },
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "password": {"type": "http", "scheme": "basic"},
+            },
             "headers": {
                 name: {"description": meaning, "schema": {"type": kind}}
                 for name, (kind, meaning) in HEADERS.items()
@@ -188,6 +205,8 @@ class _Components:
             operation["requestBody"] = self._body(route.body)
         answers = {str(answer.status): self._answer(answer) for answer in route.answers}
         operation["responses"] = {**answers, **self._errors(route)}
+        if route.access.is_public:
+            operation["security"] = []
         return operation
 
     # -- requests --------------------------------------------------------------------------------
@@ -249,6 +268,8 @@ class _Components:
         headers = ["X-Request-Id", "Milena-Error"]
         if status in _RETRY_STATUSES:
             headers.append("Retry-After")
+        if status == HTTPStatus.UNAUTHORIZED:
+            headers.append("WWW-Authenticate")
         return self._envelope(status, "\n".join(lines), sorted(set(by_kind.values())), headers)
 
     def _fault(self) -> Object:

@@ -19,6 +19,8 @@ _PARAMS = (
     path_param("group", "id of the consumer group", _ID, "billing"),
     path_param("instance", "name of the REST consumer", _ID, "c1"),
     path_param("consumer", "id of the group's member", _ID, "c1"),
+    path_param("user", "name of the user", _ID, "alice"),
+    path_param("token", "id of the token", _ID, "h4x7k2m9q3d5w8t1"),
     path_param("config", "name of the config", _NAME, "retention.ms"),
     path_param("producer_id", "id of the transaction's producer", count(), 7),
     path_param("producer_epoch", "epoch of the transaction", count(), 0),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 from typing import Protocol
 
+from http_api.access_port import AccessPort
+from http_api.callers import CallersPort
 from http_api.group_ports import ConsumersPort, GroupsPort
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
@@ -88,8 +90,11 @@ class ProducePort(Protocol):
         timeout_ms: int,
         expected_end: int | None = None,
         transaction: ProducerTransaction | None = None,
+        may_create: bool = True,
     ) -> BatchReceipt:
         """Append one batch as a client encoded it; the node checks it whole before it trusts it.
+
+        ``may_create``: a missing topic may be made, where nodes do that.
 
         Raises:
             PreconditionFailedError: ``expected_end`` is not where the partition ends; nothing was written.
@@ -405,4 +410,6 @@ class Ports:
     reassignments: ReassignmentsPort
     groups: GroupsPort
     consumers: ConsumersPort
+    callers: CallersPort
+    access: AccessPort
     limits: ApiLimits

@@ -141,6 +141,7 @@ async def _send(
             with call.shared.streams.ending_with(end):
                 await response.write(framing.opening(kind) + first)
                 async for piece in pieces:
+                    call.check_again()
                     await response.write(piece or framing.keep_alive(kind))
                     # A client that takes everything at once must not keep others waiting.
                     await one_turn()

@@ -14,8 +14,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from milena.disk.files import Files
+from milena.model.access import AccessMode
 from milena.model.clock import Clock
 from milena.model.errors import StartupError
+from node.access.callers import Callers
+from node.access.first_user import FirstUser, read_password
+from node.access.passwords import Passwords
+from node.access.service import AccessService
 from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.consumers.consumer_assembly import RestConsumers
@@ -100,6 +105,10 @@ class NodePorts:
     """For cold reads, recovery and whatever else takes long."""
     sync_pool: Executor
     """For syncs of logs alone."""
+    password_pool: Executor
+    """For hashes of passwords alone, one at a time."""
+    random_bytes: Callable[[int], bytes]
+    """Nobody can guess them: secrets are made of these."""
     machine: MetadataMachine
     quorum: Quorum
     """Applies what it commits to ``machine``."""
@@ -141,6 +150,7 @@ class Assembly:
             on_failure=ports.on_fatal,
         )
         self._build_control()
+        self._build_access()
         self._build_replication()
         self._build_background_work()
         self._build_services()
@@ -179,6 +189,39 @@ class Assembly:
             heartbeat_ms=config.heartbeat_ms,
             local_heartbeat=self.controller.take_heartbeat,
         )
+
+    def _build_access(self) -> None:
+        config, ports = self.config, self._ports
+        passwords = Passwords(
+            pool=ports.password_pool, clock=ports.clock, random_bytes=ports.random_bytes
+        )
+        self.callers = Callers(
+            metadata=self.metadata,
+            passwords=passwords,
+            clock=ports.clock,
+            heard_ms=lambda: self.membership.heard_ms,
+            silence_ms_max=config.access_silence_ms_max,
+            has_first_user=config.admin_password_file is not None,
+            random_bytes=ports.random_bytes,
+        )
+        self.access = AccessService(
+            metadata=self.metadata,
+            passwords=passwords,
+            clock=ports.clock,
+            random_bytes=ports.random_bytes,
+        )
+        self.first_user: FirstUser | None = None
+        if config.admin_password_file is not None:
+            self.first_user = FirstUser(
+                metadata=self.metadata,
+                passwords=passwords,
+                access=self.access,
+                clock=ports.clock,
+                name=config.admin_user,
+                password=read_password(config.admin_password_file),
+                mode=AccessMode(config.access_mode),
+                is_reset=config.reset_admin,
+            )
 
     def _build_replication(self) -> None:
         config, ports = self.config, self._ports
@@ -384,6 +427,8 @@ class Assembly:
         for listener in (
             # A node of another cluster must do nothing that this image says.
             self._on_image,
+            # Whoever is let in from now on is judged by this image.
+            self.callers.on_image,
             # Roles change before anybody judges by the new image what this node leads.
             self.replicas.on_image,
             self.transaction_markers.on_image,
@@ -466,7 +511,9 @@ class Assembly:
 
     def background(self) -> Mapping[str, Callable[[], Coroutine[None, None, None]]]:
         """Loops that run for as long as the node takes part, by name; each until it is cancelled."""
+        more = {} if self.first_user is None else {"first-user": self.first_user.run}
         return {
+            **more,
             "join": self._join,
             "isr-proposals": self.isr_proposer.run,
             "transactions": self.transaction_markers.run,
@@ -496,6 +543,7 @@ class Assembly:
         while True:
             await self._clock.sleep(TICK_MS)
             self.replicas.tick()
+            self.callers.attend()
 
     async def _watch_lease(self) -> None:
         """Answer waiting writers when the lease ends, not when their patience does."""

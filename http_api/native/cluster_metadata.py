@@ -1,13 +1,16 @@
 """Native: the cluster in one answer, and a long poll for its changes."""
 
+from collections.abc import Callable
+
 import orjson
 from aiohttp import web
 
 from http_api.answers import bytes_answer
-from http_api.call import Call
+from http_api.call import Call, everything
 from http_api.media import JSON_TYPE
 from http_api.params import IntegerParam
 from http_api.ports import ApiLimits
+from milena.model.access import ResourceType
 from milena.model.errors import NoQuorumError
 from raft_meta.machine.image import Broker, Image, Topic
 
@@ -77,12 +80,16 @@ async def get_metadata(call: Call) -> web.Response:
         except NoQuorumError:
             # Who looks for what is wrong, or for a leader that still gives records, is told what is known here.
             image = metadata.image
-    body = _last.body_of(image, metadata.version)
+    is_seen = call.seen(ResourceType.TOPIC)
+    if is_seen is everything:
+        body = _last.body_of(image, metadata.version)
+    else:
+        body = _encode(image, metadata.version, is_seen)
     end = b',"is_current":true}' if is_current else b',"is_current":false}'
     return bytes_answer(body[:-1] + end, JSON_TYPE)
 
 
-def _encode(image: Image, version: int) -> bytes:
+def _encode(image: Image, version: int, is_seen: Callable[[str], bool] = everything) -> bytes:
     return orjson.dumps(
         {
             "cluster_id": image.cluster_id,
@@ -92,7 +99,8 @@ def _encode(image: Image, version: int) -> bytes:
             "brokers": [_broker(image.brokers[id_]) for id_ in sorted(image.brokers)],
             "topics": [
                 _topic(image, image.topics[topic_id])
-                for _, topic_id in sorted(image.topic_ids.items())
+                for name, topic_id in sorted(image.topic_ids.items())
+                if is_seen(name)
             ],
         }
     )

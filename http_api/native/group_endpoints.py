@@ -41,7 +41,7 @@ GROUP_ROUTES = (
         groups.get_group,
         "A group: its members and what it has committed",
         ok(shapes.GROUP, "The group"),
-        access=on_group(Operation.DESCRIBE),
+        access=on_group(Operation.DESCRIBE, is_filtered=True),
         tag=Tag.GROUPS,
         errors=GROUP_ERRORS,
     ),

@@ -23,6 +23,7 @@ from http_api.ports import ApiLimits
 from http_api.schemas import Fields, check_count, integer_text, is_integer, json_kind
 from http_api.shapes.blocks import text
 from http_api.shapes.groups import COMMIT, COMMIT_ITEM, HEARTBEAT, RESET, TOPIC_PARTITIONS_IN
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import MalformedRequestError
 
 WAIT_MS = IntegerParam(
@@ -42,6 +43,9 @@ async def heartbeat(call: Call) -> web.Response:
     """Join, stay or leave."""
     wait_ms = WAIT_MS.read(call.query())
     fields = Fields(await call.json_body(), "the body", HEARTBEAT.fields)
+    topics = fields.strings("topics") if fields.has("topics") else None
+    pattern = fields.text("pattern")
+    authorize_subscription(call, topics or (), pattern)
     answer = await call.ports.groups.heartbeat(
         call.names["group"],
         Heartbeat(
@@ -50,8 +54,8 @@ async def heartbeat(call: Call) -> web.Response:
             instance_id=fields.text("instance_id") or None,
             client_id=fields.text("client_id") or "",
             host=call.request.remote or "",
-            topics=fields.strings("topics") if fields.has("topics") else None,
-            pattern=fields.text("pattern"),
+            topics=topics,
+            pattern=pattern,
             assignor=fields.text("assignor"),
             session_timeout_ms=fields.integer("session_timeout_ms", least=1),
             rebalance_timeout_ms=fields.integer("rebalance_timeout_ms", least=1),
@@ -69,6 +73,17 @@ async def heartbeat(call: Call) -> web.Response:
             "pending": by_topic(answer.pending),
         }
     )
+
+
+def authorize_subscription(call: Call, topics: Iterable[str], pattern: str | None) -> None:
+    """Refuse unless the caller may read what it subscribes to: all topics, where it names a pattern.
+
+    Raises:
+        ForbiddenError: it may not.
+    """
+    call.authorize(Operation.READ, ResourceType.TOPIC, topics)
+    if pattern:
+        call.authorize_all(Operation.READ, ResourceType.TOPIC)
 
 
 def _owned(fields: Fields) -> Sequence[TopicPartition] | None:
@@ -96,6 +111,7 @@ async def commit(call: Call) -> web.Response:
     fields = Fields(await call.json_body(), "the body", COMMIT.fields)
     check_count(len(fields.required_items("offsets")), "offsets")
     offsets = [_offset(item) for item in fields.objects("offsets", COMMIT_ITEM.fields)]
+    call.authorize(Operation.READ, ResourceType.TOPIC, {offset.topic for offset in offsets})
     member_id = fields.text("member_id") or None
     member_epoch = fields.integer("member_epoch", least=-1)
     if member_id is not None and member_epoch is None:
@@ -127,7 +143,8 @@ async def get_offsets(call: Call) -> web.Response:
         raise MalformedRequestError(
             "Invalid parameter 'topic' got '': name a topic, or leave it out"
         )
-    offsets = await call.ports.groups.committed(group)
+    is_seen = call.seen(ResourceType.TOPIC)
+    offsets = [one for one in await call.ports.groups.committed(group) if is_seen(one.topic)]
     if topic is not None:
         offsets = [offset for offset in offsets if offset.topic == topic]
     return json_answer({"group_id": group, "offsets": _offsets(offsets)})
@@ -147,7 +164,8 @@ def _offsets(offsets: Iterable[PartitionCommit]) -> Mapping[str, Mapping[str, ob
 
 async def list_groups(call: Call) -> web.Response:
     """All groups, without their members and offsets."""
-    groups = await call.ports.groups.groups()
+    is_seen = call.seen(ResourceType.GROUP)
+    groups = [one for one in await call.ports.groups.groups() if is_seen(one.group_id)]
     return json_answer(
         {"groups": [{**_head(group), "member_count": len(group.members)} for group in groups]}
     )
@@ -156,11 +174,12 @@ async def list_groups(call: Call) -> web.Response:
 async def get_group(call: Call) -> web.Response:
     """A group with its members and what it has committed."""
     group = await call.ports.groups.describe(call.names["group"])
+    is_seen = call.seen(ResourceType.TOPIC)
     return json_answer(
         {
             **_head(group),
             "members": [_member(member) for member in group.members],
-            "offsets": _offsets(group.offsets),
+            "offsets": _offsets(one for one in group.offsets if is_seen(one.topic)),
         }
     )
 
@@ -206,6 +225,7 @@ async def reset(call: Call) -> web.Response:
         partitions = fields.integers("partitions", least=0)
         check_count(len(partitions), "partitions")
     topic, target = fields.required_text("topic"), _target(fields)
+    call.authorize(Operation.READ, ResourceType.TOPIC, [topic])
     offsets = await call.ports.groups.reset(group, topic, partitions, target)
     return json_answer({"group_id": group, "offsets": _offsets(offsets)})
 

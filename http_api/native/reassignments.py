@@ -15,6 +15,7 @@ from http_api.ports import (
 from http_api.schemas import Fields, json_kind
 from http_api.shapes.blocks import text
 from http_api.shapes.requests import MOVED_PARTITION, MOVES_CONCURRENT_DEFAULT, REASSIGN
+from milena.model.access import ResourceType
 from milena.model.errors import MalformedRequestError
 
 TARGETS_MAX = 10_000
@@ -90,7 +91,8 @@ def _planned(row: PlannedReassignment) -> dict[str, object]:
 async def list_reassignments(call: Call) -> web.Response:
     """Partitions on the move, and how far they are."""
     rows = await call.ports.reassignments.running()
-    return json_answer({"reassignments": [_running(row) for row in rows]})
+    is_seen = call.seen(ResourceType.TOPIC)
+    return json_answer({"reassignments": [_running(row) for row in rows if is_seen(row.topic)]})
 
 
 def _running(row: RunningReassignment) -> dict[str, object]:

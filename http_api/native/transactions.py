@@ -1,6 +1,6 @@
 """Native: transactions, whole ones in one request and sessions that are written step by step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from hashlib import blake2b
 
@@ -18,7 +18,12 @@ from http_api.shapes import requests as shapes
 from http_api.v2.produce import idempotency_key
 from http_api.v2.produce_head import TIMEOUT_MS
 from http_api.v2.receipts import receipt_json
-from http_api.v2.transaction_header import transaction_of, transaction_text
+from http_api.v2.transaction_header import (
+    authorize_transaction,
+    transaction_of,
+    transaction_text,
+)
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import UnsupportedMediaTypeError
 from milena.model.requests import (
     TRANSACTION_TIMEOUT_MS_DEFAULT,
@@ -57,7 +62,9 @@ async def transact(call: Call) -> web.Response:
     del body
     turns = call.shared.turns
     async with nullcontext() if size < LARGE_BYTES else turns.room(size, wait_ms=timeout_ms):
-        receipt = await call.ports.transactions.transact(await turns.run(steps, size))
+        request = await turns.run(steps, size)
+        _authorize(call, (write.topic for write in request.writes), request.offsets)
+        receipt = await call.ports.transactions.transact(request)
     return json_answer(
         {
             "committed": True,
@@ -69,6 +76,18 @@ async def transact(call: Call) -> web.Response:
             ],
         }
     )
+
+
+def _authorize(call: Call, topics: Iterable[str], offsets: Iterable[GroupOffsets]) -> None:
+    """Refuse unless the caller may write to the topics, and commit the offsets.
+
+    Raises:
+        ForbiddenError: it may not.
+    """
+    call.authorize(Operation.WRITE, ResourceType.TOPIC, topics)
+    for group in offsets:
+        call.authorize(Operation.READ, ResourceType.GROUP, [group.group])
+        call.authorize(Operation.READ, ResourceType.TOPIC, {row.topic for row in group.offsets})
 
 
 def _timeout_ms(call: Call) -> int:
@@ -112,7 +131,7 @@ def _request(
         )
     records_max = call.ports.limits.records_per_request_max
     return TransactionRequest(
-        writes=(yield from _writes(writes, format_, body, records_max)),
+        writes=(yield from _writes(writes, format_, body, records_max, call.may_create)),
         offsets=offsets,
         timeout_ms=timeout_ms,
         idempotency=key,
@@ -131,7 +150,11 @@ def _check_counts(write_count: int, offsets: tuple[GroupOffsets, ...]) -> None:
 
 
 def _writes(
-    items: list[object], format_: RecordFormat, body: bytes, records_max: int
+    items: list[object],
+    format_: RecordFormat,
+    body: bytes,
+    records_max: int,
+    may_create: Callable[[str], bool],
 ) -> Steps[tuple[TransactionWrite, ...]]:
     exact = json_v2.decoders_of_writes(body)
     writes: list[TransactionWrite] = []
@@ -143,7 +166,11 @@ def _writes(
         decoder = _decoder(format_, exact(number))
         records = yield from decode_parsed(envelope, decoder, records_max=records_max)
         records_max -= len(records.values)
-        writes.append(TransactionWrite(topic=topic, partition=partition, records=records))
+        writes.append(
+            TransactionWrite(
+                topic=topic, partition=partition, records=records, may_create=may_create(topic)
+            )
+        )
     return tuple(writes)
 
 
@@ -213,6 +240,7 @@ async def begin(call: Call) -> web.Response:
         raise InvalidFieldError(
             f"'timeout_ms' is {timeout_ms}; a transaction is open for at most {TRANSACTION_TIMEOUT_MS_MAX}"
         )
+    call.authorize_producer(name)
     begun = await call.ports.transactions.begin(name, timeout_ms=timeout_ms)
     return json_answer(
         {
@@ -262,6 +290,8 @@ async def commit(call: Call) -> web.Response:
         raise InvalidFieldError(
             f"a transaction has at most {shapes.TRANSACTION_OFFSETS_MAX} partitions and offsets"
         )
+    authorize_transaction(call, transaction)
+    _authorize(call, (write.topic for write in writes), offsets)
     ended = await call.ports.transactions.commit(
         TransactionCommit(
             transaction=transaction, writes=writes, offsets=offsets, timeout_ms=_timeout_ms(call)
@@ -275,7 +305,9 @@ async def commit(call: Call) -> web.Response:
 async def abort(call: Call) -> web.Response:
     """Let nothing count of what was written."""
     Fields(await call.optional_json_body(), "the body", frozenset())
-    ended = await call.ports.transactions.abort(_named(call), timeout_ms=_timeout_ms(call))
+    transaction = _named(call)
+    authorize_transaction(call, transaction)
+    ended = await call.ports.transactions.abort(transaction, timeout_ms=_timeout_ms(call))
     return json_answer({"aborted": True, "next_epoch": ended.next_epoch})
 
 
@@ -289,7 +321,11 @@ async def list_transactions(call: Call) -> web.Response:
     """Transactions that leaders hold open, the oldest first."""
     age_ms = OLDER_THAN_MS.read(call.query())
     grouped: dict[tuple[int, int], list[OpenTransaction]] = {}
-    for found in await call.ports.transactions.open_transactions(older_than_ms=age_ms):
+    open_ones = await call.ports.transactions.open_transactions(older_than_ms=age_ms)
+    is_seen = call.seen(ResourceType.TOPIC)
+    for found in open_ones:
+        if not is_seen(found.topic):
+            continue
         grouped.setdefault((found.producer_id, found.producer_epoch), []).append(found)
     rows = [_row(parts) for parts in grouped.values()]
     return json_answer({"transactions": rows})

@@ -67,7 +67,7 @@ class QuickConnection(web.RequestHandler):
         if len(self._messages) == count + 1:
             message = self._messages[-1][0]
             if isinstance(message, RawRequestMessage):
-                self._left = self._lane.learn(data, message)
+                self._left = self._lane.learn(data, message, self)
 
     def _hold(self, data: bytes) -> None:
         """A client that sends on before it was answered: it waits, and is not read from for so long."""

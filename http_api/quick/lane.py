@@ -19,7 +19,9 @@ from typing import Protocol
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
+from http_api.access import Access
 from http_api.answers import SERVER
+from http_api.callers import OPEN, Caller
 from http_api.connections import Closable
 from http_api.dispatch import Dispatcher
 from http_api.endpoint import QuickHandler, Route
@@ -64,6 +66,8 @@ class Head:
     route: Route
     handler: QuickHandler
     body_bytes: int
+    caller: Caller
+    """Who sent it, and may do what it says."""
 
 
 class Resting(Closable, Protocol):
@@ -190,6 +194,7 @@ class QuickLane:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
+        self._callers = dispatcher.shared.ports.callers
         self._heads: dict[bytes, Head] = {}
 
     def begin(self, connection: Resting, data: bytes) -> QuickRequest | None:
@@ -197,6 +202,9 @@ class QuickLane:
         end = data.find(HEAD_END)
         head = self._heads.get(data[:end])
         if head is None or len(data) - end - len(HEAD_END) != head.body_bytes:
+            return None
+        if not self._is_still(head.caller, connection):
+            del self._heads[data[:end]]
             return None
         in_flight = self._dispatcher.shared.in_flight
         if not in_flight.has_room_for(head.body_bytes):
@@ -208,7 +216,13 @@ class QuickLane:
             return None  # the usual way finds it too, and says what is wrong
         return QuickRequest(self._dispatcher, connection, head, receipts, started_s)
 
-    def learn(self, data: bytes, message: ParsedHead) -> int:
+    def _is_still(self, caller: Caller, connection: Resting) -> bool:
+        """Whether a head that comes on this connection is this caller's, and may what it might when it was learned."""
+        if not self._callers.holds(caller):
+            return False
+        return not caller.host or caller.host == _remote(connection.peername)
+
+    def learn(self, data: bytes, message: ParsedHead, connection: Resting) -> int:
         """Remember a head that the parser has just read out of ``data``, if it is one for the lane.
 
         Returns how many bytes of the request are still to come; -1: that cannot be said.
@@ -226,10 +240,12 @@ class QuickLane:
             return -1
         left = end + len(HEAD_END) + int(length) - len(data)
         if left == 0 and message.method == "POST" and end <= HEAD_BYTES_MAX:
-            self._remember(data[:end], message, int(length))
+            self._remember(data[:end], message, int(length), connection)
         return max(left, -1)
 
-    def _remember(self, raw: bytes, message: ParsedHead, body_bytes: int) -> None:
+    def _remember(
+        self, raw: bytes, message: ParsedHead, body_bytes: int, connection: Resting
+    ) -> None:
         if raw in self._heads or body_bytes > BODY_BYTES_MAX:
             return
         if message.version != HttpVersion11 or message.should_close:
@@ -238,24 +254,61 @@ class QuickLane:
         if names & _TELLING or "content-type" not in names:
             return
         try:
-            match = self._dispatcher.find(message.method, message.url.raw_path)
-            check_query(match.route, message.url.raw_query_string)
-            prepare = match.route.prepare
-            handler = prepare and prepare(
-                self._dispatcher.shared.ports,
-                match.names,
-                message.url.raw_query_string,
-                _joined(message.headers),
-            )
+            found = self._read(message, connection)
         except (MilenaError, web.HTTPException):
             return
-        if handler is None:
+        if found is None:
             return
+        route, handler, caller = found
         if len(self._heads) >= HEADS_MAX:
             del self._heads[next(iter(self._heads))]
         self._heads[raw] = Head(
-            message.method, message.url.raw_path, match.route, handler, body_bytes
+            message.method, message.url.raw_path, route, handler, body_bytes, caller
         )
+
+    def _read(
+        self, message: ParsedHead, connection: Resting
+    ) -> tuple[Route, QuickHandler, Caller] | None:
+        """What a head says, and who says it; None: it is not one for the lane.
+
+        Raises:
+            MilenaError: it is at fault, or nobody sends it who may.
+        """
+        match = self._dispatcher.find(message.method, message.url.raw_path)
+        query = message.url.raw_query_string
+        check_query(match.route, query)
+        prepare, headers = match.route.prepare, _joined(message.headers)
+        if prepare is None:
+            return None
+        caller = self._allowed(match.route.access, match.names, headers, connection)
+        if caller is None:
+            return None
+        handler = prepare(self._dispatcher.shared.ports, caller, match.names, query, headers)
+        return None if handler is None else (match.route, handler, caller)
+
+    def _allowed(
+        self,
+        access: Access,
+        names: Mapping[str, str],
+        headers: Mapping[str, str],
+        connection: Resting,
+    ) -> Caller | None:
+        """Who sends a head, if they may do what it says, as far as that is known without waiting.
+
+        Raises:
+            MilenaError: nobody who may.
+        """
+        caller = self._callers.known(
+            headers.get("authorization"), _remote(connection.peername) or ""
+        )
+        if caller is None or caller.version == OPEN:
+            return caller
+        needs = access.needs
+        if needs is None or access.has_more:
+            return None
+        # Where refusals are only logged, each request is to be logged.
+        is_allowed = caller.may(needs.operation, needs.resource_type, names[needs.path_name])
+        return caller if is_allowed else None
 
 
 def _joined(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -255,7 +255,10 @@ OPENAPI = Shape(
     fields(
         {
             "openapi": constant("3.1.0"),
-            **{name: anything() for name in ("info", "servers", "tags", "paths", "components")},
+            **{
+                name: anything()
+                for name in ("info", "servers", "tags", "security", "paths", "components")
+            },
         }
     ),
 )

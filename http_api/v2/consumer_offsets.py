@@ -18,6 +18,7 @@ from http_api.schemas import Fields, check_count, integer_text
 from http_api.shapes.blocks import text
 from http_api.shapes.groups import CONSUMER_COMMIT, CONSUMER_COMMIT_ITEM
 from http_api.v2.consumers import parse_partitions, place
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import MalformedRequestError
 
 TOPIC = text_param("topic", "only this topic", text(minLength=1), "orders")
@@ -46,6 +47,7 @@ async def commit(call: Call) -> web.Response:
         offsets = list(_offsets(fields, "offsets", 1))
     elif fields.has("partitions"):
         offsets = list(_offsets(fields, "partitions", 0))
+    call.authorize(Operation.READ, ResourceType.TOPIC, {offset.topic for offset in offsets or ()})
     await call.ports.consumers.commit(*place(call), offsets)
     return empty_answer()
 

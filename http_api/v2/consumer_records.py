@@ -19,6 +19,7 @@ from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, Retries, stream_answer
 from http_api.v2.consumers import place
 from http_api.v2.fetch import FOLLOW
 from http_api.v2.tokens import read_token
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import MalformedRequestError, NotLeaderError, UnavailableError
 from milena.model.requests import Doubt, FetchResult
 
@@ -54,6 +55,8 @@ class Rows:
 async def get_records(call: Call) -> web.StreamResponse:
     """The next records."""
     group, instance = place(call)
+    # What comes is asked for when it is there: the answer may be one to a subscription of long ago.
+    call.has_asked = True
     query = call.query()
     token = read_token(query)
     timeout_ms, max_bytes = TIMEOUT.read(query), MAX_BYTES.read(query)
@@ -128,8 +131,11 @@ async def _written(call: Call, delivered: Delivered) -> Rows:
     """All that was delivered.
 
     Raises:
+        ForbiddenError: the caller may not read all of it.
         ReplicaDamagedError: not all of it is whole. The coordinator has checked it, if it is of this release.
     """
+    topics = {delivery.topic for delivery in delivered.deliveries}
+    call.authorize(Operation.READ, ResourceType.TOPIC, topics)
     size = sum(len(delivery.batches) for delivery in delivered.deliveries)
     if size < _THREAD_BYTES_MIN:
         written = _write(delivered)

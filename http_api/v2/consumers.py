@@ -8,6 +8,7 @@ from http_api.errors import InvalidFieldError
 from http_api.formats.envelope import TIMESTAMP_MS_MAX, parse_time
 from http_api.group_ports import NewConsumer, Reset, Seek, TopicPartition
 from http_api.media import metadata_type
+from http_api.native.groups import authorize_subscription
 from http_api.schemas import Fields, check_count
 from http_api.shapes.groups import (
     NEW_CONSUMER,
@@ -145,6 +146,7 @@ async def subscribe(call: Call) -> web.Response:
     token = read_token(call.query())
     fields = Fields(await call.json_body(), "the body", SUBSCRIBE.fields)
     topics, pattern = fields.strings("topics"), fields.text("topic_pattern")
+    authorize_subscription(call, topics, pattern)
     await call.ports.consumers.subscribe(*place(call), topics, pattern, token=token)
     return empty_answer()
 
@@ -175,6 +177,7 @@ async def assign(call: Call) -> web.Response:
     """Assign partitions by hand, without the group's help."""
     token = read_token(call.query())
     partitions = parse_partitions(await call.json_body())
+    authorize_subscription(call, {topic for topic, _ in partitions}, None)
     await call.ports.consumers.assign(*place(call), partitions, token=token)
     return empty_answer()
 

@@ -11,6 +11,7 @@ from http_api.ports import NewTopic
 from http_api.schemas import Fields
 from http_api.shapes.requests import NEW_CONFIG, NEW_TOPIC_V2
 from http_api.v2.conditions import etag
+from milena.model.access import ResourceType
 from raft_meta.machine.configs import effective
 from raft_meta.machine.image import Partition
 
@@ -34,7 +35,8 @@ async def root(call: Call) -> web.Response:
 
 async def list_topics(call: Call) -> web.Response:
     """Names of all topics."""
-    return _answer(call, sorted(call.ports.metadata.image.topic_ids))
+    is_seen = call.seen(ResourceType.TOPIC)
+    return _answer(call, sorted(filter(is_seen, call.ports.metadata.image.topic_ids)))
 
 
 async def get_topic(call: Call) -> web.Response:
@@ -102,9 +104,11 @@ async def create_topic(call: Call) -> web.Response:
     configs = {}
     for config in fields.objects("configs", NEW_CONFIG.fields):
         configs[config.required_text("name")] = config.setting("value") or ""
+    name = fields.required_text("topic_name")
+    call.authorize_creation(name)
     await call.ports.metadata.create_topic(
         NewTopic(
-            name=fields.required_text("topic_name"),
+            name=name,
             partition_count=fields.integer("partitions_count", least=1),
             replication_factor=fields.integer("replication_factor", least=1),
             configs=configs,

@@ -56,6 +56,7 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
         raw_query=call.raw_query,
         content_type=call.header("Content-Type"),
         accept=call.header("Accept"),
+        may_create=call.may_create(call.names["topic"]),
     )
     end = expected_end(call, head.acks)
     transaction = named_transaction(call, head.acks, is_conditional=end is not None)
@@ -150,6 +151,7 @@ async def _produce_batch(
         timeout_ms=head.timeout_ms,
         expected_end=end,
         transaction=transaction,
+        may_create=head.may_create,
     )
     if head.is_async:
         return empty_answer()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from http_api.callers import Caller
 from http_api.formats import binary_v2, json_v2, lines, text_v2
 from http_api.lookup import parse_partition
 from http_api.media import RecordFormat, metadata_type, names_record_format, produce_format
@@ -105,6 +106,7 @@ class ProduceHead:
         options: ProduceOptions,
         content_type: str,
         headers: Mapping[str, str] = _NO_HEADERS,
+        may_create: bool,
     ) -> None:
         limits = ports.limits
         self.topic = topic
@@ -118,6 +120,8 @@ class ProduceHead:
         """Of the answer."""
         self.headers = headers
         """Of the answer to what was taken."""
+        self.may_create = may_create
+        """A missing topic may be made for who sends it."""
         self._ports = ports
         self._records_max = limits.records_per_request_max
 
@@ -143,6 +147,7 @@ class ProduceHead:
             idempotency=idempotency,
             expected_end=expected_end,
             transaction=transaction,
+            may_create=self.may_create,
         )
         if records.partitions is not None:
             request = _resolve_partitions(request, records.partitions)
@@ -162,6 +167,7 @@ def read_head(
     topic: str,
     partition: int | None,
     *,
+    may_create: bool,
     raw_query: str,
     content_type: str,
     accept: str,
@@ -183,33 +189,43 @@ def read_head(
         options=parse_options(raw_query),
         content_type=answer_type,
         headers={RECORD_FORMAT: format_.value} if is_told else _NO_HEADERS,
+        may_create=may_create,
     )
 
 
 def prepare_to_topic(
-    ports: Ports, names: Mapping[str, str], raw_query: str, headers: Mapping[str, str]
+    ports: Ports,
+    caller: Caller,
+    names: Mapping[str, str],
+    raw_query: str,
+    headers: Mapping[str, str],
 ) -> ProduceHead | None:
     """What a head says, unless it says that a batch comes encoded or that nobody waits for it.
 
     Raises:
         MilenaError: it is at fault.
     """
-    return _prepare(ports, names["topic"], None, raw_query, headers)
+    return _prepare(ports, caller, names["topic"], None, raw_query, headers)
 
 
 def prepare_to_partition(
-    ports: Ports, names: Mapping[str, str], raw_query: str, headers: Mapping[str, str]
+    ports: Ports,
+    caller: Caller,
+    names: Mapping[str, str],
+    raw_query: str,
+    headers: Mapping[str, str],
 ) -> ProduceHead | None:
     """As ``prepare_to_topic``, of a path that names a partition.
 
     Raises:
         MilenaError: it is at fault.
     """
-    return _prepare(ports, names["topic"], parse_partition(names), raw_query, headers)
+    return _prepare(ports, caller, names["topic"], parse_partition(names), raw_query, headers)
 
 
 def _prepare(
     ports: Ports,
+    caller: Caller,
     topic: str,
     partition: int | None,
     raw_query: str,
@@ -222,6 +238,7 @@ def _prepare(
         raw_query=raw_query,
         content_type=headers.get("content-type", ""),
         accept=headers.get("accept", ""),
+        may_create=caller.may_create(topic),
     )
     return None if head.format not in DECODERS or head.acks is Acks.NONE else head
 

@@ -54,6 +54,7 @@ def named_transaction(
             "a write of a transaction cannot be conditional: leave If-Match out"
         )
     transaction = transaction_of(numbers[0], numbers[1])
+    authorize_transaction(call, transaction)
     if len(numbers) == 2:
         return transaction
     if not 1 <= numbers[2] <= TRANSACTION_TIMEOUT_MS_MAX:
@@ -61,6 +62,21 @@ def named_transaction(
             f"{TRANSACTION.name} got '{given}': a transaction is open for 1 to {TRANSACTION_TIMEOUT_MS_MAX} ms"
         )
     return replace(transaction, timeout_ms=numbers[2])
+
+
+def authorize_transaction(call: Call, transaction: ProducerTransaction) -> None:
+    """Refuse unless the caller may write as the producer whose transaction this is.
+
+    Raises:
+        ForbiddenError: it may not.
+    """
+    image = call.ports.metadata.image
+    producer = image.producers.get(transaction.producer_id)
+    if producer is None and transaction.producer_id >= image.next_producer_id:
+        # Begun a moment ago on another node, or never.
+        call.authorize_unheard_producer(transaction.producer_id)
+        return
+    call.authorize_producer(None if producer is None else producer.name)
 
 
 def transaction_of(producer_id: int, producer_epoch: int) -> ProducerTransaction:

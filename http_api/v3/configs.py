@@ -1,7 +1,10 @@
 """v3: configs of a topic."""
 
+from collections.abc import Callable
+
 from aiohttp import web
 
+from http_api.access import ALL_TOPICS
 from http_api.answers import empty_answer
 from http_api.call import Call
 from http_api.errors import InvalidFieldError
@@ -9,6 +12,7 @@ from http_api.lookup import find_topic
 from http_api.schemas import Fields
 from http_api.shapes.requests import CONFIG_CHANGE, CONFIG_CHANGES, CONFIG_VALUE
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
+from milena.model.access import Operation, ResourceType
 from milena.model.errors import ConfigNotFoundError
 from raft_meta.machine.configs import ConfigValue, effective
 
@@ -40,19 +44,24 @@ def _config(links: Links, topic: str, config: ConfigValue) -> Resource:
 async def list_configs(call: Call) -> web.Response:
     """All configs in force for a topic; for a topic called ``-``, those of all topics."""
     links = Links(call)
-    if call.names["topic"] == "-":
-        return _all_configs(call, links)
+    is_seen = call.seen(ResourceType.TOPIC, Operation.DESCRIBE_CONFIGS)
+    if call.names["topic"] == ALL_TOPICS:
+        return _all_configs(call, links, is_seen)
     topic = await find_topic(call)
     items = [_config(links, topic.name, config) for config in effective(topic).values()]
     url = links.url("topics", topic.name, "configs")
     return item_answer(links.listing("KafkaTopicConfigList", url, items))
 
 
-def _all_configs(call: Call, links: Links) -> web.Response:
+def _all_configs(call: Call, links: Links, is_seen: Callable[[str], bool]) -> web.Response:
     image = call.ports.metadata.image
-    topics = [image.topics[topic_id] for _, topic_id in sorted(image.topic_ids.items())]
+    topics = [
+        image.topics[topic_id]
+        for name, topic_id in sorted(image.topic_ids.items())
+        if is_seen(name)
+    ]
     items = [_config(links, t.name, config) for t in topics for config in effective(t).values()]
-    url = links.url("topics", "-", "configs")
+    url = links.url("topics", ALL_TOPICS, "configs")
     return item_answer(links.listing("KafkaTopicConfigList", url, items))
 
 

@@ -23,6 +23,7 @@ from http_api.v3 import (
     records,
     topics,
 )
+from http_api.v3.acl_endpoints import ACL_ROUTES
 from http_api.v3.group_endpoints import GROUP_ROUTES
 from http_api.v3.rows import CLUSTER, DONE, v3_route
 from milena.model import errors as e
@@ -283,7 +284,7 @@ _CONFIG_ROUTES = (
         configs.list_configs,
         "Configs of a topic",
         ok(v3.CONFIGS, "All that are in force"),
-        access=on_topic(Operation.DESCRIBE_CONFIGS),
+        access=on_topic(Operation.DESCRIBE_CONFIGS, is_filtered=True),
         tag=Tag.V3_CONFIGS,
         is_current=True,
         description="With `-` as the topic: those of all topics.",
@@ -378,7 +379,7 @@ _PARTITION_ROUTES = (
                 content=json_content({"anyOf": [v3.REASSIGNMENT, v3.REASSIGNMENTS]}),
             ),
         ),
-        access=on_topic(Operation.DESCRIBE),
+        access=on_topic(Operation.DESCRIBE, is_filtered=True),
         tag=Tag.V3_PARTITIONS,
         is_current=True,
         description="With `-` as the partition: moves of the whole topic; as the topic, too: all moves.",
@@ -414,4 +415,5 @@ V3_ROUTES = (
     *_BROKER_CONFIG_ROUTES,
     *_PARTITION_ROUTES,
     *GROUP_ROUTES,
+    *ACL_ROUTES,
 )

@@ -114,7 +114,7 @@ GROUP_ROUTES = (
         groups.get_lag_summary,
         "How far a group is behind",
         ok(v3.LAG_SUMMARY, "In all, and where most"),
-        access=on_group(Operation.DESCRIBE),
+        access=on_group(Operation.DESCRIBE, is_filtered=True),
         tag=Tag.V3_GROUPS,
         errors=_OF_LAG,
     ),

@@ -16,6 +16,7 @@ from http_api.group_ports import (
 )
 from http_api.native import groups as native
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
+from milena.model.access import ResourceType
 from milena.model.errors import MemberNotFoundError, PartitionNotFoundError, TopicNotFoundError
 
 _AT_ONCE = 32
@@ -46,7 +47,9 @@ def _group(links: Links, group: GroupDescription) -> Resource:
 async def list_groups(call: Call) -> web.Response:
     """All groups."""
     links = Links(call)
-    items = [_group(links, group) for group in await call.ports.groups.groups()]
+    is_seen = call.seen(ResourceType.GROUP)
+    groups = [group for group in await call.ports.groups.groups() if is_seen(group.group_id)]
+    items = [_group(links, group) for group in groups]
     return item_answer(links.listing("KafkaConsumerGroupList", links.url(_ROOT), items))
 
 
@@ -138,7 +141,9 @@ async def list_assignments(call: Call) -> web.Response:
     links = Links(call)
     group = await _describe(call)
     member = _find_member(call, group)
-    items = [_assignment(links, group, member, where) for where in sorted(member.assignment)]
+    is_seen = call.seen(ResourceType.TOPIC)
+    shown = (where for where in sorted(member.assignment) if is_seen(where[0]))
+    items = [_assignment(links, group, member, where) for where in shown]
     url = links.url(_ROOT, group.group_id, "consumers", member.member_id, "assignments")
     return item_answer(links.listing("KafkaConsumerAssignmentList", url, items))
 
@@ -149,8 +154,9 @@ async def get_assignment(call: Call) -> web.Response:
     group = await _describe(call)
     member = _find_member(call, group)
     topic, partition = call.names["topic"], call.names["partition"]
+    is_seen = call.seen(ResourceType.TOPIC)
     for where in member.assignment:
-        if where[0] == topic and str(where[1]) == partition:
+        if where[0] == topic and str(where[1]) == partition and is_seen(topic):
             return item_answer(_assignment(links, group, member, where))
     raise ResourceNotFoundError(
         f"member '{member.member_id}' does not read '{topic}-{partition}' now"
@@ -174,7 +180,8 @@ class _Lag:
 
 
 async def _lags(call: Call, group: GroupDescription) -> Sequence[_Lag]:
-    """Of all partitions where something is committed, in order."""
+    """Of all partitions that the caller is shown and where something is committed, in order."""
+    is_seen = call.seen(ResourceType.TOPIC)
     readers = {where: member for member in group.members for where in member.assignment}
     turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -188,7 +195,10 @@ async def _lags(call: Call, group: GroupDescription) -> Sequence[_Lag]:
             return None
         return _Lag(committed, offsets.high_watermark, readers.get(where))
 
-    offsets = sorted(group.offsets, key=lambda offset: (offset.topic, offset.partition))
+    offsets = sorted(
+        (offset for offset in group.offsets if is_seen(offset.topic)),
+        key=lambda offset: (offset.topic, offset.partition),
+    )
     waiting = [asyncio.ensure_future(lag_of(offset)) for offset in offsets]
     try:
         return [lag for lag in await asyncio.gather(*waiting) if lag is not None]
@@ -237,8 +247,9 @@ async def get_lag(call: Call) -> web.Response:
     links = Links(call)
     group = await _describe(call)
     topic, partition = call.names["topic"], call.names["partition"]
+    is_seen = call.seen(ResourceType.TOPIC)
     for committed in group.offsets:
-        if committed.topic == topic and str(committed.partition) == partition:
+        if committed.topic == topic and str(committed.partition) == partition and is_seen(topic):
             offsets = await call.ports.reads.offsets(topic, committed.partition)
             reader = next(
                 (m for m in group.members if (topic, committed.partition) in m.assignment), None

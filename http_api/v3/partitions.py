@@ -8,6 +8,7 @@ from http_api.lookup import find_partition, find_topic, partitions_of
 from http_api.params import ChoiceParam
 from http_api.v3.clusters import find_broker
 from http_api.v3.resources import Links, Resource, item_answer
+from milena.model.access import ResourceType
 from raft_meta.machine.image import Partition
 
 OFFSET_TYPE = ChoiceParam(
@@ -104,9 +105,11 @@ async def list_broker_replicas(call: Call) -> web.Response:
     links = Links(call)
     image = call.ports.metadata.image
     broker_id = find_broker(call).broker_id
+    is_seen = call.seen(ResourceType.TOPIC)
     items = [
         _replica(links, topic.name, partition, state, broker_id)
-        for _, topic_id in sorted(image.topic_ids.items())
+        for name, topic_id in sorted(image.topic_ids.items())
+        if is_seen(name)
         for topic in (image.topics[topic_id],)
         for partition, state in partitions_of(call, topic)
         if broker_id in state.replicas

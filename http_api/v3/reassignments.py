@@ -4,14 +4,16 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
+from http_api.access import ALL_TOPICS
 from http_api.call import Call
 from http_api.errors import ResourceNotFoundError
 from http_api.lookup import find_partition, find_topic, partitions_of
 from http_api.v3.resources import Links, Resource, item_answer
+from milena.model.access import ResourceType
 from raft_meta.machine.image import Partition, Reassignment, Topic
 
 ALL = "-"
-"""In the place of a topic or a partition: all of them."""
+"""In the place of a partition: all of them."""
 
 
 def _reassignment(links: Links, topic: str, partition: int, move: Reassignment) -> Resource:
@@ -32,6 +34,7 @@ async def get_reassignments(call: Call) -> web.Response:
     """Of one partition, of a topic's, or of all that there are."""
     links = Links(call)
     topic_name, number = call.names["topic"], call.names["partition"]
+    is_seen = call.seen(ResourceType.TOPIC)
     if number != ALL:
         topic, partition, state = await find_partition(call)
         if state.moving is None:
@@ -39,8 +42,12 @@ async def get_reassignments(call: Call) -> web.Response:
         return item_answer(_reassignment(links, topic.name, partition, state.moving))
     image = call.ports.metadata.image
     topics = (
-        [image.topics[topic_id] for _, topic_id in sorted(image.topic_ids.items())]
-        if topic_name == ALL
+        [
+            image.topics[topic_id]
+            for name, topic_id in sorted(image.topic_ids.items())
+            if is_seen(name)
+        ]
+        if topic_name == ALL_TOPICS
         else [await find_topic(call)]
     )
     items = [

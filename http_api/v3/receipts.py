@@ -37,6 +37,7 @@ class Job:
     acks: Acks
     timeout_ms: int
     transaction: ProducerTransaction | None
+    may_create: bool
 
     def request(self, records: Records) -> ProduceRequest:
         """To append these."""
@@ -47,6 +48,7 @@ class Job:
             timeout_ms=self.timeout_ms,
             transaction=self.transaction,
             wants_times=True,
+            may_create=self.may_create,
         )
 
     def receipt_head(self) -> bytes:
@@ -70,6 +72,7 @@ def job_of(call: Call) -> Job:
             options.timeout_ms or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
         ),
         transaction=named_transaction(call, options.acks),
+        may_create=call.may_create(call.names["topic"]),
     )
 
 

@@ -74,6 +74,7 @@ class _Answer:
 
 async def _take(call: Call, job: Job, texts: JsonTexts, data: bytes, answer: _Answer) -> None:
     """Append what has come whole, and then raise what is wrong behind it."""
+    call.check_again()
     values, broken = texts.feed(data)
     if (stored := texts_of(values)) is not None:
         receipts = await append_texts(call, job, stored) if stored else []

@@ -13,6 +13,7 @@ from http_api.ports import NewTopic
 from http_api.schemas import Fields, integer_text, json_kind, parse_json
 from http_api.shapes.requests import ASSIGNMENT, NEW_CONFIG, NEW_TOPIC_V3, TOPIC_CHANGE
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
+from milena.model.access import ResourceType
 from milena.model.errors import MalformedRequestError
 from raft_meta.machine.image import Topic
 
@@ -36,7 +37,9 @@ async def list_topics(call: Call) -> web.Response:
     """All topics."""
     links = Links(call)
     image = call.ports.metadata.image
-    items = [topic_resource(links, image.topics[id_]) for _, id_ in sorted(image.topic_ids.items())]
+    is_seen = call.seen(ResourceType.TOPIC)
+    shown = (id_ for name, id_ in sorted(image.topic_ids.items()) if is_seen(name))
+    items = [topic_resource(links, image.topics[id_]) for id_ in shown]
     return item_answer(links.listing("KafkaTopicList", links.url("topics"), items))
 
 
@@ -72,6 +75,7 @@ async def create_topic(call: Call) -> web.Response:
     if not body:
         raise InvalidFieldError("Payload error. Request body is empty; a topic is expected.")
     new = _new_topic(Fields(parse_json(body), "the body", NEW_TOPIC_V3.fields))
+    call.authorize_creation(new.name)
     topic = await call.ports.metadata.create_topic(new)
     resource = topic_resource(links, topic)
     if new.is_validate_only:

@@ -56,7 +56,7 @@ class Counted:
         return self.calls / self.measured.wall_s
 
 
-class Caller:
+class ConsumerCaller:
     """Calls to one node after the other."""
 
     def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str]) -> None:
@@ -113,7 +113,7 @@ class Caller:
 class Bench:
     """Phases on a running cluster."""
 
-    def __init__(self, cluster: LocalCluster, caller: Caller, *, idle_s: float) -> None:
+    def __init__(self, cluster: LocalCluster, caller: ConsumerCaller, *, idle_s: float) -> None:
         self._phases = Phases(cluster)
         self._caller = caller
         self._idle_s = idle_s
@@ -159,7 +159,7 @@ async def measure(
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limits) as session,
     ):
         await admin.create_topic("busy", partitions=PARTITIONS, replication_factor=NODES)
-        caller = Caller(session, urls)
+        caller = ConsumerCaller(session, urls)
         bench = Bench(cluster, caller, idle_s=idle_s)
         await bench.phase("idle, empty", bench.idle)
         if consumers:
@@ -171,7 +171,7 @@ async def measure(
     return bench.counted
 
 
-async def _rest_consumers(bench: Bench, caller: Caller, count: int, groups: int) -> None:
+async def _rest_consumers(bench: Bench, caller: ConsumerCaller, count: int, groups: int) -> None:
     at = [f"/consumers/rest-{n % groups}/instances/c{n}" for n in range(count)]
 
     async def make(number: int) -> None:
@@ -192,7 +192,7 @@ async def _rest_consumers(bench: Bench, caller: Caller, count: int, groups: int)
     await bench.phase("idle", bench.idle)
 
 
-async def _members(bench: Bench, caller: Caller, count: int, beat_s: float) -> None:
+async def _members(bench: Bench, caller: ConsumerCaller, count: int, beat_s: float) -> None:
     """Members that beat for so long, one after the other, as quickly as they are answered."""
     size = max(1, min(PARTITIONS, count))
     beats: list[dict[str, object]] = [{} for _ in range(count)]
@@ -237,7 +237,7 @@ async def _members(bench: Bench, caller: Caller, count: int, beat_s: float) -> N
     await bench.phase("beating", keep_beating)
 
 
-async def _streams(bench: Bench, caller: Caller, count: int) -> None:
+async def _streams(bench: Bench, caller: ConsumerCaller, count: int) -> None:
     open_streams: list[aiohttp.ClientResponse] = []
 
     async def follow(number: int) -> None:

@@ -56,6 +56,8 @@ CLUSTER_NAME = "kafka-cluster"
 ANY_NAME = "*"
 ANY_HOST = "*"
 USER_PREFIX = "User:"
+USER_NAME = r"[A-Za-z0-9._@/+=-]{1,255}"
+"""What a user may be called: a regular expression."""
 ANY_PRINCIPAL = "User:*"
 ANONYMOUS = "User:ANONYMOUS"
 

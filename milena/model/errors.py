@@ -9,6 +9,7 @@
     ├── ConflictError            TopicExistsError, StaleVersionError, PreconditionFailedError, ...
     ├── FencedError              StaleLeaderEpochError, StaleBrokerEpochError, ...
     ├── NotLeaderError           carries the leader hint; nothing was appended
+    ├── DeniedError              UnauthenticatedError, ForbiddenError
     ├── UnavailableError         NoQuorumError, NoLeaderError, NotEnoughReplicasError, DiskFullError, ...
     ├── FateUnknownError         it may or may not have happened
     ├── LimitReachedError        RequestTooLargeError, TooManyRequestsError, TooManyProducersError, ...
@@ -190,6 +191,12 @@ class UserNotFoundError(NotFoundError):
     code = "user_not_found"
 
 
+class TokenNotFoundError(NotFoundError):
+    """The user has no token of this id."""
+
+    code = "token_not_found"
+
+
 class ConsumerNotFoundError(NotFoundError):
     """No REST consumer of this name in the group: never made, deleted, or expired."""
 
@@ -353,6 +360,24 @@ class NotLeaderError(MilenaError):
     def __init__(self, message: str, *, leader: int | None = None) -> None:
         super().__init__(message)
         self.leader = leader
+
+
+class DeniedError(MilenaError):
+    """The caller may not do this; nothing was done."""
+
+    code = "denied"
+
+
+class UnauthenticatedError(DeniedError):
+    """There are no credentials, or none that are good."""
+
+    code = "unauthenticated"
+
+
+class ForbiddenError(DeniedError):
+    """The caller is known, and nothing allows it to do this."""
+
+    code = "forbidden"
 
 
 class UnavailableError(MilenaError):

@@ -76,6 +76,8 @@ class ProduceRequest:
     wants_times: bool = False
     """Receipts are to have the records' times."""
     transaction: ProducerTransaction | None = None
+    may_create: bool = True
+    """A missing topic may be made for whoever sends it, where nodes do that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +260,8 @@ class TransactionWrite:
     topic: str
     partition: int | None
     records: Records
+    may_create: bool = True
+    """As of a produce request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

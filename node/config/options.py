@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from http_api.ports import ApiLimits
+from milena.model.access import USER_NAME, AccessMode
 from milena.model.errors import StartupError
 from node.config import kinds
 from node.config.kinds import Address, OptionKind
@@ -218,6 +219,51 @@ class NodeConfig:
             "Authority that must have signed the certificates of API clients; without it any client is let in.",
             SECURITY,
             says="none",
+        ),
+    )
+    admin_password_file: Path | None = field(
+        default=None,
+        metadata=option(
+            kinds.path("file"),
+            "File that holds the first user's password (8 to 1024 characters; surrounding white space is dropped). A "
+            "cluster without users gets this one, as a superuser, and `access_mode`; until then nobody is let in.",
+            SECURITY,
+            says="none",
+        ),
+    )
+    admin_user: str = field(
+        default="admin",
+        metadata=option(
+            kinds.word("1 to 255 letters, digits or . _ @ / + = -", pattern=USER_NAME),
+            "Name of the first user.",
+            SECURITY,
+        ),
+    )
+    access_mode: str = field(
+        default=AccessMode.REQUIRED,
+        metadata=option(
+            kinds.choice(AccessMode.REQUIRED, AccessMode.OPTIONAL),
+            "How much a cluster asks of callers once it has its first user: credentials and permission, or, while "
+            "`optional`, only a line in the log where it would refuse. Later it is changed through the API.",
+            SECURITY,
+        ),
+    )
+    reset_admin: bool = field(
+        default=False,
+        metadata=option(
+            kinds.switch(),
+            "At its start, make `admin_user` a superuser with the password in `admin_password_file`, for whoever is "
+            "locked out. Take it away afterwards.",
+            SECURITY,
+        ),
+    )
+    access_silence_ms_max: int = field(
+        default=30_000,
+        metadata=option(
+            kinds.integer(1_000, 86_400_000, "ms"),
+            "How long a node that does not hear of the metadata quorum lets callers in as it knew them: so long may "
+            "somebody whose access was revoked go on, and then nobody can read from that node.",
+            SECURITY,
         ),
     )
     cors_origins: tuple[str, ...] = field(
@@ -693,6 +739,8 @@ def check_config(config: NodeConfig) -> None:
         )
     if config.cluster_secret and config.cluster_secret_file:
         raise StartupError("cluster_secret and cluster_secret_file are both set; give one")
+    if config.reset_admin and not config.admin_password_file:
+        raise StartupError("reset_admin needs admin_password_file, which holds the new password")
     _check_peer_port(config)
 
 
@@ -773,10 +821,16 @@ def secret_of(config: NodeConfig) -> bytes:
 def warnings_of(config: NodeConfig) -> tuple[str, ...]:
     """Warnings for an operator before the node starts: allowed, and hardly meant."""
     result = []
-    if not config.listen.is_loopback and not config.tls_client_ca_file:
+    is_open = not config.admin_password_file and not config.tls_client_ca_file
+    if not config.listen.is_loopback and is_open:
         result.append(
-            f"the API listens on {config.listen}, beyond this machine, and asks nobody for credentials: "
-            "whoever reaches it may read and write everything"
+            f"the API listens on {config.listen}, beyond this machine, and asks nobody for credentials unless the "
+            "cluster has users already: whoever reaches it may read and write everything; set admin_password_file"
+        )
+    if not config.listen.is_loopback and config.admin_password_file and not config.tls_cert_file:
+        result.append(
+            f"the API listens on {config.listen} without TLS: whoever can listen to the network reads passwords and "
+            "tokens; set tls_cert_file, or let a proxy in front speak HTTPS"
         )
     if len(config.peers) == 1:
         result.append("peers names this node alone: nothing is replicated")

@@ -53,7 +53,7 @@ class BrokerHeartbeats:
         interval_ms: int,
         report: Callable[[int], BrokerHeartbeatRequest | None],
         local_heartbeat: LocalHeartbeat,
-        on_answer: Callable[[BrokerHeartbeatAnswer], None],
+        on_answer: Callable[[BrokerHeartbeatAnswer, MonotonicMs], None],
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -169,5 +169,6 @@ class BrokerHeartbeats:
     def _take_answer(self, answer: BrokerHeartbeatAnswer, sent_ms: MonotonicMs) -> None:
         self._echo = answer.number
         # As old as what the controller knew of its majority when it answered.
-        self._lease_ms = max(self._lease_ms, MonotonicMs(sent_ms - answer.age_ms))
-        self._on_answer(answer)
+        as_of_ms = MonotonicMs(sent_ms - answer.age_ms)
+        self._lease_ms = max(self._lease_ms, as_of_ms)
+        self._on_answer(answer, as_of_ms)

@@ -305,7 +305,12 @@ class Controller:
         )
         knows = self._knows_its_fence(broker, report.applied_index)
         age_ms = self._majority_age_ms(now_ms) if knows else self._settings.session_ms
-        return BrokerHeartbeatAnswer(number=number, is_drained=is_drained, age_ms=age_ms)
+        return BrokerHeartbeatAnswer(
+            number=number,
+            is_drained=is_drained,
+            age_ms=age_ms,
+            access_version=image.access_version,
+        )
 
     def _knows_its_fence(self, broker: Broker, index: int) -> bool:
         """Whether a broker whose image is at ``index`` knows what it does not lead any more.

@@ -12,6 +12,7 @@ from milena.model.errors import (
     StartupError,
     UnavailableError,
 )
+from milena.model.types import MonotonicMs
 from node.control.broker_heartbeats import BrokerHeartbeats, LocalHeartbeat
 from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.metadata.store import MetadataStore
@@ -96,6 +97,8 @@ class Membership:
         self._session_ms = session_ms
         self._controller: tuple[int, int] | None = None
         self._is_drained = False
+        self.heard_ms: MonotonicMs | None = None
+        """When the image had all that the cluster knew of access, as far as is known; None: never in this life."""
         self._heartbeats = BrokerHeartbeats(
             broker_id=broker_id,
             metadata=metadata,
@@ -221,8 +224,10 @@ class Membership:
             is_disk_full=self.is_disk_full,
         )
 
-    def _on_answer(self, answer: BrokerHeartbeatAnswer) -> None:
+    def _on_answer(self, answer: BrokerHeartbeatAnswer, as_of_ms: MonotonicMs) -> None:
         self._is_drained = answer.is_drained
+        if answer.access_version <= self._metadata.image.access_version:
+            self.heard_ms = as_of_ms if self.heard_ms is None else max(self.heard_ms, as_of_ms)
 
     # -- a full disk -----------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ class BrokerHeartbeatAnswer(Message, frozen=True, kw_only=True):
     is_drained: bool = field(name="drained")
     age_ms: int = field(name="age")
     """How long ago the controller last heard of a majority: the lease is as old as that."""
+    access_version: int = field(name="access", default=0)
+    """Of the controller's image: a broker whose own is older knows too little to judge callers."""
 
 
 HEARTBEAT = CallType("heartbeat", BrokerHeartbeatRequest, BrokerHeartbeatAnswer)

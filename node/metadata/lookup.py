@@ -12,6 +12,14 @@ class GetTopic(Protocol):
     async def __call__(self, name: str, partition: int = 0) -> Topic: ...  # noqa: D102
 
 
+class TopicToWrite(Protocol):
+    """As ``GetTopic``, and a missing one is made, where nodes do that and ``may_create`` allows it."""
+
+    async def __call__(  # noqa: D102
+        self, name: str, partition: int = 0, *, may_create: bool
+    ) -> Topic: ...
+
+
 def check_partition(topic: Topic, partition: int) -> None:
     """Refuse a partition that the topic does not have."""
     if not 0 <= partition < topic.partition_count:

@@ -107,13 +107,17 @@ class AdminService:
             raise TopicNotFoundError(f"topic {name!r} does not exist")
         return found
 
-    async def topic_to_write(self, name: str, partition: int = 0) -> Topic:
-        """The topic; a missing one is created when auto-creation is on."""
+    async def topic_to_write(self, name: str, partition: int = 0, *, may_create: bool) -> Topic:
+        """The topic; a missing one is created when auto-creation is on, for who may create it."""
         try:
             return await self.topic(name, partition)
-        except TopicNotFoundError:
+        except TopicNotFoundError as error:
             if not self._defaults.is_auto_create:
                 raise
+            if not may_create:
+                raise TopicNotFoundError(
+                    f"{error.message}, and who sends this may not CREATE it"
+                ) from None
         task = self._creating.get(name)
         if task is None:
             task = self._creating[name] = asyncio.create_task(self._auto_create(name))

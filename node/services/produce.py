@@ -38,7 +38,7 @@ from milena.model.requests import (
 from milena.model.turns import Turns
 from milena.model.types import TimestampType
 from node.control.membership import Membership
-from node.metadata.lookup import GetTopic, check_partition
+from node.metadata.lookup import TopicToWrite, check_partition
 from node.metadata.store import MetadataStore
 from node.metadata.topic_settings import stored_codec, topic_settings
 from node.metrics.counts import NodeCounts
@@ -87,7 +87,7 @@ class ProduceService:
         counts: NodeCounts,
         producers: ProducerService,
         lookup: TransactionLookup,
-        topic_to_write: GetTopic,
+        topic_to_write: TopicToWrite,
     ) -> None:
         self._metadata = metadata
         self._lookup = lookup
@@ -132,7 +132,9 @@ class ProduceService:
         return self._produce(topic, request)
 
     async def _produce_to_new(self, request: ProduceRequest) -> Sequence[ProduceReceipt]:
-        topic = await self._topic_to_write(request.topic, highest_partition(request))
+        topic = await self._topic_to_write(
+            request.topic, highest_partition(request), may_create=request.may_create
+        )
         if request.idempotency is not None and topic.growths:
             return await self._produce_under_key(topic, request)
         return await self._produce(topic, request)
@@ -303,13 +305,14 @@ class ProduceService:
         timeout_ms: int,
         expected_end: int | None = None,
         transaction: ProducerTransaction | None = None,
+        may_create: bool = True,
     ) -> BatchReceipt:
         """Append one batch that a client encoded; with ``expected_end`` if that is its offset.
 
         One of a ``transaction`` names its producer, and numbers its records.
         """
         assert expected_end is None or acks is not Acks.NONE, "nobody would hear whether it was"
-        found = await self._topic_to_write(topic, partition)
+        found = await self._topic_to_write(topic, partition, may_create=may_create)
         check_partition(found, partition)
         settings = topic_settings(found)
         header = validate_client_batch(

@@ -57,7 +57,7 @@ from milena.model.requests import (
 from milena.model.turns import Turns
 from milena.model.types import PRODUCER_EPOCH_MAX
 from node.control.standing import Standing
-from node.metadata.lookup import GetTopic, check_partition
+from node.metadata.lookup import TopicToWrite, check_partition
 from node.metadata.store import MetadataStore
 from node.metadata.topic_settings import topic_settings
 from node.metrics.counts import NodeCounts
@@ -136,7 +136,7 @@ class TransactionService:
         ends: TransactionEnds,
         to_leader: ToLeader,
         lookup: TransactionLookup,
-        topic_to_write: GetTopic,
+        topic_to_write: TopicToWrite,
     ) -> None:
         self._metadata = metadata
         self._clock = clock
@@ -199,14 +199,17 @@ class TransactionService:
                 (number, len(write.records.values))
                 for number, write in zip(numbers, writes, strict=True)
             ]
-            parts += await self._split(name, _merged(writes), request)
+            may_create = all(write.may_create for write in writes)
+            parts += await self._split(name, _merged(writes), request, may_create=may_create)
         if len(parts) > ITEMS_PER_TRANSACTION_MAX:
             raise RequestTooLargeError(
                 f"the records go to {len(parts)} partitions, and a transaction has at most {ITEMS_PER_TRANSACTION_MAX}"
             )
         return _Plan(parts, sources)
 
-    async def _split(self, name: str, records: Records, request: TransactionRequest) -> list[_Part]:
+    async def _split(
+        self, name: str, records: Records, request: TransactionRequest, *, may_create: bool
+    ) -> list[_Part]:
         asked = ProduceRequest(
             topic=name,
             records=records,
@@ -214,7 +217,7 @@ class TransactionService:
             timeout_ms=request.timeout_ms,
             idempotency=request.idempotency,
         )
-        topic = await self._topic_to_write(name, highest_partition(asked))
+        topic = await self._topic_to_write(name, highest_partition(asked), may_create=may_create)
         if request.idempotency is not None and topic.growths:
             await self._lookup.check_key(topic, asked)
         settings = topic_settings(topic)
@@ -468,7 +471,7 @@ class TransactionService:
         return producer is None or producer.producer_epoch != identity[1]
 
     async def _extent(self, written: WrittenExtent) -> TransactionExtent:
-        topic = await self._topic_to_write(written.topic, written.partition)
+        topic = await self._topic_to_write(written.topic, written.partition, may_create=False)
         check_partition(topic, written.partition)
         return TransactionExtent(
             topic_id=topic.topic_id,
@@ -558,7 +561,7 @@ class TransactionService:
         for group in groups:
             rows: list[OffsetCommit] = []
             for row in group.offsets:
-                topic = await self._topic_to_write(row.topic, row.partition)
+                topic = await self._topic_to_write(row.topic, row.partition, may_create=False)
                 check_partition(topic, row.partition)
                 rows.append(
                     OffsetCommit(

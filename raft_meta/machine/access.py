@@ -2,15 +2,11 @@
 
 Secrets never come here: users have salted slow hashes of passwords, tokens the hash of a random secret. Whoever
 proposes makes salts, hashes and ids; here is judged what they say.
-
-Source of the judge at the end: Kafka's AclAuthorizer and KIP-290. Entries that deny win over those that allow, whatever
-their patterns and hosts; what no entry allows is refused; superusers may do everything. A token may what its user and
-its grants both do.
+What follows from it for a request is judged in ``raft_meta.machine.authorization``.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from milena.model import access as words
 from milena.model.errors import (
@@ -47,7 +43,7 @@ VERIFIER_LENGTH_MAX = 512
 NOTE_LENGTH_MAX = 255
 SECRET_HASH_BYTES = 32
 
-_USER_NAME = re.compile(r"[A-Za-z0-9._@/+=-]{1,255}")
+_USER_NAME = re.compile(words.USER_NAME)
 _PRINCIPAL = re.compile(r"(User|Group):[A-Za-z0-9._@:/+=-]{1,255}")
 _RESOURCE_NAME = re.compile(r"[\x21-\x7e]{1,255}")
 _HOST = re.compile(r"[0-9A-Fa-f:.]{2,45}")
@@ -355,100 +351,3 @@ def _of_acls(image: Image) -> Iterator[str]:
             yield f"entries of {principal} are another's, or none"
         for acl in acls:
             yield from acl_problems(acl)
-
-
-# -- may they? -------------------------------------------------------------------------------------
-
-_DENIED_BY = {
-    operation: frozenset({operation, words.Operation.ALL}) for operation in words.Operation
-}
-
-
-class _Words(NamedTuple):
-    """The operations that entries of one pattern allow, and those that they deny."""
-
-    allowed: set[str]
-    denied: set[str]
-
-
-class _Patterns:
-    """Entries by type of resource and pattern: a decision looks at those that match the name, and no others."""
-
-    def __init__(self) -> None:
-        self._literal: dict[tuple[str, str], _Words] = {}
-        self._prefixed: dict[tuple[str, str], _Words] = {}
-        self._lengths: dict[str, list[int]] = {}
-        """Of prefixes, by type of resource."""
-
-    def add(
-        self, kind: str, pattern: str, name: str, operations: Iterable[str], permission: str
-    ) -> None:
-        is_prefix = pattern == words.PatternType.PREFIXED
-        found = (self._prefixed if is_prefix else self._literal).setdefault(
-            (kind, name), _Words(set(), set())
-        )
-        (found.denied if permission == words.Permission.DENY else found.allowed).update(operations)
-        if is_prefix:
-            lengths = self._lengths.setdefault(kind, [])
-            if len(name) not in lengths:
-                lengths.append(len(name))
-
-    def may(self, operation: words.Operation, kind: words.ResourceType, name: str) -> bool:
-        is_allowed = False
-        for found in self._matching(kind, name):
-            if not found.denied.isdisjoint(_DENIED_BY[operation]):
-                return False
-            is_allowed = is_allowed or not found.allowed.isdisjoint(words.ALLOWED_BY[operation])
-        return is_allowed
-
-    def _matching(self, kind: str, name: str) -> Iterable[_Words]:
-        for literal in (name, words.ANY_NAME):
-            found = self._literal.get((kind, literal))
-            if found is not None:
-                yield found
-        for length in self._lengths.get(kind, ()):
-            # A shorter name than the prefix is cut to itself, and is no key.
-            found = self._prefixed.get((kind, name[:length]))
-            if found is not None and len(name) >= length:
-                yield found
-
-
-class Permissions:
-    """What somebody may do, at one version of access."""
-
-    def __init__(self, *, is_superuser: bool, acls: Iterable[Acl], grants: Sequence[Grant]) -> None:
-        self._is_superuser = is_superuser
-        self._acls = _Patterns()
-        for acl in acls:
-            self._acls.add(
-                acl.resource_type, acl.pattern_type, acl.name, (acl.operation,), acl.permission
-            )
-        self._grants = _Patterns() if grants else None
-        for grant in grants:
-            assert self._grants is not None
-            self._grants.add(
-                grant.resource_type,
-                grant.pattern_type,
-                grant.name,
-                grant.operations,
-                words.Permission.ALLOW,
-            )
-
-    def may(self, operation: words.Operation, kind: words.ResourceType, name: str) -> bool:
-        """Whether they may do this to the resource of this name, be it there or not."""
-        if self._grants is not None and not self._grants.may(operation, kind, name):
-            return False
-        return self._is_superuser or self._acls.may(operation, kind, name)
-
-
-def permissions_of(
-    image: Image, principal: str, *, is_superuser: bool, host: str, grants: Sequence[Grant] = ()
-) -> Permissions:
-    """What a principal may do that calls from ``host``, an IP address."""
-    acls = [
-        acl
-        for named in (principal, words.ANY_PRINCIPAL)
-        for acl in image.acls.get(named, ())
-        if acl.host in (words.ANY_HOST, host)
-    ]
-    return Permissions(is_superuser=is_superuser, acls=acls, grants=grants)

@@ -26,7 +26,14 @@ from tests.support.clusters.live_cluster import (
     write,
 )
 from tests.support.http.api_server import Answer
-from tests.support.http.contract import GONE_BROKER, Ask, asks, check_all, declared_successes
+from tests.support.http.contract import (
+    GONE_BROKER,
+    Ask,
+    asks,
+    check_all,
+    declared_successes,
+    token_id_of,
+)
 from tests.support.http.openapi import Description
 
 pytestmark = pytest.mark.integration
@@ -78,22 +85,25 @@ WRONG = [
 """Mistakes that a node meets in every life; all others are provoked against the API alone."""
 
 
-class Caller:
+class KeptConnection:
     """One connection to a node, kept open."""
 
     def __init__(self, node, known_id=None):
         where = urlsplit(node.url)
         self.cluster_id = known_id or cluster_id(node)
+        self._token_id = "none"
         self._connection = http.client.HTTPConnection(where.hostname, where.port, timeout=30)
 
     def close(self):
         self._connection.close()
 
     def __call__(self, ask):
-        path = ask.at(self.cluster_id)
+        path = ask.at(self.cluster_id, self._token_id)
         self._connection.request(ask.method, path, body=ask.data, headers=ask.sent_headers())
         response = self._connection.getresponse()
-        return ask, path, Answer(response.status, response.headers, response.read())
+        answer = Answer(response.status, response.headers, response.read())
+        self._token_id = token_id_of(answer) or self._token_id
+        return ask, path, answer
 
 
 def came_and_went(cluster, directory):
@@ -124,7 +134,7 @@ def call(tmp_path_factory):
     directory = tmp_path_factory.mktemp("openapi")
     with running_cluster(directory, node_count=1) as cluster:
         came_and_went(cluster, directory)
-        caller = Caller(cluster.node(1))
+        caller = KeptConnection(cluster.node(1))
         yield caller
         caller.close()
 
@@ -160,7 +170,7 @@ def test_a_node_without_a_majority_answers_as_it_describes_itself(tmp_path):
         leader = leader_of(cluster, topic)
         wait_in_sync(cluster, topic)
         offsets_of(write(leader, topic, "before"))
-        caller = Caller(leader)
+        caller = KeptConnection(leader)
         _, _, document = caller(Ask(operation="getOpenApi", method="GET", path="/openapi.json"))
         caller.close()
         description = Description(json.loads(document.body))
@@ -185,7 +195,7 @@ def test_a_node_without_a_majority_answers_as_it_describes_itself(tmp_path):
 
 def ask_alone(node, known_id, ask):
     """An ask on a connection of its own."""
-    caller = Caller(node, known_id)
+    caller = KeptConnection(node, known_id)
     try:
         return caller(ask)
     finally:

@@ -6,6 +6,7 @@ starts within a few virtual milliseconds; everything random comes from one seed.
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,8 @@ class SimNode(Assembly):
             directory=self.directory,
             pool=self.pool,
             sync_pool=self.pool,
+            password_pool=self.pool,
+            random_bytes=random.Random(self.node_id).randbytes,
             machine=self.machine,
             quorum=self.quorum,
             peers=self.peer,

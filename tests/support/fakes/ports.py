@@ -58,7 +58,8 @@ from node.services.record_batches import check_placed
 from raft_meta.machine import configs, reassignments
 from raft_meta.machine.brokers import check_removable
 from raft_meta.machine.commands import ReassignPartitions, StepReassignments
-from raft_meta.machine.image import Broker, Image, Partition, Topic
+from raft_meta.machine.image import AllocatedProducer, Broker, Image, Partition, Topic
+from tests.support.fakes.access import NodeAccess
 from tests.support.fakes.rest import FakeConsumers, FakeGroups
 from tests.support.fakes.transactions import FakeTransactions
 
@@ -152,6 +153,8 @@ class FakeNode:
             controller_epoch=3,
             brokers=Map({id_: broker(id_, is_fenced=id_ == 3) for id_ in (1, 2, 3)}),
         )
+        self.access = NodeAccess(self)
+        self.callers = self.access.callers
 
     def ports(self, limits: ApiLimits | None = None) -> Ports:
         return Ports(
@@ -164,6 +167,8 @@ class FakeNode:
             reassignments=self,
             groups=self.groups,
             consumers=self.consumers,
+            callers=self.callers,
+            access=self.access.service,
             limits=limits or ApiLimits(),
         )
 
@@ -365,6 +370,7 @@ class FakeNode:
         timeout_ms: int,
         expected_end: int | None = None,
         transaction: ProducerTransaction | None = None,
+        may_create: bool = True,
     ) -> BatchReceipt:
         self.fail("produce_batch")
         self.batch_requests.append((topic, partition, batch, acks, timeout_ms))
@@ -509,6 +515,14 @@ class FakeNode:
         else:
             state = ProducerState(producer_id=len(self._producers) + 1, producer_epoch=0)
         self._producers[name] = state
+        allocated = AllocatedProducer(
+            producer_id=state.producer_id, producer_epoch=state.producer_epoch, name=name
+        )
+        self.image = replace(
+            self.image,
+            producers=self.image.producers.set(state.producer_id, allocated),
+            next_producer_id=len(self._producers) + 1,
+        )
         return state
 
     @property

@@ -25,7 +25,7 @@ GONE_BROKER = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A request. ``$C`` in its path stands for the cluster's id."""
+    """A request. In its path ``$C`` stands for the cluster, ``$T`` for the id of the token that was made last."""
 
     operation: str
     method: str
@@ -44,8 +44,8 @@ class Ask:
     def sent_headers(self) -> dict[str, str]:
         return {**({} if self.type is None else {"Content-Type": self.type}), **self.headers}
 
-    def at(self, cluster_id: str) -> str:
-        return self.path.replace("$C", f"/v3/clusters/{cluster_id}")
+    def at(self, cluster_id: str, token_id: str = "none") -> str:
+        return self.path.replace("$C", f"/v3/clusters/{cluster_id}").replace("$T", token_id)
 
 
 def get(operation: str, path: str, accept: str | None = None) -> Ask:
@@ -270,6 +270,7 @@ def asks(batch: bytes) -> list[Ask]:
         Ask(operation="v3DeleteTopic", method="DELETE", path="$C/topics/pages", status=204),
         *consumer_asks(),
         *group_asks(),
+        *access_asks(),
         post("drain", "/drain", {"timeout_ms": 1000}),
     ]
 
@@ -343,6 +344,48 @@ def consumer_asks() -> list[Ask]:
     return asked
 
 
+ACL = {
+    "resource_type": "TOPIC",
+    "resource_name": "orders",
+    "pattern_type": "LITERAL",
+    "principal": "User:alice",
+    "host": "*",
+    "operation": "READ",
+    "permission": "ALLOW",
+}
+
+
+def put(operation: str, path: str, body: object, status: int = 200) -> Ask:
+    return Ask(operation=operation, method="PUT", path=path, body=body, type=JSON, status=status)
+
+
+def delete(operation: str, path: str, status: int = 204) -> Ask:
+    return Ask(operation=operation, method="DELETE", path=path, status=status)
+
+
+def access_asks() -> list[Ask]:
+    """Of a cluster that asks nothing, and goes on asking nothing."""
+    user, acls = "/users/alice", "$C/acls"
+    grant = {"resource_type": "TOPIC", "name": "orders", "operations": ["READ"]}
+    return [
+        get("getAccess", "/access"),
+        put("setAccess", "/access", {"mode": "off"}),
+        put("putUser", user, {"password": "a good password"}, 201),
+        put("putUser", user, {"password": "a better password", "keep_previous": True}),
+        get("listUsers", "/users"),
+        get("getUser", user),
+        post("createToken", f"{user}/tokens", {"note": "n", "grants": [grant]}, JSON, 201),
+        get("listTokens", f"{user}/tokens"),
+        delete("deleteToken", f"{user}/tokens/$T"),
+        post("v3CreateAcl", acls, ACL, JSON, 201),
+        post("v3CreateAcls", f"{acls}:batch", {"data": [{**ACL, "host": "::1"}]}, JSON, 201),
+        get("v3ListAcls", acls),
+        get("v3ListAcls", f"{acls}?principal=User:alice&operation=READ"),
+        delete("v3DeleteAcls", f"{acls}?resource_name=orders", 200),
+        delete("deleteUser", user),
+    ]
+
+
 def group_asks() -> list[Ask]:
     """Of groups: one with a member, and one without."""
     v3 = "$C/consumer-groups"
@@ -384,6 +427,13 @@ def group_asks() -> list[Ask]:
         post("commitGroupOffsets", "/groups/billing/offsets", commit, JSON, 204),
         Ask(operation="deleteGroup", method="DELETE", path="/groups/billing", status=204),
     ]
+
+
+def token_id_of(answer: Answer) -> str | None:
+    """Of the token that an answer shows."""
+    if answer.status != 201 or b'"token_id"' not in answer.body:
+        return None
+    return str(answer.json["token_id"])
 
 
 def check_all(description, answers: list[tuple[Ask, str, Answer]]) -> set[tuple[str, int, str]]:

@@ -3,8 +3,10 @@
 import asyncio
 import re
 
+import argon2
 import orjson
 import pytest
+from aiohttp import encode_basic_auth
 
 from http_api import errors as api_errors
 from http_api.errors import ERROR_TABLE, InvalidFieldError, ResourceNotFoundError
@@ -12,11 +14,22 @@ from http_api.openapi import encode_document, errors_of
 from http_api.ports import ApiLimits
 from http_api.routes import ROUTES
 from milena.model import errors as e
+from milena.model.access import AccessMode
 from milena.model.batch.encode import encode_batch
 from milena.model.columns import RecordColumns
+from node.access.passwords import WRONG_AT_ONCE
+from raft_meta.machine.commands import InitAccess, PutUser
+from raft_meta.machine.copies import replace
+from raft_meta.machine.image import AllocatedProducer
 from tests.support.fakes.ports import CLUSTER_ID, NOW_MS, FakeNode
 from tests.support.http.api_server import serving
-from tests.support.http.contract import GONE_BROKER, asks, check_all, declared_successes
+from tests.support.http.contract import (
+    GONE_BROKER,
+    asks,
+    check_all,
+    declared_successes,
+    token_id_of,
+)
 from tests.support.http.openapi import Description
 
 DOCUMENT = Description(orjson.loads(encode_document(ROUTES)))
@@ -28,7 +41,7 @@ PORT_METHODS = (
     "produce", "produce_batch", "fetch", "offsets", "topic", "create_topic", "delete_topic",
     "alter_configs", "allocate_producer", "current_image", "image_since", "add_partitions", "remove_broker",
     "delete_records", "reassign", "running", "cancel",
-    "transact", "begin", "commit", "abort", "open_transactions",
+    "transact", "begin", "commit", "abort", "open_transactions", "propose",
     *(f"group_{name}" for name in (
         "heartbeat", "commit", "committed", "describe", "groups", "delete", "reset",
     )),
@@ -50,7 +63,11 @@ async def test_every_success_of_every_operation_is_as_described():
     node = FakeNode()
     node.add_broker(GONE_BROKER, is_fenced=True)
     async with serving(node) as api:
-        answers = [(ask, *await send(api, ask)) for ask in ASKS]
+        answers, token_id = [], "none"
+        for ask in ASKS:
+            path, answer = await send(api, ask, path=ask.at(CLUSTER_ID, token_id))
+            token_id = token_id_of(answer) or token_id
+            answers.append((ask, path, answer))
     assert check_all(DOCUMENT, answers) == declared_successes(DOCUMENT)
 
 
@@ -78,7 +95,8 @@ async def _body_that_never_ends():
 MET_IN_THE_API = {
     e.UnsupportedMediaTypeError, e.TooManyRequestsError, e.RequestTooLargeError, api_errors.BodyTimeoutError,
     e.UnsupportedSchemaError, e.ClusterNotFoundError, e.BrokerNotFoundError, e.ConfigNotFoundError,
-    ResourceNotFoundError, InvalidFieldError, e.MalformedRequestError,
+    ResourceNotFoundError, InvalidFieldError, e.MalformedRequestError, e.UnauthenticatedError, e.ForbiddenError,
+    e.TokenNotFoundError,
 }  # fmt: skip
 """No part of the node needs to fail for these: the request does it."""
 
@@ -101,7 +119,13 @@ def provoked(kind, ask):
         yield {"path": re.sub(r"/brokers/\d+", "/brokers/%01", path)}
         yield {"path": re.sub(r"/(rest|billing|live)\b", "/%01", path)}
         yield {"headers": {"X-Forwarded-Proto": "mqtt"}}
+        yield {"path": f"{path}?x=%ff"}
         yield {"path": f"{path}?since=x"}
+    if kind is e.ForbiddenError or kind is e.TooManyRequestsError:
+        yield {"headers": {"Authorization": MARY}}
+        yield {"headers": {"Authorization": MARY}, "path": path.replace("/topics/-/", "/topics/t/")}
+    if kind is e.UserNotFoundError:
+        yield {"path": path.replace("alice", "nobody")}
     if kind is e.UnsupportedMediaTypeError:
         yield {"headers": {"Content-Type": "text/html"}, "data": ask.data or b"{}"}
     if kind is e.NotAcceptableError:
@@ -139,12 +163,37 @@ def ask_for(route):
 CASES = [(route, kind) for route in ROUTES for kind in errors_of(route)]
 
 
-def prepared(kind, *, is_raised_by_node):
+MARY = encode_basic_auth("mary", "a good password")
+
+
+def close(node):
+    """Let the node ask for credentials; Mary has some, and may do nothing."""
+    verifier = argon2.PasswordHasher(memory_cost=8, time_cost=1, parallelism=1).hash(
+        "a good password"
+    )
+    node.access.store.apply(InitAccess(name="root", verifier="x", access_mode=AccessMode.REQUIRED))
+    node.access.store.apply(
+        PutUser(name="mary", version=0, verifiers=(verifier,), is_superuser=False)
+    )
+
+
+def prepared(kind, *, is_raised_by_node, is_exempt=False):
     node = FakeNode()
+    if kind in (e.UnauthenticatedError, e.ForbiddenError):
+        close(node)
+    if kind is e.TooManyRequestsError and is_exempt:
+        # No bound on requests in flight is for this one; that on passwords is.
+        close(node)
+        for _ in range(WRONG_AT_ONCE):
+            node.access.passwords.wrong.add("127.0.0.1", node.access.clock.now_ms())
     for name in ("orders", "pages"):
         node.add_topic(name, 2)
     # Those that good requests end.
     node.transactions.keep_open(1, 0)
+    payer = AllocatedProducer(producer_id=1, producer_epoch=0, name="payer")
+    node.image = replace(
+        node.image, producers=node.image.producers.set(1, payer), next_producer_id=2
+    )
     if is_raised_by_node:
         node.errors = dict.fromkeys(PORT_METHODS, make(kind))
     elif kind is ResourceNotFoundError:
@@ -152,6 +201,8 @@ def prepared(kind, *, is_raised_by_node):
         node.groups.join("live", "c1", ["orders"], None)
     elif kind is e.NotReadyError:
         node.set_cluster_id("")
+        node.access.heard_ms = None
+        close(node)
     return node
 
 
@@ -165,7 +216,7 @@ async def test_every_error_of_every_operation_is_met_and_as_described(route, kin
         code = route.topic_missing_code
     met = []
     for is_raised_by_node in (False,) if kind in MET_IN_THE_API else (False, True):
-        node = prepared(kind, is_raised_by_node=is_raised_by_node)
+        node = prepared(kind, is_raised_by_node=is_raised_by_node, is_exempt=route.is_exempt)
         async with serving(node, LIMITS.get(kind)) as api:
             for changes in provoked(kind, ask):
                 path, answer = await send(api, ask, **changes)

@@ -9,8 +9,10 @@ from tests.support.fakes.ports import CLUSTER_ID
 OF_THE_NODE = {
     "/", "/v3", "/v3/clusters", "/v3/clusters/{cluster}", "/openapi.json", "/openapi",
     "/v3/clusters/{cluster}/broker-configs", "/v3/clusters/{cluster}/broker-configs/{config}",
+    "/access",
 }  # fmt: skip
-"""Who answers, and what it can do: the same as long as the node runs, or once the cluster has a name."""
+"""Who answers, what it can do, and whom it takes its caller for: the same as long as the node runs, or once the cluster
+has a name, or what the node itself goes by."""
 V2, V3 = (
     "/topics/{topic}/partitions/{partition}",
     "/v3/clusters/{cluster}/topics/{topic}/partitions/{partition}",

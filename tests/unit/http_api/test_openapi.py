@@ -18,7 +18,7 @@ from milena.model.errors import DrainingError, MilenaError
 from tests.support.http.openapi import Description
 
 OPERATIONS = Path(__file__).parents[2] / "data" / "wire" / "operations.txt"
-SIZE_MAX = 256 << 10
+SIZE_MAX = 288 << 10
 
 DOCUMENT = Description(orjson.loads(encode_document(ROUTES)))
 METHODS = {"get", "put", "post", "patch", "delete"}
@@ -114,8 +114,6 @@ def test_every_error_of_the_table_is_declared_by_some_operation_or_is_of_none():
         "route_not_found", "method_not_allowed",
         # Between nodes; no client is told.
         DrainingError.code, "stale_leader_epoch", "stale_controller_epoch", "broker_id_in_use",
-        # Of users and entries, which the state holds and no operation changes yet.
-        "invalid_access", "user_not_found", "last_superuser", "access_limit_reached",
         # Faults: 500 stands with each operation.
         "corrupt_batch", "disk_failed", "startup",
     }  # fmt: skip

@@ -16,8 +16,8 @@ ON_THE_WIRE = [
         REPORT,
     ),
     (
-        BrokerHeartbeatAnswer(number=4, is_drained=True, age_ms=12),
-        {"answer": 4, "drained": True, "age": 12},
+        BrokerHeartbeatAnswer(number=4, is_drained=True, age_ms=12, access_version=5),
+        {"answer": 4, "drained": True, "age": 12, "access": 5},
     ),
 ]
 

@@ -134,7 +134,10 @@ class TestCreate:
     async def test_many_writers_to_a_missing_topic_create_it_once(self) -> None:
         async with cluster_of() as cluster:
             topics = await asyncio.gather(
-                *(cluster.nodes[i].admin.topic_to_write("t") for i in (1, 1, 2, 2, 3))
+                *(
+                    cluster.nodes[i].admin.topic_to_write("t", may_create=True)
+                    for i in (1, 1, 2, 2, 3)
+                )
             )
             assert len({topic.topic_id for topic in topics}) == 1
 
@@ -144,7 +147,7 @@ class TestCreate:
             admin = cluster.nodes[1].admin
             object.__setattr__(admin._defaults, "is_auto_create", False)
             with pytest.raises(TopicNotFoundError):
-                await admin.topic_to_write("t")
+                await admin.topic_to_write("t", may_create=True)
 
 
 class TestGrow:
@@ -218,7 +221,7 @@ class TestRemoveBroker:
             # Of these four all are voters, which is not so in a cluster that was given more nodes.
             for node in cluster.nodes.values():
                 node.machine.image = replace(node.machine.image, voters=(1, 2, 3))
-            await admin.topic_to_write("t")
+            await admin.topic_to_write("t", may_create=True)
             await admin.remove_broker(4)
             assert set(admin.image.brokers) == {1, 2, 3}
             await cluster.restart(4)

@@ -1,0 +1,129 @@
+"""What handlers need of a node to show and change users, tokens, access control entries and the mode."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from milena.model.access import AccessMode
+from milena.model.secret import Secret
+from raft_meta.machine.image import Acl, Grant, Token, User
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken:
+    """A token as a client asks for it. ``grants`` empty: whatever its user may.
+
+    ``lifetime_ms`` None: it has no end, but for ``expires_ms_max`` (wall ms; 0: none), which it never outlives.
+    """
+
+    note: str
+    grants: tuple[Grant, ...]
+    lifetime_ms: int | None
+    expires_ms_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclFilter:
+    """Which entries are meant; None: whatever they say there."""
+
+    principal: str | None = None
+    resource_type: str | None = None
+    pattern_type: str | None = None
+    name: str | None = None
+    operation: str | None = None
+    permission: str | None = None
+    host: str | None = None
+
+    def fits(self, acl: Acl) -> bool:
+        """Whether an entry is meant."""
+        return all(
+            wanted is None or wanted == said
+            for wanted, said in (
+                (self.principal, acl.principal),
+                (self.resource_type, acl.resource_type),
+                (self.pattern_type, acl.pattern_type),
+                (self.name, acl.name),
+                (self.operation, acl.operation),
+                (self.permission, acl.permission),
+                (self.host, acl.host),
+            )
+        )
+
+
+class AccessPort(Protocol):
+    """Access as the cluster stores it. Looking is at this node's image.
+
+    Every change may raise NoQuorumError and FeatureLevelError, with nothing changed, FateUnknownError, and
+    InvalidAccessError for what makes no sense.
+    """
+
+    async def set_mode(self, mode: AccessMode) -> None:
+        """Let the cluster ask so much of those who call it.
+
+        Raises:
+            LastSuperuserError: there is none with a password.
+        """
+
+    def user(self, name: str) -> User:
+        """The user.
+
+        Raises:
+            UserNotFoundError: there is none.
+        """
+
+    async def put_user(
+        self,
+        name: str,
+        *,
+        password: Secret | None,
+        is_superuser: bool | None,
+        keeps_previous: bool,
+    ) -> tuple[User, bool]:
+        """Make a user, or change what is given of it; returns it, and whether it is new.
+
+        ``keeps_previous``: the password that it had stays good beside the new one.
+
+        Raises:
+            LastSuperuserError, AccessLimitError, StaleVersionError, TooManyRequestsError: nothing was changed.
+        """
+
+    async def delete_user(self, name: str) -> None:
+        """Forget a user, its tokens and the entries that name it.
+
+        Raises:
+            UserNotFoundError, LastSuperuserError: nothing was changed.
+        """
+
+    def tokens_of(self, name: str) -> Sequence[Token]:
+        """The user's tokens, the oldest first.
+
+        Raises:
+            UserNotFoundError: there is no such user.
+        """
+
+    async def create_token(self, name: str, new: NewToken) -> tuple[Token, Secret]:
+        """A token of a user, and what is to be sent of it, which nobody can tell again.
+
+        Raises:
+            UserNotFoundError, AccessLimitError: nothing was made.
+        """
+
+    async def delete_token(self, name: str, token_id: str) -> None:
+        """Forget a token of this user.
+
+        Raises:
+            TokenNotFoundError: the user has none of this id.
+        """
+
+    def acls(self, wanted: AclFilter) -> Sequence[Acl]:
+        """The entries that fit, in order."""
+
+    async def add_acls(self, acls: Iterable[Acl]) -> None:
+        """Add entries, all or none; those that are there already stay.
+
+        Raises:
+            AccessLimitError: there would be too many.
+        """
+
+    async def remove_acls(self, wanted: AclFilter) -> Sequence[Acl]:
+        """Remove the entries that fit; returns them."""

@@ -1,0 +1,86 @@
+"""Who calls, and what they may do: as handlers and the quick lane ask it, and as a node answers it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from milena.model.access import ANONYMOUS, CLUSTER_NAME, Operation, ResourceType
+from raft_meta.machine.authorization import Permissions
+from raft_meta.machine.image import Grant
+
+OPEN = -2
+"""The version of a cluster in which everybody may do everything."""
+UNCERTAIN = -1
+"""The version of a node that has not heard for too long what is asked of callers: it lets nobody in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Somebody whose credentials are good, at one version of what the cluster knows of access."""
+
+    principal: str
+    version: int
+    permissions: Permissions | None = None
+    """None: it may do everything."""
+    user: str | None = None
+    """The user that it is, or whose token it brought."""
+    user_index: int = 0
+    token_id: str | None = None
+    grants: tuple[Grant, ...] = ()
+    """Of the token; empty: whatever the user may."""
+    is_superuser: bool = False
+    is_enforced: bool = True
+    """Otherwise refusals are only logged."""
+    host: str = ""
+    """From where it calls, where that matters; empty: it is the same caller from everywhere."""
+    expires_ms: int = 0
+    """When its credentials are good no more, by the wall clock; 0: never."""
+
+    def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """Whether something allows it to do this to the resource of this name."""
+        return self.permissions is None or self.permissions.may(operation, kind, name)
+
+    def may_create(self, topic: str) -> bool:
+        """Whether it may make a topic of this name."""
+        return self.may(Operation.CREATE, ResourceType.TOPIC, topic) or self.may(
+            Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME
+        )
+
+    def may_with_all(self, operation: Operation, kind: ResourceType) -> bool:
+        """Whether it may do this to whatever there is of this type, and will be."""
+        return self.permissions is None or self.permissions.may_with_all(operation, kind)
+
+    def may_with_some(self, operation: Operation, kind: ResourceType) -> bool:
+        """Whether it may do this to something of this type."""
+        return self.permissions is None or self.permissions.may_with_some(operation, kind)
+
+
+ANYBODY = Caller(principal=ANONYMOUS, version=OPEN, is_superuser=True)
+"""Who calls a cluster that asks nothing."""
+
+
+class CallersPort(Protocol):
+    """Finds out who calls. Belongs to the event loop."""
+
+    @property
+    def version(self) -> int:
+        """Of what the cluster knows of access; ``OPEN`` or ``UNCERTAIN`` where nothing is asked, or nobody let in."""
+
+    def holds(self, caller: Caller) -> bool:
+        """Whether what was found out about a caller still holds."""
+
+    def known(self, authorization: str | None, host: str) -> Caller | None:
+        """Who comes with this header from this address, if nothing must be waited for; None: ``identify`` tells.
+
+        Raises:
+            UnauthenticatedError: nobody does.
+            NotReadyError: this node cannot tell.
+        """
+
+    async def identify(self, authorization: str | None, host: str) -> Caller:
+        """The same, whatever it takes.
+
+        Raises:
+            UnauthenticatedError: nobody does.
+            TooManyRequestsError: too many passwords are waiting to be looked at, or too many were wrong.
+            NotReadyError: this node cannot tell.
+        """

@@ -1,0 +1,228 @@
+"""Native: the access mode, users and their tokens.
+
+What gives somebody power over others is refused in every mode but ``off``: who may only change access makes no
+superusers, and changes none; a token makes no token that may more, or lives longer, than itself.
+"""
+
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from http_api.access_port import NewToken
+from http_api.answers import empty_answer, json_answer
+from http_api.call import Call
+from http_api.callers import Caller
+from http_api.errors import InvalidFieldError
+from http_api.schemas import Fields
+from http_api.shapes import access as shapes
+from milena.model.access import (
+    CLUSTER_NAME,
+    AccessMode,
+    Operation,
+    PatternType,
+    ResourceType,
+)
+from milena.model.errors import ForbiddenError
+from milena.model.secret import Secret
+from raft_meta.machine.image import Grant, Token, User
+
+_NO_STORE = (("Cache-Control", "no-store"),)
+
+
+async def get_access(call: Call) -> web.Response:
+    """The mode, and who asks."""
+    return _access(call)
+
+
+async def put_access(call: Call) -> web.Response:
+    """Change the mode."""
+    fields = Fields(await call.json_body(), "the body", shapes.ACCESS_CHANGE.fields)
+    mode = fields.required_text("mode")
+    if mode not in set(AccessMode):
+        raise InvalidFieldError(f"'mode' is '{mode}': use {', '.join(AccessMode)}")
+    # To ask for nothing is to make everybody a superuser.
+    _require_superuser(call, "change the mode")
+    await call.ports.access.set_mode(AccessMode(mode))
+    return _access(call)
+
+
+def _access(call: Call) -> web.Response:
+    image, caller = call.ports.metadata.image, call.caller
+    return json_answer(
+        {
+            "mode": image.access_mode,
+            "version": image.access_version,
+            "principal": caller.principal,
+            "user": caller.user,
+            "token_id": caller.token_id,
+            "is_superuser": caller.is_superuser,
+        }
+    )
+
+
+# -- users -----------------------------------------------------------------------------------------
+
+
+async def list_users(call: Call) -> web.Response:
+    """All users."""
+    users = call.ports.metadata.image.users
+    return json_answer({"users": [_user(call, users[name]) for name in sorted(users)]})
+
+
+async def get_user(call: Call) -> web.Response:
+    """One user: itself, or any for who may look at the cluster."""
+    name = call.names["user"]
+    if call.caller.user == name:
+        call.has_asked = True
+    else:
+        call.authorize(Operation.DESCRIBE, ResourceType.CLUSTER, [CLUSTER_NAME])
+    return json_answer(_user(call, call.ports.access.user(name)))
+
+
+async def put_user(call: Call) -> web.Response:
+    """Make a user, or change it; who came with a password may change its own."""
+    name = call.names["user"]
+    fields = Fields(await call.json_body(), "the body", shapes.USER_CHANGE.fields)
+    text = fields.text("password")
+    password = None if text is None else Secret(text)
+    is_superuser = fields.boolean("is_superuser") if fields.has("is_superuser") else None
+    keeps_previous = fields.boolean("keep_previous")
+    if keeps_previous and password is None:
+        raise InvalidFieldError("the body: 'keep_previous' says what becomes of a new 'password'")
+    caller = call.caller
+    is_own = caller.user == name and caller.token_id is None and is_superuser is None
+    if is_own and password is not None:
+        call.has_asked = True
+    else:
+        call.authorize(Operation.ALTER, ResourceType.CLUSTER, [CLUSTER_NAME])
+        _require_power_over(call, name, gives=bool(is_superuser))
+    user, is_new = await call.ports.access.put_user(
+        name, password=password, is_superuser=is_superuser, keeps_previous=keeps_previous
+    )
+    return json_answer(_user(call, user), status=201 if is_new else 200)
+
+
+async def delete_user(call: Call) -> web.Response:
+    """Forget a user, with its tokens and entries."""
+    name = call.names["user"]
+    _require_power_over(call, name, gives=False)
+    await call.ports.access.delete_user(name)
+    return empty_answer()
+
+
+def _user(call: Call, user: User) -> dict[str, object]:
+    tokens = call.ports.metadata.image.tokens.values()
+    return {
+        "name": user.name,
+        "is_superuser": user.is_superuser,
+        "password_count": len(user.verifiers),
+        "token_count": sum(token.user == user.name for token in tokens),
+    }
+
+
+def _require_power_over(call: Call, name: str, *, gives: bool) -> None:
+    """Refuse to touch a superuser, or to make one, unless the caller is one."""
+    present = call.ports.metadata.image.users.get(name)
+    if gives or (present is not None and present.is_superuser):
+        _require_superuser(call, f"change superuser {name}")
+
+
+def _require_superuser(call: Call, what: str) -> None:
+    caller = call.caller
+    if not caller.is_superuser:
+        raise ForbiddenError(f"only a superuser may {what}, and {caller.principal} is none")
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+async def list_tokens(call: Call) -> web.Response:
+    """The user's tokens, without their secrets."""
+    name = _own_or_any(call)
+    tokens = call.ports.access.tokens_of(name)
+    return json_answer({"tokens": [_token(token) for token in tokens]})
+
+
+async def create_token(call: Call) -> web.Response:
+    """A new token of the user, which is shown this once."""
+    name = _own_or_any(call)
+    fields = Fields(await call.optional_json_body(), "the body", shapes.NEW_TOKEN.fields)
+    grants = tuple(_grant(item) for item in fields.objects("grants", shapes.GRANT.fields))
+    caller = call.caller
+    _check_covered(caller, grants)
+    new = NewToken(
+        note=fields.text("note") or "",
+        grants=grants or caller.grants,
+        lifetime_ms=fields.integer("lifetime_ms", least=1),
+        expires_ms_max=caller.expires_ms,
+    )
+    token, secret = await call.ports.access.create_token(name, new)
+    answer = {**_token(token), "token": secret.reveal()}
+    return json_answer(answer, status=201, headers=_NO_STORE)
+
+
+async def delete_token(call: Call) -> web.Response:
+    """Revoke a token."""
+    await call.ports.access.delete_token(_own_or_any(call), call.names["token"])
+    return empty_answer()
+
+
+def _own_or_any(call: Call) -> str:
+    """The user of the path, whose tokens are its own affair, and superusers'."""
+    call.has_asked = True
+    name, caller = call.names["user"], call.caller
+    if caller.user != name and not caller.is_superuser:
+        raise ForbiddenError(
+            f"tokens of user {name} are for that user and superusers to see, and {caller.principal} is neither"
+        )
+    return name
+
+
+def _grant(fields: Fields) -> Grant:
+    return Grant(
+        resource_type=fields.required_text("resource_type"),
+        pattern_type=fields.text("pattern_type") or PatternType.LITERAL,
+        name=fields.required_text("name"),
+        operations=tuple(dict.fromkeys(fields.strings("operations"))),
+    )
+
+
+def _check_covered(caller: Caller, grants: Iterable[Grant]) -> None:
+    """A token with grants hands on what they say, and nothing else."""
+    if not caller.grants:
+        return
+    for grant in grants:
+        if not any(_covers(own, grant) for own in caller.grants):
+            raise ForbiddenError(
+                f"token {caller.token_id} may not make one for {grant.resource_type} {grant.name}: it is good for "
+                "less itself"
+            )
+
+
+def _covers(own: Grant, wanted: Grant) -> bool:
+    if own.resource_type != wanted.resource_type or not set(wanted.operations) <= set(
+        own.operations
+    ):
+        return False
+    if own.pattern_type == PatternType.PREFIXED:
+        return wanted.name.startswith(own.name)
+    return own.name == wanted.name and wanted.pattern_type == PatternType.LITERAL
+
+
+def _token(token: Token) -> dict[str, object]:
+    return {
+        "token_id": token.token_id,
+        "user": token.user,
+        "note": token.note,
+        "grants": [
+            {
+                "resource_type": grant.resource_type,
+                "pattern_type": grant.pattern_type,
+                "name": grant.name,
+                "operations": list(grant.operations),
+            }
+            for grant in token.grants
+        ],
+        "created_ms": token.created_ms,
+        "expires_ms": token.expires_ms or None,
+    }

@@ -1,0 +1,137 @@
+"""The table of endpoints of access: the mode, users and their tokens."""
+
+from http_api.access import IN_REQUEST, KNOWN, STRICT, on_cluster
+from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
+from http_api.error_sets import CHANGE_ERRORS
+from http_api.errors import InvalidFieldError
+from http_api.native import access
+from http_api.shapes import access as shapes
+from milena.model import errors as e
+from milena.model.access import Operation
+
+_CHANGE_ERRORS = (InvalidFieldError, e.InvalidAccessError, *CHANGE_ERRORS)
+_GONE = (Answer(status=204, description="It is gone"),)
+
+ACCESS_ROUTES = (
+    route(
+        "GET /access",
+        "getAccess",
+        access.get_access,
+        "Who asks, and how much the cluster asks",
+        ok(shapes.ACCESS, "The mode, and who this is"),
+        access=KNOWN,
+        tag=Tag.ACCESS,
+    ),
+    route(
+        "PUT /access",
+        "setAccess",
+        access.put_access,
+        "Change how much the cluster asks",
+        ok(shapes.ACCESS, "The mode, and who this is"),
+        access=on_cluster(Operation.ALTER, is_strict=True),
+        tag=Tag.ACCESS,
+        description=(
+            "`off`: nothing. `optional`: who comes without credentials is `User:ANONYMOUS`, and refusals are logged "
+            "only. `required`: credentials, and an entry that allows what is done. For superusers."
+        ),
+        body=Body(content=json_content(shapes.ACCESS_CHANGE)),
+        errors=(e.LastSuperuserError, *_CHANGE_ERRORS),
+    ),
+    route(
+        "GET /users",
+        "listUsers",
+        access.list_users,
+        "All users",
+        ok(shapes.USERS, "The users, by name"),
+        access=on_cluster(Operation.DESCRIBE),
+        tag=Tag.ACCESS,
+        is_current=True,
+    ),
+    route(
+        "GET /users/{user}",
+        "getUser",
+        access.get_user,
+        "A user",
+        ok(shapes.USER, "The user"),
+        access=IN_REQUEST,
+        tag=Tag.ACCESS,
+        is_current=True,
+        errors=(e.UserNotFoundError,),
+    ),
+    route(
+        "PUT /users/{user}",
+        "putUser",
+        access.put_user,
+        "Make a user, or change one",
+        (
+            Answer(description="It is changed", content=json_content(shapes.USER)),
+            Answer(status=201, description="It is made", content=json_content(shapes.USER)),
+        ),
+        access=STRICT,
+        tag=Tag.ACCESS,
+        description=(
+            "Needs ALTER on the cluster; superusers are made and changed by superusers. Who came with a password may "
+            "change its own."
+        ),
+        body=Body(content=json_content(shapes.USER_CHANGE)),
+        errors=(
+            e.LastSuperuserError,
+            e.AccessLimitError,
+            e.StaleVersionError,
+            *_CHANGE_ERRORS,
+        ),
+    ),
+    route(
+        "DELETE /users/{user}",
+        "deleteUser",
+        access.delete_user,
+        "Forget a user",
+        _GONE,
+        access=on_cluster(Operation.ALTER, is_strict=True),
+        tag=Tag.ACCESS,
+        description="With its tokens, and the access control entries that name it.",
+        errors=(e.UserNotFoundError, e.LastSuperuserError, *CHANGE_ERRORS),
+    ),
+    route(
+        "GET /users/{user}/tokens",
+        "listTokens",
+        access.list_tokens,
+        "Tokens of a user",
+        ok(shapes.TOKENS, "The tokens, the oldest first"),
+        access=STRICT,
+        tag=Tag.ACCESS,
+        is_current=True,
+        errors=(e.UserNotFoundError,),
+    ),
+    route(
+        "POST /users/{user}/tokens",
+        "createToken",
+        access.create_token,
+        "Make a token",
+        (
+            Answer(
+                status=201,
+                description="The token, which nobody can tell again",
+                content=json_content(shapes.TOKEN_MADE),
+            ),
+        ),
+        access=STRICT,
+        tag=Tag.ACCESS,
+        description=(
+            "It may what its user may, or, with `grants`, what both say. One that is made with a token never may more, "
+            "nor lives longer. The body may be left out."
+        ),
+        body=Body(content=json_content(shapes.NEW_TOKEN), is_required=False),
+        errors=(e.UserNotFoundError, e.AccessLimitError, *_CHANGE_ERRORS),
+    ),
+    route(
+        "DELETE /users/{user}/tokens/{token}",
+        "deleteToken",
+        access.delete_token,
+        "Revoke a token",
+        _GONE,
+        access=STRICT,
+        tag=Tag.ACCESS,
+        errors=(e.TokenNotFoundError, *CHANGE_ERRORS),
+    ),
+)

@@ -1,0 +1,64 @@
+"""v3: the table of endpoints of access control entries."""
+
+from http_api.access import on_cluster
+from http_api.endpoint import Answer, Body, Tag, json_content, ok
+from http_api.error_sets import CHANGE_ERRORS
+from http_api.errors import InvalidFieldError
+from http_api.shapes import access as shapes
+from http_api.v3 import acls
+from http_api.v3.rows import CLUSTER, v3_route
+from milena.model import errors as e
+from milena.model.access import Operation
+
+_ACLS = f"{CLUSTER}/acls"
+_ADD_ERRORS = (InvalidFieldError, e.InvalidAccessError, e.AccessLimitError, *CHANGE_ERRORS)
+_ADDED = (Answer(status=201, description="It is there, on this node and soon on all"),)
+
+ACL_ROUTES = (
+    v3_route(
+        f"GET {_ACLS}",
+        "v3ListAcls",
+        acls.list_acls,
+        "Access control entries",
+        ok(shapes.ACLS, "Those that the query leaves"),
+        *acls.FILTERS,
+        access=on_cluster(Operation.DESCRIBE),
+        tag=Tag.V3_ACLS,
+        is_current=True,
+    ),
+    v3_route(
+        f"POST {_ACLS}",
+        "v3CreateAcl",
+        acls.create_acl,
+        "Add an access control entry",
+        _ADDED,
+        access=on_cluster(Operation.ALTER, is_strict=True),
+        tag=Tag.V3_ACLS,
+        description="One that is there already stays.",
+        body=Body(content=json_content(shapes.NEW_ACL)),
+        errors=_ADD_ERRORS,
+    ),
+    v3_route(
+        f"POST {_ACLS}:batch",
+        "v3CreateAcls",
+        acls.create_acls,
+        "Add several access control entries",
+        _ADDED,
+        access=on_cluster(Operation.ALTER, is_strict=True),
+        tag=Tag.V3_ACLS,
+        description="All or none.",
+        body=Body(content=json_content(shapes.NEW_ACLS)),
+        errors=_ADD_ERRORS,
+    ),
+    v3_route(
+        f"DELETE {_ACLS}",
+        "v3DeleteAcls",
+        acls.delete_acls,
+        "Remove access control entries",
+        ok(shapes.ACLS_REMOVED, "Those that were removed"),
+        *acls.FILTERS,
+        access=on_cluster(Operation.ALTER, is_strict=True),
+        tag=Tag.V3_ACLS,
+        errors=CHANGE_ERRORS,
+    ),
+)

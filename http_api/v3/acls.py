@@ -1,0 +1,132 @@
+"""v3: access control entries, in the words of Confluent's REST API."""
+
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from http_api.access_port import AclFilter
+from http_api.answers import empty_answer, json_answer
+from http_api.call import Call
+from http_api.errors import InvalidFieldError
+from http_api.hosts import plain_host
+from http_api.params import text_param
+from http_api.schemas import Fields
+from http_api.shapes.access import NEW_ACL, NEW_ACLS
+from http_api.shapes.blocks import text
+from http_api.v3.resources import Links, Resource, cluster_id, item_answer
+from milena.model.access import ANY_HOST, Operation, PatternType, Permission, ResourceType
+from milena.model.errors import MalformedRequestError
+from raft_meta.machine.image import Acl
+
+_WORDS = {
+    "resource_type": ResourceType,
+    "pattern_type": PatternType,
+    "operation": Operation,
+    "permission": Permission,
+}
+FILTERS = (
+    text_param("resource_type", "only of this type", text(enum=list(ResourceType))),
+    text_param("resource_name", "only of this name", text(minLength=1), "orders"),
+    text_param("pattern_type", "only such patterns", text(enum=list(PatternType))),
+    text_param("principal", "only of this principal", text(minLength=1), "User:alice"),
+    text_param("host", "only of this host", text(minLength=1), "*"),
+    text_param("operation", "only of this operation", text(enum=list(Operation))),
+    text_param("permission", "only these", text(enum=list(Permission))),
+)
+
+
+async def list_acls(call: Call) -> web.Response:
+    """The entries that the query leaves."""
+    links = Links(call)
+    wanted = _filter(call.query())
+    items = [_resource(links, acl) for acl in call.ports.access.acls(wanted)]
+    return item_answer(links.listing("KafkaAclList", links.url("acls"), items))
+
+
+async def create_acl(call: Call) -> web.Response:
+    """Add an entry."""
+    cluster_id(call)
+    acl = _acl(Fields(await call.json_body(), "the body", NEW_ACL.fields))
+    await call.ports.access.add_acls([acl])
+    return empty_answer(201)
+
+
+async def create_acls(call: Call) -> web.Response:
+    """Add several entries, all or none."""
+    cluster_id(call)
+    fields = Fields(await call.json_body(), "the body", NEW_ACLS.fields)
+    fields.required_items("data")
+    await call.ports.access.add_acls(
+        [_acl(item) for item in fields.objects("data", NEW_ACL.fields)]
+    )
+    return empty_answer(201)
+
+
+async def delete_acls(call: Call) -> web.Response:
+    """Remove the entries that the query names."""
+    links = Links(call)
+    query = call.query()
+    if not query:
+        raise MalformedRequestError(
+            "to remove all entries at once is hardly meant: name a principal, a resource or something else of them"
+        )
+    removed = await call.ports.access.remove_acls(_filter(query))
+    return json_answer({"data": [_resource(links, acl) for acl in removed]})
+
+
+def _filter(query: Mapping[str, str]) -> AclFilter:
+    for name, kind in _WORDS.items():
+        if name in query and query[name] not in set(kind):
+            raise MalformedRequestError(
+                f"Invalid parameter '{name}' got '{query[name]}': use {', '.join(kind)}"
+            )
+    host = query.get("host")
+    return AclFilter(
+        principal=query.get("principal"),
+        resource_type=query.get("resource_type"),
+        pattern_type=query.get("pattern_type"),
+        name=query.get("resource_name"),
+        operation=query.get("operation"),
+        permission=query.get("permission"),
+        host=host if host is None else plain_host(host),
+    )
+
+
+def _acl(fields: Fields) -> Acl:
+    for name, kind in _WORDS.items():
+        word = fields.required_text(name)
+        if word not in set(kind):
+            raise InvalidFieldError(f"'{name}' is '{word}': use {', '.join(kind)}")
+    host = fields.required_text("host")
+    return Acl(
+        principal=fields.required_text("principal"),
+        resource_type=fields.required_text("resource_type"),
+        pattern_type=fields.required_text("pattern_type"),
+        name=fields.required_text("resource_name"),
+        operation=fields.required_text("operation"),
+        permission=fields.required_text("permission"),
+        host=host if host == ANY_HOST else plain_host(host),
+    )
+
+
+def _resource(links: Links, acl: Acl) -> Resource:
+    own = {
+        "resource_type": acl.resource_type,
+        "resource_name": acl.name,
+        "pattern_type": acl.pattern_type,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation,
+        "permission": acl.permission,
+    }
+    return {
+        "kind": "KafkaAcl",
+        "metadata": {
+            # An entry is found by what it says.
+            "self": f"{links.url('acls')}?{urlencode(own)}",
+            "resource_name": f"crn:///kafka={links.cluster_id}/acl={acl.principal}",
+        },
+        "cluster_id": links.cluster_id,
+        **own,
+    }

@@ -1,0 +1,260 @@
+"""Who calls: credentials of a request, held against the node's image. Implements ``http_api.callers.CallersPort``.
+
+A node decides by its own image, which is as new as what it last heard of the metadata quorum. What was found out holds
+for one version of access, so that whatever is revoked is so for the very next request. A node that heard nothing for
+``silence_ms_max`` lets nobody in; neither does one that has just started into a cluster that asks, until it has
+registered, nor one that was told who the first user is, until there are users.
+
+Passwords that were good are remembered, under a hash by a key of the process: they are looked at once, whoever else
+tries wrong ones meanwhile.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from http_api.callers import ANYBODY, OPEN, UNCERTAIN, Caller
+from http_api.hosts import plain_host
+from milena.model.access import ANONYMOUS, USER_PREFIX, AccessMode
+from milena.model.clock import Clock
+from milena.model.errors import NotReadyError, UnauthenticatedError
+from node.access.passwords import Passwords
+from node.metadata.store import MetadataStore
+from raft_meta.machine.access import LEVEL
+from raft_meta.machine.authorization import depends_on_host, permissions_of
+from raft_meta.machine.image import Grant, Image, User
+
+KNOWN_MAX = 10_000
+VERIFIED_MS = 300_000
+"""How long a password is remembered that was good."""
+TOKEN_PREFIX = "mln_"  # noqa: S105 (how tokens begin)
+_KEY_BYTES = 32
+
+
+def secret_hash(secret: str) -> bytes:
+    """What the cluster stores of a token. It is random, so that a slow hash would protect nothing."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verified:
+    """A password that was good: of whom, against which verifier, and until when that is remembered."""
+
+    user: str
+    verifier: str = field(repr=False)
+    until_ms: float
+
+
+class Callers:
+    """The callers of one node. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        passwords: Passwords,
+        clock: Clock,
+        heard_ms: Callable[[], int | None],
+        silence_ms_max: int,
+        has_first_user: bool,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        """``heard_ms``: when the quorum was last heard of, by the clock; None: not in this life."""
+        self._metadata = metadata
+        self._passwords = passwords
+        self._clock = clock
+        self._heard_ms = heard_ms
+        self._silence_ms_max = silence_ms_max
+        self._has_first_user = has_first_user
+        self._key = random_bytes(_KEY_BYTES)
+        self._callers: dict[tuple[bytes, str], Caller] = {}
+        """By (hash of the header, address), at the present version."""
+        self._verified: dict[bytes, _Verified] = {}
+        self._looking: dict[bytes, asyncio.Task[_Verified | None]] = {}
+        self.version = OPEN
+        self.attend()
+
+    def on_image(self, image: Image) -> None:
+        """A new image: what was found out by the old one may not hold any more."""
+        del image
+        self.attend()
+
+    def attend(self) -> None:
+        """Look whether the version is another one, also by mere silence."""
+        version = self._current_version(self._metadata.image)
+        if version != self.version:
+            self.version = version
+            self._callers.clear()
+
+    def _current_version(self, image: Image) -> int:
+        heard_ms = self._heard_ms()
+        if self._has_first_user:
+            if heard_ms is None:
+                return UNCERTAIN
+            if not image.users and image.feature_level >= LEVEL:
+                return UNCERTAIN
+        if image.access_mode == AccessMode.OFF:
+            return OPEN
+        if heard_ms is None or self._clock.now_ms() - heard_ms > self._silence_ms_max:
+            return UNCERTAIN
+        return image.access_version
+
+    def holds(self, caller: Caller) -> bool:
+        """Whether what was found out about a caller still holds."""
+        return caller.version == self.version and (
+            not caller.expires_ms or self._clock.wall_ms() < caller.expires_ms
+        )
+
+    def known(self, authorization: str | None, host: str) -> Caller | None:
+        """Who comes with this header, if nothing must be waited for."""
+        if self.version == OPEN:
+            return ANYBODY
+        if self.version == UNCERTAIN:
+            raise NotReadyError(
+                "this node has not heard of the metadata quorum for too long to know whom it may let in"
+            )
+        host = plain_host(host)
+        image = self._metadata.image
+        if authorization is None:
+            if image.access_mode == AccessMode.REQUIRED:
+                raise UnauthenticatedError(
+                    "this cluster asks for credentials: send Authorization: Bearer TOKEN, or Basic"
+                )
+            return self._caller(image, ANONYMOUS, host)
+        key = self._hash(authorization)
+        caller = self._callers.get((key, host))
+        if caller is not None and self.holds(caller):
+            return caller
+        caller = self._found(image, authorization, key, host)
+        if caller is not None:
+            if len(self._callers) >= KNOWN_MAX:
+                del self._callers[next(iter(self._callers))]
+            self._callers[key, host] = caller
+        return caller
+
+    async def identify(self, authorization: str | None, host: str) -> Caller:
+        """Who comes with this header, whatever it takes to tell."""
+        assert authorization is not None, "who brings nothing is known"
+        key = self._hash(authorization)
+        task = self._looking.get(key)
+        if task is None:
+            # One look for all who ask the same, so that a client that starts with many connections costs one.
+            task = asyncio.create_task(self._look(authorization, plain_host(host)))
+            self._looking[key] = task
+            task.add_done_callback(lambda _: self._looking.pop(key, None))
+        verified = await asyncio.shield(task)
+        if verified is None:
+            raise _bad_password()
+        if len(self._verified) >= KNOWN_MAX:
+            del self._verified[next(iter(self._verified))]
+        self._verified[key] = verified
+        caller = self.known(authorization, host)
+        if caller is None:
+            # The password was changed, or the user, while it was looked at.
+            raise _bad_password()
+        return caller
+
+    def _hash(self, authorization: str) -> bytes:
+        given = authorization.encode("utf-8", "surrogateescape")
+        return hashlib.blake2b(given, key=self._key, digest_size=16).digest()
+
+    def _found(self, image: Image, authorization: str, key: bytes, host: str) -> Caller | None:
+        scheme, _, given = authorization.partition(" ")
+        if scheme.lower() == "bearer":
+            return self._of_token(image, given.strip(), host)
+        if scheme.lower() != "basic":
+            raise UnauthenticatedError(
+                "Authorization must begin with Bearer or Basic, and come once"
+            )
+        name, _ = _name_and_password(given)
+        verified = self._verified.get(key)
+        if verified is None or self._clock.now_ms() >= verified.until_ms:
+            return None
+        user = image.users.get(name)
+        if user is None or verified.user != name or verified.verifier not in user.verifiers:
+            del self._verified[key]
+            return None
+        return self._caller(image, USER_PREFIX + name, host, user=user)
+
+    def _of_token(self, image: Image, text: str, host: str) -> Caller:
+        token_id, _, secret = text.removeprefix(TOKEN_PREFIX).partition("_")
+        token = image.tokens.get(token_id) if text.startswith(TOKEN_PREFIX) else None
+        # Held against something in any case.
+        expected = bytes(32) if token is None else token.secret_hash
+        is_good = hmac.compare_digest(secret_hash(secret), expected)
+        if token is None or not is_good:
+            raise UnauthenticatedError("this is no token of this cluster, or it was deleted")
+        if token.expires_ms and token.expires_ms <= self._clock.wall_ms():
+            raise UnauthenticatedError(f"token {token.token_id} has expired; make another one")
+        user = image.users[token.user]
+        return self._caller(
+            image,
+            USER_PREFIX + user.name,
+            host,
+            user=user,
+            token_id=token.token_id,
+            grants=token.grants,
+            expires_ms=token.expires_ms,
+        )
+
+    def _caller(
+        self,
+        image: Image,
+        principal: str,
+        host: str,
+        *,
+        user: User | None = None,
+        token_id: str | None = None,
+        grants: tuple[Grant, ...] = (),
+        expires_ms: int = 0,
+    ) -> Caller:
+        is_superuser = user is not None and user.is_superuser
+        return Caller(
+            principal=principal,
+            version=self.version,
+            permissions=permissions_of(
+                image, principal, is_superuser=is_superuser, host=host, grants=grants
+            ),
+            user=None if user is None else user.name,
+            user_index=0 if user is None else user.created_index,
+            token_id=token_id,
+            grants=grants,
+            is_superuser=is_superuser and not grants,
+            is_enforced=image.access_mode == AccessMode.REQUIRED,
+            host=host if depends_on_host(image, principal) else "",
+            expires_ms=expires_ms,
+        )
+
+    async def _look(self, authorization: str, host: str) -> _Verified | None:
+        """Whose password this is; takes as long, and says the same, whether or not there is such a user."""
+        name, password = _name_and_password(authorization.partition(" ")[2])
+        user = self._metadata.image.users.get(name)
+        verifiers = () if user is None else user.verifiers
+        verifier = await self._passwords.find(verifiers, password, host)
+        if verifier is None:
+            return None
+        return _Verified(user=name, verifier=verifier, until_ms=self._clock.now_ms() + VERIFIED_MS)
+
+
+def _bad_password() -> UnauthenticatedError:
+    return UnauthenticatedError("there is no user of this name and password")
+
+
+def _name_and_password(given: str) -> tuple[str, str]:
+    """Source: RFC 7617.
+
+    Raises:
+        UnauthenticatedError: it cannot be read.
+    """
+    try:
+        text = base64.b64decode(given.strip(), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        raise UnauthenticatedError("Authorization: Basic must be base64 of NAME:PASSWORD") from None
+    name, colon, password = text.partition(":")
+    if not colon:
+        raise UnauthenticatedError("Authorization: Basic must be base64 of NAME:PASSWORD")
+    return name, password

@@ -1,0 +1,102 @@
+"""The first user: a superuser whose password the operator gives to the nodes, so that a new cluster is never open.
+
+Every node that is told tries; the command that comes first counts. Whoever locked themselves out lets one node start
+with ``reset_admin``: who can set that can read the node's disk anyway.
+"""
+
+import logging
+from pathlib import Path
+
+from milena.model.access import AccessMode
+from milena.model.clock import Clock
+from milena.model.errors import (
+    FateUnknownError,
+    FeatureLevelError,
+    InvalidAccessError,
+    StaleVersionError,
+    StartupError,
+    UnavailableError,
+)
+from milena.model.secret import Secret
+from node.access.passwords import Passwords
+from node.access.service import AccessService, check_password
+from node.metadata.store import MetadataStore
+from raft_meta.machine.commands import InitAccess
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_MS = 10_000
+RETRY_MS = 500
+
+
+def read_password(path: Path) -> Secret:
+    """What the file holds, without white space around it.
+
+    Raises:
+        StartupError: it cannot be read, or is no password.
+    """
+    try:
+        password = path.read_text(encoding="utf-8").strip()
+        check_password(password)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"cannot read admin_password_file {path}: {error}") from error
+    except InvalidAccessError as error:
+        raise StartupError(f"admin_password_file {path}: {error.message}") from error
+    return Secret(password)
+
+
+class FirstUser:
+    """Makes the first user, or gives it its password anew; then it is done."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        passwords: Passwords,
+        access: AccessService,
+        clock: Clock,
+        name: str,
+        password: Secret,
+        mode: AccessMode,
+        is_reset: bool,
+    ) -> None:
+        self._metadata = metadata
+        self._passwords = passwords
+        self._access = access
+        self._clock = clock
+        self._name = name
+        self._password = password
+        self._mode = mode
+        self._is_reset = is_reset
+
+    async def run(self) -> None:
+        """Try until it is done."""
+        is_waiting = False
+        while True:
+            try:
+                await self._try()
+            except (UnavailableError, FateUnknownError, StaleVersionError, FeatureLevelError) as e:
+                if not is_waiting:
+                    logger.warning("waiting for the first user name=%s reason=%s", self._name, e)
+                is_waiting = True
+                await self._clock.sleep(RETRY_MS)
+            else:
+                return
+
+    async def _try(self) -> None:
+        image = await self._metadata.current_image()
+        if not image.users:
+            command = InitAccess(
+                name=self._name,
+                verifier=await self._passwords.hash(self._password.reveal()),
+                access_mode=self._mode,
+            )
+            if await self._metadata.propose(command, timeout_ms=TIMEOUT_MS):
+                logger.info("made the first user name=%s access_mode=%s", self._name, self._mode)
+        elif self._is_reset:
+            await self._access.put_user(
+                self._name, password=self._password, is_superuser=True, keeps_previous=False
+            )
+            logger.warning(
+                "gave a superuser its password anew name=%s; take reset_admin away now", self._name
+            )

@@ -1,0 +1,205 @@
+"""Users, tokens, access control entries and the mode: what is changed of them, from any node.
+
+Implements ``http_api.access_port.AccessPort``. Secrets are made here and shown once; the cluster stores hashes. Who may
+change what has been asked before.
+"""
+
+import base64
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from http_api.access_port import AclFilter, NewToken
+from milena.model.access import AccessMode
+from milena.model.clock import Clock
+from milena.model.errors import (
+    FateUnknownError,
+    InvalidAccessError,
+    NoQuorumError,
+    StaleVersionError,
+    TokenNotFoundError,
+    UserNotFoundError,
+)
+from milena.model.secret import Secret
+from milena.model.types import WallMs
+from node.access.callers import TOKEN_PREFIX, secret_hash
+from node.access.passwords import Passwords
+from node.metadata.store import MetadataStore
+from raft_meta.machine.access import ACLS_PER_REQUEST_MAX
+from raft_meta.machine.commands import (
+    AlterAcls,
+    CreateToken,
+    DeleteTokens,
+    DeleteUser,
+    PutUser,
+    SetAccessMode,
+)
+from raft_meta.machine.image import Acl, Token, User
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_MS = 10_000
+TRIES_MAX = 5
+"""Of a change that others' changes overtook."""
+SECRET_BYTES = 32
+ID_BYTES = 10
+PASSWORD_LENGTH_MIN, PASSWORD_LENGTH_MAX = 8, 1024
+
+_Change = SetAccessMode | PutUser | DeleteUser | CreateToken | DeleteTokens | AlterAcls
+
+
+def check_password(password: str) -> None:
+    """Refuse what is no password.
+
+    Raises:
+        InvalidAccessError: it is too short, too long, or cannot be sent.
+    """
+    if not PASSWORD_LENGTH_MIN <= len(password) <= PASSWORD_LENGTH_MAX:
+        raise InvalidAccessError(
+            f"A password has {PASSWORD_LENGTH_MIN} to {PASSWORD_LENGTH_MAX} characters, not {len(password)}."
+        )
+    if not password.isprintable():
+        raise InvalidAccessError("A password has printable characters only.")
+
+
+class AccessService:
+    """Changes of access, each one command of the metadata log."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        passwords: Passwords,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._metadata = metadata
+        self._passwords = passwords
+        self._clock = clock
+        self._random_bytes = random_bytes
+
+    async def set_mode(self, mode: AccessMode) -> None:
+        """Let the cluster ask so much of those who call it."""
+        await self._propose(SetAccessMode(access_mode=mode), f"set the access mode to {mode}")
+
+    # -- users -----------------------------------------------------------------------------------
+
+    def user(self, name: str) -> User:
+        """The user, as this node knows it."""
+        user = self._metadata.image.users.get(name)
+        if user is None:
+            raise UserNotFoundError(f"There is no user {name}.")
+        return user
+
+    async def put_user(
+        self,
+        name: str,
+        *,
+        password: Secret | None,
+        is_superuser: bool | None,
+        keeps_previous: bool,
+    ) -> tuple[User, bool]:
+        """Make a user, or change what is given of it; returns it, and whether it is new."""
+        verifier = None
+        if password is not None:
+            check_password(password.reveal())
+            verifier = await self._passwords.hash(password.reveal())
+        for _ in range(TRIES_MAX):
+            present = (await self._metadata.current_image()).users.get(name)
+            verifiers = () if present is None else present.verifiers
+            if verifier is not None:
+                verifiers = (verifier, *(verifiers[:1] if keeps_previous else ()))
+            was_superuser = present is not None and present.is_superuser
+            command = PutUser(
+                name=name,
+                version=0 if present is None else present.version,
+                verifiers=verifiers,
+                is_superuser=was_superuser if is_superuser is None else is_superuser,
+            )
+            try:
+                await self._propose(command, f"change user {name}")
+            except (StaleVersionError, UserNotFoundError):
+                continue  # somebody else changed it; look again
+            return self.user(name), present is None
+        raise StaleVersionError(f"Others keep changing user {name}; nothing was changed.")
+
+    async def delete_user(self, name: str) -> None:
+        """Forget a user, its tokens and the entries that name it."""
+        await self._propose(DeleteUser(name=name), f"delete user {name}")
+
+    # -- tokens ----------------------------------------------------------------------------------
+
+    def tokens_of(self, name: str) -> Sequence[Token]:
+        """The user's tokens, the oldest first."""
+        self.user(name)
+        tokens = self._metadata.image.tokens.values()
+        return sorted(
+            (token for token in tokens if token.user == name),
+            key=lambda token: (token.created_ms, token.token_id),
+        )
+
+    async def create_token(self, name: str, new: NewToken) -> tuple[Token, Secret]:
+        """A token of a user, and what is to be sent of it."""
+        user = (await self._metadata.current_image()).users.get(name)
+        if user is None:
+            raise UserNotFoundError(f"There is no user {name}.")
+        token_id = base64.b32encode(self._random_bytes(ID_BYTES)).decode().lower()
+        secret = base64.urlsafe_b64encode(self._random_bytes(SECRET_BYTES)).decode().rstrip("=")
+        lifetime_ms = new.lifetime_ms
+        command = CreateToken(
+            token_id=token_id,
+            user=name,
+            user_index=user.created_index,
+            secret_hash=secret_hash(secret),
+            note=new.note,
+            grants=new.grants,
+            expires_ms=_end(self._clock.wall_ms(), lifetime_ms, new.expires_ms_max),
+        )
+        await self._propose(command, f"make a token of user {name}")
+        token = self._metadata.image.tokens.get(token_id)
+        if token is None:
+            raise TokenNotFoundError(f"Token {token_id} was deleted as soon as it was made.")
+        return token, Secret(f"{TOKEN_PREFIX}{token_id}_{secret}")
+
+    async def delete_token(self, name: str, token_id: str) -> None:
+        """Forget a token of this user."""
+        token = self._metadata.image.tokens.get(token_id)
+        if token is None:
+            token = (await self._metadata.current_image()).tokens.get(token_id)
+        if token is None or token.user != name:
+            raise TokenNotFoundError(f"User {name} has no token {token_id}.")
+        await self._propose(DeleteTokens(token_ids=(token_id,)), f"delete token {token_id}")
+
+    # -- access control entries ------------------------------------------------------------------
+
+    def acls(self, wanted: AclFilter) -> Sequence[Acl]:
+        """The entries that fit, in order."""
+        return sorted(
+            acl for acls in self._metadata.image.acls.values() for acl in acls if wanted.fits(acl)
+        )
+
+    async def add_acls(self, acls: Iterable[Acl]) -> None:
+        """Add entries; those that are there already stay."""
+        await self._propose(AlterAcls(added=tuple(acls), removed=()), "add access control entries")
+
+    async def remove_acls(self, wanted: AclFilter) -> Sequence[Acl]:
+        """Remove the entries that fit; returns them."""
+        await self._metadata.current_image()
+        found = self.acls(wanted)
+        for start in range(0, len(found), ACLS_PER_REQUEST_MAX):
+            some = tuple(found[start : start + ACLS_PER_REQUEST_MAX])
+            await self._propose(AlterAcls(added=(), removed=some), "remove access control entries")
+        return found
+
+    async def _propose(self, command: _Change, what: str) -> object:
+        try:
+            return await self._metadata.propose(command, timeout_ms=TIMEOUT_MS)
+        except NoQuorumError as error:
+            raise NoQuorumError(f"cannot {what}: {error.message}; nothing was changed") from error
+        except FateUnknownError as error:
+            raise FateUnknownError(f"{what}: {error.message}; it may yet happen") from error
+
+
+def _end(now_ms: int, lifetime_ms: int | None, most_ms: int) -> WallMs:
+    """When a token is good no more; 0: never."""
+    wanted = 0 if lifetime_ms is None else now_ms + lifetime_ms
+    return WallMs(min(wanted or most_ms, most_ms) if most_ms else wanted)

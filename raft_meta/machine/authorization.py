@@ -1,0 +1,147 @@
+"""May they? The one judge of what a principal may do, by the entries that an image holds.
+
+Entries that deny win over those that allow, whatever their patterns and hosts; what no entry allows is refused;
+superusers may do everything. A token may what its user and its grants both do.
+
+Source: Kafka's AclAuthorizer and KIP-290.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from milena.model import access as words
+from raft_meta.machine.image import Acl, Grant, Image
+
+_DENIED_BY = {
+    operation: frozenset({operation, words.Operation.ALL}) for operation in words.Operation
+}
+
+
+class _Words(NamedTuple):
+    """The operations that entries of one pattern allow, and those that they deny."""
+
+    allowed: set[str]
+    denied: set[str]
+
+
+class _Patterns:
+    """Entries by type of resource and pattern: a decision looks at those that match the name, and no others."""
+
+    def __init__(self) -> None:
+        self._literal: dict[tuple[str, str], _Words] = {}
+        self._prefixed: dict[tuple[str, str], _Words] = {}
+        self._lengths: dict[str, list[int]] = {}
+        """Of prefixes, by type of resource."""
+
+    def add(
+        self, kind: str, pattern: str, name: str, operations: Iterable[str], permission: str
+    ) -> None:
+        is_prefix = pattern == words.PatternType.PREFIXED
+        found = (self._prefixed if is_prefix else self._literal).setdefault(
+            (kind, name), _Words(set(), set())
+        )
+        (found.denied if permission == words.Permission.DENY else found.allowed).update(operations)
+        if is_prefix:
+            lengths = self._lengths.setdefault(kind, [])
+            if len(name) not in lengths:
+                lengths.append(len(name))
+
+    def may(self, operation: words.Operation, kind: words.ResourceType, name: str) -> bool:
+        is_allowed = False
+        for found in self._matching(kind, name):
+            if not found.denied.isdisjoint(_DENIED_BY[operation]):
+                return False
+            is_allowed = is_allowed or not found.allowed.isdisjoint(words.ALLOWED_BY[operation])
+        return is_allowed
+
+    def _matching(self, kind: str, name: str) -> Iterable[_Words]:
+        for literal in (name, words.ANY_NAME):
+            found = self._literal.get((kind, literal))
+            if found is not None:
+                yield found
+        for length in self._lengths.get(kind, ()):
+            # A shorter name than the prefix is cut to itself, and is no key.
+            found = self._prefixed.get((kind, name[:length]))
+            if found is not None and len(name) >= length:
+                yield found
+
+    def may_with_all(self, operation: words.Operation, kind: words.ResourceType) -> bool:
+        everything = self._literal.get((kind, words.ANY_NAME))
+        if everything is None or everything.allowed.isdisjoint(words.ALLOWED_BY[operation]):
+            return False
+        return all(found.denied.isdisjoint(_DENIED_BY[operation]) for found in self._of(kind))
+
+    def may_with_some(self, operation: words.Operation, kind: words.ResourceType) -> bool:
+        everything = self._literal.get((kind, words.ANY_NAME))
+        if everything is not None and not everything.denied.isdisjoint(_DENIED_BY[operation]):
+            return False
+        allowing = words.ALLOWED_BY[operation]
+        return any(not found.allowed.isdisjoint(allowing) for found in self._of(kind))
+
+    def _of(self, kind: str) -> Iterable[_Words]:
+        for patterns in (self._literal, self._prefixed):
+            for (present, _), found in patterns.items():
+                if present == kind:
+                    yield found
+
+
+class Permissions:
+    """What somebody may do, at one version of access."""
+
+    def __init__(self, *, is_superuser: bool, acls: Iterable[Acl], grants: Sequence[Grant]) -> None:
+        self._is_superuser = is_superuser
+        self._acls = _Patterns()
+        for acl in acls:
+            self._acls.add(
+                acl.resource_type, acl.pattern_type, acl.name, (acl.operation,), acl.permission
+            )
+        self._grants = _Patterns() if grants else None
+        for grant in grants:
+            assert self._grants is not None
+            self._grants.add(
+                grant.resource_type,
+                grant.pattern_type,
+                grant.name,
+                grant.operations,
+                words.Permission.ALLOW,
+            )
+
+    def may(self, operation: words.Operation, kind: words.ResourceType, name: str) -> bool:
+        """Whether they may do this to the resource of this name, be it there or not."""
+        if self._grants is not None and not self._grants.may(operation, kind, name):
+            return False
+        return self._is_superuser or self._acls.may(operation, kind, name)
+
+    def may_with_all(self, operation: words.Operation, kind: words.ResourceType) -> bool:
+        """Whether they may do this to every resource of this type, those to come included."""
+        if self._grants is not None and not self._grants.may_with_all(operation, kind):
+            return False
+        return self._is_superuser or self._acls.may_with_all(operation, kind)
+
+    def may_with_some(self, operation: words.Operation, kind: words.ResourceType) -> bool:
+        """Whether something allows them to do this to a resource of this type, be there one or not."""
+        if self._grants is not None and not self._grants.may_with_some(operation, kind):
+            return False
+        return self._is_superuser or self._acls.may_with_some(operation, kind)
+
+
+def depends_on_host(image: Image, principal: str) -> bool:
+    """Whether it matters from where this principal calls."""
+    return any(
+        acl.host != words.ANY_HOST
+        for named in (principal, words.ANY_PRINCIPAL)
+        for acl in image.acls.get(named, ())
+    )
+
+
+def permissions_of(
+    image: Image, principal: str, *, is_superuser: bool, host: str, grants: Sequence[Grant] = ()
+) -> Permissions:
+    """What a principal may do that calls from ``host``, an IP address."""
+    acls = [
+        acl
+        for named in (principal, words.ANY_PRINCIPAL)
+        for acl in image.acls.get(named, ())
+        if acl.host in (words.ANY_HOST, host)
+    ]
+    return Permissions(is_superuser=is_superuser, acls=acls, grants=grants)

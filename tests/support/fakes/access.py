@@ -1,0 +1,90 @@
+"""Access as a node keeps it, over the image of a node in memory: the real services, and commands applied at once."""
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from milena.model.types import MonotonicMs, WallMs
+from node.access.callers import Callers
+from node.access.passwords import Passwords
+from node.access.service import AccessService
+from raft_meta.machine import access
+from raft_meta.machine.copies import replace
+from raft_meta.machine.image import Image
+from tests.support.time.virtual_time import LoopExecutor
+
+if TYPE_CHECKING:
+    from tests.support.fakes.ports import FakeNode
+
+SILENCE_MS_MAX = 30_000
+
+
+@dataclass
+class HandClock:
+    """A clock that stands still until a test moves it."""
+
+    ms: int = 1_700_000_000_000
+
+    def now_ms(self) -> MonotonicMs:
+        return MonotonicMs(self.ms)
+
+    def wall_ms(self) -> WallMs:
+        return WallMs(self.ms)
+
+    async def sleep(self, ms: float) -> None:
+        self.ms += int(ms)
+
+
+class ImageStore:
+    """The store of a node in memory: who proposes has it applied."""
+
+    def __init__(self, node: "FakeNode", clock: HandClock) -> None:
+        self._node = node
+        self._clock = clock
+
+    @property
+    def image(self) -> Image:
+        return self._node.image
+
+    async def current_image(self) -> Image:
+        return await self._node.current_image()
+
+    async def propose(self, command: access.AccessCommand, *, timeout_ms: int) -> object:
+        assert timeout_ms > 0
+        self._node.fail("propose")
+        return self.apply(command)
+
+    def apply(self, command: access.AccessCommand) -> object:
+        image = self._node.image
+        index = image.index + 1
+        outcome = access.apply(image, index, self._clock.wall_ms(), command)
+        self._node.image = replace(outcome.image, index=index)
+        self._node.callers.attend()
+        return outcome.response
+
+
+class NodeAccess:
+    """What a node in memory knows of access; ``heard_ms`` is when it last heard of the quorum."""
+
+    def __init__(self, node: "FakeNode") -> None:
+        self.clock = HandClock()
+        self.heard_ms: int | None = self.clock.ms
+        self.store = ImageStore(node, self.clock)
+        rng = random.Random(1)
+        self.pool = LoopExecutor()
+        self.passwords = Passwords(pool=self.pool, clock=self.clock, random_bytes=rng.randbytes)
+        self.callers = Callers(
+            metadata=self.store,
+            passwords=self.passwords,
+            clock=self.clock,
+            heard_ms=lambda: self.heard_ms,
+            silence_ms_max=SILENCE_MS_MAX,
+            has_first_user=False,
+            random_bytes=rng.randbytes,
+        )
+        self.service = AccessService(
+            metadata=self.store,
+            passwords=self.passwords,
+            clock=self.clock,
+            random_bytes=rng.randbytes,
+        )

@@ -1,0 +1,131 @@
+"""Credentials of a closed cluster in memory, each good or bad in one way."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import argon2
+from aiohttp import encode_basic_auth
+
+from milena.model.access import AccessMode
+from node.access.callers import secret_hash
+from raft_meta.machine.commands import (
+    AlterAcls,
+    CreateToken,
+    DeleteTokens,
+    InitAccess,
+    PutUser,
+)
+from raft_meta.machine.image import Acl, Grant
+from tests.support.fakes.ports import FakeNode
+
+PASSWORD = "a good password"
+VERIFIER = argon2.PasswordHasher(memory_cost=8, time_cost=1, parallelism=1).hash(PASSWORD)
+"""Quick to look at: what a hash costs is tested elsewhere."""
+SECRET = "s3cret"
+
+Headers = Mapping[str, str]
+
+
+def basic(name: str, password: str = PASSWORD) -> Headers:
+    return {"Authorization": encode_basic_auth(name, password)}
+
+
+def bearer(token_id: str, secret: str = SECRET) -> Headers:
+    return {"Authorization": f"Bearer mln_{token_id}_{secret}"}
+
+
+class Allowed(NamedTuple):
+    """What an entry says of ``resource``, a type and a name."""
+
+    operation: str
+    kind: str
+    name: str
+
+
+def entry(principal: str, what: Allowed, *, host: str = "*", permission: str = "ALLOW") -> Acl:
+    return Acl(
+        principal=principal,
+        resource_type=what.kind,
+        pattern_type="LITERAL",
+        name=what.name,
+        operation=what.operation,
+        permission=permission,
+        host=host,
+    )
+
+
+def grant(*operations: str, kind: str = "TOPIC", name: str = "orders", pattern: str = "LITERAL"):
+    return Grant(resource_type=kind, pattern_type=pattern, name=name, operations=operations)
+
+
+class ClosedNode:
+    """A node that asks for credentials, with ``root``, a superuser, and users as tests make them."""
+
+    def __init__(self, node: FakeNode, mode: AccessMode = AccessMode.REQUIRED) -> None:
+        self.node = node
+        self.store = node.access.store
+        self.store.apply(InitAccess(name="root", verifier=VERIFIER, access_mode=mode))
+
+    def user(self, name: str, *allowed: Allowed, is_superuser: bool = False) -> Headers:
+        """A user that may do this."""
+        self.store.apply(
+            PutUser(name=name, version=0, verifiers=(VERIFIER,), is_superuser=is_superuser)
+        )
+        self.allow(name, *allowed)
+        return basic(name)
+
+    def allow(self, name: str, *allowed: Allowed) -> None:
+        added = tuple(entry(f"User:{name}", what) for what in allowed)
+        self.store.apply(AlterAcls(added=added, removed=()))
+
+    def deny(self, name: str, what: Allowed) -> None:
+        denied = entry(f"User:{name}", what, permission="DENY")
+        self.store.apply(AlterAcls(added=(denied,), removed=()))
+
+    def take(self, name: str) -> None:
+        """Away with all entries of a user."""
+        acls = self.node.image.acls.get(f"User:{name}", ())
+        self.store.apply(AlterAcls(added=(), removed=tuple(acls)))
+
+    def token(
+        self, user: str, token_id: str = "token123", *grants: Grant, lifetime_ms: int = 0
+    ) -> Headers:
+        """A token of a user."""
+        now_ms = self.node.access.clock.wall_ms()
+        self.store.apply(
+            CreateToken(
+                token_id=token_id,
+                user=user,
+                user_index=self.node.image.users[user].created_index,
+                secret_hash=secret_hash(SECRET),
+                note="",
+                grants=grants,
+                expires_ms=now_ms + lifetime_ms if lifetime_ms else 0,
+            )
+        )
+        return bearer(token_id)
+
+    def revoke(self, token_id: str = "token123") -> None:
+        self.store.apply(DeleteTokens(token_ids=(token_id,)))
+
+    def refused(self) -> dict[str, Headers]:
+        """Ways to come that lead nowhere, by what is wrong with them."""
+        self.user("eve")
+        expired = self.token("eve", "expired1", lifetime_ms=1)
+        revoked = self.token("eve", "revoked1")
+        self.revoke("revoked1")
+        self.node.access.clock.ms += 1
+        return {
+            "none": {},
+            "no scheme": {"Authorization": "mln_token123_s3cret"},
+            "another scheme": {"Authorization": "Digest x"},
+            "no base64": {"Authorization": "Basic \N{SNOWMAN}".encode().decode("latin-1")},
+            "no colon": {"Authorization": "Basic cm9vdA=="},
+            "wrong password": basic("root", "a wrong password"),
+            "no such user": basic("nobody"),
+            "no such token": bearer("nothere1"),
+            "wrong secret": bearer("expired1", "another"),
+            "expired token": expired,
+            "revoked token": revoked,
+            "empty": {"Authorization": ""},
+        }

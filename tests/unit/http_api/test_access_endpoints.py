@@ -1,0 +1,324 @@
+"""Users, tokens, entries and the mode through the API: what is made, what is refused, and who may."""
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from http_api import app
+from http_api.routes import ROUTES
+from milena.model.access import AccessMode
+from milena.model.errors import NoQuorumError
+from node.config.options import OPTIONS
+from tests.support.fakes.ports import CLUSTER_ID, FakeNode
+from tests.support.http.api_server import serving
+from tests.support.http.contract import ACL
+from tests.support.http.credentials import Allowed, ClosedNode, basic, grant
+
+ROOT = basic("root")
+JSON = {"Content-Type": "application/json"}
+ACLS = f"/v3/clusters/{CLUSTER_ID}/acls"
+ADMIN = (
+    Allowed("ALTER", "CLUSTER", "kafka-cluster"),
+    Allowed("DESCRIBE", "CLUSTER", "kafka-cluster"),
+)
+READ_ORDERS = {"resource_type": "TOPIC", "name": "orders", "operations": ["READ"]}
+
+
+@pytest.fixture
+async def closed():
+    node = FakeNode()
+    node.add_topic("orders")
+    async with serving(node) as api:
+        yield api, ClosedNode(node)
+
+
+async def put(api, path, body, headers=ROOT):
+    return await api.call("PUT", path, json=body, headers=headers)
+
+
+async def token_of(api, user, body=None, headers=ROOT):
+    return await api.post(f"/users/{user}/tokens", body or {}, "application/json", headers=headers)
+
+
+async def test_who_asks_is_told_who_it_is(closed):
+    api, node = closed
+    assert (await api.get("/access", headers=ROOT)).json == {
+        "mode": "required",
+        "version": node.node.image.access_version,
+        "principal": "User:root",
+        "user": "root",
+        "token_id": None,
+        "is_superuser": True,
+    }
+    node.user("ann")
+    told = (await api.get("/access", headers=node.token("ann"))).json
+    assert (told["user"], told["token_id"], told["is_superuser"]) == ("ann", "token123", False)
+
+
+async def test_who_asks_nothing_of_a_cluster_that_asks_nothing_is_anonymous():
+    async with serving() as api:
+        told = (await api.get("/access")).json
+    assert (told["mode"], told["principal"], told["user"]) == ("off", "User:ANONYMOUS", None)
+    assert told["is_superuser"] is True
+
+
+async def test_a_user_is_made_changed_and_deleted(closed):
+    api, _ = closed
+    made = await put(api, "/users/ann", {"password": "her password"})
+    assert (made.status, made.json) == (
+        201,
+        {"name": "ann", "is_superuser": False, "password_count": 1, "token_count": 0},
+    )
+    rotated = await put(api, "/users/ann", {"password": "her other one", "keep_previous": True})
+    assert (rotated.status, rotated.json["password_count"]) == (200, 2)
+    for password in ("her password", "her other one"):
+        assert (await api.get("/access", headers=basic("ann", password))).status == 200
+    assert (await put(api, "/users/ann", {"password": "the third one"})).json["password_count"] == 1
+    for password in ("her password", "her other one"):
+        assert (await api.get("/access", headers=basic("ann", password))).status == 401
+    assert (await put(api, "/users/ann", {"is_superuser": True})).json["is_superuser"] is True
+    assert (await api.get("/access", headers=basic("ann", "the third one"))).json["is_superuser"]
+    assert (await api.call("DELETE", "/users/ann", headers=ROOT)).status == 204
+    assert (await api.get("/users/ann", headers=ROOT)).error == (404, 40413)
+    assert (await api.get("/access", headers=basic("ann", "the third one"))).status == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"password": "short"},
+        {"password": "x" * 1025},
+        {"password": "tab\tin the middle"},
+        {"password": 12345678},
+        {"keep_previous": True},
+        {"is_superuser": "perhaps"},
+        {"passwort": "a good password"},
+        [],
+    ],
+)
+async def test_what_makes_no_user_is_refused_without_repeating_secrets(closed, body):
+    api, node = closed
+    before = node.node.image
+    answer = await put(api, "/users/ann", body)
+    assert answer.status in (400, 422)
+    for secret in ("short", "x" * 20, "in the middle", "12345678", "a good password"):
+        assert secret not in answer.json["message"]
+    assert node.node.image is before
+
+
+@pytest.mark.parametrize("name", ["ANONYMOUS", "a:b", "*", "a b", "x" * 256])
+async def test_a_name_that_is_none_is_refused(closed, name):
+    api, _ = closed
+    answer = await put(api, f"/users/{name}", {})
+    assert answer.status in (400, 422), answer
+
+
+async def test_the_last_superuser_stays(closed):
+    api, _ = closed
+    assert (await api.call("DELETE", "/users/root", headers=ROOT)).error == (409, 40929)
+    assert (await put(api, "/users/root", {"is_superuser": False})).error == (409, 40929)
+
+
+async def test_who_administers_access_makes_no_superuser_and_touches_none(closed):
+    api, node = closed
+    ann = node.user("ann", *ADMIN)
+    assert (await put(api, "/users/bob", {"password": "his password"}, ann)).status == 201
+    assert (await put(api, "/users/eve", {"is_superuser": True}, ann)).error == (403, 40301)
+    assert (await put(api, "/users/root", {"password": "mine now!"}, ann)).error == (403, 40301)
+    assert (await api.call("DELETE", "/users/root", headers=ann)).error == (403, 40301)
+    assert (await put(api, "/access", {"mode": "off"}, ann)).error == (403, 40301)
+    assert (await token_of(api, "bob", headers=ann)).error == (403, 40301)
+    assert (await token_of(api, "root", headers=ann)).error == (403, 40301)
+
+
+async def test_who_came_with_a_password_changes_its_own(closed):
+    api, node = closed
+    ann = node.user("ann")
+    assert (await put(api, "/users/ann", {"password": "her new one"}, ann)).status == 200
+    fresh = basic("ann", "her new one")
+    assert (await put(api, "/users/ann", {"is_superuser": True}, fresh)).error == (403, 40301)
+    assert (await put(api, "/users/bob", {"password": "her new one"}, fresh)).error == (403, 40301)
+    # A token that was stolen does not become a password.
+    token = node.token("ann")
+    assert (await put(api, "/users/ann", {"password": "not hers"}, token)).error == (403, 40301)
+
+
+async def test_a_token_is_shown_once_and_is_good_until_it_is_deleted(closed):
+    api, node = closed
+    node.user("ann", Allowed("READ", "TOPIC", "orders"))
+    ann = basic("ann")
+    made = await token_of(api, "ann", {"note": "n", "lifetime_ms": 1000}, ann)
+    assert made.status == 201
+    assert made.headers["Cache-Control"] == "no-store"
+    token = made.json
+    assert token["expires_ms"] - token["created_ms"] == 1000
+    bearer = {"Authorization": f"Bearer {token['token']}"}
+    assert (await api.get("/topics", headers=bearer)).json == ["orders"]
+    listed = (await api.get("/users/ann/tokens", headers=ann)).json["tokens"]
+    assert listed == [{name: value for name, value in token.items() if name != "token"}]
+    path = f"/users/ann/tokens/{token['token_id']}"
+    assert (
+        await api.call("DELETE", f"/users/root/tokens/{token['token_id']}", headers=ROOT)
+    ).error == (
+        404,
+        40414,
+    )
+    assert (await api.call("DELETE", path, headers=ann)).status == 204
+    assert (await api.get("/topics", headers=bearer)).status == 401
+    assert (await api.call("DELETE", path, headers=ann)).error == (404, 40414)
+
+
+async def test_a_token_makes_none_that_may_more_or_lives_longer(closed):
+    api, node = closed
+    node.user("ann")
+    scoped = node.token(
+        "ann", "token123", grant("READ", "WRITE", name="or", pattern="PREFIXED"), lifetime_ms=1000
+    )
+    end_ms = node.node.image.tokens["token123"].expires_ms
+    same = (await token_of(api, "ann", {"lifetime_ms": 10**9}, scoped)).json
+    assert (same["expires_ms"], len(same["grants"])) == (end_ms, 1)
+    less = await token_of(api, "ann", {"grants": [READ_ORDERS]}, scoped)
+    assert (less.status, less.json["expires_ms"]) == (201, end_ms)
+    for more in (
+        {**READ_ORDERS, "name": "books"},
+        {**READ_ORDERS, "operations": ["DELETE"]},
+        {**READ_ORDERS, "resource_type": "GROUP"},
+        {**READ_ORDERS, "name": "o", "pattern_type": "PREFIXED"},
+        {**READ_ORDERS, "name": "*"},
+    ):
+        answer = await token_of(api, "ann", {"grants": [more]}, scoped)
+        assert answer.error == (403, 40301), more
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"note": "x" * 256},
+        {"lifetime_ms": 0},
+        {"grants": [{**READ_ORDERS, "operations": []}]},
+        {"grants": [{**READ_ORDERS, "operations": ["FLY"]}]},
+        {"grants": [{**READ_ORDERS, "resource_type": "TABLE"}]},
+        {"grants": [{**READ_ORDERS, "pattern_type": "REGEX"}]},
+        {"grants": [READ_ORDERS] * 101},
+    ],
+)
+async def test_what_makes_no_token_is_refused(closed, body):
+    api, node = closed
+    answer = await token_of(api, "root", body)
+    assert answer.status == 422, answer
+    assert not node.node.image.tokens
+
+
+async def test_entries_are_added_found_and_removed(closed):
+    api, _ = closed
+    other = {**ACL, "principal": "User:bob", "host": "0:0::1"}
+    assert (await api.post(ACLS, ACL, "application/json", headers=ROOT)).status == 201
+    batch = {"data": [ACL, other]}
+    assert (await api.post(f"{ACLS}:batch", batch, "application/json", headers=ROOT)).status == 201
+    listed = (await api.get(ACLS, headers=ROOT)).json
+    assert listed["kind"] == "KafkaAclList"
+    said = [{name: item[name] for name in ACL} for item in listed["data"]]
+    assert said == [ACL, {**other, "host": "::1"}]
+    # Its link leads to it, and to nothing else.
+    itself = listed["data"][1]["metadata"]["self"].partition("/v3")[2]
+    assert len((await api.get(f"/v3{itself}", headers=ROOT)).json["data"]) == 1
+    found = (await api.get(f"{ACLS}?host=0:0:0:0:0:0:0:1", headers=ROOT)).json["data"]
+    assert [item["principal"] for item in found] == ["User:bob"]
+    removed = await api.call("DELETE", f"{ACLS}?principal=User:alice", headers=ROOT)
+    assert [item["principal"] for item in removed.json["data"]] == ["User:alice"]
+    assert len((await api.get(ACLS, headers=ROOT)).json["data"]) == 1
+    again = await api.call("DELETE", f"{ACLS}?principal=User:alice", headers=ROOT)
+    assert again.json == {"data": []}
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "body"),
+    [
+        ("DELETE", "", None),
+        ("DELETE", "?operation=FLY", None),
+        ("GET", "?resource_type=TABLE", None),
+        ("GET", "?pattern_type=literal", None),
+        ("POST", "", {**ACL, "operation": "FLY"}),
+        ("POST", "", {**ACL, "operation": "IDEMPOTENT_WRITE"}),
+        ("POST", "", {**ACL, "principal": "alice"}),
+        ("POST", "", {**ACL, "host": "example.org"}),
+        ("POST", "", {**ACL, "resource_type": "CLUSTER"}),
+        ("POST", "", {name: word for name, word in ACL.items() if name != "host"}),
+        ("POST", ":batch", {"data": [ACL, {**ACL, "permission": "MAYBE"}]}),
+        ("POST", ":batch", {"data": ACL}),
+    ],
+)
+async def test_what_makes_no_entry_is_refused_and_changes_nothing(closed, method, query, body):
+    api, node = closed
+    answer = await api.call(method, f"{ACLS}{query}", json=body, headers=ROOT)
+    assert answer.status in (400, 422), answer
+    assert not node.node.image.acls
+
+
+async def test_without_a_majority_nothing_is_changed_and_that_is_said(closed):
+    api, node = closed
+    node.node.errors["propose"] = NoQuorumError("no majority")
+    answer = await put(api, "/users/ann", {"password": "her password"})
+    assert answer.error == (503, 50305)
+    assert "cannot change user ann" in answer.json["message"]
+    assert "her password" not in answer.json["message"]
+
+
+async def test_a_stream_ends_when_its_reader_may_not_read_any_more(closed, monkeypatch):
+    api, node = closed
+    monkeypatch.setattr("http_api.streams.KEEP_ALIVE_MS", 10)
+    node.user("ann", Allowed("READ", "TOPIC", "orders"))
+    node.node.append("orders", 0, [b"1"])
+    url = f"{api.base_url}/topics/orders/partitions/0/records"
+    headers = {**basic("ann"), "Accept": "text/event-stream"}
+    async with api.session.get(url, headers=headers) as response:
+        assert response.status == 200
+        await response.content.readuntil(b"\n\n")
+        node.take("ann")
+        node.node.append("orders", 0, [b'"a secret"'])
+        rest = await response.content.read()
+    assert b"a secret" not in rest
+    assert b"40301" in rest
+
+
+async def test_a_long_poll_is_answered_by_what_its_caller_may_see_then(closed):
+    api, node = closed
+    node.user("ann", Allowed("DESCRIBE", "TOPIC", "orders"))
+    ann = node.token("ann")
+    version = node.node.version
+    shown = (await api.get(f"/metadata?since={version - 1}", headers=ann)).json
+    assert [topic["name"] for topic in shown["topics"]] == ["orders"]
+    node.take("ann")
+    shown = (await api.get("/metadata", headers=ann)).json
+    assert shown["topics"] == []
+
+
+async def test_a_handler_that_forgets_to_ask_is_a_bug_and_no_answer(closed, monkeypatch):
+    _, node = closed
+
+    async def careless(call):
+        return await call.ports.metadata.topic("orders")
+
+    table = tuple(
+        replace(route, handler=careless) if route.operation_id == "listTopics" else route
+        for route in ROUTES
+    )
+    monkeypatch.setattr(app, "ROUTES", table)
+    async with serving(node.node) as careless_api:
+        assert (await careless_api.get("/topics", headers=ROOT)).status == 500
+
+
+async def test_credentials_are_asked_for_before_a_body_is(closed):
+    api, _ = closed
+    async with api.session.post(
+        f"{api.base_url}/topics/orders",
+        data=io.BytesIO(b"x" * (8 << 20)),
+        headers={"Expect": "100-continue"},
+    ) as response:
+        assert response.status == 401
+        assert response.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_modes_are_what_the_option_offers():
+    assert OPTIONS["access_mode"].kind.allowed == f"{AccessMode.REQUIRED} or {AccessMode.OPTIONAL}"

@@ -1,0 +1,269 @@
+"""Every endpoint, asked with every kind of credentials: who is let in, and that nothing happened where nobody was."""
+
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from http_api import app
+from http_api.access import PUBLIC
+from http_api.routes import ROUTES
+from milena.model.access import ALLOWED_BY, CLUSTER_NAME, AccessMode, Operation
+from milena.model.batch.encode import encode_batch
+from milena.model.columns import RecordColumns
+from raft_meta.machine.commands import SetAccessMode
+from tests.support.fakes.ports import CLUSTER_ID, NOW_MS, FakeNode
+from tests.support.http.api_server import serving
+from tests.support.http.contract import GONE_BROKER, Ask, asks, token_id_of
+from tests.support.http.credentials import Allowed, ClosedNode, basic, grant
+
+COLUMNS = RecordColumns(
+    offset_deltas=None, timestamp_deltas=None, keys=None, values=[b"1", b"2"], headers=None
+)
+ASKS = [
+    replace(ask, body={"mode": "required"}) if ask.operation == "setAccess" else ask
+    for ask in asks(encode_batch(COLUMNS, base_timestamp_ms=NOW_MS))
+]
+BY_ID = {route.operation_id: route for route in ROUTES}
+ROOT = basic("root")
+CLUSTER_ALTER = Allowed("ALTER", "CLUSTER", CLUSTER_NAME)
+ORDERS = Allowed("READ", "TOPIC", "orders")
+PAYER = Allowed("WRITE", "TRANSACTIONAL_ID", "payer")
+
+FOR_SUPERUSERS = {"setAccess"}
+MORE = {
+    "createTopic": (),
+    "v3CreateTopic": (),
+    "allocateProducer": (),
+    "transact": (
+        Allowed("WRITE", "TOPIC", "orders"),
+        ORDERS,
+        Allowed("READ", "GROUP", "billing"),
+    ),
+    "beginTransaction": (PAYER,),
+    "commitTransaction": (PAYER, Allowed("WRITE", "TOPIC", "tallies")),
+    "abortTransaction": (PAYER,),
+    "subscribeConsumer": (ORDERS,),
+    "assignConsumer": (ORDERS,),
+    "consumeRecords": (ORDERS,),
+    "commitConsumerOffsets": (ORDERS,),
+    "groupHeartbeat": (ORDERS,),
+    "commitGroupOffsets": (ORDERS,),
+    "resetGroupOffsets": (ORDERS,),
+    "v3ResetConsumerGroupOffsets": (ORDERS,),
+    "getUser": (Allowed("DESCRIBE", "CLUSTER", CLUSTER_NAME),),
+    "putUser": (CLUSTER_ALTER,),
+    "createToken": (),
+    "listTokens": (),
+    "deleteToken": (),
+}
+"""What is needed beside what the path says, of the requests in ``ASKS``."""
+
+
+def state_of(node: FakeNode) -> object:
+    """All that a request may change."""
+    logs = {name: (log.high_watermark, log.log_start_offset) for name, log in node.logs.items()}
+    counts = (
+        len(node.produce_requests),
+        len(node.batch_requests),
+        len(node.drains),
+        len(node.deletions),
+        len(node.transactions.requests),
+    )
+    return node.image, logs, counts, repr(node.consumers.known), repr(node.groups.known)
+
+
+def needed(ask: Ask) -> tuple[Allowed, ...]:
+    """All that is asked for before the request is carried out."""
+    access = BY_ID[ask.operation].access
+    found: list[Allowed] = list(MORE.get(ask.operation, ()))
+    if "Milena-Transaction" in ask.headers:
+        found.append(PAYER)
+    if access.needs is not None:
+        name = CLUSTER_NAME
+        if access.needs.path_name:
+            name = path_name(ask, access.needs.path_name)
+        if name != "-":
+            found.append(Allowed(access.needs.operation, access.needs.resource_type, name))
+    return tuple(found)
+
+
+def path_name(ask: Ask, wanted: str) -> str:
+    """The name that a path has in this place."""
+    parts = BY_ID[ask.operation].path.split("/")
+    given = ask.at(CLUSTER_ID).partition("?")[0].split("/")
+    return next(
+        text
+        for part, text in zip(parts, given, strict=True)
+        if part.partition(":")[0] == f"{{{wanted}}}"
+    )
+
+
+@asynccontextmanager
+async def closed(mode: AccessMode = AccessMode.REQUIRED):
+    node = FakeNode()
+    node.add_broker(GONE_BROKER, is_fenced=True)
+    async with serving(node) as api:
+        yield api, ClosedNode(node, mode)
+
+
+async def send(api, ask: Ask, headers, token_id: str = "none"):
+    return await api.call(
+        ask.method,
+        ask.at(CLUSTER_ID, token_id),
+        headers={**ask.sent_headers(), **headers},
+        data=ask.data,
+        skip_auto_headers=("Content-Type",),
+    )
+
+
+async def walk(api) -> Iterator[tuple[Ask, str]]:
+    """The requests in their order, each carried out in the end by a superuser."""
+    token_id = "none"
+    for ask in ASKS:
+        yield ask, token_id
+        answer = await send(api, ask, ROOT, token_id)
+        # Through a hole, somebody else has done it before.
+        assert answer.status in (ask.status, 200, 404), (ask, answer)
+        token_id = token_id_of(answer) or token_id
+
+
+async def holes(api, closed_node: ClosedNode) -> list[str]:
+    """Where somebody got in whose credentials are bad, or nobody's."""
+    found = []
+    refused = closed_node.refused()
+    async for ask, token_id in walk(api):
+        is_public = BY_ID[ask.operation].access is PUBLIC
+        for name, headers in refused.items():
+            before = state_of(api.node)
+            answer = await send(api, ask, headers, token_id)
+            closed_node.node.access.passwords.wrong = type(
+                closed_node.node.access.passwords.wrong
+            )()
+            is_refused = answer.status == 401 and answer.error == (401, 40101)
+            if is_refused == is_public or (not is_public and state_of(api.node) != before):
+                found.append(f"{ask.operation} {ask.path}: {name}: {answer.status}")
+    return found
+
+
+async def test_nobody_gets_in_without_good_credentials():
+    async with closed() as (api, closed_node):
+        assert await holes(api, closed_node) == []
+
+
+async def test_who_may_nothing_does_nothing_and_sees_no_names():
+    async with closed() as (api, closed_node):
+        eve = closed_node.user("eve")
+        async for ask, token_id in walk(api):
+            access = BY_ID[ask.operation].access
+            before = state_of(api.node)
+            answer = await send(api, ask, eve, token_id)
+            if needed(ask) or access.has_more:
+                assert (answer.status, ask.operation) == (403, ask.operation), answer
+            else:
+                assert answer.status < 500, (ask, answer)
+                if not access.is_public:
+                    assert not {b'"orders"', b'"pages"', b'"billing"'} & set(
+                        answer.body.replace(b":", b" ").replace(b",", b" ").split()
+                    ), ask
+            assert state_of(api.node) == before, ask
+
+
+async def test_what_is_needed_is_enough_and_nothing_less_is():
+    async with closed() as (api, closed_node):
+        ann = closed_node.user("ann")
+        token_id = "none"
+        for ask in ASKS:
+            wanted = needed(ask)
+            if ask.operation in ("createTopic", "v3CreateTopic"):
+                wanted += (Allowed("CREATE", "TOPIC", ask.body["topic_name"]),)
+            if ask.operation == "allocateProducer":
+                name = (ask.body or {}).get("name")
+                wanted += (
+                    (Allowed("WRITE", "TRANSACTIONAL_ID", name),)
+                    if name
+                    else (Allowed("IDEMPOTENT_WRITE", "CLUSTER", CLUSTER_NAME),)
+                )
+            is_for_others = ask.operation in FOR_SUPERUSERS or "/tokens" in ask.path
+            if not is_for_others:
+                for left_out in {what for what in wanted if is_asked(ask, what)}:
+                    closed_node.take("ann")
+                    closed_node.allow("ann", *(what for what in wanted if what != left_out))
+                    before = state_of(api.node)
+                    answer = await send(api, ask, ann, token_id)
+                    assert answer.status == 403, (ask, left_out, answer)
+                    assert state_of(api.node) == before, (ask, left_out)
+                    closed_node.allow("ann", left_out)
+                    closed_node.deny("ann", left_out)
+                    assert (await send(api, ask, ann, token_id)).status == 403, (ask, left_out)
+                closed_node.take("ann")
+                closed_node.allow("ann", *wanted, Allowed("DESCRIBE", "TOPIC", "*"))
+            answer = await send(api, ask, ROOT if is_for_others else ann, token_id)
+            assert answer.status == ask.status, (ask, answer)
+            token_id = token_id_of(answer) or token_id
+
+
+def is_asked(ask: Ask, what: Allowed) -> bool:
+    """Whether this very request asks for it: nothing else that it needs implies it, and its body names it."""
+    others = [other for other in needed(ask) if other != what]
+    if any(
+        (other.kind, other.name) == (what.kind, what.name)
+        and Operation(other.operation) in ALLOWED_BY[Operation(what.operation)]
+        for other in others
+    ):
+        return False
+    is_empty = ask.operation == "commitConsumerOffsets" and what == ORDERS
+    return not (is_empty and not ask.body["offsets"]) and not (
+        ask.operation == "consumeRecords" and what == ORDERS
+    )
+
+
+async def test_a_token_may_what_its_grants_say_and_nothing_else():
+    async with closed() as (api, closed_node):
+        api.node.add_topic("orders")
+        api.node.add_topic("others")
+        token = closed_node.token("root", "token123", grant("WRITE", "READ"))
+        body = {"records": [{"value": 1}]}
+        assert (await api.post("/topics/orders", body, headers=token)).status == 200
+        assert (await api.post("/topics/others", body, headers=token)).status == 403
+        assert (await api.get("/users", headers=token)).status == 403
+        assert (await api.get("/topics", headers=token)).json == ["orders"]
+        whole = closed_node.token("root", "token456")
+        assert (await api.get("/users", headers=whole)).status == 200
+
+
+async def test_a_hole_in_the_table_is_found(monkeypatch):
+    """The walk above can fail: it finds each row that lets anybody in."""
+    for operation in ("v3DeleteTopic", "deleteRecords", "fetchRecords", "drain"):
+        planted = tuple(
+            replace(route, access=PUBLIC) if route.operation_id == operation else route
+            for route in ROUTES
+        )
+        monkeypatch.setattr(app, "ROUTES", planted)
+        async with closed() as (api, closed_node):
+            found = await holes(api, closed_node)
+        assert {line.split()[0] for line in found} == {operation}
+
+
+async def test_where_refusals_are_only_logged_all_is_done_but_what_changes_access(caplog):
+    async with closed(AccessMode.OPTIONAL) as (api, _):
+        token_id = "none"
+        for ask in ASKS:
+            answer = await send(api, ask, {}, token_id)
+            if BY_ID[ask.operation].access.is_strict:
+                assert answer.status == 403, (ask, answer)
+                answer = await send(api, ask, ROOT, token_id)
+            token_id = token_id_of(answer) or token_id
+            assert answer.status == ask.status, (ask, answer)
+            if ask.operation == "setAccess":
+                back = SetAccessMode(access_mode=AccessMode.OPTIONAL)
+                api.node.access.store.apply(back)
+    assert any("would be refused" in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("headers", [{"Authorization": "Bearer x"}, basic("root", "wrong one")])
+async def test_bad_credentials_are_refused_also_where_none_are_needed(headers):
+    async with closed(AccessMode.OPTIONAL) as (api, _):
+        assert (await api.get("/topics", headers=headers)).status == 401
+        assert (await api.get("/livez", headers=headers)).status == 200
