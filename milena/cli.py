@@ -51,6 +51,8 @@ DEFAULT_URL = "http://127.0.0.1:8082"
 FILE = click.Path(dir_okay=False)
 COMMAND_GROUP = "milena.commands"
 OWN_COMMANDS = {
+    "access": "access",
+    "acls": "acls",
     "bench": "bench",
     "consume": "consume",
     "doctor": "doctor",
@@ -61,8 +63,10 @@ OWN_COMMANDS = {
     "reassignments": "rebalance",
     "rebalance": "rebalance",
     "status": "status",
+    "tokens": "tokens",
     "topics": "topics",
     "transactions": "transactions",
+    "users": "users",
 }
 """The module of ``milena.commands`` that each is in, under its own name: one command must not wait for all of them."""
 SERVER_COMMANDS = frozenset({"start", "dev", "dump"})

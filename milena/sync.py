@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from milena.blocking.access import AccessAdmin
 from milena.blocking.clients import Deliveries, Delivery, PartitionReader, Producer, Resource
 from milena.blocking.consumer import Consumer, on_threads
 from milena.blocking.loop_thread import ClientLoopThread
@@ -36,6 +37,7 @@ from milena.reading.reader import PartitionReader as AsyncPartitionReader
 from milena.records import Position, StartAt, TopicPartition
 
 __all__ = [
+    "AccessAdmin",
     "Admin",
     "Client",
     "Consumer",
@@ -232,6 +234,11 @@ class Admin:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+
+    @property
+    def access(self) -> "AccessAdmin":
+        """Users, tokens, access control entries and the mode."""
+        return AccessAdmin(self._client._call)
 
     def cluster(self) -> ClusterView:
         """Nodes, topics and leaders."""

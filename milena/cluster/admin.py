@@ -12,6 +12,7 @@ from typing import Self
 from urllib.parse import quote
 
 from milena.cluster import group_admin, transactions
+from milena.cluster.access_admin import AccessAdmin
 from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupSummary, GroupView
@@ -82,6 +83,11 @@ class AdminClient:
     def url(self) -> str:
         """The node that is asked."""
         return self._http.url
+
+    @property
+    def access(self) -> AccessAdmin:
+        """Who may do what: users, tokens, access control entries and the mode."""
+        return AccessAdmin(self._http, self.cluster_id)
 
     async def cluster(self) -> ClusterView:
         """Nodes, topics and leaders; without a majority, as the node that is asked knows them (``is_current``)."""

@@ -248,16 +248,29 @@ def _secret(
     assert file is not None, f"there is a {name}, or a file of it"
     try:
         with open(file, "rb") as opened:
-            raw = opened.read(SECRET_BYTES_MAX + 1)
-        if len(raw) > SECRET_BYTES_MAX:
-            raise ValueError(f"it has more than {SECRET_BYTES_MAX} bytes")
-        text = raw.decode().rstrip("\r\n")
-        check(text, "it")
-    # A text that is no UTF-8 is a ValueError, and its own would show what is in the file.
-    except UnicodeDecodeError:
-        raise BadCredentialsError(f"{name}_file: {file} is no text") from None
+            return _secret_of(opened.read(SECRET_BYTES_MAX + 1), check)
     except (OSError, ValueError) as error:
         raise BadCredentialsError(f"{name}_file: cannot use {file}: {_reason(error)}") from None
+
+
+def password_of(raw: bytes) -> Secret:
+    """The password that a file or a stream holds: one line of text, at most ``SECRET_BYTES_MAX`` bytes.
+
+    Raises:
+        ValueError: it holds something else, which the message does not show.
+    """
+    return _secret_of(raw, _check_password)
+
+
+def _secret_of(raw: bytes, check: Callable[[str, str], None]) -> Secret:
+    if len(raw) > SECRET_BYTES_MAX:
+        raise ValueError(f"it has more than {SECRET_BYTES_MAX} bytes")
+    try:
+        text = raw.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        # Its own text would show what is in there.
+        raise ValueError("it is no text") from None
+    check(text, "it")
     return Secret(text)
 
 

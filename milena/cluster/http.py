@@ -14,7 +14,7 @@ import errno
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlencode
@@ -78,11 +78,11 @@ _ERRNO = re.compile(r"\[Errno ([0-9]+)\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCall:
-    """One request, wherever it is sent. ``path`` is percent-encoded and holds the query."""
+    """One request, wherever it is sent. ``path`` is percent-encoded and holds the query; bodies may hold secrets."""
 
     method: str
     path: str
-    body: bytes | None = None
+    body: bytes | None = field(default=None, repr=False)
     content_type: str = JSON_TYPE
     accept: str = "application/json, */*;q=0.5"
     answer_bytes_max: int = ANSWER_BYTES_MAX
@@ -104,7 +104,7 @@ class RawAnswer:
 
     status: int
     headers: Mapping[str, str]
-    body: bytes
+    body: bytes = field(repr=False)
     url: str
 
 
@@ -186,6 +186,13 @@ class HttpSession:
         """
         call = HttpCall(
             method="PATCH", path=path, body=json.dumps(body).encode(), is_repeatable=True
+        )
+        return await self._json(call)
+
+    async def put(self, path: str, body: Json, *, is_repeatable: bool = True) -> Json:
+        """Set something to what ``body`` says; raises as ``patch`` does, or as ``post`` where a repeat changes more."""
+        call = HttpCall(
+            method="PUT", path=path, body=json.dumps(body).encode(), is_repeatable=is_repeatable
         )
         return await self._json(call)
 

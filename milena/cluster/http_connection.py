@@ -12,7 +12,7 @@ import re
 import ssl
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self, cast
 from urllib.parse import urlsplit
 
@@ -88,7 +88,7 @@ class HttpRequest:
     method: str
     path: str
     headers: Mapping[str, str]
-    body: bytes | None
+    body: bytes | None = field(repr=False)
     answer_bytes_max: int
     authorization: Secret | None = None
 

@@ -1,10 +1,11 @@
-"""Moments as people write them on a command line (pure)."""
+"""Moments and durations as people write them on a command line (pure)."""
 
 import re
 from datetime import UTC, datetime
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _AGO = re.compile(r"-(\d+)(ms|s|m|h|d|w)")
+_DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h|d|w)")
 
 
 def parse_moment(text: str, *, now_ms: int) -> int:
@@ -23,6 +24,18 @@ def parse_moment(text: str, *, now_ms: int) -> int:
     if found < 0:
         raise ValueError(f"{text} is before 1970")
     return found
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of ``90d``: a whole number above zero with a unit.
+
+    Raises:
+        ValueError: something else.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        raise ValueError(f"{text!r} is no duration: write 90d or 12h (ms, s, m, h, d, w)")
+    return int(found[1]) * _UNIT_MS[found[2]]
 
 
 def _iso_ms(text: str) -> int:

@@ -1,0 +1,106 @@
+"""Access control for programs that block: ``milena.sync`` has it as ``client.admin.access``."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Protocol, TypeVar
+
+from milena.cluster.access_views import (
+    AccessView,
+    AclEntry,
+    AclFilter,
+    NewToken,
+    TokenGrant,
+    TokenView,
+    UserView,
+)
+from milena.cluster.admin import AdminClient
+from milena.model.access import AccessMode
+from milena.model.secret import Secret
+
+T = TypeVar("T")
+
+
+class RunsAdmin(Protocol):
+    """Runs one piece of administration on the client's own thread."""
+
+    def __call__(self, work: Callable[[AdminClient], Coroutine[object, object, T]], /) -> T:
+        """Result or error of ``work``."""
+
+
+class AccessAdmin:
+    """``milena.cluster.access_admin.AccessAdmin``, blocking; parameters and errors as there."""
+
+    def __init__(self, call: RunsAdmin) -> None:
+        self._call = call
+
+    def state(self) -> AccessView:
+        """The mode, and whom the cluster takes this client for."""
+        return self._call(lambda admin: admin.access.state())
+
+    def set_mode(self, mode: AccessMode) -> AccessView:
+        """Let the cluster ask more or less of its callers."""
+        return self._call(lambda admin: admin.access.set_mode(mode))
+
+    def users(self) -> list[UserView]:
+        """All users, in order of their names."""
+        return self._call(lambda admin: admin.access.users())
+
+    def user(self, name: str) -> UserView:
+        """One user."""
+        return self._call(lambda admin: admin.access.user(name))
+
+    def put_user(
+        self,
+        name: str,
+        *,
+        password: Secret | None = None,
+        is_superuser: bool | None = None,
+        keep_previous: bool = False,
+    ) -> UserView:
+        """Make a user, or change one that is there; None leaves something as it is."""
+        return self._call(
+            lambda admin: admin.access.put_user(
+                name,
+                password=password,
+                is_superuser=is_superuser,
+                keep_previous=keep_previous,
+            )
+        )
+
+    def delete_user(self, name: str) -> None:
+        """Forget a user, with the user's tokens and entries."""
+        self._call(lambda admin: admin.access.delete_user(name))
+
+    def tokens(self, user: str) -> list[TokenView]:
+        """A user's tokens, the oldest first."""
+        return self._call(lambda admin: admin.access.tokens(user))
+
+    def create_token(
+        self,
+        user: str,
+        *,
+        note: str | None = None,
+        lifetime_ms: int | None = None,
+        grants: Sequence[TokenGrant] = (),
+    ) -> NewToken:
+        """Make a token that speaks for a user. Only this answer has its secret."""
+        return self._call(
+            lambda admin: admin.access.create_token(
+                user, note=note, lifetime_ms=lifetime_ms, grants=grants
+            )
+        )
+
+    def delete_token(self, user: str, token_id: str) -> None:
+        """Let a token be good for nothing, at once."""
+        self._call(lambda admin: admin.access.delete_token(user, token_id))
+
+    def acls(self, wanted: AclFilter | None = None) -> list[AclEntry]:
+        """The entries of a filter, sorted; None: all."""
+        return self._call(lambda admin: admin.access.acls(wanted))
+
+    def add_acls(self, entries: Sequence[AclEntry]) -> None:
+        """Add entries, all or none of them."""
+        self._call(lambda admin: admin.access.add_acls(entries))
+
+    def remove_acls(self, wanted: AclFilter) -> list[AclEntry]:
+        """Remove the entries of a filter; which went, sorted."""
+        return self._call(lambda admin: admin.access.remove_acls(wanted))

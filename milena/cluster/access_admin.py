@@ -1,0 +1,179 @@
+"""Administration of access control: users, tokens, access control entries and the mode; an HTTP call or two each."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import quote
+
+from milena.cluster.access_views import (
+    AccessView,
+    AclEntry,
+    AclFilter,
+    NewToken,
+    TokenGrant,
+    TokenView,
+    UserView,
+    access_view,
+    acl_entries,
+    acl_json,
+    grant_json,
+    new_token,
+    token_view,
+    user_view,
+)
+from milena.cluster.http import HttpSession
+from milena.fields import AnswerFields, Json
+from milena.model.access import AccessMode
+from milena.model.secret import Secret
+
+
+class AccessAdmin:
+    """Says who may do what in a cluster; ``AdminClient.access`` is one. Raises the errors of ``milena.errors``.
+
+    Every method raises ``CredentialsRefusedError`` or ``NotPermittedError`` where the cluster does not let its caller.
+    """
+
+    def __init__(self, http: HttpSession, cluster_id: Callable[[], Awaitable[str]]) -> None:
+        self._http = http
+        self._cluster_id = cluster_id
+
+    async def state(self) -> AccessView:
+        """The mode, and whom the cluster takes this client for."""
+        return access_view(await self._http.get("/access"))
+
+    async def set_mode(self, mode: AccessMode) -> AccessView:
+        """Let the cluster ask more or less of its callers.
+
+        Raises:
+            AnswerError: nobody could administer it any more; the message says what to do first.
+        """
+        return access_view(await self._http.put("/access", {"mode": mode.value}))
+
+    async def users(self) -> list[UserView]:
+        """All users, in order of their names."""
+        answer = AnswerFields(await self._http.get("/users"), "users")
+        return sorted(map(user_view, answer.objects("users")), key=lambda user: user.name)
+
+    async def user(self, name: str) -> UserView:
+        """One user.
+
+        Raises:
+            TargetNotFoundError: there is none of this name.
+        """
+        return user_view(AnswerFields(await self._http.get(_user_path(name)), "user"))
+
+    async def put_user(
+        self,
+        name: str,
+        *,
+        password: Secret | None = None,
+        is_superuser: bool | None = None,
+        keep_previous: bool = False,
+    ) -> UserView:
+        """Make a user, or change one that is there; None leaves something as it is.
+
+        Args:
+            name: letters, digits or ``. _ @ / + = -``.
+            password: the one to come in with; who has none comes in with tokens alone.
+            is_superuser: may do everything, whatever entries say.
+            keep_previous: the former password stays good beside the new one, until the next is set.
+
+        Raises:
+            AnswerError: a bad name or password, or the last superuser would be none; the message says what to change.
+            TypeError: a password that is no ``Secret``.
+        """
+        body: dict[str, Json] = {}
+        if password is not None:
+            if not isinstance(password, Secret):
+                raise TypeError("password: wrap it, password=Secret(...), so that nothing shows it")
+            body["password"] = password.reveal()
+        if is_superuser is not None:
+            body["is_superuser"] = is_superuser
+        if keep_previous:
+            body["keep_previous"] = True
+        # Done twice, the former password would be the new one.
+        answer = await self._http.put(_user_path(name), body, is_repeatable=not keep_previous)
+        return user_view(AnswerFields(answer, "user"))
+
+    async def delete_user(self, name: str) -> None:
+        """Forget a user, with the user's tokens and entries.
+
+        Raises:
+            TargetNotFoundError: there is none of this name.
+            AnswerError: it is the last superuser, and the cluster asks who calls.
+        """
+        await self._http.delete(_user_path(name))
+
+    async def tokens(self, user: str) -> list[TokenView]:
+        """A user's tokens, the oldest first.
+
+        Raises:
+            TargetNotFoundError: there is no such user.
+        """
+        answer = AnswerFields(await self._http.get(_tokens_path(user)), "tokens")
+        found = map(token_view, answer.objects("tokens"))
+        return sorted(found, key=lambda token: (token.created_ms, token.token_id))
+
+    async def create_token(
+        self,
+        user: str,
+        *,
+        note: str | None = None,
+        lifetime_ms: int | None = None,
+        grants: Sequence[TokenGrant] = (),
+    ) -> NewToken:
+        """Make a token that speaks for a user, as far as both may. Only this answer has its secret.
+
+        Args:
+            user: a name.
+            note: for people.
+            lifetime_ms: from now on; None leaves the choice to the cluster.
+            grants: what it is good for; none: all that the user may.
+
+        Raises:
+            TargetNotFoundError: there is no such user.
+            AnswerError: a bad note, time or grant; the message says what to change.
+        """
+        body: dict[str, Json] = {}
+        if note is not None:
+            body["note"] = note
+        if lifetime_ms is not None:
+            body["lifetime_ms"] = lifetime_ms
+        if grants:
+            body["grants"] = [grant_json(grant) for grant in grants]
+        return new_token(AnswerFields(await self._http.post(_tokens_path(user), body), "token"))
+
+    async def delete_token(self, user: str, token_id: str) -> None:
+        """Let a token be good for nothing, at once.
+
+        Raises:
+            TargetNotFoundError: there is no such user, or none of this id is the user's.
+        """
+        await self._http.delete(f"{_tokens_path(user)}/{quote(token_id, safe='')}")
+
+    async def acls(self, wanted: AclFilter | None = None) -> list[AclEntry]:
+        """The entries of a filter, sorted; None: all."""
+        params = {} if wanted is None else wanted.params()
+        return acl_entries(await self._http.get(await self._acls_path(), params))
+
+    async def add_acls(self, entries: Sequence[AclEntry]) -> None:
+        """Add entries, all or none of them; what is there already stays.
+
+        Raises:
+            AnswerError: an entry that makes no sense; the message says what to change.
+        """
+        data: list[Json] = [acl_json(entry) for entry in entries]
+        await self._http.post(f"{await self._acls_path()}:batch", {"data": data})
+
+    async def remove_acls(self, wanted: AclFilter) -> list[AclEntry]:
+        """Remove the entries of a filter; which went, sorted. A filter that says nothing removes all."""
+        return acl_entries(await self._http.delete(await self._acls_path(), wanted.params()))
+
+    async def _acls_path(self) -> str:
+        return f"/v3/clusters/{await self._cluster_id()}/acls"
+
+
+def _user_path(name: str) -> str:
+    return f"/users/{quote(name, safe='')}"
+
+
+def _tokens_path(user: str) -> str:
+    return f"{_user_path(user)}/tokens"

@@ -1,0 +1,186 @@
+"""Access control as nodes describe it: values, and reading them from answers (pure).
+
+Types, operations and permissions are the words of ``milena.model.access``, or those of a later release.
+"""
+
+from dataclasses import dataclass, fields
+
+from milena.fields import AnswerFields, Json
+from milena.model.access import ANY_HOST, PatternType, Permission
+from milena.model.secret import Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessView:
+    """How much the cluster asks of its callers, and whom it takes the client for.
+
+    ``user`` and ``token_id``: None for who has neither.
+    """
+
+    mode: str
+    version: int
+    principal: str
+    user: str | None
+    token_id: str | None
+    is_superuser: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserView:
+    """A user. ``password_count``: 0, 1, or 2 while one password follows another."""
+
+    name: str
+    is_superuser: bool
+    password_count: int
+    token_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenGrant:
+    """A part of what a token is good for."""
+
+    resource_type: str
+    name: str
+    operations: tuple[str, ...]
+    pattern_type: str = PatternType.LITERAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenView:
+    """A token without its secret. ``grants``: none for all that its user may. Times in wall ms; None: for ever."""
+
+    token_id: str
+    user: str
+    note: str
+    grants: tuple[TokenGrant, ...]
+    created_ms: int
+    expires_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken:
+    """A token and its secret, which no node can tell again."""
+
+    view: TokenView
+    token: Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclEntry:
+    """An access control entry: a principal may, or may not, do one thing to the resources of a pattern."""
+
+    principal: str
+    resource_type: str
+    resource_name: str
+    operation: str
+    permission: str = Permission.ALLOW
+    pattern_type: str = PatternType.LITERAL
+    host: str = ANY_HOST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclFilter:
+    """Which entries: those that have all that is said here; None is any."""
+
+    principal: str | None = None
+    resource_type: str | None = None
+    resource_name: str | None = None
+    operation: str | None = None
+    permission: str | None = None
+    pattern_type: str | None = None
+    host: str | None = None
+
+    def params(self) -> dict[str, str]:
+        """The query that says so."""
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in said.items() if value is not None}
+
+
+def access_view(answer: Json) -> AccessView:
+    """The body of ``GET /access``."""
+    found = AnswerFields(answer, "access")
+    return AccessView(
+        mode=found.text("mode"),
+        version=found.integer("version"),
+        principal=found.text("principal"),
+        user=found.optional_text("user"),
+        token_id=found.optional_text("token_id"),
+        is_superuser=found.boolean("is_superuser"),
+    )
+
+
+def user_view(found: AnswerFields) -> UserView:
+    """A user, as a list and an answer of its own have it."""
+    return UserView(
+        name=found.text("name"),
+        is_superuser=found.boolean("is_superuser"),
+        password_count=found.integer("password_count"),
+        token_count=found.integer("token_count"),
+    )
+
+
+def token_view(found: AnswerFields) -> TokenView:
+    """A token, as a list has it."""
+    return TokenView(
+        token_id=found.text("token_id"),
+        user=found.text("user"),
+        note=found.text("note", default=""),
+        grants=tuple(map(_grant, found.objects("grants"))),
+        created_ms=found.integer("created_ms"),
+        expires_ms=found.optional_integer("expires_ms"),
+    )
+
+
+def new_token(found: AnswerFields) -> NewToken:
+    """A token, as it is told once."""
+    return NewToken(view=token_view(found), token=Secret(found.text("token")))
+
+
+def acl_entries(answer: Json) -> list[AclEntry]:
+    """The entries of a v3 list, sorted by principal, resource and what is said of it."""
+    entries = map(_acl_entry, AnswerFields(answer, "acls").objects("data"))
+    return sorted(entries, key=lambda e: tuple(getattr(e, field.name) for field in fields(e)))
+
+
+def grant_json(grant: TokenGrant) -> dict[str, Json]:
+    """A grant as requests and answers have it."""
+    return {
+        "resource_type": grant.resource_type,
+        "pattern_type": grant.pattern_type,
+        "name": grant.name,
+        "operations": list(grant.operations),
+    }
+
+
+def acl_json(entry: AclEntry) -> dict[str, Json]:
+    """An entry as requests and answers have it."""
+    return {
+        "resource_type": entry.resource_type,
+        "resource_name": entry.resource_name,
+        "pattern_type": entry.pattern_type,
+        "principal": entry.principal,
+        "host": entry.host,
+        "operation": entry.operation,
+        "permission": entry.permission,
+    }
+
+
+def _grant(found: AnswerFields) -> TokenGrant:
+    return TokenGrant(
+        resource_type=found.text("resource_type"),
+        pattern_type=found.text("pattern_type"),
+        name=found.text("name"),
+        operations=found.strings("operations"),
+    )
+
+
+def _acl_entry(found: AnswerFields) -> AclEntry:
+    return AclEntry(
+        principal=found.text("principal"),
+        resource_type=found.text("resource_type"),
+        resource_name=found.text("resource_name"),
+        operation=found.text("operation"),
+        permission=found.text("permission"),
+        pattern_type=found.text("pattern_type"),
+        host=found.text("host"),
+    )

@@ -1,0 +1,42 @@
+"""``milena access``: how much the cluster asks of its callers, and whom it takes this one for."""
+
+import click
+
+from milena.commands import access_output, output
+from milena.commands.target import ClusterTarget
+from milena.model.access import AccessMode
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_context
+def access(ctx: click.Context, is_json: bool) -> None:
+    """Show the access mode and who you are; set the mode."""
+    if ctx.invoked_subcommand is not None:
+        if is_json:
+            raise click.UsageError(f"say --json after {ctx.invoked_subcommand}")
+        return
+    target: ClusterTarget = ctx.obj
+    view = target.run(lambda client: client.access.state())
+    if is_json:
+        click.echo(output.as_json(access_output.access_json(view)))
+    else:
+        click.echo(access_output.access_text(view))
+
+
+@access.command("set")
+@click.argument("mode", type=click.Choice([mode.value for mode in AccessMode]))
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def set_mode(target: ClusterTarget, mode: str, is_json: bool) -> None:
+    """Set the access mode.
+
+    off: everybody may do everything. optional: what would be refused is logged, and done. required: it is refused.
+
+    Not done while no superuser has a password: nobody could administer the cluster any more.
+    """
+    view = target.run(lambda client: client.access.set_mode(AccessMode(mode)))
+    if is_json:
+        click.echo(output.as_json(access_output.access_json(view)))
+    else:
+        click.echo(access_output.access_text(view))

@@ -1,0 +1,152 @@
+"""Output of the command line about access control (pure)."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from milena.cluster.access_views import (
+    AccessView,
+    AclEntry,
+    TokenGrant,
+    TokenView,
+    UserView,
+    acl_json,
+    grant_json,
+)
+from milena.commands.output import table
+from milena.fields import Json
+from milena.model.access import ANY_HOST, CLUSTER_NAME, PatternType
+
+
+def access_text(view: AccessView) -> str:
+    """The mode, and who asks."""
+    rank = ", a superuser" if view.is_superuser else ""
+    token = "" if view.token_id is None else f", by token {view.token_id}"
+    return f"mode {view.mode}\nyou are {view.principal}{rank}{token}"
+
+
+def access_json(view: AccessView) -> dict[str, Json]:
+    """The same for programs."""
+    return {
+        "mode": view.mode,
+        "version": view.version,
+        "principal": view.principal,
+        "user": view.user,
+        "token_id": view.token_id,
+        "is_superuser": view.is_superuser,
+    }
+
+
+def users_text(users: Iterable[UserView]) -> str:
+    """A line a user."""
+    return table(
+        ("USER", "SUPERUSER", "PASSWORDS", "TOKENS"),
+        [
+            (u.name, "yes" if u.is_superuser else "no", u.password_count, u.token_count)
+            for u in users
+        ],
+    )
+
+
+def user_text(user: UserView) -> str:
+    """One user in a sentence."""
+    rank = "superuser" if user.is_superuser else "user"
+    return f"{rank} {user.name}: {_count(user.password_count, 'password')}, {_count(user.token_count, 'token')}"
+
+
+def user_json(user: UserView) -> dict[str, Json]:
+    """The same for programs."""
+    return {
+        "name": user.name,
+        "is_superuser": user.is_superuser,
+        "password_count": user.password_count,
+        "token_count": user.token_count,
+    }
+
+
+def tokens_text(tokens: Iterable[TokenView]) -> str:
+    """A line a token."""
+    return table(
+        ("TOKEN", "NOTE", "GRANTS", "CREATED", "EXPIRES"),
+        [
+            (
+                token.token_id,
+                token.note or None,
+                " ".join(map(grant_text, token.grants)) or "all",
+                _time(token.created_ms),
+                "never" if token.expires_ms is None else _time(token.expires_ms),
+            )
+            for token in tokens
+        ],
+    )
+
+
+def token_text(token: TokenView) -> str:
+    """A new token in a sentence, without its secret."""
+    end = "for good" if token.expires_ms is None else f"until {_time(token.expires_ms)}"
+    return f"token {token.token_id} of {token.user}, {end}"
+
+
+def token_json(token: TokenView) -> dict[str, Json]:
+    """A token for programs, without its secret."""
+    return {
+        "token_id": token.token_id,
+        "user": token.user,
+        "note": token.note,
+        "grants": [grant_json(grant) for grant in token.grants],
+        "created_ms": token.created_ms,
+        "expires_ms": token.expires_ms,
+    }
+
+
+def grant_text(grant: TokenGrant) -> str:
+    """A grant as ``--grant`` takes it."""
+    operations = ",".join(grant.operations)
+    if grant.name == CLUSTER_NAME:
+        return f"{operations}:{grant.resource_type}"
+    return f"{operations}:{grant.resource_type}:{_pattern(grant.name, grant.pattern_type)}"
+
+
+def acls_text(entries: Iterable[AclEntry]) -> str:
+    """A line an entry."""
+    return table(
+        ("PRINCIPAL", "PERMISSION", "OPERATION", "RESOURCE", "NAME", "PATTERN", "HOST"),
+        [
+            (
+                e.principal,
+                e.permission,
+                e.operation,
+                e.resource_type,
+                e.resource_name,
+                e.pattern_type,
+                e.host,
+            )
+            for e in entries
+        ],
+    )
+
+
+def removal_json(entries: Iterable[AclEntry], *, dry_run: bool) -> dict[str, Json]:
+    """Entries that went, or would go."""
+    return {"dry_run": dry_run, "acls": [acl_json(entry) for entry in entries]}
+
+
+def acl_text(entry: AclEntry) -> str:
+    """An entry in a sentence; a prefix ends in ``*``."""
+    name = _pattern(entry.resource_name, entry.pattern_type)
+    place = "any host" if entry.host == ANY_HOST else f"host {entry.host}"
+    return (
+        f"{entry.permission} {entry.principal} {entry.operation} {entry.resource_type} {name} "
+        f"from {place}"
+    )
+
+
+def _pattern(name: str, pattern_type: str) -> str:
+    return f"{name}*" if pattern_type == PatternType.PREFIXED else name
+
+
+def _time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,193 @@
+"""``milena acls``: access control entries, which say who may do what."""
+
+from collections.abc import Callable, Sequence
+from typing import TypedDict, TypeVar, Unpack
+
+import click
+
+from milena.cluster.access_views import AclEntry, AclFilter, acl_json
+from milena.cluster.admin import AdminClient
+from milena.commands import access_output, output
+from milena.commands.access_words import AclWords, parse_operations, parse_principal
+from milena.commands.options import confirm
+from milena.commands.target import ClusterTarget
+from milena.model.access import CLUSTER_NAME, Operation, ResourceType
+
+F = TypeVar("F", bound=Callable[..., None])
+
+_NONE = "no entries"
+
+
+@click.group()
+def acls() -> None:
+    """List, add and remove access control entries."""
+
+
+def _principal(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    try:
+        return None if text is None else parse_principal(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
+
+
+def _operations(
+    ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]
+) -> list[Operation]:
+    try:
+        found = [operation for text in texts for operation in parse_operations(text)]
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
+    return list(dict.fromkeys(found))
+
+
+_WORDS = (
+    click.option("--allow", "allowed", multiple=True, callback=_operations, metavar="OPERATIONS",
+                 help="What is allowed, as READ,WRITE; may be repeated."),
+    click.option("--deny", "denied", multiple=True, callback=_operations, metavar="OPERATIONS",
+                 help="What is denied, whatever other entries allow; may be repeated."),
+    click.option("--topic", "topics", multiple=True, metavar="NAME",
+                 help="Of this topic, * for every one; may be repeated."),
+    click.option("--group", "groups", multiple=True, metavar="NAME",
+                 help="Of this consumer group; may be repeated."),
+    click.option("--transactional-id", "transactional_ids", multiple=True, metavar="ID",
+                 help="Of this transactional id; may be repeated."),
+    click.option("--cluster", "is_cluster", is_flag=True, help="Of the cluster itself."),
+    click.option("--prefixed", "is_prefixed", is_flag=True,
+                 help="Names are prefixes: of all that begins so."),
+    click.option("--host", metavar="IP", help="From this address alone."),
+)  # fmt: skip
+
+
+class AclOptions(TypedDict):
+    """What these options and the principal say."""
+
+    principal: str | None
+    allowed: Sequence[Operation]
+    denied: Sequence[Operation]
+    topics: Sequence[str]
+    groups: Sequence[str]
+    transactional_ids: Sequence[str]
+    is_cluster: bool
+    is_prefixed: bool
+    host: str | None
+
+
+def _with_words(command: F) -> F:
+    for option in reversed(_WORDS):
+        command = option(command)
+    return command
+
+
+def _words(said: AclOptions) -> AclWords:
+    return AclWords(
+        principal=said["principal"],
+        allowed=said["allowed"],
+        denied=said["denied"],
+        resources=[
+            *((ResourceType.TOPIC, name) for name in said["topics"]),
+            *((ResourceType.GROUP, name) for name in said["groups"]),
+            *((ResourceType.TRANSACTIONAL_ID, name) for name in said["transactional_ids"]),
+            *([(ResourceType.CLUSTER, CLUSTER_NAME)] if said["is_cluster"] else []),
+        ],
+        is_prefixed=said["is_prefixed"],
+        host=said["host"],
+    )
+
+
+@acls.command("list")
+@click.argument("principal", required=False, callback=_principal)
+@_with_words
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def list_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) -> None:
+    """List entries.
+
+    All, or those of PRINCIPAL and of what else is said; names are whole ones unless they are called prefixes.
+    """
+    found = _found(target, _filters(said))
+    if is_json:
+        click.echo(output.as_json([acl_json(entry) for entry in found]))
+    elif found:
+        click.echo(access_output.acls_text(found))
+    else:
+        click.echo(_NONE, err=True)
+
+
+@acls.command("add")
+@click.argument("principal", callback=_principal)
+@_with_words
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def add_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) -> None:
+    """Say what PRINCIPAL may or may not do.
+
+    PRINCIPAL is User:alice, or User:* for everybody. What no entry allows is refused, and one that denies wins over all that allow. Entries that are there stay.
+    """
+    try:
+        entries = _words(said).entries()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    target.run(lambda client: client.access.add_acls(entries))
+    if is_json:
+        click.echo(output.as_json([acl_json(entry) for entry in entries]))
+    else:
+        _tell("added", entries)
+
+
+@acls.command("remove")
+@click.argument("principal", required=False, callback=_principal)
+@_with_words
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def remove_acls(
+    target: ClusterTarget, dry_run: bool, yes: bool, is_json: bool, **said: Unpack[AclOptions]
+) -> None:
+    """Remove entries.
+
+    Those of PRINCIPAL and of what else is said; names are whole ones unless they are called prefixes.
+    """
+    filters = _filters(said)
+    if filters == [AclFilter()]:
+        raise click.UsageError("say which entries: of whom, of what, or what they allow or deny")
+    found = _found(target, filters) if dry_run or not yes else []
+    if not dry_run:
+        if found:
+            click.echo(access_output.acls_text(found), err=True)
+            confirm(
+                f"Remove {len(found)} of the entries?",
+                "what is denied by an entry may be allowed without it, and what is allowed refused",
+                yes,
+                if_not="not removed",
+            )
+        found = target.run(lambda client: _gone(client, filters))
+    if is_json:
+        click.echo(output.as_json(access_output.removal_json(found, dry_run=dry_run)))
+    elif found:
+        _tell("would remove" if dry_run else "removed", found)
+    else:
+        click.echo(_NONE, err=True)
+
+
+def _filters(said: AclOptions) -> list[AclFilter]:
+    try:
+        return _words(said).filters()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _found(target: ClusterTarget, filters: Sequence[AclFilter]) -> list[AclEntry]:
+    async def work(client: AdminClient) -> list[AclEntry]:
+        return [entry for wanted in filters for entry in await client.access.acls(wanted)]
+
+    return target.run(work)
+
+
+async def _gone(client: AdminClient, filters: Sequence[AclFilter]) -> list[AclEntry]:
+    return [entry for wanted in filters for entry in await client.access.remove_acls(wanted)]
+
+
+def _tell(done: str, entries: Sequence[AclEntry]) -> None:
+    for entry in entries:
+        click.echo(f"{done} {access_output.acl_text(entry)}")

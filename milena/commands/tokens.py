@@ -1,0 +1,165 @@
+"""``milena tokens``: secrets that speak for users."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from milena.cluster.access_views import NewToken, TokenGrant, TokenView
+from milena.cluster.admin import AdminClient
+from milena.commands import access_output, output
+from milena.commands.access_words import parse_grant
+from milena.commands.options import confirm
+from milena.commands.target import ClusterTarget
+from milena.commands.times import parse_duration
+
+_USER = click.option("--user", metavar="NAME", help="Whose.  [default: who asks]")
+_TOKEN_PREFIX = "mln_"  # noqa: S105  # how tokens begin, and none
+
+
+@click.group()
+def tokens() -> None:
+    """List, create and delete tokens."""
+
+
+@tokens.command("list")
+@_USER
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def list_tokens(target: ClusterTarget, user: str | None, is_json: bool) -> None:
+    """List a user's tokens, the oldest first."""
+
+    async def work(client: AdminClient) -> list[TokenView]:
+        return await client.access.tokens(await _whose(client, user))
+
+    found = target.run(work)
+    if is_json:
+        click.echo(output.as_json([access_output.token_json(token) for token in found]))
+    elif found:
+        click.echo(access_output.tokens_text(found))
+    else:
+        click.echo("no tokens", err=True)
+
+
+def _lifetime(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
+
+
+def _grants(
+    ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]
+) -> list[TokenGrant]:
+    try:
+        return [parse_grant(text) for text in texts]
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
+
+
+@tokens.command("create")
+@_USER
+@click.option("--note", metavar="TEXT", help="What it is for.")
+@click.option("--lifetime", "lifetime_ms", callback=_lifetime, metavar="TIME",
+              help="How long it is good for: 90d, 12h (ms, s, m, h, d, w).  [default: the cluster's]")  # fmt: skip
+@click.option("--grant", "grants", multiple=True, callback=_grants, metavar="OPERATIONS:TYPE:NAME",
+              help="All that it is good for, as READ,WRITE:TOPIC:orders, or orders-* for a prefix; may be repeated."
+                   "  [default: what its user may]")  # fmt: skip
+@click.option("--out", metavar="FILE",
+              help="Write it to this new file, which only you may read.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def create_token(
+    target: ClusterTarget,
+    user: str | None,
+    note: str | None,
+    lifetime_ms: int | None,
+    grants: Sequence[TokenGrant],
+    out: str | None,
+    is_json: bool,
+) -> None:
+    """Create a token, and print it.
+
+    This once: nobody can tell it again.
+    """
+
+    async def work(client: AdminClient) -> NewToken:
+        return await client.access.create_token(
+            await _whose(client, user), note=note, lifetime_ms=lifetime_ms, grants=grants
+        )
+
+    made = target.run(work) if out is None else _written(out, lambda: target.run(work))
+    told = access_output.token_json(made.view)
+    sentence = access_output.token_text(made.view)
+    if out is not None:
+        click.echo(output.as_json({**told, "file": out}) if is_json else f"{sentence}: in {out}")
+    elif is_json:
+        click.echo(output.as_json({**told, "token": made.token.reveal()}))
+    else:
+        click.echo(sentence, err=True)
+        click.echo(made.token.reveal())
+
+
+@tokens.command("delete")
+@click.argument("token_id", metavar="ID")
+@_USER
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def delete_token(
+    target: ClusterTarget, token_id: str, user: str | None, yes: bool, is_json: bool
+) -> None:
+    """Delete the token ID, as the list names it.
+
+    Who comes with it is refused from then on.
+    """
+    if token_id.startswith(_TOKEN_PREFIX):
+        raise click.UsageError("this is a token: say its id, which milena tokens list shows")
+    confirm(
+        f"Delete token {token_id}?",
+        f"who comes with token {token_id} is refused from then on",
+        yes,
+        if_not="not deleted",
+    )
+
+    async def work(client: AdminClient) -> None:
+        await client.access.delete_token(await _whose(client, user), token_id)
+
+    target.run(work)
+    click.echo(output.as_json({"deleted": token_id}) if is_json else f"deleted token {token_id}")
+
+
+async def _whose(client: AdminClient, user: str | None) -> str:
+    if user is not None:
+        return user
+    found = await client.access.state()
+    if found.user is None:
+        raise click.UsageError(f"you are {found.principal}, and no user: say --user NAME")
+    return found.user
+
+
+def _written(out: str, make: Callable[[], NewToken]) -> NewToken:
+    """A new token whose secret is in a new file. The file is made first: a name that is taken costs no token."""
+    path = Path(out)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise click.UsageError(f"{out} is there already: name a file that is not") from None
+    except OSError as error:
+        raise click.UsageError(f"cannot write {out}: {error.strerror}") from error
+    made = None
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            made = make()
+            file.write(f"{made.token.reveal()}\n")
+    except BaseException as error:
+        path.unlink(missing_ok=True)
+        if made is None or not isinstance(error, OSError):
+            raise
+        view = made.view
+        raise click.ClickException(
+            f"cannot write {out}: {error.strerror}; nobody has the token now: "
+            f"milena tokens delete {view.token_id} --user {view.user}"
+        ) from error
+    return made

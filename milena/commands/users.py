@@ -1,0 +1,170 @@
+"""``milena users``: who there is in a cluster, and their passwords."""
+
+import sys
+
+import click
+
+from milena.cluster.access_views import UserView
+from milena.cluster.admin import AdminClient
+from milena.cluster.credentials import SECRET_BYTES_MAX, password_of
+from milena.commands import access_output, output
+from milena.commands.options import confirm
+from milena.commands.target import ClusterTarget
+from milena.errors import TargetExistsError, TargetNotFoundError
+from milena.model.secret import Secret
+
+STANDARD_INPUT = "-"
+
+
+@click.group()
+def users() -> None:
+    """List, create, change and delete users."""
+
+
+@users.command("list")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def list_users(target: ClusterTarget, is_json: bool) -> None:
+    """List all users."""
+    found = target.run(lambda client: client.access.users())
+    if is_json:
+        click.echo(output.as_json([access_output.user_json(user) for user in found]))
+    elif found:
+        click.echo(access_output.users_text(found))
+    else:
+        click.echo("no users", err=True)
+
+
+@users.command("create")
+@click.argument("name")
+@click.option("--superuser", "is_superuser", is_flag=True,
+              help="May do everything, whatever entries say.")  # fmt: skip
+@click.option("--password-file", "file", metavar="FILE",
+              help="Its password; - is standard input.  [default: ask]")  # fmt: skip
+@click.option("--no-password", is_flag=True, help="It comes in with tokens alone.")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def create_user(
+    target: ClusterTarget,
+    name: str,
+    is_superuser: bool,
+    file: str | None,
+    no_password: bool,
+    is_json: bool,
+) -> None:
+    """Create the user NAME.
+
+    Entries name it User:NAME, and say what it may: milena acls add.
+    """
+    if no_password and file is not None:
+        raise click.UsageError("say either --password-file or --no-password")
+    password = None if no_password else _password(file, name, or_else=", or --no-password")
+
+    async def work(client: AdminClient) -> UserView:
+        if await _is_there(client, name):
+            raise TargetExistsError(
+                f"user {name} is there already: milena users change {name} sets its password",
+                status=409,
+                error_code=None,
+            )
+        return await client.access.put_user(name, password=password, is_superuser=is_superuser)
+
+    _show(target.run(work), "created", is_json)
+
+
+@users.command("change")
+@click.argument("name")
+@click.option("--superuser/--no-superuser", "is_superuser", default=None,
+              help="Whether it may do everything; then no password is asked for.")  # fmt: skip
+@click.option("--password-file", "file", metavar="FILE",
+              help="Its new password; - is standard input.  [default: ask]")  # fmt: skip
+@click.option("--keep-previous", is_flag=True,
+              help="The former password stays good, too, until the next change.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def change_user(
+    target: ClusterTarget,
+    name: str,
+    is_superuser: bool | None,
+    file: str | None,
+    keep_previous: bool,
+    is_json: bool,
+) -> None:
+    """Give the user NAME another password, or make it a superuser, or none."""
+    is_password_meant = is_superuser is None or file is not None or keep_previous
+    password = _password(file, name) if is_password_meant else None
+
+    async def work(client: AdminClient) -> UserView:
+        # Else a name that was mistyped would become a user.
+        await client.access.user(name)
+        return await client.access.put_user(
+            name, password=password, is_superuser=is_superuser, keep_previous=keep_previous
+        )
+
+    _show(target.run(work), "changed", is_json)
+
+
+@users.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def delete_user(target: ClusterTarget, name: str, yes: bool, is_json: bool) -> None:
+    """Delete the user NAME, its tokens and entries."""
+    confirm(
+        f"Delete user {name} with its tokens and entries?",
+        f"the tokens and entries of {name} go with it",
+        yes,
+        if_not="not deleted",
+    )
+    target.run(lambda client: client.access.delete_user(name))
+    click.echo(output.as_json({"deleted": name}) if is_json else f"deleted user {name}")
+
+
+async def _is_there(client: AdminClient, name: str) -> bool:
+    try:
+        await client.access.user(name)
+    except TargetNotFoundError:
+        return False
+    return True
+
+
+def _password(file: str | None, name: str, *, or_else: str = "") -> Secret:
+    """What is in the file, or what somebody types twice, unseen."""
+    where = "standard input" if file == STANDARD_INPUT else file or "the password"
+    try:
+        raw = _typed(name, or_else) if file is None else _read(file)
+        return password_of(raw)
+    except OSError as error:
+        raise click.UsageError(f"cannot read {where}: {error.strerror}") from error
+    except ValueError as error:
+        raise click.UsageError(f"{where}: {error}") from None
+
+
+def _typed(name: str, or_else: str) -> bytes:
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            f"nobody can be asked for a password: say --password-file FILE, - for standard input{or_else}"
+        )
+    typed: str = click.prompt(
+        f"Password of {name}", hide_input=True, confirmation_prompt="Once more", err=True
+    )
+    return typed.encode(errors="surrogateescape")
+
+
+def _read(file: str) -> bytes:
+    if file != STANDARD_INPUT:
+        with open(file, "rb") as opened:
+            return opened.read(SECRET_BYTES_MAX + 1)
+    if sys.stdin.isatty():
+        raise click.UsageError(
+            "standard input is a terminal, which would show the password: leave out --password-file to be asked"
+        )
+    return sys.stdin.buffer.read(SECRET_BYTES_MAX + 1)
+
+
+def _show(user: UserView, done: str, is_json: bool) -> None:
+    if is_json:
+        click.echo(output.as_json(access_output.user_json(user)))
+    else:
+        click.echo(f"{done} {access_output.user_text(user)}")
