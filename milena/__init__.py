@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from milena import sync
     from milena.client import Client
+    from milena.cluster.access_admin import AccessAdmin
+    from milena.cluster.access_views import (
+        AccessView,
+        AclEntry,
+        AclFilter,
+        NewToken,
+        TokenGrant,
+        TokenView,
+        UserView,
+    )
     from milena.cluster.admin import AdminClient, OffsetRange
     from milena.cluster.credentials import Credentials
     from milena.cluster.group_admin import PartitionLag
@@ -49,6 +59,7 @@ if TYPE_CHECKING:
         UnreachableError,
         UnreadableOffsetError,
     )
+    from milena.model.access import AccessMode, Operation, PatternType, Permission, ResourceType
     from milena.model.secret import Secret
     from milena.producing.deliveries import Deliveries, DeliveryReceipts, DeliveryRun
     from milena.producing.delivery import Delivery
@@ -81,6 +92,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AccessAdmin",
+    "AccessMode",
+    "AccessView",
+    "AclEntry",
+    "AclFilter",
     "AdminClient",
     "AnswerError",
     "BadCredentialsError",
@@ -114,14 +130,18 @@ __all__ = [
     "Headers",
     "LastN",
     "MemberUnknownError",
+    "NewToken",
     "NotNowError",
     "NotPermittedError",
     "OffsetRange",
     "OnOutOfRange",
     "OnUndecodable",
+    "Operation",
     "OutOfRangeError",
     "PartitionLag",
     "PartitionReader",
+    "PatternType",
+    "Permission",
     "Position",
     "Producer",
     "ProducerError",
@@ -130,6 +150,7 @@ __all__ = [
     "RebalanceListener",
     "Receipt",
     "RecordTooLargeError",
+    "ResourceType",
     "Secret",
     "SequenceRefusedError",
     "ServerFailedError",
@@ -138,6 +159,8 @@ __all__ = [
     "TargetExistsError",
     "TargetNotFoundError",
     "TimestampMs",
+    "TokenGrant",
+    "TokenView",
     "TooLargeError",
     "TopicPartition",
     "Topology",
@@ -149,6 +172,7 @@ __all__ = [
     "UnknownResultError",
     "UnreachableError",
     "UnreadableOffsetError",
+    "UserView",
     "json_bytes",
     "json_value",
     "msgpack_bytes",
@@ -160,6 +184,23 @@ __all__ = [
 ]
 
 _MODULES = {
+    "milena.cluster.access_admin": ("AccessAdmin",),
+    "milena.cluster.access_views": (
+        "AccessView",
+        "AclEntry",
+        "AclFilter",
+        "NewToken",
+        "TokenGrant",
+        "TokenView",
+        "UserView",
+    ),
+    "milena.model.access": (
+        "AccessMode",
+        "Operation",
+        "PatternType",
+        "Permission",
+        "ResourceType",
+    ),
     "milena.cluster.admin": ("AdminClient", "OffsetRange"),
     "milena.client": ("Client",),
     "milena.cluster.credentials": ("Credentials",),

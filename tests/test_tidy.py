@@ -56,7 +56,10 @@ CORE_FILES = (
     "milena/consuming/membership.py",
     "milena/consuming/options.py",
     "milena/consuming/assignment.py",
+    "milena/cluster/access_views.py",
     "milena/cluster/group_views.py",
+    "milena/commands/access_output.py",
+    "milena/commands/access_words.py",
     "milena/producing/partitioner.py",
     "milena/producing/placement.py",
     "milena/producing/options.py",
@@ -112,6 +115,7 @@ ENTRY_POINTS = {
 
 TWINS = {
     # Public names that the blocking client shares with the one for asyncio.
+    "AccessAdmin",
     "Client",
     "Consumer",
     "Deliveries",

@@ -121,7 +121,8 @@ def list_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) 
 def add_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) -> None:
     """Say what PRINCIPAL may or may not do.
 
-    PRINCIPAL is User:alice, or User:* for everybody. What no entry allows is refused, and one that denies wins over all that allow. Entries that are there stay.
+    PRINCIPAL is User:alice, or User:* for everybody. What no entry allows is refused, and one that denies wins over
+    all that allow. Those that are there already stay.
     """
     try:
         entries = _words(said).entries()

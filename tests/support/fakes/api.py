@@ -2,6 +2,7 @@
 
 from aiohttp import web
 
+from tests.support.fakes.access_api import FakeAccessApi
 from tests.support.fakes.group_api import FakeGroupApi
 
 
@@ -14,6 +15,7 @@ class FakeApi:
         self.can_drain = True
         self.topics = {}
         self.groups = FakeGroupApi(t=2)
+        self.access = FakeAccessApi()
         self.requests = []
         self.planned = []
         self.moves = []
@@ -58,6 +60,7 @@ class FakeApi:
     def app(self):
         app = web.Application(middlewares=[self._note])
         app.add_routes(self.groups.routes())
+        app.add_routes(self.access.routes())
         app.add_routes(
             [
                 web.get("/metadata", self._metadata),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from milena.commands.times import parse_moment
+from milena.commands.times import parse_duration, parse_moment
 
 NOON = 1_767_268_800_000
 
@@ -35,3 +35,25 @@ def test_a_moment_may_be_written_in_three_ways(text, expected):
 def test_anything_else_is_refused(text):
     with pytest.raises(ValueError, match=r"is no time|before 1970"):
         parse_moment(text, now_ms=NOON)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90d", 7_776_000_000),
+        ("12h", 43_200_000),
+        ("1m", 60_000),
+        ("1500ms", 1_500),
+        ("2w", 1_209_600_000),
+    ],
+)
+def test_a_duration_has_a_unit(text, expected):
+    assert parse_duration(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "90", "d", "0d", "-1d", "1.5d", "1y", "٣d", "1 d", "9" * 16 + "d"]
+)
+def test_any_other_duration_is_refused(text):
+    with pytest.raises(ValueError, match="is no duration: write 90d"):
+        parse_duration(text)
