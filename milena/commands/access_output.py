@@ -145,7 +145,11 @@ def _pattern(name: str, pattern_type: str) -> str:
 
 
 def _time(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
+    try:
+        return datetime.fromtimestamp(wall_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        # Beyond the year 9999, which must not keep a token from being shown.
+        return f"{wall_ms} ms"
 
 
 def _count(number: int, what: str) -> str:

@@ -79,16 +79,17 @@ def _with_words(command: F) -> F:
 
 
 def _words(said: AclOptions) -> AclWords:
+    resources = [
+        *((ResourceType.TOPIC, name) for name in said["topics"]),
+        *((ResourceType.GROUP, name) for name in said["groups"]),
+        *((ResourceType.TRANSACTIONAL_ID, name) for name in said["transactional_ids"]),
+        *([(ResourceType.CLUSTER, CLUSTER_NAME)] if said["is_cluster"] else []),
+    ]
     return AclWords(
         principal=said["principal"],
         allowed=said["allowed"],
         denied=said["denied"],
-        resources=[
-            *((ResourceType.TOPIC, name) for name in said["topics"]),
-            *((ResourceType.GROUP, name) for name in said["groups"]),
-            *((ResourceType.TRANSACTIONAL_ID, name) for name in said["transactional_ids"]),
-            *([(ResourceType.CLUSTER, CLUSTER_NAME)] if said["is_cluster"] else []),
-        ],
+        resources=list(dict.fromkeys(resources)),
         is_prefixed=said["is_prefixed"],
         host=said["host"],
     )

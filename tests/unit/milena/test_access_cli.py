@@ -229,6 +229,24 @@ async def test_what_was_added_is_removed_by_the_same_words_and_nothing_else(api,
     assert api.access.entries == []
 
 
+async def test_what_is_named_twice_is_one(api, milena):
+    words = (
+        "User:alice",
+        "--allow",
+        "READ,READ",
+        "--allow",
+        "READ",
+        "--topic",
+        "t",
+        "--topic",
+        "t",
+    )
+    code, out, _ = await milena("acls", "add", *words)
+    assert (code, out) == (0, "added ALLOW User:alice READ TOPIC t from any host\n")
+    _, out, _ = await milena("acls", "remove", *words, "--dry-run")
+    assert out == "would remove ALLOW User:alice READ TOPIC t from any host\n"
+
+
 async def test_a_dry_run_only_says_what_would_go(api, milena):
     api.access.add_entry("User:alice", "READ", "orders")
     code, out, _ = await milena("acls", "remove", "User:alice", "--dry-run")

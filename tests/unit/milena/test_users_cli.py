@@ -317,6 +317,16 @@ async def test_a_token_is_printed_alone(api, milena):
     assert api.access.asked[-1][2] == {}
 
 
+@pytest.mark.parametrize("lifetime", ["9000w", "999999999w", "999999999999999w"])
+async def test_a_token_is_printed_however_long_it_lives(api, milena, lifetime):
+    api.access.add_user("alice")
+    words = ("tokens", "create", "--user", "alice", "--lifetime", lifetime)
+    code, out, err = await milena(*words)
+    assert (code, out) == (0, f"{TOKEN_SECRET}\n")
+    assert err.startswith("token 0abc1234 of alice, until ")
+    assert (await milena("tokens", "list", "--user", "alice"))[0] == 0
+
+
 @pytest.mark.parametrize("is_json", [False, True])
 async def test_a_token_goes_to_a_new_file_and_nowhere_else(api, milena, tmp_path, is_json):
     api.access.add_user("alice")
