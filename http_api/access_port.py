@@ -10,7 +10,7 @@ from raft_meta.machine.image import Acl, Grant, Token, User
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewToken:
+class RequestedToken:
     """A token as a client asks for it. ``grants`` empty: whatever its user may.
 
     ``lifetime_ms`` None: it has no end, but for ``expires_ms_max`` (wall ms; 0: none), which it never outlives.
@@ -23,7 +23,7 @@ class NewToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AclFilter:
+class AclSelection:
     """Which entries are meant; None: whatever they say there."""
 
     principal: str | None = None
@@ -101,7 +101,7 @@ class AccessPort(Protocol):
             UserNotFoundError: there is no such user.
         """
 
-    async def create_token(self, name: str, new: NewToken) -> tuple[Token, Secret]:
+    async def create_token(self, name: str, new: RequestedToken) -> tuple[Token, Secret]:
         """A token of a user, and what is to be sent of it, which nobody can tell again.
 
         Raises:
@@ -115,7 +115,7 @@ class AccessPort(Protocol):
             TokenNotFoundError: the user has none of this id.
         """
 
-    def acls(self, wanted: AclFilter) -> Sequence[Acl]:
+    def acls(self, wanted: AclSelection) -> Sequence[Acl]:
         """The entries that fit, in order."""
 
     async def add_acls(self, acls: Iterable[Acl]) -> None:
@@ -125,5 +125,5 @@ class AccessPort(Protocol):
             AccessLimitError: there would be too many.
         """
 
-    async def remove_acls(self, wanted: AclFilter) -> Sequence[Acl]:
+    async def remove_acls(self, wanted: AclSelection) -> Sequence[Acl]:
         """Remove the entries that fit; returns them."""

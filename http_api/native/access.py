@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from http_api.access_port import NewToken
+from http_api.access_port import RequestedToken
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
 from http_api.callers import Caller
@@ -150,7 +150,7 @@ async def create_token(call: Call) -> web.Response:
     grants = tuple(_grant(item) for item in fields.objects("grants", shapes.GRANT.fields))
     caller = call.caller
     _check_covered(caller, grants)
-    new = NewToken(
+    new = RequestedToken(
         note=fields.text("note") or "",
         grants=grants or caller.grants,
         lifetime_ms=fields.integer("lifetime_ms", least=1),

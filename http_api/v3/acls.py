@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from http_api.access_port import AclFilter
+from http_api.access_port import AclSelection
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
 from http_api.errors import InvalidFieldError
@@ -75,14 +75,14 @@ async def delete_acls(call: Call) -> web.Response:
     return json_answer({"data": [_resource(links, acl) for acl in removed]})
 
 
-def _filter(query: Mapping[str, str]) -> AclFilter:
+def _filter(query: Mapping[str, str]) -> AclSelection:
     for name, kind in _WORDS.items():
         if name in query and query[name] not in set(kind):
             raise MalformedRequestError(
                 f"Invalid parameter '{name}' got '{query[name]}': use {', '.join(kind)}"
             )
     host = query.get("host")
-    return AclFilter(
+    return AclSelection(
         principal=query.get("principal"),
         resource_type=query.get("resource_type"),
         pattern_type=query.get("pattern_type"),

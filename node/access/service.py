@@ -8,7 +8,7 @@ import base64
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from http_api.access_port import AclFilter, NewToken
+from http_api.access_port import AclSelection, RequestedToken
 from milena.model.access import AccessMode
 from milena.model.clock import Clock
 from milena.model.errors import (
@@ -137,7 +137,7 @@ class AccessService:
             key=lambda token: (token.created_ms, token.token_id),
         )
 
-    async def create_token(self, name: str, new: NewToken) -> tuple[Token, Secret]:
+    async def create_token(self, name: str, new: RequestedToken) -> tuple[Token, Secret]:
         """A token of a user, and what is to be sent of it."""
         user = (await self._metadata.current_image()).users.get(name)
         if user is None:
@@ -171,7 +171,7 @@ class AccessService:
 
     # -- access control entries ------------------------------------------------------------------
 
-    def acls(self, wanted: AclFilter) -> Sequence[Acl]:
+    def acls(self, wanted: AclSelection) -> Sequence[Acl]:
         """The entries that fit, in order."""
         return sorted(
             acl for acls in self._metadata.image.acls.values() for acl in acls if wanted.fits(acl)
@@ -181,7 +181,7 @@ class AccessService:
         """Add entries; those that are there already stay."""
         await self._propose(AlterAcls(added=tuple(acls), removed=()), "add access control entries")
 
-    async def remove_acls(self, wanted: AclFilter) -> Sequence[Acl]:
+    async def remove_acls(self, wanted: AclSelection) -> Sequence[Acl]:
         """Remove the entries that fit; returns them."""
         await self._metadata.current_image()
         found = self.acls(wanted)
