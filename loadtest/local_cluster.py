@@ -74,8 +74,15 @@ class LocalCluster:
     """
 
     def __init__(
-        self, directory: Path, *, node_count: int = 3, environment: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        *,
+        node_count: int = 3,
+        environment: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
+        """``headers``: credentials, of a cluster that asks for some, so that it can be watched."""
+        self._headers = headers
         directory.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2 * node_count)
         self.nodes = tuple(
@@ -129,7 +136,7 @@ class LocalCluster:
         """
         deadline_s = time.monotonic() + timeout_s
         limits = aiohttp.ClientTimeout(total=2)
-        async with aiohttp.ClientSession(timeout=limits) as session:
+        async with aiohttp.ClientSession(timeout=limits, headers=self._headers) as session:
             for node in nodes or self.nodes:
                 while not await self._is_in(session, node):
                     if not node.process.is_running:

@@ -148,15 +148,21 @@ def in_background(work: Callable[[], T]) -> Iterator["Future[T]"]:
 
 @contextmanager
 def running_cluster(
-    directory: Path, *, node_count: int = 3, **options: object
+    directory: Path,
+    *,
+    node_count: int = 3,
+    headers: Mapping[str, str] | None = None,
+    **options: object,
 ) -> Iterator[LocalCluster]:
-    """Nodes that are ready; ``options`` are settings of every node."""
+    """Nodes that are ready; ``options`` are settings of every node, ``headers`` who watches them."""
     environment = {f"MILENA_{name.upper()}": str(value) for name, value in options.items()}
     environment.setdefault("MILENA_CLUSTER_SECRET", SECRET)
     environment.setdefault("MILENA_BROKER_SESSION_MS", str(SESSION_MS))
     # A test that looks for a leader and then does something to it must not be overtaken.
     environment.setdefault("MILENA_LEADER_BALANCE_INTERVAL_MS", "0")
-    cluster = LocalCluster(directory, node_count=node_count, environment=environment)
+    cluster = LocalCluster(
+        directory, node_count=node_count, environment=environment, headers=headers
+    )
     try:
         cluster.start()
         wait_ready(cluster)
