@@ -85,6 +85,8 @@ class Ids:
     directory_id: str
     session_ids: random.Random
     placement: random.Random
+    random_bytes: Callable[[int], bytes]
+    """Nobody can guess them: secrets are made of these."""
 
 
 async def _nothing() -> None:
@@ -107,8 +109,6 @@ class NodePorts:
     """For syncs of logs alone."""
     password_pool: Executor
     """For hashes of passwords alone, one at a time."""
-    random_bytes: Callable[[int], bytes]
-    """Nobody can guess them: secrets are made of these."""
     machine: MetadataMachine
     quorum: Quorum
     """Applies what it commits to ``machine``."""
@@ -193,7 +193,7 @@ class Assembly:
     def _build_access(self) -> None:
         config, ports = self.config, self._ports
         passwords = Passwords(
-            pool=ports.password_pool, clock=ports.clock, random_bytes=ports.random_bytes
+            pool=ports.password_pool, clock=ports.clock, random_bytes=ports.ids.random_bytes
         )
         self.callers = Callers(
             metadata=self.metadata,
@@ -202,13 +202,13 @@ class Assembly:
             heard_ms=lambda: self.membership.heard_ms,
             silence_ms_max=config.access_silence_ms_max,
             has_first_user=config.admin_password_file is not None,
-            random_bytes=ports.random_bytes,
+            random_bytes=ports.ids.random_bytes,
         )
         self.access = AccessService(
             metadata=self.metadata,
             passwords=passwords,
             clock=ports.clock,
-            random_bytes=ports.random_bytes,
+            random_bytes=ports.ids.random_bytes,
         )
         self.first_user: FirstUser | None = None
         if config.admin_password_file is not None:

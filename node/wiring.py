@@ -64,6 +64,7 @@ def draw_ids(clock: Clock) -> Ids:
         directory_id=uuid.uuid4().hex,
         session_ids=random.Random(source.getrandbits(64)),
         placement=random.Random(source.getrandbits(64)),
+        random_bytes=os.urandom,
     )
 
 
@@ -158,7 +159,6 @@ class Node(Assembly):
             pool=self._pool,
             sync_pool=self._sync_pool,
             password_pool=self._password_pool,
-            random_bytes=os.urandom,
             machine=self._machine,
             quorum=self.quorum,
             peers=self.peer,

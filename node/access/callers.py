@@ -76,6 +76,8 @@ class Callers:
         self._verified: dict[bytes, _Verified] = {}
         self._looking: dict[bytes, asyncio.Task[_Verified | None]] = {}
         self.version = OPEN
+        self._until_ms = 0
+        """How long the version is good if nothing is heard; of no meaning while the cluster is open."""
         self.attend()
 
     def on_image(self, image: Image) -> None:
@@ -92,6 +94,7 @@ class Callers:
 
     def _current_version(self, image: Image) -> int:
         heard_ms = self._heard_ms()
+        self._until_ms = 0 if heard_ms is None else heard_ms + self._silence_ms_max
         if self._has_first_user:
             if heard_ms is None:
                 return UNCERTAIN
@@ -99,12 +102,17 @@ class Callers:
                 return UNCERTAIN
         if image.access_mode == AccessMode.OFF:
             return OPEN
-        if heard_ms is None or self._clock.now_ms() - heard_ms > self._silence_ms_max:
+        if heard_ms is None or self._clock.now_ms() > self._until_ms:
             return UNCERTAIN
         return image.access_version
 
     def holds(self, caller: Caller) -> bool:
         """Whether what was found out about a caller still holds."""
+        if caller.version == OPEN:
+            return self.version == OPEN
+        if self._clock.now_ms() > self._until_ms:
+            # Also in a process that was stopped for a while, before it comes to anything else.
+            self.attend()
         return caller.version == self.version and (
             not caller.expires_ms or self._clock.wall_ms() < caller.expires_ms
         )
@@ -113,6 +121,8 @@ class Callers:
         """Who comes with this header, if nothing must be waited for."""
         if self.version == OPEN:
             return ANYBODY
+        if self._clock.now_ms() > self._until_ms:
+            self.attend()
         if self.version == UNCERTAIN:
             raise NotReadyError(
                 "this node has not heard of the metadata quorum for too long to know whom it may let in"

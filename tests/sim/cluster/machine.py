@@ -78,6 +78,7 @@ class NodeProcess(Process):
             directory_id=f"{rng.getrandbits(128):032x}",
             session_ids=Random(rng.getrandbits(64)),
             placement=Random(rng.getrandbits(64)),
+            random_bytes=Random(f"{machine.world.seed} {self.incarnation}").randbytes,
         )
         self.stopping = asyncio.Event()
         config = machine.config

@@ -6,6 +6,7 @@ To add one: a module with a subclass of ``Part``, and its name here, among those
 from tests.sim.cluster.parts.compacted import CompactedTopic
 from tests.sim.cluster.parts.conditional import ConditionalTopic
 from tests.sim.cluster.parts.growing import GrowingTopic
+from tests.sim.cluster.parts.guarded import GuardedTopic
 from tests.sim.cluster.parts.moving import MovingTopic
 from tests.sim.cluster.parts.part import Part
 from tests.sim.cluster.parts.rehashed import RehashedTopic
@@ -21,6 +22,7 @@ PARTS: dict[str, type[Part]] = {
     "conditional": ConditionalTopic,
     "transactional": TransactionalTopics,
     "rehashed": RehashedTopic,
+    "guarded": GuardedTopic,
 }
-LATER_PARTS = ("moving", "conditional", "transactional", "rehashed")
+LATER_PARTS = ("moving", "conditional", "transactional", "rehashed", "guarded")
 """Of these, drawn apart from everything else: see ``World.later``."""

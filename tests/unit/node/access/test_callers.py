@@ -242,6 +242,19 @@ async def test_a_node_that_hears_nothing_lets_nobody_in(node, closed):
     assert node.callers.known(token, HERE).user == "root"
 
 
+async def test_a_process_that_was_stopped_looks_at_the_time_first(node, closed):
+    token = header(closed.token("root"))
+    caller = node.callers.known(token, HERE)
+    # Nothing else of the process has come to run yet.
+    node.access.clock.ms += SILENCE_MS_MAX + 1
+    with pytest.raises(NotReadyError):
+        node.callers.known(token, HERE)
+    node.access.heard_ms = node.access.clock.ms
+    node.callers.attend()
+    node.access.clock.ms += SILENCE_MS_MAX + 1
+    assert not node.callers.holds(caller)
+
+
 async def test_a_node_that_has_not_heard_in_this_life_trusts_no_old_image(node, closed):
     node.access.heard_ms = None
     node.callers.attend()

@@ -54,6 +54,7 @@ class Member:
         self.heartbeats: list[BrokerHeartbeatRequest] = []
         self.is_drained = False
         self.age_ms = 0
+        self.access_version = 0
         self.refusal: Exception | None = None
         self.fields: Fields | None = None
         self.network.join(1, {HEARTBEAT.name: self.on_heartbeat})
@@ -92,7 +93,10 @@ class Member:
         if self.refusal is not None:
             raise self.refusal
         return BrokerHeartbeatAnswer(
-            number=len(self.heartbeats), is_drained=self.is_drained, age_ms=self.age_ms
+            number=len(self.heartbeats),
+            is_drained=self.is_drained,
+            age_ms=self.age_ms,
+            access_version=self.access_version,
         )
 
     async def ready(self) -> "Member":
@@ -289,6 +293,24 @@ class TestLease:
         assert all(
             beat.broker_epoch == member.membership.broker_epoch for beat in member.heartbeats
         )
+        running.cancel()
+
+    @virtual
+    async def test_who_lags_in_access_has_not_heard(self) -> None:
+        member = await Member().ready()
+        member.access_version = member.metadata.image.access_version + 1
+        assert member.membership.heard_ms is None
+        await member.register()
+        running = member.run()
+        await after(700)
+        assert member.membership.has_lease
+        assert member.membership.heard_ms is None
+        member.access_version = 0
+        member.age_ms = 50
+        await after(700)
+        heard_ms = member.membership.heard_ms
+        assert heard_ms is not None
+        assert 50 <= member.clock.now_ms() - heard_ms <= 50 + 700
         running.cancel()
 
     @virtual

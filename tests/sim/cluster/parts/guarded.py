@@ -1,0 +1,197 @@
+"""A cluster that asks who calls: tokens come and go while nodes are cut off, and who holds one knocks everywhere.
+
+What is promised: a token that was revoked opens no node for longer than ``access_silence_ms_max`` after that was
+acknowledged, whatever the node hears and however often it starts; one that is good is refused by no node that has heard
+of it; who brings nothing gets in nowhere, from the first moment of any node's life. In the end every node agrees.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from http_api.access_port import RequestedToken
+from http_api.callers import CallersPort
+from http_api.ports import NewTopic
+from milena.model.errors import MilenaError, NotReadyError, UnauthenticatedError
+from raft_meta.machine.access import LEVEL
+from tests.sim.cluster.invariants import ViolationError
+from tests.sim.cluster.parts.part import Part, TopicClients
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.machine import NodeProcess
+    from tests.sim.cluster.world import World
+
+TOPIC = "guarded"
+USER = "robot"
+HOST = "10.0.0.1"
+SILENCE_MS_MAX = 2_000
+SLACK_S = 0.05
+"""Clocks differ by less."""
+READY_S = 30.0
+TOKENS = 3
+PASSWORD_FILE = Path(__file__).with_name("guarded_password.txt")
+NEW = RequestedToken(note="", grants=(), lifetime_ms=None, expires_ms_max=0)
+
+
+@dataclass(slots=True)
+class KnownToken:
+    """A token, and since when it is there and gone, for certain; the times are of answers."""
+
+    token_id: str
+    header: str
+    made_s: float
+    asked_s: float = float("inf")
+    """When it was first asked to be revoked: from then on a node may know."""
+    revoked_s: float = float("inf")
+
+
+class GuardedClients(TopicClients):
+    """One who makes and revokes tokens, and some who knock."""
+
+    topic = TOPIC
+    prefix = "g"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.tokens: list[KnownToken] = []
+        self.admitted = self.refused = self.uncertain = 0
+
+    @property
+    def partition_count(self) -> int:
+        return 1
+
+    def all(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        clients = (self._administer, *[self._knock] * 3)
+        return [self._counted(client) for client in clients]
+
+    async def _administer(self) -> None:
+        while not self._is_over:
+            await asyncio.sleep(self._rng.uniform(0.1, 1.0))
+            alive = [token for token in self.tokens if token.asked_s == float("inf")]
+            if len(alive) < TOKENS:
+                await self._make()
+            else:
+                await self._revoke(self._rng.choice(alive))
+
+    async def _make(self) -> None:
+        node = self._some_node()
+        if node is None:
+            return
+        try:
+            token, secret = await node.ask(lambda ports: ports.access.create_token(USER, NEW))
+        except MilenaError:
+            return
+        header = f"Bearer {secret.reveal()}"
+        self.tokens.append(KnownToken(token.token_id, header, self._world.scheduler.now))
+
+    async def _revoke(self, token: KnownToken) -> None:
+        token.asked_s = self._world.scheduler.now
+        while token.revoked_s == float("inf"):
+            node = self._some_node()
+            if node is not None:
+                try:
+                    await node.ask(lambda ports: ports.access.delete_token(USER, token.token_id))
+                except MilenaError as error:
+                    if error.code == "token_not_found":
+                        token.revoked_s = self._world.scheduler.now
+                else:
+                    token.revoked_s = self._world.scheduler.now
+            await self._pause()
+
+    async def _knock(self) -> None:
+        while not self._is_over:
+            await self._pause()
+            node = self._some_node()
+            if node is not None:
+                await self._knock_at(node, self._rng.choice([None, *self.tokens]))
+
+    async def _knock_at(self, node: "NodeProcess", token: KnownToken | None) -> None:
+        header = None if token is None else token.header
+        world = self._world
+
+        async def knock(callers: CallersPort) -> tuple[str, float]:
+            # What is judged, and when, is one moment of the node's.
+            try:
+                caller = callers.known(header, HOST)
+            except UnauthenticatedError:
+                return "refused", world.scheduler.now
+            except NotReadyError:
+                return "uncertain", world.scheduler.now
+            assert caller is not None, "a token takes no waiting"
+            return "admitted", world.scheduler.now
+
+        try:
+            verdict, now_s = await node.ask(lambda ports: knock(ports.callers))
+        except MilenaError:
+            return
+        setattr(self, verdict, getattr(self, verdict) + 1)
+        if token is None:
+            if verdict == "admitted":
+                raise ViolationError(f"{node.name} lets anybody in")
+            return
+        bound_s = SILENCE_MS_MAX / 1000 + SLACK_S
+        late_s = now_s - token.revoked_s
+        if verdict == "admitted" and late_s > bound_s:
+            raise ViolationError(f"{node.name} admits {token.token_id}, revoked {late_s:.3f} s ago")
+        is_good = now_s < token.asked_s
+        if verdict == "refused" and is_good and now_s - token.made_s > bound_s:
+            raise ViolationError(
+                f"{node.name} refuses {token.token_id}, made {now_s - token.made_s:.3f} s ago"
+            )
+
+    async def finish(self) -> None:
+        await super().finish()
+        for token in self.tokens:
+            for machine in self._world.machines.values():
+                assert machine.process is not None
+                await self._knock_at(machine.process, token)
+
+
+class GuardedTopic(Part):
+    """See the module."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.clients: GuardedClients = GuardedClients(world)
+        for machine in world.machines.values():
+            machine.config = replace(
+                machine.config,
+                admin_password_file=PASSWORD_FILE,
+                access_silence_ms_max=SILENCE_MS_MAX,
+            )
+
+    def topic(self) -> NewTopic:
+        return NewTopic(
+            name=TOPIC,
+            partition_count=1,
+            replication_factor=min(3, len(self.world.node_ids)),
+            configs={"min.insync.replicas": "2", "retention.ms": "-1"},
+        )
+
+    async def prepare(self) -> None:
+        world = self.world
+        await world.until(
+            lambda: (
+                world.checker.newest_image().feature_level >= LEVEL
+                and bool(world.checker.newest_image().users)
+            ),
+            READY_S,
+            "no first user",
+        )
+        await super().prepare()
+        process = world.machines[1].process
+        assert process is not None
+        await process.ask(
+            lambda ports: ports.access.put_user(
+                USER, password=None, is_superuser=False, keeps_previous=False
+            )
+        )
+
+    def check_end(self) -> None:
+        clients = self.clients
+        self.world.note(
+            f"{len(clients.tokens)} tokens: {clients.admitted} admitted, {clients.refused} refused, "
+            f"{clients.uncertain} by nodes that could not tell"
+        )
