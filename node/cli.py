@@ -193,6 +193,11 @@ def _compiled_environment() -> Mapping[str, str]:
     show_default=True,
     help="Create a topic when somebody produces to it.",
 )
+@click.option(
+    "--admin-password-file",
+    type=click.Path(path_type=Path, dir_okay=False, resolve_path=True),
+    help="Ask callers who they are: the password of the first user, admin.",
+)
 def dev(
     node_count: str,
     data_dir: Path,
@@ -200,8 +205,12 @@ def dev(
     base_peer_port: int,
     log_level: str,
     auto_create_topics: bool,
+    admin_password_file: Path | None,
 ) -> None:
     """Run a local cluster in the foreground, a process for each node; Ctrl-C stops them all."""
+    closed = {}
+    if admin_password_file is not None:
+        closed["admin_password_file"] = str(admin_password_file)
     try:
         plans = dev_cluster.plan_nodes(
             count=int(node_count),
@@ -211,6 +220,7 @@ def dev(
             options={
                 "log_level": log_level,
                 "auto_create_topics": "true" if auto_create_topics else "false",
+                **closed,
             },
             environment=os.environ,
             chosen=_compiled_environment(),

@@ -31,7 +31,7 @@ _NO_STORE = (("Cache-Control", "no-store"),)
 
 async def get_access(call: Call) -> web.Response:
     """The mode, and who asks."""
-    return _access(call)
+    return _access(call, call.caller)
 
 
 async def put_access(call: Call) -> web.Response:
@@ -42,12 +42,14 @@ async def put_access(call: Call) -> web.Response:
         raise InvalidFieldError(f"'mode' is '{mode}': use {', '.join(AccessMode)}")
     # To ask for nothing is to make everybody a superuser.
     _require_superuser(call, "change the mode")
+    # Who closes an open cluster without credentials is told so, and then is nobody.
+    caller = call.caller
     await call.ports.access.set_mode(AccessMode(mode))
-    return _access(call)
+    return _access(call, caller)
 
 
-def _access(call: Call) -> web.Response:
-    image, caller = call.ports.metadata.image, call.caller
+def _access(call: Call, caller: Caller) -> web.Response:
+    image = call.ports.metadata.image
     return json_answer(
         {
             "mode": image.access_mode,

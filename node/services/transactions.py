@@ -163,10 +163,11 @@ class TransactionService:
             FateUnknownError: it may have; no quorum could be asked.
         """
         deadline = self._clock.now_ms() + request.timeout_ms
+        # First: the writes may make a topic that offsets are of.
+        plan = await self._plan(request)
         commits = await self._commits_of(request.offsets)
         for commit in commits:
             offsets.check_commit(self._metadata.image, commit)
-        plan = await self._plan(request)
         while True:
             async with self._slots.taken(timeout_ms=self._left(deadline)) as slot:
                 try:

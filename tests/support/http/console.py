@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,8 +152,10 @@ class Node:
 
 
 @contextmanager
-def started(command: str, directory: Path) -> Iterator[Place]:
-    """The cluster of three that a document's command starts, ready for requests."""
+def started(
+    command: str, directory: Path, *, headers: Mapping[str, str] | None = None
+) -> Iterator[Place]:
+    """The cluster of three that a document's command starts, ready for requests; ``headers``: credentials for it."""
     first_port = free_run(PEER_PORTS_FROM + NODES)
     place = Place(first_port, directory)
     words = place.adapt(command).replace(" dev-data", f" {directory / 'dev-data'}").split()
@@ -170,7 +172,8 @@ def started(command: str, directory: Path) -> Iterator[Place]:
         if not process.is_running:
             pytest.fail(process.log_tail())
         is_ready = call(node, "GET /readyz").status == 200
-        return is_ready and ok(call(node, "GET /brokers")) == {"brokers": [1, 2, 3]}
+        brokers = call(node, "GET /brokers", headers=headers)
+        return is_ready and ok(brokers) == {"brokers": [1, 2, 3]}
 
     try:
         for node in map(Node, place.urls):

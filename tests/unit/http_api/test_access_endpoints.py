@@ -63,6 +63,15 @@ async def test_who_asks_nothing_of_a_cluster_that_asks_nothing_is_anonymous():
     assert told["is_superuser"] is True
 
 
+async def test_who_closes_an_open_cluster_is_told_so_and_is_nobody_then():
+    async with serving() as api:
+        await put(api, "/users/root", {"password": "a good password", "is_superuser": True}, {})
+        closed = await put(api, "/access", {"mode": "required"}, {})
+        assert (closed.status, closed.json["mode"]) == (200, "required")
+        assert (await put(api, "/access", {"mode": "off"}, {})).status == 401
+        assert (await put(api, "/access", {"mode": "off"}, ROOT)).json["mode"] == "off"
+
+
 async def test_a_user_is_made_changed_and_deleted(closed):
     api, _ = closed
     made = await put(api, "/users/ann", {"password": "her password"})
