@@ -32,6 +32,7 @@ from milena.model.errors import (
 from milena.model.turns import LARGE_BYTES, Turns
 
 _log = logging.getLogger("http_api.access")
+_audit_log = logging.getLogger("http_api.audit")
 
 _PACKED_AT_ONCE_BYTES = 4 << 10
 """A body that is no larger is unpacked in one go: it can become some 4 MB."""
@@ -178,6 +179,21 @@ class Call:
                 )
             self._caller = caller
         return self._caller
+
+    @property
+    def known_principal(self) -> str:
+        """Who was found to call; empty where nobody was asked, or nobody is known."""
+        return self._caller.known_principal
+
+    def tell(self, what: str) -> None:
+        """A line of the log about a change of access, and who made it."""
+        _audit_log.info(
+            "changed principal=%s what=%s remote=%s request_id=%s",
+            self._caller.principal,
+            what,
+            self.request.remote,
+            self.request_id,
+        )
 
     def _credentials(self) -> tuple[str | None, str]:
         given = self.request.headers.getall("Authorization", None)

@@ -35,6 +35,11 @@ class Caller:
     expires_ms: int = 0
     """When its credentials are good no more, by the wall clock; 0: never."""
 
+    @property
+    def known_principal(self) -> str:
+        """Who it is; empty where nobody was asked."""
+        return "" if self.version == OPEN else self.principal
+
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Whether something allows it to do this to the resource of this name."""
         return self.permissions is None or self.permissions.may(operation, kind, name)

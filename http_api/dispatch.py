@@ -229,6 +229,7 @@ class Dispatcher:
                 seconds,
                 request.remote,
                 call.request_id,
+                call.known_principal,
             )
 
     def observe(self, route: Route | None, status: int, seconds: float) -> None:
@@ -244,18 +245,25 @@ class Dispatcher:
 
     @staticmethod
     def log_access(
-        method: str, raw_path: str, status: int, seconds: float, remote: str | None, request_id: str
+        method: str,
+        raw_path: str,
+        status: int,
+        seconds: float,
+        remote: str | None,
+        request_id: str,
+        principal: str,
     ) -> None:
-        """A line of the access log."""
+        """A line of the access log; ``principal`` is empty where nobody was asked, or nobody known."""
         _access_log.log(
             _access_level(status),
-            "request method=%s path=%s status=%d duration_ms=%.1f remote=%s request_id=%s",
+            "request method=%s path=%s status=%d duration_ms=%.1f remote=%s request_id=%s%s",
             method,
             raw_path,
             status,
             seconds * 1000,
             remote,
             request_id,
+            f" principal={principal}" if principal else "",
         )
 
 

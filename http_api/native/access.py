@@ -45,6 +45,7 @@ async def put_access(call: Call) -> web.Response:
     # Who closes an open cluster without credentials is told so, and then is nobody.
     caller = call.caller
     await call.ports.access.set_mode(AccessMode(mode))
+    call.tell(f"access mode {mode}")
     return _access(call, caller)
 
 
@@ -101,6 +102,16 @@ async def put_user(call: Call) -> web.Response:
     user, is_new = await call.ports.access.put_user(
         name, password=password, is_superuser=is_superuser, keeps_previous=keeps_previous
     )
+    changed = [
+        word
+        for word, is_said in (
+            ("new", is_new),
+            ("password", password is not None),
+            ("superuser" if user.is_superuser else "no superuser", is_superuser is not None),
+        )
+        if is_said
+    ]
+    call.tell(f"user {name}: {', '.join(changed) or 'nothing'}")
     return json_answer(_user(call, user), status=201 if is_new else 200)
 
 
@@ -109,6 +120,7 @@ async def delete_user(call: Call) -> web.Response:
     name = call.names["user"]
     _require_power_over(call, name, gives=False)
     await call.ports.access.delete_user(name)
+    call.tell(f"user {name}: deleted")
     return empty_answer()
 
 
@@ -159,13 +171,16 @@ async def create_token(call: Call) -> web.Response:
         expires_ms_max=caller.expires_ms,
     )
     token, secret = await call.ports.access.create_token(name, new)
+    call.tell(f"token {token.token_id} of user {name}: made")
     answer = {**_token(token), "token": secret.reveal()}
     return json_answer(answer, status=201, headers=_NO_STORE)
 
 
 async def delete_token(call: Call) -> web.Response:
     """Revoke a token."""
-    await call.ports.access.delete_token(_own_or_any(call), call.names["token"])
+    name, token_id = _own_or_any(call), call.names["token"]
+    await call.ports.access.delete_token(name, token_id)
+    call.tell(f"token {token_id} of user {name}: deleted")
     return empty_answer()
 
 

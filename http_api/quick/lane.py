@@ -152,6 +152,7 @@ class QuickRequest:
                 seconds,
                 _remote(self._connection.peername),
                 self._request_id,
+                head.caller.known_principal,
             )
         if done.cancelled():
             # As a handler's end by cancellation: nothing is known to say.

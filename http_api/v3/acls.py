@@ -1,6 +1,6 @@
 """v3: access control entries, in the words of Confluent's REST API."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -47,9 +47,7 @@ async def list_acls(call: Call) -> web.Response:
 async def create_acl(call: Call) -> web.Response:
     """Add an entry."""
     cluster_id(call)
-    acl = _acl(Fields(await call.json_body(), "the body", NEW_ACL.fields))
-    await call.ports.access.add_acls([acl])
-    return empty_answer(201)
+    return await _add(call, [_acl(Fields(await call.json_body(), "the body", NEW_ACL.fields))])
 
 
 async def create_acls(call: Call) -> web.Response:
@@ -57,9 +55,13 @@ async def create_acls(call: Call) -> web.Response:
     cluster_id(call)
     fields = Fields(await call.json_body(), "the body", NEW_ACLS.fields)
     fields.required_items("data")
-    await call.ports.access.add_acls(
-        [_acl(item) for item in fields.objects("data", NEW_ACL.fields)]
-    )
+    return await _add(call, [_acl(item) for item in fields.objects("data", NEW_ACL.fields)])
+
+
+async def _add(call: Call, acls: Sequence[Acl]) -> web.Response:
+    await call.ports.access.add_acls(acls)
+    for acl in acls:
+        call.tell(f"added {_words(acl)}")
     return empty_answer(201)
 
 
@@ -72,6 +74,8 @@ async def delete_acls(call: Call) -> web.Response:
             "to remove all entries at once is hardly meant: name a principal, a resource or something else of them"
         )
     removed = await call.ports.access.remove_acls(_filter(query))
+    for acl in removed:
+        call.tell(f"removed {_words(acl)}")
     return json_answer({"data": [_resource(links, acl) for acl in removed]})
 
 
@@ -107,6 +111,13 @@ def _acl(fields: Fields) -> Acl:
         operation=fields.required_text("operation"),
         permission=fields.required_text("permission"),
         host=host if host == ANY_HOST else plain_host(host),
+    )
+
+
+def _words(acl: Acl) -> str:
+    return (
+        f"{acl.permission} {acl.principal} {acl.operation} {acl.resource_type} {acl.name} {acl.pattern_type} "
+        f"from {acl.host}"
     )
 
 

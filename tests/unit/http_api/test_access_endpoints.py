@@ -329,5 +329,35 @@ async def test_credentials_are_asked_for_before_a_body_is(closed):
         assert response.headers["WWW-Authenticate"].startswith("Bearer")
 
 
+async def test_the_log_says_who_changed_what_and_who_asked_and_no_secrets(closed, caplog):
+    api, _ = closed
+    caplog.set_level("DEBUG")
+    await put(api, "/users/ann", {"password": "her password", "is_superuser": True})
+    token = (await token_of(api, "ann")).json
+    await api.call("DELETE", f"/users/ann/tokens/{token['token_id']}", headers=ROOT)
+    await api.post(ACLS, ACL, "application/json", headers=ROOT)
+    await api.call("DELETE", f"{ACLS}?principal=User:alice", headers=ROOT)
+    await api.call("DELETE", "/users/ann", headers=ROOT)
+    await put(api, "/access", {"mode": "optional"})
+    told = [
+        line.partition(" what=")[2].partition(" remote=")[0].replace(token["token_id"], "ID")
+        for line in caplog.messages
+        if line.startswith("changed principal=User:root ")
+    ]
+    assert told == [
+        "user ann: new, password, superuser",
+        "token ID of user ann: made",
+        "token ID of user ann: deleted",
+        "added ALLOW User:alice READ TOPIC orders LITERAL from *",
+        "removed ALLOW User:alice READ TOPIC orders LITERAL from *",
+        "user ann: deleted",
+        "access mode optional",
+    ]
+    asked = [line for line in caplog.messages if line.startswith("request ")]
+    assert all(line.endswith("principal=User:root") for line in asked)
+    for secret in ("her password", token["token"], ROOT["Authorization"].split()[1]):
+        assert not [line for line in caplog.messages if secret in line]
+
+
 def test_modes_are_what_the_option_offers():
     assert OPTIONS["access_mode"].kind.allowed == f"{AccessMode.REQUIRED} or {AccessMode.OPTIONAL}"
