@@ -214,11 +214,17 @@ def abort(transactions: Iterable[BatchTransaction]) -> None:
 
 async def is_committed(client: Client, number: BatchNumber) -> bool:
     """Whether a batch is, as the quorum says now."""
+    found = await offsets_of(client, number.group)
+    return any(offset > number.batch_id for offset in found.values())
+
+
+async def offsets_of(client: Client, name: str) -> dict[TopicPartition, int]:
+    """What a group has committed, as the quorum says now; nothing where there is no such group."""
     try:
-        group = await patiently(lambda: client.admin.group(number.group))
+        found = await patiently(lambda: client.admin.group(name))
     except TargetNotFoundError:
-        return False
-    return any(offset.offset > number.batch_id for offset in group.offsets.values())
+        return {}
+    return {where: committed.offset for where, committed in found.offsets.items()}
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], clock: Clock | None = None) -> T:
