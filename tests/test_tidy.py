@@ -108,6 +108,7 @@ ENTRY_POINTS = {
     "spark_ext.jobs.archive",
     "spark_ext.jobs.demand_prices",
     "spark_ext.jobs.market_sample",
+    "spark_ext.jobs.replay",
     "spark_ext.jobs.sessions",
     "spark_ext.jobs.site_stats",
 }

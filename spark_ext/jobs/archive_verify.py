@@ -47,7 +47,7 @@ def verify_archive(
     for partition in manifest.partitions:
         found: list[tuple[int, int]] = []
         for entry in partition.files:
-            problem, runs = _verify_file(files, root, partition.key, entry)
+            problem, runs = verify_file(files, root, partition.key, entry)
             problems += [] if problem is None else [problem]
             found += runs
             on_file(entry)
@@ -70,9 +70,10 @@ def _count_within(runs: Runs, start: int, end: int) -> int:
     return sum(max(0, min(last, end) - max(first, start)) for first, last in runs)
 
 
-def _verify_file(
+def verify_file(
     files: Files, root: str, key: PartitionKey, entry: ArchivedFile
 ) -> tuple[str | None, Runs]:
+    """What is wrong with a file, as a sentence, and the offsets that are in it."""
     try:
         file = files.open(posixpath.join(root, entry.path))
     except FileNotFoundError:

@@ -116,7 +116,9 @@ async def _empty_in(urls: Sequence[str], key: PartitionKey, start: int, end: int
     return tuple(found)
 
 
-async def _facts(urls: Sequence[str], choice: TopicChoice) -> tuple[str, tuple[TopicView, ...]]:
+async def topic_facts(
+    urls: Sequence[str], choice: TopicChoice
+) -> tuple[str, tuple[TopicView, ...]]:
     """The cluster's id, and the chosen topics with their configs."""
     async with Client(urls) as client:
         cluster_id = await client.admin.cluster_id()
@@ -131,7 +133,7 @@ async def _facts(urls: Sequence[str], choice: TopicChoice) -> tuple[str, tuple[T
 
 def log_state(urls: Sequence[str], choice: TopicChoice) -> ClusterPartitions:
     """The chosen topics' partitions and their readable offsets."""
-    cluster_id, topics = asyncio.run(_facts(urls, choice))
+    cluster_id, topics = asyncio.run(topic_facts(urls, choice))
     policies = {topic.name: topic.configs.get("cleanup.policy", "") for topic in topics}
     names = ",".join(policies)
     options = parse_read_options({"url": ",".join(urls), "subscribe": names})

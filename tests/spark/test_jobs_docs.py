@@ -10,6 +10,7 @@ from spark_ext.jobs import job_command, job_errors
 from spark_ext.jobs.alerts import alerts
 from spark_ext.jobs.archive import archive
 from spark_ext.jobs.demand_prices import demand_prices
+from spark_ext.jobs.replay import replay
 from spark_ext.jobs.sessions import sessions
 from spark_ext.jobs.site_stats import site_stats
 from tests.support.http.console import blocks, started, steps
@@ -31,7 +32,7 @@ def test_the_walk_prints_what_the_document_says(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "job", [archive, site_stats, alerts, sessions, demand_prices], ids=lambda job: job.name
+    "job", [archive, replay, site_stats, alerts, sessions, demand_prices], ids=lambda job: job.name
 )
 def test_every_option_is_explained(job):
     section = TEXT.split(f"\n## {job.name.replace('-', '_')}\n")[1].split("\n## ")[0]

@@ -1,0 +1,127 @@
+"""The job ``replay``: what ``archive`` wrote back to a topic, each record once, whatever dies.
+
+    python -m spark_ext.jobs.replay --archive DIR --url http://other:8082 --name restore
+    spark-submit spark_ext/jobs/replay.py --archive DIR --topic orders --to orders-again --name again
+
+How a partition is written is told in ``replay_run``, and what its cluster remembers in ``replay_target``; exit codes in
+``job_errors``.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+import click
+from tqdm import tqdm
+
+from milena.commands.options import moment
+from milena.commands.output import as_json
+from milena.disk.os_files import OsFiles
+from spark_ext.jobs.job_command import run_command
+from spark_ext.jobs.replay_plan import ReplayFilter, parse_partitions
+from spark_ext.jobs.replay_report import report_json, report_text
+from spark_ext.jobs.replay_run import ReplayWanted, run_replay
+from spark_ext.jobs.session import job_session
+
+DEFAULT_URL = "http://127.0.0.1:8082"
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,150}")
+
+
+def _name(ctx: click.Context, parameter: click.Parameter, text: str) -> str:
+    if _NAME.fullmatch(text) is None:
+        raise click.BadParameter(
+            f"{text!r} is no name: use 1 to 150 letters, digits, dots, dashes and underscores",
+            ctx=ctx,
+            param=parameter,
+        )
+    return text
+
+
+def _time(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    if text is not None and text.startswith("-"):
+        raise click.BadParameter(
+            f"{text} is another time for each run: write one that stays, such as 2026-01-31T12:00:00Z",
+            ctx=ctx,
+            param=parameter,
+        )
+    return moment(ctx, parameter, text)
+
+
+def _partitions(
+    ctx: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
+    try:
+        return None if text is None else parse_partitions(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--archive", "root", required=True, type=click.Path(file_okay=False), metavar="DIR",
+              help="What the job archive wrote.")  # fmt: skip
+@click.option("--topic", metavar="NAME", help="Of the archive.  [default: the only one]")
+@click.option("--topic-id", metavar="ID",
+              help="Which one, where a topic was deleted and made again.")  # fmt: skip
+@click.option("--url", "urls", multiple=True, envvar="MILENA_URL", default=(DEFAULT_URL,),
+              show_default=True, metavar="URL", help="Any node to write to; may be repeated.")  # fmt: skip
+@click.option("--to", metavar="NAME",
+              help="The topic to write to; it has to be there.  [default: of the same name]")  # fmt: skip
+@click.option("--name", required=True, callback=_name, metavar="NAME",
+              help="Of this replay: another run under it goes on with it, and writes nothing twice.")  # fmt: skip
+@click.option("--from", "from_ms", callback=_time, metavar="TIME",
+              help="Only records of this time or later: ISO-8601, or ms since 1970.")  # fmt: skip
+@click.option("--until", "until_ms", callback=_time, metavar="TIME",
+              help="Only records of before this time.")  # fmt: skip
+@click.option("--partitions", callback=_partitions, metavar="LIST",
+              help="Only these of the archive, such as 0,2,5-7.")  # fmt: skip
+@click.option("--by-key", "is_by_key", is_flag=True,
+              help="Let keys choose partitions, instead of keeping their numbers.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+def replay(
+    root: str,
+    topic: str | None,
+    topic_id: str | None,
+    urls: tuple[str, ...],
+    to: str | None,
+    name: str,
+    from_ms: int | None,
+    until_ms: int | None,
+    partitions: tuple[int, ...] | None,
+    is_by_key: bool,
+    is_json: bool,
+) -> None:
+    """Write an archived topic back to a topic: each record once, with key, value, headers and time.
+
+    Exit codes: 0 done, 1 the archive is damaged, 2 the cluster or Spark failed, 4 the archive, the topic or the name
+    do not allow it, 64 wrong options.
+    """
+    if from_ms is not None and until_ms is not None and from_ms >= until_ms:
+        raise click.UsageError("--from has to be before --until")
+    wanted = ReplayWanted(
+        root=os.path.abspath(root),
+        urls=urls,
+        name=name,
+        topic=topic,
+        topic_id=topic_id,
+        to=to,
+        chosen=ReplayFilter(from_ms=from_ms, until_ms=until_ms, partitions=partitions),
+        is_by_key=is_by_key,
+    )
+    with tqdm(desc="replay", unit=" records", disable=None) as bar:
+        report = run_replay(
+            OsFiles(),
+            wanted,
+            lambda: job_session("milena-replay"),
+            on_records=lambda count: bar.update(count) and None,
+        )
+    click.echo(as_json(report_json(report)) if is_json else report_text(report))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; its exit code."""
+    return run_command(replay, "replay", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,110 @@
+"""What a replay says at its end: how much of each partition it wrote, and what was there already."""
+
+from dataclasses import dataclass
+
+from milena.cluster.view import TopicView
+from milena.commands.output import table
+from milena.fields import Json
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReplay:
+    """A partition of the source: ``size_bytes`` is of keys and values; ``skipped`` files are of former runs."""
+
+    partition: int
+    next_offset: int
+    records: int = 0
+    size_bytes: int = 0
+    files: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    """Summary of a run; ``notes`` are sentences about what the topic makes of the records."""
+
+    name: str
+    topic: str
+    partitions: tuple[PartitionReplay, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """Records written by this run."""
+        return sum(p.records for p in self.partitions)
+
+    @property
+    def size_bytes(self) -> int:
+        """Their keys and values."""
+        return sum(p.size_bytes for p in self.partitions)
+
+    @property
+    def files(self) -> int:
+        """Files that were read."""
+        return sum(p.files for p in self.partitions)
+
+    @property
+    def skipped(self) -> int:
+        """Files that former runs had written."""
+        return sum(p.skipped for p in self.partitions)
+
+
+def notes_on(topic: TopicView, first_ms: int | None, now_ms: int) -> tuple[str, ...]:
+    """What becomes of the times of records in this topic; ``first_ms`` is the earliest that was written."""
+    name, configs = topic.name, topic.configs
+    if configs.get("message.timestamp.type") == "LogAppendTime":
+        note = (
+            f"topic {name} gives records the time at which they are written (message.timestamp.type=LogAppendTime): "
+            "their own are not kept"
+        )
+        return (note,)
+    retention_ms = int(configs.get("retention.ms", "-1"))
+    is_deleting = "delete" in configs.get("cleanup.policy", "delete")
+    if first_ms is None or not is_deleting or not 0 <= retention_ms < now_ms - first_ms:
+        return ()
+    note = (
+        f"topic {name} keeps records for {retention_ms / DAY_MS:g} days (retention.ms), and some are older: they will "
+        f"be deleted. milena topics alter {name} --config retention.ms=-1 keeps them"
+    )
+    return (note,)
+
+
+def report_text(report: ReplayReport) -> str:
+    """A line a partition, and a sentence."""
+    rows = [
+        (p.partition, p.next_offset, p.records, p.size_bytes, p.files, p.skipped)
+        for p in report.partitions
+    ]
+    lines = [table(("PARTITION", "NEXT", "RECORDS", "BYTES", "FILES", "SKIPPED"), rows)]
+    lines += report.notes
+    end = f"; {report.skipped:,} files were written before" if report.skipped else ""
+    lines.append(
+        f"replayed {report.records:,} records of {report.files:,} files to topic {report.topic}{end}"
+    )
+    return "\n".join(lines)
+
+
+def report_json(report: ReplayReport) -> Json:
+    """The same for programs."""
+    return {
+        "name": report.name,
+        "topic": report.topic,
+        "records": report.records,
+        "bytes": report.size_bytes,
+        "files": report.files,
+        "skipped": report.skipped,
+        "notes": list(report.notes),
+        "partitions": [
+            {
+                "partition": p.partition,
+                "next_offset": p.next_offset,
+                "records": p.records,
+                "bytes": p.size_bytes,
+                "files": p.files,
+                "skipped": p.skipped,
+            }
+            for p in report.partitions
+        ],
+    }

@@ -1,0 +1,235 @@
+"""One run of a replay: check, agree, and write the files that are left, each in a transaction of its own.
+
+The partitions of the source go side by side, the files of each one after the other. A file is one task of Spark with
+its rows in the order of their offsets, so that records stay in it. Whether a file is committed the task finds out by
+itself, behind the begin of its transaction: what a run reads beforehand only spares it the work.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Event
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
+
+from milena.disk.files import Files
+from milena.model.clock import SystemClock
+from spark_ext.jobs.archive_directory import read_manifest
+from spark_ext.jobs.archive_manifest import ArchivedFile, PartitionArchive
+from spark_ext.jobs.archive_reader import SCHEMA
+from spark_ext.jobs.archive_verify import verify_file
+from spark_ext.jobs.job_errors import DamagedArchiveError, JobInputError
+from spark_ext.jobs.replay_plan import (
+    ReplayFilter,
+    ReplaySource,
+    agreed_number,
+    files_below,
+    find_source,
+    require_partitions,
+)
+from spark_ext.jobs.replay_report import PartitionReplay, ReplayReport, notes_on
+from spark_ext.jobs.replay_target import ReplayTarget
+
+EVERYTHING = ReplayFilter()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayWanted:
+    """What is asked for: a topic of an archive, to which topic, under which name.
+
+    ``topic`` and ``topic_id`` None: the only one; ``to`` None: the one of the same name.
+    """
+
+    root: str
+    urls: tuple[str, ...]
+    name: str
+    topic: str | None = None
+    topic_id: str | None = None
+    to: str | None = None
+    chosen: ReplayFilter = EVERYTHING
+    is_by_key: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counts:
+    """Counts of what was written of a file; ``first_ms`` is the earliest time."""
+
+    records: int
+    size_bytes: int
+    first_ms: int | None
+
+
+def run_replay(
+    files: Files,
+    wanted: ReplayWanted,
+    session: Callable[[], SparkSession],
+    *,
+    on_records: Callable[[int], None] = lambda _: None,
+) -> ReplayReport:
+    """Write what is left; ``session`` is asked for only when there is something, ``on_records`` told after each file.
+
+    Raises:
+        JobInputError: the archive, the topic or the name do not allow what is asked for; nothing was written.
+        DamagedArchiveError: a file is not what the manifest says; files before it may have been written.
+    """
+    source = find_source(
+        read_manifest(files, wanted.root), wanted.topic, wanted.topic_id, wanted.chosen
+    )
+    to = source.topic if wanted.to is None else wanted.to
+    target = ReplayTarget(urls=wanted.urls, topic=to, name=wanted.name)
+    state = target.state()
+    partition_count = len(state.partitions)
+    if (source.cluster_id, source.topic_id) == (
+        state.cluster_id,
+        state.partitions[0].key.topic_id,
+    ):
+        raise JobInputError(
+            f"topic {to} is what was archived: its records would be there twice. Name another topic with --to, or "
+            "another cluster with --url"
+        )
+    if not wanted.is_by_key:
+        require_partitions(source, to, partition_count)
+    number = agreed_number(source, wanted.chosen, to, is_by_key=wanted.is_by_key)
+    starts = target.agree(number, [p.key.partition for p in source.partitions])
+    replay = _Replay(files, wanted, target, partition_count, on_records)
+    found, first_ms = replay.run(source, starts, session)
+    return ReplayReport(
+        name=wanted.name,
+        topic=to,
+        partitions=found,
+        notes=notes_on(target.view(), first_ms, SystemClock().wall_ms()),
+    )
+
+
+class _Replay:
+    """The writing of a run."""
+
+    def __init__(
+        self,
+        files: Files,
+        wanted: ReplayWanted,
+        target: ReplayTarget,
+        partition_count: int,
+        on_records: Callable[[int], None],
+    ) -> None:
+        self._files = files
+        self._wanted = wanted
+        self._target = target
+        self._partition_count = partition_count
+        self._on_records = on_records
+        self._is_over = Event()
+
+    def run(
+        self, source: ReplaySource, starts: dict[int, int], session: Callable[[], SparkSession]
+    ) -> tuple[tuple[PartitionReplay, ...], int | None]:
+        """What was done of each partition, and the earliest time of a record."""
+        skipped = [files_below(p, starts[p.key.partition]) for p in source.partitions]
+        found = [
+            PartitionReplay(
+                partition=p.key.partition, next_offset=starts[p.key.partition], skipped=count
+            )
+            for p, count in zip(source.partitions, skipped, strict=True)
+        ]
+        left = [i for i, p in enumerate(source.partitions) if len(p.files) > skipped[i]]
+        if not left:
+            return tuple(found), None
+        spark = session()
+        workers = min(len(left), spark.sparkContext.defaultParallelism)
+        with ThreadPoolExecutor(workers, "replay", partial(_make_active, spark)) as pool:
+            futures = {
+                i: pool.submit(self._partition, spark, source.partitions[i], found[i]) for i in left
+            }
+            try:
+                wait(futures.values(), return_when=FIRST_EXCEPTION)
+            finally:
+                # After an error, or an interrupt, the others end with the file that they are at.
+                self._is_over.set()
+        firsts: list[int] = []
+        for i, future in futures.items():
+            found[i], first_ms = future.result()
+            firsts += [] if first_ms is None else [first_ms]
+        return tuple(found), min(firsts, default=None)
+
+    def _partition(
+        self, spark: SparkSession, archived: PartitionArchive, report: PartitionReplay
+    ) -> tuple[PartitionReplay, int | None]:
+        firsts: list[int] = []
+        for file in archived.files[report.skipped :]:
+            if self._is_over.is_set():
+                break
+            problem, _ = verify_file(self._files, self._wanted.root, archived.key, file)
+            if problem is not None:
+                raise DamagedArchiveError(f"{problem}; nothing of it was replayed")
+            counts = self._write(spark, archived.key.partition, file)
+            report = replace(
+                report,
+                next_offset=file.last_offset + 1,
+                records=report.records + counts.records,
+                size_bytes=report.size_bytes + counts.size_bytes,
+                files=report.files + 1,
+            )
+            firsts += [] if counts.first_ms is None else [counts.first_ms]
+            self._on_records(counts.records)
+        return report, min(firsts, default=None)
+
+    def _write(self, spark: SparkSession, partition: int, file: ArchivedFile) -> _Counts:
+        rows = spark.read.schema(SCHEMA).parquet(f"file://{self._wanted.root}/{file.path}")
+        seen = Observation()
+        rows = in_order(
+            as_written(rows, self._wanted, self._partition_count).observe(seen, *_observed())
+        )
+        options = {
+            "url": ",".join(self._target.urls),
+            "topic": self._target.topic,
+            "includeTimestamps": "true",
+            "transactionalId": self._target.id_of(partition),
+            "batchId": str(file.last_offset),
+        }
+        rows.write.format("milena").options(**options).mode("append").save()
+        found = seen.get
+        return _Counts(
+            records=found["records"],
+            size_bytes=found["bytes"] or 0,
+            first_ms=found["first_ms"],
+        )
+
+
+def as_written(records: DataFrame, wanted: ReplayWanted, partition_count: int) -> DataFrame:
+    """The archived records that are asked for, with the columns that the sink writes.
+
+    Where keys choose the partition, records without one go by that of the source, so that they stay in order.
+    """
+    chosen = wanted.chosen
+    if chosen.from_ms is not None:
+        records = records.where(sf.col("timestamp") >= _instant(chosen.from_ms))
+    if chosen.until_ms is not None:
+        records = records.where(sf.col("timestamp") < _instant(chosen.until_ms))
+    if not wanted.is_by_key:
+        return records
+    place = sf.when(sf.col("key").isNull(), sf.col("partition") % sf.lit(partition_count))
+    return records.withColumn("partition", place.cast("int"))
+
+
+def in_order(rows: DataFrame) -> DataFrame:
+    """As one task, which goes by offset: Spark cuts a large file into pieces, and reads them in another order."""
+    return rows.coalesce(1).sortWithinPartitions("offset")
+
+
+def _make_active(spark: SparkSession) -> None:
+    """Let this thread have a session, where Spark looks for formats: making a table is what does it."""
+    spark.createDataFrame([], "nothing int")
+
+
+def _instant(ms: int) -> Column:
+    return sf.timestamp_millis(sf.lit(ms))
+
+
+def _observed() -> tuple[Column, ...]:
+    sizes = [sf.coalesce(sf.octet_length(name), sf.lit(0)) for name in ("key", "value")]
+    return (
+        sf.count("*").alias("records"),
+        sf.sum((sizes[0] + sizes[1]).cast("bigint")).alias("bytes"),
+        sf.unix_millis(sf.min("timestamp")).alias("first_ms"),
+    )
