@@ -106,6 +106,7 @@ ENTRY_POINTS = {
     "node.config.options.docs",
     "spark_ext.jobs.alerts",
     "spark_ext.jobs.archive",
+    "spark_ext.jobs.audit",
     "spark_ext.jobs.demand_prices",
     "spark_ext.jobs.market_sample",
     "spark_ext.jobs.replay",

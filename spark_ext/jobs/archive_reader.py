@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from milena.disk.files import Files
 from milena.disk.os_files import OsFiles
 from spark_ext.jobs.archive_directory import read_manifest
+from spark_ext.jobs.archive_manifest import ArchivedFile
 from spark_ext.jobs.job_errors import JobInputError
 
 SCHEMA = (
@@ -31,12 +32,17 @@ def read_archive(
     unknown = set(topics) - set(manifest.topics())
     if unknown:
         raise JobInputError(f"{root} holds nothing of topic {', '.join(sorted(unknown))}")
-    paths = [
-        f"file://{root}/{file.path}"
+    found = [
+        file
         for partition in manifest.partitions
         if not topics or partition.key.topic in topics
         for file in partition.files
     ]
-    if not paths:
+    return read_files(spark, root, found)
+
+
+def read_files(spark: SparkSession, root: str, files: Sequence[ArchivedFile]) -> DataFrame:
+    """The records of these files of an archive."""
+    if not files:
         return spark.createDataFrame([], SCHEMA)
-    return spark.read.schema(SCHEMA).parquet(*paths)
+    return spark.read.schema(SCHEMA).parquet(*(f"file://{root}/{file.path}" for file in files))

@@ -87,8 +87,14 @@ class SparkLogSource:
         )
 
 
-def read_ranges(spark: SparkSession, urls: Sequence[str], ranges: Sequence[ReadRange]) -> DataFrame:
-    """The records of exactly these ranges."""
+def read_ranges(
+    spark: SparkSession,
+    urls: Sequence[str],
+    ranges: Sequence[ReadRange],
+    *,
+    is_loss_accepted: bool = False,
+) -> DataFrame:
+    """The records of exactly these ranges; ``is_loss_accepted``: without those that are deleted meanwhile."""
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
@@ -99,6 +105,7 @@ def read_ranges(spark: SparkSession, urls: Sequence[str], ranges: Sequence[ReadR
         ends.setdefault(name, {})[str(partition)] = r.end
     reader = spark.read.format("milena").option("url", ",".join(urls))
     reader = reader.option("assign", json.dumps(assigned)).option("includeHeaders", "true")
+    reader = reader.option("failOnDataLoss", "false" if is_loss_accepted else "true")
     reader = reader.option("startingOffsets", json.dumps(starts))
     return reader.option("endingOffsets", json.dumps(ends)).load()
 

@@ -64,7 +64,7 @@ def find_source(
     Raises:
         JobInputError: it holds none of this name, or several and nobody says which; or not these partitions.
     """
-    name = _the_topic(manifest, topic)
+    name = topic_in(manifest, topic)
     found_id = _the_incarnation(manifest, name, topic_id)
     held = [p for p in manifest.partitions if (p.key.topic, p.key.topic_id) == (name, found_id)]
     if chosen.partitions is not None:
@@ -86,7 +86,12 @@ def find_source(
     )
 
 
-def _the_topic(manifest: Manifest, topic: str | None) -> str:
+def topic_in(manifest: Manifest, topic: str | None) -> str:
+    """The topic of this name; without one the only topic that the archive holds.
+
+    Raises:
+        JobInputError: it holds none of this name, or several.
+    """
     held = manifest.topics()
     if topic is None and len(held) == 1:
         return held[0]

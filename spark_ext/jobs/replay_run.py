@@ -18,7 +18,7 @@ from milena.disk.files import Files
 from milena.model.clock import SystemClock
 from spark_ext.jobs.archive_directory import read_manifest
 from spark_ext.jobs.archive_manifest import ArchivedFile, PartitionArchive
-from spark_ext.jobs.archive_reader import SCHEMA
+from spark_ext.jobs.archive_reader import read_files
 from spark_ext.jobs.archive_verify import verify_file
 from spark_ext.jobs.job_errors import DamagedArchiveError, JobInputError
 from spark_ext.jobs.replay_plan import (
@@ -175,7 +175,7 @@ class _Replay:
         return report, min(firsts, default=None)
 
     def _write(self, spark: SparkSession, partition: int, file: ArchivedFile) -> _Counts:
-        rows = spark.read.schema(SCHEMA).parquet(f"file://{self._wanted.root}/{file.path}")
+        rows = read_files(spark, self._wanted.root, [file])
         seen = Observation()
         rows = in_order(
             as_written(rows, self._wanted, self._partition_count).observe(seen, *_observed())

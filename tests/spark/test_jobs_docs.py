@@ -9,6 +9,7 @@ import pytest
 from spark_ext.jobs import job_command, job_errors
 from spark_ext.jobs.alerts import alerts
 from spark_ext.jobs.archive import archive
+from spark_ext.jobs.audit import audit
 from spark_ext.jobs.demand_prices import demand_prices
 from spark_ext.jobs.replay import replay
 from spark_ext.jobs.sessions import sessions
@@ -32,7 +33,9 @@ def test_the_walk_prints_what_the_document_says(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "job", [archive, replay, site_stats, alerts, sessions, demand_prices], ids=lambda job: job.name
+    "job",
+    [archive, replay, audit, site_stats, alerts, sessions, demand_prices],
+    ids=lambda job: job.name,
 )
 def test_every_option_is_explained(job):
     section = TEXT.split(f"\n## {job.name.replace('-', '_')}\n")[1].split("\n## ")[0]

@@ -1,0 +1,182 @@
+"""What of an archive and its topic is compared, and what came of it (pure).
+
+    archive        |--- start_offset ------------------ next_offset ---|
+    topic                     |--- log start ------------------- high watermark ---|
+                     deleted  |           compared                     |  behind
+
+What retention deleted, and what is not archived yet, is no difference; nor is what compaction removed from the topic.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum, unique
+
+from milena.commands.output import table
+from milena.fields import Json
+from spark_ext.jobs.archive_manifest import ArchivedFile, Manifest, PartitionArchive
+from spark_ext.jobs.archive_plan import PartitionState, ReadRange
+
+
+@unique
+class Difference(StrEnum):
+    """``MISSING``: archived, and not in the topic; ``EXTRA``: in the topic, and not archived."""
+
+    MISSING = "missing"
+    EXTRA = "extra"
+    DIFFERENT = "different"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRange:
+    """What is compared of a partition: ``files`` of the archive from ``start`` on, and the topic's [start, end)."""
+
+    state: PartitionState
+    archived: PartitionArchive | None
+    start: int
+    end: int
+
+    @property
+    def files(self) -> tuple[ArchivedFile, ...]:
+        """Those that have something to compare; the first may begin before it."""
+        files = () if self.archived is None else self.archived.files
+        return tuple(file for file in files if file.last_offset >= self.start)
+
+    @property
+    def to_read(self) -> ReadRange | None:
+        """The same of the topic, if there is anything."""
+        if self.start >= self.end:
+            return None
+        return ReadRange(key=self.state.key, next_offset=self.start, start=self.start, end=self.end)
+
+    @property
+    def behind(self) -> int:
+        """Offsets of the topic that are not archived yet."""
+        archived = self.archived
+        known = self.state.log_start_offset if archived is None else archived.next_offset
+        return max(0, self.state.high_watermark - max(known, self.state.log_start_offset))
+
+
+def audit_ranges(manifest: Manifest, states: Sequence[PartitionState]) -> tuple[AuditRange, ...]:
+    """What to compare of each partition of a topic, as both are now."""
+    found = []
+    for state in states:
+        archived = manifest.partition(state.key)
+        start = state.log_start_offset
+        archived_to = start if archived is None else archived.next_offset
+        found.append(
+            AuditRange(
+                state=state,
+                archived=archived,
+                start=start,
+                # A log that ends before the archive has lost records, which are then missing.
+                end=min(archived_to, state.high_watermark),
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAudit:
+    """Counts of a partition: of records, but ``deleted`` and ``behind``, which are offsets."""
+
+    partition: int
+    missing: int
+    extra: int
+    different: int
+    compacted: int
+    deleted: int
+    behind: int
+
+    @property
+    def is_same(self) -> bool:
+        """Nothing is missing, extra or different."""
+        return not (self.missing or self.extra or self.different)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What came of it: ``compared`` records are on both sides; ``examples`` are the first differences."""
+
+    topic: str
+    compared: int
+    partitions: tuple[PartitionAudit, ...]
+    examples: tuple[str, ...] = ()
+
+    @property
+    def differences(self) -> int:
+        """Records that are not the same."""
+        return sum(p.missing + p.extra + p.different for p in self.partitions)
+
+
+def audit_of(
+    found: AuditRange, counts: dict[Difference, int], log_start_offset: int
+) -> PartitionAudit:
+    """Counts of a partition, whose log began at this offset when it had been read."""
+    archived = found.archived
+    missing = counts.get(Difference.MISSING, 0)
+    is_compacted = found.state.is_compacted
+    gone_to = 0 if archived is None else min(log_start_offset, archived.next_offset)
+    return PartitionAudit(
+        partition=found.state.key.partition,
+        missing=0 if is_compacted else missing,
+        extra=counts.get(Difference.EXTRA, 0),
+        different=counts.get(Difference.DIFFERENT, 0),
+        compacted=missing if is_compacted else 0,
+        deleted=0 if archived is None else max(0, gone_to - archived.start_offset),
+        behind=found.behind,
+    )
+
+
+def example_text(partition: int, offset: int, kind: Difference, parts: str) -> str:
+    """One difference in words."""
+    where = f"partition {partition} offset {offset}"
+    match kind:
+        case Difference.MISSING:
+            return f"{where}: archived, and not in the topic"
+        case Difference.EXTRA:
+            return f"{where}: in the topic, and not archived"
+        case Difference.DIFFERENT:
+            return f"{where}: another {parts}"
+
+
+def report_text(report: AuditReport) -> str:
+    """A line a partition, examples, and a sentence."""
+    rows = [
+        (p.partition, p.missing, p.extra, p.different, p.compacted, p.deleted, p.behind)
+        for p in report.partitions
+    ]
+    headings = ("PARTITION", "MISSING", "EXTRA", "DIFFERENT", "COMPACTED", "DELETED", "BEHIND")
+    lines = [table(headings, rows), *report.examples]
+    left = report.differences - len(report.examples)
+    if report.examples and left:
+        lines.append(f"and {left:,} more")
+    end = f"{report.differences:,} differences" if report.differences else "the same"
+    lines.append(
+        f"compared {report.compared:,} records of topic {report.topic} with the archive: {end}"
+    )
+    return "\n".join(lines)
+
+
+def report_json(report: AuditReport) -> Json:
+    """The same for programs."""
+    return {
+        "topic": report.topic,
+        "is_same": not report.differences,
+        "compared": report.compared,
+        "differences": report.differences,
+        "examples": list(report.examples),
+        "partitions": list(_partitions_json(report.partitions)),
+    }
+
+
+def _partitions_json(partitions: Iterable[PartitionAudit]) -> Iterable[Json]:
+    for p in partitions:
+        yield {
+            "partition": p.partition,
+            "missing": p.missing,
+            "extra": p.extra,
+            "different": p.different,
+            "compacted": p.compacted,
+            "deleted": p.deleted,
+            "behind": p.behind,
+        }
