@@ -213,7 +213,7 @@ def as_written(records: DataFrame, wanted: ReplayWanted, partition_count: int) -
 
 
 def in_order(rows: DataFrame) -> DataFrame:
-    """As one task, which goes by offset: Spark cuts a large file into pieces, and reads them in another order."""
+    """As one task, which goes by offset: of the pieces that a large file is cut into Spark promises no order."""
     return rows.coalesce(1).sortWithinPartitions("offset")
 
 

@@ -9,7 +9,6 @@ from milena.disk.os_files import OsFiles
 from milena.sync import Client
 from spark_ext.jobs import replay
 from spark_ext.jobs.archive_directory import read_manifest
-from spark_ext.jobs.archive_reader import SCHEMA
 from spark_ext.jobs.archive_run import run_archive
 from spark_ext.jobs.log_source import SparkLogSource, TopicChoice
 from spark_ext.jobs.replay_run import in_order
@@ -23,7 +22,6 @@ from tests.support.clusters.live_cluster import (
     ok,
 )
 from tests.support.disk.stored_topics import fill, put
-from tests.support.spark.archives import key, parquet_bytes
 from tests.support.spark.committed_rows import values_in
 
 pytestmark = pytest.mark.integration
@@ -146,7 +144,8 @@ def test_keys_choose_where_the_topic_has_other_partitions(run, archived, cluster
     for partition in range(3):
         keys = [None if n % 3 == 0 else f"k{partition}-{n % 7}".encode() for n in range(150)]
         put(node, topic, partition, [b"%d %d" % (partition, n) for n in range(150)], keys=keys)
-    directory = archived(topic)
+    # The last offsets of the files are even and odd: chunks without a partition would go to either.
+    directory = archived(topic, records_per_file=61)
     to = create_topic(node, "keyed-2", partitions=2)
     code, sentence = run(directory, to, "keyed")
     assert code == 4
@@ -170,16 +169,11 @@ def test_keys_choose_where_the_topic_has_other_partitions(run, archived, cluster
     assert {key: places[0][0] for (_, key), places in lines.items() if key} == sent
 
 
-def test_a_file_that_spark_cuts_into_pieces_stays_in_order(spark, tmp_path):
-    path = tmp_path / "a.parquet"
-    path.write_bytes(parquet_bytes(key(), range(3000), row_group_size=700))
-    session = prepared(spark)
-    session.conf.set("spark.sql.files.maxPartitionBytes", "4096")
-    rows = session.read.schema(SCHEMA).parquet(f"file://{path}")
-    assert rows.rdd.getNumPartitions() > 3
+def test_pieces_of_a_file_are_written_by_offset_whatever_order_they_come_in(spark):
+    rows = prepared(spark).range(3000).withColumnRenamed("id", "offset").repartition(5)
     found = in_order(rows)
     assert found.rdd.getNumPartitions() == 1
-    assert [row.offset for row in found.select("offset").collect()] == list(range(3000))
+    assert [row.offset for row in found.collect()] == list(range(3000))
 
 
 def test_times_and_partitions_choose_records(run, root, cluster):
