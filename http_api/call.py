@@ -17,9 +17,10 @@ from http_api.connections import Connections
 from http_api.errors import BodyTimeoutError
 from http_api.media import check_json_type
 from http_api.ports import ApiLimits, Ports
+from http_api.quotas import Quotas
 from http_api.request_metrics import RequestMetrics
 from http_api.schemas import parse_json, parse_query
-from http_api.streams import Streams
+from http_api.streams import Streams, pause
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from milena.model.errors import (
     ForbiddenError,
@@ -106,6 +107,7 @@ class Shared:
     turns: Turns
     connections: Connections
     streams: Streams
+    quotas: Quotas
     description: bytes
     """The OpenAPI document, which never changes while the server runs."""
 
@@ -298,6 +300,46 @@ class Call:
             _log.warning("would be refused: %s request_id=%s", what, self.request_id)
             return
         raise ForbiddenError(f"{what}: no access control entry allows it, or one denies it")
+
+    # -- quotas ----------------------------------------------------------------------------------
+
+    @property
+    def _payer(self) -> str:
+        return self.known_principal or self.request.remote or ""
+
+    async def take_turn(self) -> None:
+        """Count the request against its caller's quota, and wait a little where that is spent.
+
+        Raises:
+            QuotaExceededError: it is spent for longer; nothing was done.
+        """
+        quotas = self.shared.quotas
+        clock = asyncio.get_running_loop().time
+        wait_s = quotas.short_wait_s(self._payer, clock())
+        quotas.charge(self._payer, clock(), requests=1)
+        if wait_s > 0:
+            await pause(wait_s)
+
+    def pay(self, response: web.StreamResponse | None) -> None:
+        """Count what the request brought, and what it was answered with."""
+        body = getattr(response, "body", None)
+        self.shared.quotas.charge(
+            self._payer,
+            asyncio.get_running_loop().time(),
+            bytes_in=self.reserved_bytes,
+            bytes_out=len(body) if isinstance(body, bytes) else 0,
+        )
+
+    async def pay_piece(self, piece: bytes) -> None:
+        """Count a piece of a stream, and wait until another one may be sent."""
+        quotas = self.shared.quotas
+        if not quotas.is_on:
+            return
+        now_s = asyncio.get_running_loop().time()
+        quotas.charge(self._payer, now_s, bytes_out=len(piece))
+        wait_s = quotas.wait_s(self._payer, now_s)
+        if wait_s > 0:
+            await pause(wait_s)
 
     # -- what it says ----------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from http_api.cross_origin import CrossOrigin
 from http_api.endpoint import Route
 from http_api.openapi import encode_document
 from http_api.ports import Ports
+from http_api.quotas import Quotas
 from http_api.request_metrics import RequestMetrics
 from http_api.routing import Match, Router
 from http_api.streams import Streams
@@ -70,6 +71,7 @@ class Dispatcher:
             turns=Turns(),
             connections=Connections(ports.limits.connections_max),
             streams=Streams(ports.limits.streams_max),
+            quotas=Quotas(ports.limits),
             description=encode_document(table),
         )
         self._router = Router(table)
@@ -111,6 +113,8 @@ class Dispatcher:
         finally:
             self.shared.connections.rest(request.protocol)
             self.shared.in_flight.body_bytes -= call.reserved_bytes
+            if self.shared.quotas.is_on:
+                call.pay(response)
             if call.begun is None:
                 self._observe(call, route, response, clock() - started)
             else:
@@ -162,6 +166,8 @@ class Dispatcher:
         check_known(route, call.request)
         if route.is_exempt:
             return await route.handler(call)
+        if self.shared.quotas.is_on:
+            await call.take_turn()
         response = await self._run_admitted(route, call)
         if (access.has_more or access.is_filtered) and not call.has_asked:
             raise RuntimeError(f"{route.method} {route.path} never asked what its caller may")

@@ -7,6 +7,7 @@ not exist, and which of them a missing topic gets depends on the endpoint (``Rou
 are ours. Clients that want to know the class itself read the ``Milena-Error`` header: the class's stable ``code``.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -123,6 +124,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.RequestTooLargeError: ErrorRow(413, 413),
     e.TooManyRequestsError: ErrorRow(429, 42901),
     e.TooManyTransactionsError: ErrorRow(429, 42902),
+    e.QuotaExceededError: ErrorRow(429, 42903),
     # Not now, and nothing was written.
     e.NoLeaderError: ErrorRow(503, 50302),
     e.NotEnoughReplicasError: ErrorRow(503, 50303),
@@ -182,6 +184,7 @@ _KAFKA_CODES: dict[type[MilenaError], int] = {
     e.DiskFullError: 56,  # KAFKA_STORAGE_ERROR
     e.InvalidRecordError: 87,  # INVALID_RECORD
     e.TooManyRequestsError: 89,  # THROTTLING_QUOTA_EXCEEDED
+    e.QuotaExceededError: 89,
 }
 """Error → Kafka's own number, from the table of error codes in its protocol guide."""
 
@@ -200,11 +203,18 @@ def kafka_code_of(error: MilenaError) -> int:
     return _KAFKA_RETRIABLE if row_of(error).status in _RETRY_STATUSES else _KAFKA_UNKNOWN
 
 
+def _retry_after(error: MilenaError) -> str:
+    if isinstance(error, e.QuotaExceededError):
+        # Whole seconds: rounded up, so that who waits as long is let in.
+        return str(math.ceil(error.retry_after_s))
+    return RETRY_AFTER_S
+
+
 def error_headers(error: MilenaError, status: int) -> list[tuple[str, str]]:
     """Headers of an answer that is this error, beside its content type."""
     headers = [("Milena-Error", error.code)]
     if status in _RETRY_STATUSES:
-        headers.append(("Retry-After", RETRY_AFTER_S))
+        headers.append(("Retry-After", _retry_after(error)))
     if status == _UNAUTHENTICATED:
         headers.append(("WWW-Authenticate", CHALLENGE))
     if isinstance(error, MethodNotAllowedError):

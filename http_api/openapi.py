@@ -30,6 +30,7 @@ from milena.model.errors import (
     NoQuorumError,
     NotAcceptableError,
     NotReadyError,
+    QuotaExceededError,
     RequestTooLargeError,
     TooManyRequestsError,
     TopicNotFoundError,
@@ -152,7 +153,7 @@ def errors_of(route: Route) -> tuple[type[MilenaError], ...]:
     if any(V2_TYPE in answer.content for answer in route.answers):
         implied.append(NotAcceptableError)
     if not route.is_exempt:
-        implied.append(TooManyRequestsError)
+        implied += [TooManyRequestsError, QuotaExceededError]
     if route.is_current:
         implied.append(NoQuorumError)
     return tuple(dict.fromkeys((*implied, *route.errors)))

@@ -395,6 +395,12 @@ class ApiLimits:
     unsent_bytes_max: int = 512 << 20
     """Of answers that their clients have not taken; above it who took nothing for longest is closed."""
     records_per_request_max: int = 100_000
+    request_rate: int = 0
+    """Requests/s of each caller on this node; 0: as many as it likes."""
+    producer_byte_rate: int = 0
+    """Bytes/s of bodies that each caller sends to this node; 0: no bound."""
+    consumer_byte_rate: int = 0
+    """Bytes/s of answers that this node sends each caller; 0: no bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

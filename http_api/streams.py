@@ -143,6 +143,7 @@ async def _send(
                 async for piece in pieces:
                     call.check_again()
                     await response.write(piece or framing.keep_alive(kind))
+                    await call.pay_piece(piece)
                     # A client that takes everything at once must not keep others waiting.
                     await one_turn()
     except TimeoutError:
@@ -152,6 +153,17 @@ async def _send(
         envelope = error_envelope(error, topic_missing_code=topic_missing_code)
         await response.write(framing.failure(kind, envelope))
     return response
+
+
+async def pause(seconds: float) -> None:
+    """Wait, on the loop's clock."""
+    loop = asyncio.get_running_loop()
+    waiting = loop.create_future()
+    timer = loop.call_later(seconds, waiting.set_result, None)
+    try:
+        await waiting
+    finally:
+        timer.cancel()
 
 
 class Retries:
@@ -173,10 +185,5 @@ class Retries:
             self._failing_since = now
         if now - self._failing_since >= RETRY_S_TOTAL:
             raise error
-        waiting = self._loop.create_future()
-        timer = self._loop.call_later(self._next_s, waiting.set_result, None)
-        try:
-            await waiting
-        finally:
-            timer.cancel()
+        await pause(self._next_s)
         self._next_s = min(2 * self._next_s, RETRY_S_MAX)

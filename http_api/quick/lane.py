@@ -196,6 +196,7 @@ class QuickLane:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._callers = dispatcher.shared.ports.callers
+        self._quotas = dispatcher.shared.quotas
         self._heads: dict[bytes, Head] = {}
 
     def begin(self, connection: Resting, data: bytes) -> QuickRequest | None:
@@ -211,11 +212,21 @@ class QuickLane:
         if not in_flight.has_room_for(head.body_bytes):
             return None
         started_s = asyncio.get_running_loop().time()
+        if self._quotas.is_on and not self._pays(head, connection, started_s):
+            return None
         try:
             receipts = head.handler.start(data[end + len(HEAD_END) :])
         except MilenaError:
             return None  # the usual way finds it too, and says what is wrong
         return QuickRequest(self._dispatcher, connection, head, receipts, started_s)
+
+    def _pays(self, head: Head, connection: Resting, now_s: float) -> bool:
+        """Count a request against its caller's quota; False, and nothing counted, where that is spent."""
+        payer = head.caller.known_principal or _remote(connection.peername) or ""
+        if self._quotas.wait_s(payer, now_s) > 0:
+            return False
+        self._quotas.charge(payer, now_s, requests=1, bytes_in=head.body_bytes)
+        return True
 
     def _is_still(self, caller: Caller, connection: Resting) -> bool:
         """Whether a head that comes on this connection is this caller's, and may what it might when it was learned."""

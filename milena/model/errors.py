@@ -484,6 +484,17 @@ class TooManyRequestsError(LimitReachedError):
     is_retriable = True
 
 
+class QuotaExceededError(LimitReachedError):
+    """The caller took more than it may for now; ``retry_after_s``: when it may take more."""
+
+    code = "quota_exceeded"
+    is_retriable = True
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class TooManyProducersError(LimitReachedError):
     """No further producer gets a name."""
 

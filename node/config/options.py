@@ -551,6 +551,31 @@ class NodeConfig:
         default=_LIMITS.records_per_request_max,
         metadata=option(kinds.integer(1, 10_000_000), "Most records in one request.", LIMITS),
     )
+    request_rate: int = field(
+        default=_LIMITS.request_rate,
+        metadata=option(
+            kinds.integer(0, 10**9, "requests/s"),
+            "Requests of each caller on this node; 0: as many as it likes. A caller is its principal, or its address "
+            "where nobody is asked. What is above waits for up to 200 ms, then it is 429.",
+            LIMITS,
+        ),
+    )
+    producer_byte_rate: int = field(
+        default=_LIMITS.producer_byte_rate,
+        metadata=option(
+            kinds.integer(0, 1 << 50, "bytes/s"),
+            "Bodies that each caller sends to this node; 0: no bound. Two seconds of it may come at once.",
+            LIMITS,
+        ),
+    )
+    consumer_byte_rate: int = field(
+        default=_LIMITS.consumer_byte_rate,
+        metadata=option(
+            kinds.integer(0, 1 << 50, "bytes/s"),
+            "Answers that this node sends each caller; 0: no bound. Charged afterwards; streams go on more slowly.",
+            LIMITS,
+        ),
+    )
 
     log_level: str = field(
         default="info",

@@ -96,7 +96,7 @@ MET_IN_THE_API = {
     e.UnsupportedMediaTypeError, e.TooManyRequestsError, e.RequestTooLargeError, api_errors.BodyTimeoutError,
     e.UnsupportedSchemaError, e.ClusterNotFoundError, e.BrokerNotFoundError, e.ConfigNotFoundError,
     ResourceNotFoundError, InvalidFieldError, e.MalformedRequestError, e.UnauthenticatedError, e.ForbiddenError,
-    e.TokenNotFoundError,
+    e.TokenNotFoundError, e.QuotaExceededError,
 }  # fmt: skip
 """No part of the node needs to fail for these: the request does it."""
 
@@ -104,6 +104,7 @@ LIMITS = {
     e.TooManyRequestsError: ApiLimits(requests_in_flight_max=0),
     e.RequestTooLargeError: ApiLimits(request_bytes_max=1),
     api_errors.BodyTimeoutError: ApiLimits(body_wait_ms_max=1),
+    e.QuotaExceededError: ApiLimits(request_rate=1),
 }
 """Bounds under which any request meets this error."""
 
@@ -124,6 +125,8 @@ def provoked(kind, ask):
     if kind is e.ForbiddenError or kind is e.TooManyRequestsError:
         yield {"headers": {"Authorization": MARY}}
         yield {"headers": {"Authorization": MARY}, "path": path.replace("/topics/-/", "/topics/t/")}
+    if kind is e.QuotaExceededError:
+        yield from [{}] * 4
     if kind is e.UserNotFoundError:
         yield {"path": path.replace("alice", "nobody")}
     if kind is e.UnsupportedMediaTypeError:
