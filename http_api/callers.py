@@ -34,6 +34,8 @@ class Caller:
     """From where it calls, where that matters; empty: it is the same caller from everywhere."""
     expires_ms: int = 0
     """When its credentials are good no more, by the wall clock; 0: never."""
+    keys_version: int = 0
+    """Of the issuer's keys by which its token is good; 0: it brought none of an issuer."""
 
     @property
     def known_principal(self) -> str:

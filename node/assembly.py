@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from milena.disk.files import Files
 from milena.model.access import AccessMode
@@ -69,6 +70,9 @@ from raft_meta.consensus.quorum import Quorum, QuorumStatus
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.image import Image
 from storage.replica.data_directory import DataDirectory
+
+if TYPE_CHECKING:
+    from node.access.web_tokens import WebTokens
 
 TICK_MS = 200
 LEASE_POLL_MS = 100
@@ -195,6 +199,12 @@ class Assembly:
         passwords = Passwords(
             pool=ports.password_pool, clock=ports.clock, random_bytes=ports.ids.random_bytes
         )
+        self.web_tokens: WebTokens | None = None
+        if config.oidc_issuer is not None:
+            # Loaded where it is wanted: it brings a library of cryptography along.
+            from node.access.issuers import web_tokens_of  # noqa: PLC0415
+
+            self.web_tokens = web_tokens_of(config, pool=ports.pool, clock=ports.clock)
         self.callers = Callers(
             metadata=self.metadata,
             passwords=passwords,
@@ -203,6 +213,7 @@ class Assembly:
             silence_ms_max=config.access_silence_ms_max,
             has_first_user=config.admin_password_file is not None,
             random_bytes=ports.ids.random_bytes,
+            web_tokens=self.web_tokens,
         )
         self.access = AccessService(
             metadata=self.metadata,
@@ -512,6 +523,8 @@ class Assembly:
     def background(self) -> Mapping[str, Callable[[], Coroutine[None, None, None]]]:
         """Loops that run for as long as the node takes part, by name; each until it is cancelled."""
         more = {} if self.first_user is None else {"first-user": self.first_user.run}
+        if self.web_tokens is not None:
+            more["issuer-keys"] = self.web_tokens.keys.run
         return {
             **more,
             "join": self._join,

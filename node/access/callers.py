@@ -16,6 +16,7 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from http_api.callers import ANYBODY, OPEN, UNCERTAIN, Caller
 from http_api.hosts import plain_host
@@ -27,6 +28,9 @@ from node.metadata.store import MetadataStore
 from raft_meta.machine.access import LEVEL
 from raft_meta.machine.authorization import depends_on_host, permissions_of
 from raft_meta.machine.image import Grant, Image, User
+
+if TYPE_CHECKING:
+    from node.access.web_tokens import WebTokens
 
 KNOWN_MAX = 10_000
 VERIFIED_MS = 300_000
@@ -62,8 +66,12 @@ class Callers:
         silence_ms_max: int,
         has_first_user: bool,
         random_bytes: Callable[[int], bytes],
+        web_tokens: "WebTokens | None" = None,
     ) -> None:
-        """``heard_ms``: when the quorum was last heard of, by the clock; None: not in this life."""
+        """``heard_ms``: when the quorum was last heard of, by the clock; None: not in this life.
+
+        ``web_tokens``: of an issuer that this node trusts.
+        """
         self._metadata = metadata
         self._passwords = passwords
         self._clock = clock
@@ -71,6 +79,7 @@ class Callers:
         self._silence_ms_max = silence_ms_max
         self._has_first_user = has_first_user
         self._key = random_bytes(_KEY_BYTES)
+        self._web_tokens = web_tokens
         self._callers: dict[tuple[bytes, str], Caller] = {}
         """By (hash of the header, address), at the present version."""
         self._verified: dict[bytes, _Verified] = {}
@@ -114,8 +123,16 @@ class Callers:
             # Also in a process that was stopped for a while, before it comes to anything else.
             self.attend()
         return caller.version == self.version and (
-            not caller.expires_ms or self._clock.wall_ms() < caller.expires_ms
+            not caller.expires_ms
+            or (
+                self._clock.wall_ms() < caller.expires_ms
+                and (not caller.keys_version or caller.keys_version == self._keys_version)
+            )
         )
+
+    @property
+    def _keys_version(self) -> int:
+        return 0 if self._web_tokens is None else self._web_tokens.keys.version
 
     def known(self, authorization: str | None, host: str) -> Caller | None:
         """Who comes with this header, if nothing must be waited for."""
@@ -149,6 +166,12 @@ class Callers:
     async def identify(self, authorization: str | None, host: str) -> Caller:
         """Who comes with this header, whatever it takes to tell."""
         assert authorization is not None, "who brings nothing is known"
+        if self._web_tokens is not None and _scheme_of(authorization) == "bearer":
+            await self._web_tokens.keys.refresh()
+            caller = self.known(authorization, host)
+            if caller is None:
+                raise NotReadyError("the issuer's keys are being read; try again")
+            return caller
         key = self._hash(authorization)
         task = self._looking.get(key)
         if task is None:
@@ -173,10 +196,17 @@ class Callers:
         return hashlib.blake2b(given, key=self._key, digest_size=16).digest()
 
     def _found(self, image: Image, authorization: str, key: bytes, host: str) -> Caller | None:
-        scheme, _, given = authorization.partition(" ")
-        if scheme.lower() == "bearer":
-            return self._of_token(image, given.strip(), host)
-        if scheme.lower() != "basic":
+        scheme, given = _scheme_of(authorization), authorization.partition(" ")[2]
+        if scheme == "bearer":
+            given = given.strip()
+            if (
+                self._web_tokens is not None
+                and not given.startswith(TOKEN_PREFIX)
+                and self._web_tokens.looks_like_one(given)
+            ):
+                return self._of_web_token(image, self._web_tokens, given, host)
+            return self._of_token(image, given, host)
+        if scheme != "basic":
             raise UnauthenticatedError(
                 "Authorization must begin with Bearer or Basic, and come once"
             )
@@ -211,6 +241,21 @@ class Callers:
             expires_ms=token.expires_ms,
         )
 
+    def _of_web_token(
+        self, image: Image, web_tokens: "WebTokens", text: str, host: str
+    ) -> Caller | None:
+        found = web_tokens.verify(text)
+        if found is None:
+            return None
+        return self._caller(
+            image,
+            found.principal,
+            host,
+            groups=found.groups,
+            expires_ms=found.expires_ms,
+            keys_version=found.keys_version,
+        )
+
     def _caller(
         self,
         image: Image,
@@ -218,16 +263,23 @@ class Callers:
         host: str,
         *,
         user: User | None = None,
+        groups: tuple[str, ...] = (),
         token_id: str | None = None,
         grants: tuple[Grant, ...] = (),
         expires_ms: int = 0,
+        keys_version: int = 0,
     ) -> Caller:
         is_superuser = user is not None and user.is_superuser
         return Caller(
             principal=principal,
             version=self.version,
             permissions=permissions_of(
-                image, principal, is_superuser=is_superuser, host=host, grants=grants
+                image,
+                principal,
+                is_superuser=is_superuser,
+                host=host,
+                groups=groups,
+                grants=grants,
             ),
             user=None if user is None else user.name,
             user_index=0 if user is None else user.created_index,
@@ -235,8 +287,9 @@ class Callers:
             grants=grants,
             is_superuser=is_superuser and not grants,
             is_enforced=image.access_mode == AccessMode.REQUIRED,
-            host=host if depends_on_host(image, principal) else "",
+            host=host if depends_on_host(image, principal, groups) else "",
             expires_ms=expires_ms,
+            keys_version=keys_version,
         )
 
     async def _look(self, authorization: str, host: str) -> _Verified | None:
@@ -248,6 +301,10 @@ class Callers:
         if verifier is None:
             return None
         return _Verified(user=name, verifier=verifier, until_ms=self._clock.now_ms() + VERIFIED_MS)
+
+
+def _scheme_of(authorization: str) -> str:
+    return authorization.partition(" ")[0].lower()
 
 
 def _bad_password() -> UnauthenticatedError:

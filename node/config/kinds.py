@@ -269,3 +269,19 @@ def url() -> OptionKind:
     return OptionKind(
         allowed="http://HOST:PORT or https://HOST:PORT", placeholder="URL", parse=parse
     )
+
+
+def https_url() -> OptionKind:
+    """Where a document is: ``https://host[:port]/path``."""
+
+    def parse(value: object) -> str:
+        text = _text(value)
+        parts = urlsplit(text)
+        if parts.scheme != "https" or not parts.hostname:
+            raise ValueError("not an https:// URL")
+        if parts.fragment or parts.username or parts.password is not None:
+            raise ValueError("a user or fragment has no place here")
+        parts.port  # noqa: B018 - raises ValueError when out of range
+        return text
+
+    return OptionKind(allowed="https://HOST[:PORT]/PATH", placeholder="URL", parse=parse)

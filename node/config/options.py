@@ -266,6 +266,61 @@ class NodeConfig:
             SECURITY,
         ),
     )
+    oidc_issuer: str | None = field(
+        default=None,
+        metadata=option(
+            kinds.word("any text without spaces", pattern=r"\S{1,1024}"),
+            "Issuer whose tokens (OpenID Connect, JWT) are let in as `User:oidc:NAME`: exactly what their `iss` says. "
+            "Give it to all nodes alike.",
+            SECURITY,
+            says="none",
+        ),
+    )
+    oidc_audience: str | None = field(
+        default=None,
+        metadata=option(
+            kinds.word("any text without spaces", pattern=r"\S{1,1024}"),
+            "What the `aud` of an issuer's token must have, so that tokens that it made for others are refused.",
+            SECURITY,
+            says="none",
+        ),
+    )
+    oidc_jwks_file: Path | None = field(
+        default=None,
+        metadata=option(
+            kinds.path("JWKS file"),
+            "File with the issuer's public keys; read again when it changes, within a quarter of an hour.",
+            SECURITY,
+            says="none",
+        ),
+    )
+    oidc_jwks_url: str | None = field(
+        default=None,
+        metadata=option(
+            kinds.https_url(),
+            "Where the issuer's public keys are fetched, every quarter of an hour and when a token names a new one; "
+            "authorities are the system's, or `SSL_CERT_FILE`'s.",
+            SECURITY,
+            says="none",
+        ),
+    )
+    oidc_user_claim: str = field(
+        default="sub",
+        metadata=option(
+            kinds.word(),
+            "Claim of an issuer's token that names the user. It must be one that users cannot choose for themselves.",
+            SECURITY,
+        ),
+    )
+    oidc_groups_claim: str | None = field(
+        default=None,
+        metadata=option(
+            kinds.word(),
+            "Claim of an issuer's token that lists groups, for entries of principals `Group:NAME`.",
+            SECURITY,
+            says="none",
+        ),
+    )
     cors_origins: tuple[str, ...] = field(
         default=(),
         metadata=option(
@@ -766,7 +821,23 @@ def check_config(config: NodeConfig) -> None:
         raise StartupError("cluster_secret and cluster_secret_file are both set; give one")
     if config.reset_admin and not config.admin_password_file:
         raise StartupError("reset_admin needs admin_password_file, which holds the new password")
+    _check_issuer(config)
     _check_peer_port(config)
+
+
+def _check_issuer(config: NodeConfig) -> None:
+    names = ("oidc_audience", "oidc_jwks_file", "oidc_jwks_url", "oidc_groups_claim")
+    if config.oidc_issuer is None:
+        given = [name for name in names if getattr(config, name) is not None]
+        if given:
+            raise StartupError(f"{given[0]} is set and oidc_issuer is not; set both, or none")
+        return
+    if config.oidc_audience is None:
+        raise StartupError(
+            "oidc_issuer needs oidc_audience: else a token that the issuer made for anybody would do"
+        )
+    if (config.oidc_jwks_file is None) == (config.oidc_jwks_url is None):
+        raise StartupError("oidc_issuer needs one of oidc_jwks_file and oidc_jwks_url")
 
 
 def _check_membership(config: NodeConfig) -> None:

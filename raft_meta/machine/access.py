@@ -44,7 +44,7 @@ NOTE_LENGTH_MAX = 255
 SECRET_HASH_BYTES = 32
 
 _USER_NAME = re.compile(words.USER_NAME)
-_PRINCIPAL = re.compile(r"(User|Group):[A-Za-z0-9._@:/+=-]{1,255}")
+_PRINCIPAL = re.compile(f"({words.USER_PREFIX}|{words.GROUP_PREFIX}){words.PRINCIPAL_NAME}")
 _RESOURCE_NAME = re.compile(r"[\x21-\x7e]{1,255}")
 _HOST = re.compile(r"[0-9A-Fa-f:.]{2,45}")
 _TOKEN_ID = re.compile(r"[0-9a-z]{8,32}")

@@ -125,22 +125,31 @@ class Permissions:
         return self._is_superuser or self._acls.may_with_some(operation, kind)
 
 
-def depends_on_host(image: Image, principal: str) -> bool:
-    """Whether it matters from where this principal calls."""
+def depends_on_host(image: Image, principal: str, groups: Iterable[str] = ()) -> bool:
+    """Whether it matters from where this principal calls, a member of these groups."""
     return any(
         acl.host != words.ANY_HOST
-        for named in (principal, words.ANY_PRINCIPAL)
+        for named in (principal, words.ANY_PRINCIPAL, *groups)
         for acl in image.acls.get(named, ())
     )
 
 
 def permissions_of(
-    image: Image, principal: str, *, is_superuser: bool, host: str, grants: Sequence[Grant] = ()
+    image: Image,
+    principal: str,
+    *,
+    is_superuser: bool,
+    host: str,
+    groups: Iterable[str] = (),
+    grants: Sequence[Grant] = (),
 ) -> Permissions:
-    """What a principal may do that calls from ``host``, an IP address."""
+    """What a principal may do that calls from ``host``, an IP address.
+
+    Entries of ``groups``, principals of its groups, count as its own do: one that denies wins over any that allow.
+    """
     acls = [
         acl
-        for named in (principal, words.ANY_PRINCIPAL)
+        for named in (principal, words.ANY_PRINCIPAL, *groups)
         for acl in image.acls.get(named, ())
         if acl.host in (words.ANY_HOST, host)
     ]

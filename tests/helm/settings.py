@@ -34,6 +34,8 @@ SET_BY_CHART = frozenset(
         "tls_key_file",
         # The kubelet shows no certificate: every probe would fail.
         "tls_client_ca_file",
+        # No value brings a file of an issuer's keys into a pod; `oidc_jwks_url` needs none.
+        "oidc_jwks_file",
     }
 )
 """Settings that differ from node to node or follow from other values."""
@@ -60,6 +62,10 @@ def schema_of(doc: OptionDoc) -> Mapping[str, object]:
         return {"enum": words}
     if doc.kind.allowed.startswith("http://HOST[:PORT]"):
         return {"type": "string", "pattern": "^https?://[^/, ]+(,https?://[^/, ]+)*$"}
+    if doc.kind.allowed.startswith("https://HOST[:PORT]"):
+        return {"type": "string", "pattern": "^https://[^/ ]+"}
+    if doc.kind.allowed.startswith("any text"):
+        return {"type": "string", "minLength": 1}
     raise ValueError(f"what is {doc.kind.allowed!r} as a JSON schema?")
 
 

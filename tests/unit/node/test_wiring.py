@@ -13,6 +13,7 @@ from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.wiring import EXIT_FATAL, EXIT_REFUSED, Node, build_node, die, draw_ids
 from storage.replica.data_directory import DataDirectory
+from tests.support.http.issuer import AUDIENCE, ISSUER, document, public_jwk
 from tests.support.time.fake_clock import WALL_START_MS, FakeClock
 
 ANYWHERE = Address("127.0.0.1", 0)
@@ -89,3 +90,19 @@ def test_a_taken_address_is_refused_by_name() -> None:
     with pytest.raises(StartupError, match=f"127.0.0.1:{port}"):
         wiring._bind(Address("127.0.0.1", port))
     taken.close()
+
+
+async def test_a_node_that_trusts_an_issuer_has_its_keys_and_keeps_them_fresh(
+    tmp_path: Path,
+) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_bytes(document(public_jwk("rsa")))
+    trusting = replace(
+        config(tmp_path), oidc_issuer=ISSUER, oidc_audience=AUDIENCE, oidc_jwks_file=keys
+    )
+    node = await build_node(trusting)
+    assert node.web_tokens is not None
+    assert node.web_tokens.keys.keys is not None
+    assert "issuer-keys" in node.background()
+    await run_once(node)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "issuer-keys"]

@@ -115,3 +115,27 @@ def test_the_judge_agrees_with_a_naive_one(seed: int) -> None:
                 for name in ("a", "a.b", "ab", "b", "c", ""):
                     expected = naive(acls, grants, f"User:{user}", host, operation, name)
                     assert permissions.may(operation, TOPIC, name) == expected
+
+
+def test_entries_of_groups_count_and_denials_win() -> None:
+    image = cluster_with("Group:ops:TOPIC:orders:READ").image
+
+    def may_read(*groups: str) -> bool:
+        found = permissions_of(image, "User:ann", is_superuser=False, host="", groups=groups)
+        return found.may(Operation.READ, ResourceType.TOPIC, "orders")
+
+    assert (may_read("Group:ops"), may_read("Group:dev", "Group:ops")) == (True, True)
+    assert not may_read()
+    assert not may_read("User:ops", "ops")
+    denied = Acl(
+        principal="Group:dev",
+        resource_type="TOPIC",
+        pattern_type="LITERAL",
+        name="orders",
+        operation="ALL",
+        permission="DENY",
+        host="*",
+    )
+    image = replace(image, acls=image.acls.set(denied.principal, (denied,)))
+    assert may_read("Group:ops")
+    assert not may_read("Group:ops", "Group:dev")

@@ -1,0 +1,98 @@
+"""The keys of an issuer of tokens as a node has them: read from where its configuration says, and read again.
+
+They are read every quarter of an hour, and when a token names a key that is not among them, for that at most once in
+``ASK_MS``: strangers can name whatever they like. When they cannot be read, the last good ones are kept for a day.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from milena.model.clock import Clock
+from node.access.key_set import KeySet, KeySetError, parse_keys
+from node.process.https import FetchError
+
+logger = logging.getLogger(__name__)
+
+REFRESH_MS = 900_000
+"""A key that its issuer has taken away is good for so long."""
+ASK_MS = 30_000
+KEPT_MS_MAX = 86_400_000
+
+
+class IssuerKeys:
+    """Belongs to the event loop. ``where`` is for people; ``read`` may raise ``OSError`` and ``FetchError``."""
+
+    def __init__(self, *, where: str, read: Callable[[], Awaitable[bytes]], clock: Clock) -> None:
+        self.where = where
+        self._read = read
+        self._clock = clock
+        self.keys: KeySet | None = None
+        """None: not read yet, or too long ago."""
+        self.version = 0
+        """Another one whenever the keys are others."""
+        self.failure = ""
+        """Why they could not be read; empty: they could, or it was not tried yet."""
+        self._document: bytes | None = None
+        self._good_ms = 0
+        self._asked_ms: int | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether a token is reason enough to read them again, or to wait for a reading that is under way."""
+        if self._asked_ms is None or self._reading is not None:
+            return True
+        return self._clock.now_ms() - self._asked_ms >= ASK_MS
+
+    async def refresh(self) -> None:
+        """Read them; many who ask at once cost one reading. Never fails: see ``failure``."""
+        if self._reading is None:
+            self._asked_ms = self._clock.now_ms()
+            self._reading = asyncio.create_task(self._refresh(), name="issuer-keys")
+        await asyncio.shield(self._reading)
+
+    async def run(self) -> None:
+        """Keep them fresh, for as long as the node runs."""
+        try:
+            while True:
+                await self.refresh()
+                await self._clock.sleep(ASK_MS if self.failure else REFRESH_MS)
+        finally:
+            if self._reading is not None:
+                self._reading.cancel()
+
+    def take(self, document: bytes) -> None:
+        """Have these keys from now on.
+
+        Raises:
+            KeySetError: there are none in it.
+        """
+        if document != self._document:
+            keys = parse_keys(document)
+            for why in keys.left_out:
+                logger.warning(
+                    "a key of the issuer is not used where=%s reason=%s", self.where, why
+                )
+            self.keys, self._document = keys, document
+            self.version += 1
+            logger.info("keys of the issuer where=%s count=%d", self.where, len(keys.keys))
+        self._good_ms = self._clock.now_ms()
+        self.failure = ""
+
+    async def _refresh(self) -> None:
+        try:
+            self.take(await self._read())
+        except (OSError, FetchError, KeySetError) as error:
+            self._on_failure(str(error) or type(error).__name__)
+        finally:
+            self._reading = None
+
+    def _on_failure(self, reason: str) -> None:
+        if reason != self.failure:
+            logger.warning("cannot read the issuer's keys where=%s reason=%s", self.where, reason)
+        self.failure = reason
+        if self.keys is not None and self._clock.now_ms() - self._good_ms > KEPT_MS_MAX:
+            logger.error("the issuer's keys are too old to be trusted where=%s", self.where)
+            self.keys, self._document = None, None
+            self.version += 1
