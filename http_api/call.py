@@ -12,6 +12,7 @@ from aiohttp.http import HttpVersion11
 from http_api.access import ALL_TOPICS, Access
 from http_api.answers import Pairs
 from http_api.callers import ANYBODY, Caller
+from http_api.certificates import ClientCertificate
 from http_api.codings import unpack, window_of
 from http_api.connections import Connections
 from http_api.errors import BodyTimeoutError
@@ -150,10 +151,8 @@ class Call:
         self._access = access
         callers = self.shared.ports.callers
         if not callers.holds(self._caller):
-            authorization, host = self._credentials()
-            self._caller = callers.known(authorization, host) or await callers.identify(
-                authorization, host
-            )
+            given = self._credentials()
+            self._caller = callers.known(*given) or await callers.identify(*given)
         self._authorize_path()
 
     def check_again(self) -> None:
@@ -197,9 +196,12 @@ class Call:
             self.request_id,
         )
 
-    def _credentials(self) -> tuple[str | None, str]:
+    def _credentials(self) -> tuple[str | None, str, ClientCertificate | None]:
         given = self.request.headers.getall("Authorization", None)
-        return (None if given is None else ", ".join(given)), self.request.remote or ""
+        header = None if given is None else ", ".join(given)
+        # Of a connection that is aiohttp's alone nothing is known.
+        certificate = getattr(self.request.protocol, "certificate", None)
+        return header, self.request.remote or "", certificate
 
     def _authorize_path(self) -> None:
         assert self._access is not None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from http_api.certificates import ClientCertificate
 from milena.model.access import ANONYMOUS, CLUSTER_NAME, Operation, ResourceType
 from raft_meta.machine.authorization import Permissions
 from raft_meta.machine.image import Grant
@@ -75,15 +76,21 @@ class CallersPort(Protocol):
     def holds(self, caller: Caller) -> bool:
         """Whether what was found out about a caller still holds."""
 
-    def known(self, authorization: str | None, host: str) -> Caller | None:
+    def known(
+        self, authorization: str | None, host: str, certificate: ClientCertificate | None = None
+    ) -> Caller | None:
         """Who comes with this header from this address, if nothing must be waited for; None: ``identify`` tells.
+
+        ``certificate`` is the connection's, and counts where there is no header.
 
         Raises:
             UnauthenticatedError: nobody does.
             NotReadyError: this node cannot tell.
         """
 
-    async def identify(self, authorization: str | None, host: str) -> Caller:
+    async def identify(
+        self, authorization: str | None, host: str, certificate: ClientCertificate | None = None
+    ) -> Caller:
         """The same, whatever it takes.
 
         Raises:

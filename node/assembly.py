@@ -214,6 +214,7 @@ class Assembly:
             has_first_user=config.admin_password_file is not None,
             random_bytes=ports.ids.random_bytes,
             web_tokens=self.web_tokens,
+            certificate_rule=config.tls_principal_rule,
         )
         self.access = AccessService(
             metadata=self.metadata,

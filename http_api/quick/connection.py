@@ -5,6 +5,7 @@ import asyncio
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
 
+from http_api.certificates import ClientCertificate, certificate_of
 from http_api.quick.lane import QuickLane, QuickRequest
 
 _OF_AIOHTTP = frozenset(
@@ -28,7 +29,7 @@ class QuickConnection(web.RequestHandler):
     between two requests, so that the next bytes may go past it.
     """
 
-    __slots__ = ("_held", "_lane", "_left", "_quick")
+    __slots__ = ("_held", "_lane", "_left", "_quick", "certificate")
 
     def open_lane(self, lane: QuickLane) -> None:
         """Let requests take it."""
@@ -37,6 +38,13 @@ class QuickConnection(web.RequestHandler):
         self._quick: QuickRequest | None = None
         self._held = b""
         """Bytes that came while a request of the lane was under way."""
+        self.certificate: ClientCertificate | None = None
+        """What its client showed; that does not change while it lasts."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there, and TLS has shaken hands with it."""
+        super().connection_made(transport)
+        self.certificate = certificate_of(transport)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a client: a request for the lane, or for aiohttp."""

@@ -22,6 +22,7 @@ from aiohttp.http import HttpVersion11
 from http_api.access import Access
 from http_api.answers import SERVER
 from http_api.callers import OPEN, Caller
+from http_api.certificates import ClientCertificate
 from http_api.connections import Closable
 from http_api.dispatch import Dispatcher
 from http_api.endpoint import QuickHandler, Route
@@ -72,6 +73,9 @@ class Head:
 
 class Resting(Closable, Protocol):
     """A connection as the lane sees it."""
+
+    certificate: ClientCertificate | None
+    """What its client showed."""
 
     @property
     def peername(self) -> object:
@@ -190,6 +194,12 @@ def _remote(peername: object) -> str | None:
     return str(peername[0]) if isinstance(peername, tuple) else None
 
 
+def _identity(connection: Resting) -> bytes:
+    """Who a connection is by itself, before it says anything."""
+    certificate = connection.certificate
+    return b"" if certificate is None else certificate.digest
+
+
 class QuickLane:
     """The heads that one server knows. Belongs to its event loop."""
 
@@ -197,16 +207,18 @@ class QuickLane:
         self._dispatcher = dispatcher
         self._callers = dispatcher.shared.ports.callers
         self._quotas = dispatcher.shared.quotas
-        self._heads: dict[bytes, Head] = {}
+        self._heads: dict[tuple[bytes, bytes], Head] = {}
+        """By (the connection's certificate, the head): a head says who sends it only together with that."""
 
     def begin(self, connection: Resting, data: bytes) -> QuickRequest | None:
         """Take a request that came whole on a connection that rests; None: it goes the usual way, untouched."""
         end = data.find(HEAD_END)
-        head = self._heads.get(data[:end])
+        key = (_identity(connection), data[:end])
+        head = self._heads.get(key)
         if head is None or len(data) - end - len(HEAD_END) != head.body_bytes:
             return None
         if not self._is_still(head.caller, connection):
-            del self._heads[data[:end]]
+            del self._heads[key]
             return None
         in_flight = self._dispatcher.shared.in_flight
         if not in_flight.has_room_for(head.body_bytes):
@@ -258,7 +270,8 @@ class QuickLane:
     def _remember(
         self, raw: bytes, message: ParsedHead, body_bytes: int, connection: Resting
     ) -> None:
-        if raw in self._heads or body_bytes > BODY_BYTES_MAX:
+        key = (_identity(connection), raw)
+        if key in self._heads or body_bytes > BODY_BYTES_MAX:
             return
         if message.version != HttpVersion11 or message.should_close:
             return
@@ -274,7 +287,7 @@ class QuickLane:
         route, handler, caller = found
         if len(self._heads) >= HEADS_MAX:
             del self._heads[next(iter(self._heads))]
-        self._heads[raw] = Head(
+        self._heads[key] = Head(
             message.method, message.url.raw_path, route, handler, body_bytes, caller
         )
 
@@ -311,7 +324,9 @@ class QuickLane:
             MilenaError: nobody who may.
         """
         caller = self._callers.known(
-            headers.get("authorization"), _remote(connection.peername) or ""
+            headers.get("authorization"),
+            _remote(connection.peername) or "",
+            connection.certificate,
         )
         if caller is None or caller.version == OPEN:
             return caller

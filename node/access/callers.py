@@ -10,8 +10,6 @@ tries wrong ones meanwhile.
 """
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import hmac
 from collections.abc import Callable
@@ -19,10 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from http_api.callers import ANYBODY, OPEN, UNCERTAIN, Caller
+from http_api.certificates import ClientCertificate
 from http_api.hosts import plain_host
 from milena.model.access import ANONYMOUS, USER_PREFIX, AccessMode
 from milena.model.clock import Clock
 from milena.model.errors import NotReadyError, UnauthenticatedError
+from node.access.authorization_header import name_and_password, scheme_and_rest
+from node.access.certificate_names import CertificateNames, NamelessCertificateError
 from node.access.passwords import Passwords
 from node.metadata.store import MetadataStore
 from raft_meta.machine.access import LEVEL
@@ -67,10 +68,11 @@ class Callers:
         has_first_user: bool,
         random_bytes: Callable[[int], bytes],
         web_tokens: "WebTokens | None" = None,
+        certificate_rule: str | None = None,
     ) -> None:
         """``heard_ms``: when the quorum was last heard of, by the clock; None: not in this life.
 
-        ``web_tokens``: of an issuer that this node trusts.
+        ``web_tokens``: of an issuer that this node trusts. ``certificate_rule``: see ``CertificateNames``.
         """
         self._metadata = metadata
         self._passwords = passwords
@@ -80,8 +82,9 @@ class Callers:
         self._has_first_user = has_first_user
         self._key = random_bytes(_KEY_BYTES)
         self._web_tokens = web_tokens
+        self._certificate_names = CertificateNames(certificate_rule)
         self._callers: dict[tuple[bytes, str], Caller] = {}
-        """By (hash of the header, address), at the present version."""
+        """By (hash of the header, or of the certificate, and address), at the present version."""
         self._verified: dict[bytes, _Verified] = {}
         self._looking: dict[bytes, asyncio.Task[_Verified | None]] = {}
         self.version = OPEN
@@ -134,8 +137,10 @@ class Callers:
     def _keys_version(self) -> int:
         return 0 if self._web_tokens is None else self._web_tokens.keys.version
 
-    def known(self, authorization: str | None, host: str) -> Caller | None:
-        """Who comes with this header, if nothing must be waited for."""
+    def known(
+        self, authorization: str | None, host: str, certificate: ClientCertificate | None = None
+    ) -> Caller | None:
+        """Who comes with this header, or without one, if nothing must be waited for."""
         if self.version == OPEN:
             return ANYBODY
         if self._clock.now_ms() > self._until_ms:
@@ -147,26 +152,46 @@ class Callers:
         host = plain_host(host)
         image = self._metadata.image
         if authorization is None:
-            if image.access_mode == AccessMode.REQUIRED:
-                raise UnauthenticatedError(
-                    "this cluster asks for credentials: send Authorization: Bearer TOKEN, or Basic"
-                )
-            return self._caller(image, ANONYMOUS, host)
+            return self._without_header(image, certificate, host)
         key = self._hash(authorization)
         caller = self._callers.get((key, host))
         if caller is not None and self.holds(caller):
             return caller
         caller = self._found(image, authorization, key, host)
-        if caller is not None:
-            if len(self._callers) >= KNOWN_MAX:
-                del self._callers[next(iter(self._callers))]
-            self._callers[key, host] = caller
+        return None if caller is None else self._remember(caller, key, host)
+
+    def _remember(self, caller: Caller, key: bytes, host: str) -> Caller:
+        if len(self._callers) >= KNOWN_MAX:
+            del self._callers[next(iter(self._callers))]
+        self._callers[key, host] = caller
         return caller
 
-    async def identify(self, authorization: str | None, host: str) -> Caller:
+    def _without_header(
+        self, image: Image, certificate: ClientCertificate | None, host: str
+    ) -> Caller:
+        is_required = image.access_mode == AccessMode.REQUIRED
+        missing = "this cluster asks for credentials: send Authorization: Bearer TOKEN, or Basic"
+        if certificate is not None:
+            caller = self._callers.get((certificate.digest, host))
+            if caller is not None and self.holds(caller):
+                return caller
+            try:
+                caller = self._of_certificate(image, certificate, host)
+            except NamelessCertificateError as error:
+                missing = f"{missing}; {error}"
+            else:
+                return self._remember(caller, certificate.digest, host)
+        if is_required:
+            raise UnauthenticatedError(missing)
+        return self._caller(image, ANONYMOUS, host)
+
+    async def identify(
+        self, authorization: str | None, host: str, certificate: ClientCertificate | None = None
+    ) -> Caller:
         """Who comes with this header, whatever it takes to tell."""
+        del certificate
         assert authorization is not None, "who brings nothing is known"
-        if self._web_tokens is not None and _scheme_of(authorization) == "bearer":
+        if self._web_tokens is not None and scheme_and_rest(authorization)[0] == "bearer":
             await self._web_tokens.keys.refresh()
             caller = self.known(authorization, host)
             if caller is None:
@@ -196,9 +221,8 @@ class Callers:
         return hashlib.blake2b(given, key=self._key, digest_size=16).digest()
 
     def _found(self, image: Image, authorization: str, key: bytes, host: str) -> Caller | None:
-        scheme, given = _scheme_of(authorization), authorization.partition(" ")[2]
+        scheme, given = scheme_and_rest(authorization)
         if scheme == "bearer":
-            given = given.strip()
             if (
                 self._web_tokens is not None
                 and not given.startswith(TOKEN_PREFIX)
@@ -210,7 +234,7 @@ class Callers:
             raise UnauthenticatedError(
                 "Authorization must begin with Bearer or Basic, and come once"
             )
-        name, _ = _name_and_password(given)
+        name, _ = name_and_password(given)
         verified = self._verified.get(key)
         if verified is None or self._clock.now_ms() >= verified.until_ms:
             return None
@@ -239,6 +263,21 @@ class Callers:
             token_id=token.token_id,
             grants=token.grants,
             expires_ms=token.expires_ms,
+        )
+
+    def _of_certificate(self, image: Image, certificate: ClientCertificate, host: str) -> Caller:
+        """A certificate's user is a principal whether or not the cluster has such a user."""
+        name = self._certificate_names.user_of(certificate)
+        if certificate.expires_ms <= self._clock.wall_ms():
+            raise UnauthenticatedError(
+                "the client's certificate has expired; renew it, and connect again"
+            )
+        return self._caller(
+            image,
+            USER_PREFIX + name,
+            host,
+            user=image.users.get(name),
+            expires_ms=certificate.expires_ms,
         )
 
     def _of_web_token(
@@ -294,7 +333,7 @@ class Callers:
 
     async def _look(self, authorization: str, host: str) -> _Verified | None:
         """Whose password this is; takes as long, and says the same, whether or not there is such a user."""
-        name, password = _name_and_password(authorization.partition(" ")[2])
+        name, password = name_and_password(scheme_and_rest(authorization)[1])
         user = self._metadata.image.users.get(name)
         verifiers = () if user is None else user.verifiers
         verifier = await self._passwords.find(verifiers, password, host)
@@ -303,25 +342,5 @@ class Callers:
         return _Verified(user=name, verifier=verifier, until_ms=self._clock.now_ms() + VERIFIED_MS)
 
 
-def _scheme_of(authorization: str) -> str:
-    return authorization.partition(" ")[0].lower()
-
-
 def _bad_password() -> UnauthenticatedError:
     return UnauthenticatedError("there is no user of this name and password")
-
-
-def _name_and_password(given: str) -> tuple[str, str]:
-    """Source: RFC 7617.
-
-    Raises:
-        UnauthenticatedError: it cannot be read.
-    """
-    try:
-        text = base64.b64decode(given.strip(), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError, ValueError):
-        raise UnauthenticatedError("Authorization: Basic must be base64 of NAME:PASSWORD") from None
-    name, colon, password = text.partition(":")
-    if not colon:
-        raise UnauthenticatedError("Authorization: Basic must be base64 of NAME:PASSWORD")
-    return name, password

@@ -111,6 +111,26 @@ def word(allowed: str = "any text", *, pattern: str = r".{1,255}") -> OptionKind
     return OptionKind(allowed=allowed, placeholder="TEXT", parse=parse)
 
 
+def pattern() -> OptionKind:
+    """A regular expression of RE2 with a group."""
+
+    def parse(value: object) -> str:
+        import re2  # noqa: PLC0415 - only where one is given
+
+        text = _text(value)
+        options = re2.Options()
+        options.log_errors = False
+        try:
+            compiled = re2.compile(text, options)
+        except (re2.error, UnicodeEncodeError) as error:
+            raise ValueError(f"no pattern of RE2: {error}") from None
+        if compiled.groups < 1:
+            raise ValueError("it has no group (...)")
+        return text
+
+    return OptionKind(allowed="a pattern of RE2 with a group", placeholder="PATTERN", parse=parse)
+
+
 def choice(*words: str) -> OptionKind:
     """One of a few words."""
 

@@ -221,6 +221,27 @@ class NodeConfig:
             says="none",
         ),
     )
+    tls_client_auth: str | None = field(
+        default=None,
+        metadata=option(
+            kinds.choice("none", "optional", "required"),
+            "Whether API clients show a certificate of `tls_client_ca_file`. `optional` lets in those who show none, "
+            "such as probes. Who shows one and sends no `Authorization` is the user whom it names.",
+            SECURITY,
+            says="`required` with `tls_client_ca_file`, else `none`",
+        ),
+    )
+    tls_principal_rule: str | None = field(
+        default=None,
+        metadata=option(
+            kinds.pattern(),
+            "Which user a client's certificate names: a pattern that one of its names must match as a whole, and whose "
+            "first group is the user. Names are `CN:`, `DNS:`, `URI:` or `EMAIL:` and the name, as in "
+            "`URI:spiffe://example\\.org/user/(.+)`. Several that match must mean one user.",
+            SECURITY,
+            says="the subject's common name",
+        ),
+    )
     admin_password_file: Path | None = field(
         default=None,
         metadata=option(
@@ -697,6 +718,11 @@ class NodeConfig:
         return self.tls_cert_file is not None
 
     @property
+    def client_auth(self) -> str:
+        """``tls_client_auth``, with its default filled in."""
+        return self.tls_client_auth or ("required" if self.tls_client_ca_file else "none")
+
+    @property
     def limits(self) -> ApiLimits:
         """The bounds that the API is given."""
         return ApiLimits(
@@ -817,6 +843,14 @@ def check_config(config: NodeConfig) -> None:
         raise StartupError(
             "tls_client_ca_file needs tls_cert_file: clients show certificates over HTTPS only"
         )
+    if config.client_auth != "none" and not config.tls_client_ca_file:
+        raise StartupError(
+            f"tls_client_auth = {config.client_auth} needs tls_client_ca_file, which tells good certificates"
+        )
+    if config.tls_principal_rule is not None and config.client_auth == "none":
+        raise StartupError(
+            "tls_principal_rule needs tls_client_ca_file, and tls_client_auth optional or required"
+        )
     if config.cluster_secret and config.cluster_secret_file:
         raise StartupError("cluster_secret and cluster_secret_file are both set; give one")
     if config.reset_admin and not config.admin_password_file:
@@ -917,7 +951,7 @@ def secret_of(config: NodeConfig) -> bytes:
 def warnings_of(config: NodeConfig) -> tuple[str, ...]:
     """Warnings for an operator before the node starts: allowed, and hardly meant."""
     result = []
-    is_open = not config.admin_password_file and not config.tls_client_ca_file
+    is_open = not config.admin_password_file and config.client_auth != "required"
     if not config.listen.is_loopback and is_open:
         result.append(
             f"the API listens on {config.listen}, beyond this machine, and asks nobody for credentials unless the "

@@ -34,8 +34,11 @@ def api_tls(config: NodeConfig) -> ssl.SSLContext | None:
     if certificate is None or key is None:
         return None
     context = _context(ssl.PROTOCOL_TLS_SERVER, "tls", certificate, key)
-    if config.tls_client_ca_file is not None:
+    if config.tls_client_ca_file is not None and config.client_auth != "none":
         _trust(context, "tls_client_ca_file", config.tls_client_ca_file)
+        if config.client_auth == "optional":
+            # One that is shown must still be good.
+            context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 

@@ -34,6 +34,8 @@ SET_BY_CHART = frozenset(
         "tls_key_file",
         # The kubelet shows no certificate: every probe would fail.
         "tls_client_ca_file",
+        "tls_client_auth",
+        "tls_principal_rule",
         # No value brings a file of an issuer's keys into a pod; `oidc_jwks_url` needs none.
         "oidc_jwks_file",
     }

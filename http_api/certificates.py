@@ -1,0 +1,50 @@
+"""The certificate that a client showed when it connected, once TLS has verified it."""
+
+import asyncio
+import hashlib
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+_SUBJECT_NAME = "commonName"
+_OTHER_NAMES = {"DNS": "DNS", "URI": "URI", "email": "EMAIL"}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """What of it tells who its holder is."""
+
+    digest: bytes
+    """SHA-256: no other certificate has it."""
+    names: tuple[str, ...]
+    """``CN:`` and the common name; ``DNS:``, ``URI:``, ``EMAIL:`` and each alternative name of the kind."""
+    expires_ms: int
+    """When it is good no more, by the wall clock."""
+
+
+def certificate_of(transport: asyncio.BaseTransport) -> ClientCertificate | None:
+    """The certificate of a connection's client; None: it showed none, or none was asked for."""
+    tls = transport.get_extra_info("ssl_object")
+    if tls is None:
+        return None
+    # Empty as well when nobody has looked whether it is genuine.
+    shown = cast("Mapping[str, object] | None", tls.getpeercert())
+    raw = cast("bytes | None", tls.getpeercert(binary_form=True))
+    if not shown or not raw:
+        return None
+    return ClientCertificate(
+        digest=hashlib.sha256(raw).digest(),
+        names=tuple(_names(shown)),
+        expires_ms=int(ssl.cert_time_to_seconds(str(shown["notAfter"])) * 1000),
+    )
+
+
+def _names(shown: Mapping[str, object]) -> Iterator[str]:
+    for parts in cast("tuple[tuple[tuple[str, str], ...], ...]", shown.get("subject", ())):
+        for kind, value in parts:
+            if kind == _SUBJECT_NAME:
+                yield f"CN:{value}"
+    for kind, value in cast("tuple[tuple[str, str], ...]", shown.get("subjectAltName", ())):
+        if kind in _OTHER_NAMES:
+            yield f"{_OTHER_NAMES[kind]}:{value}"

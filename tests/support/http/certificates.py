@@ -1,0 +1,91 @@
+"""Authorities and what they sign, made when a test asks for them."""
+
+import ipaddress
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+FROM, UNTIL = datetime(2020, 1, 1, tzinfo=UTC), datetime(2120, 1, 1, tzinfo=UTC)
+LOCAL: tuple[x509.GeneralName, ...] = (
+    x509.DNSName("localhost"),
+    x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+)
+
+
+@dataclass(frozen=True)
+class CertificateFiles:
+    """A certificate and its key, where they lie."""
+
+    certificate: Path
+    key: Path
+
+    def copy_to(self, other: "CertificateFiles") -> None:
+        other.certificate.write_bytes(self.certificate.read_bytes())
+        other.key.write_bytes(self.key.read_bytes())
+
+
+def _subject(names: Sequence[str]) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names])
+
+
+class Authority:
+    """Signs certificates; ``file`` holds its own. All are kept in ``folder``."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        self._folder = folder
+        self._name = _subject([name])
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        signed = (
+            self._builder(self._name, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.file = folder / f"{name}-ca.pem"
+        self.file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+
+    def issue(
+        self, file: str, *common_names: str, others: Sequence[x509.GeneralName] = LOCAL
+    ) -> CertificateFiles:
+        """A certificate with these common names and alternative names."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = self._builder(_subject(common_names), key)
+        if others:
+            builder = builder.add_extension(x509.SubjectAlternativeName(others), critical=False)
+        files = CertificateFiles(self._folder / f"{file}.pem", self._folder / f"{file}.key")
+        signed = builder.sign(self._key, hashes.SHA256())
+        files.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        files.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return files
+
+    def client(self, shown: CertificateFiles | None = None) -> ssl.SSLContext:
+        """One who trusts this authority, and shows a certificate."""
+        context = ssl.create_default_context(cafile=str(self.file))
+        if shown is not None:
+            context.load_cert_chain(shown.certificate, shown.key)
+        return context
+
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+    ) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(FROM)
+            .not_valid_after(UNTIL)
+        )
