@@ -117,6 +117,7 @@ class Node(Assembly):
             resolve=self._resolve,
             on_disconnected=self._on_disconnected,
             tls=None if self._peer_tls is None else self._peer_tls.client,
+            verifies_id=config.peer_tls_verify_id,
         )
         # What was made so far calls the parts, but only once it runs.
         super().__init__(config, self._node_ports(clock))
@@ -142,6 +143,7 @@ class Node(Assembly):
                 incarnation=self._ids.incarnation,
                 ssl_server=None if self._peer_tls is None else self._peer_tls.server,
                 ssl_client=None if self._peer_tls is None else self._peer_tls.client,
+                verifies_id=config.peer_tls_verify_id,
             ),
             files=self._files,
             state_machine=self._machine,
@@ -180,6 +182,7 @@ class Node(Assembly):
             secret=self._secret,
             on_raft_socket=self.quorum.accept,
             tls=None if self._peer_tls is None else self._peer_tls.server,
+            verifies_id=self.config.peer_tls_verify_id,
         )
 
     # -- what the parts ask of the process -------------------------------------------------------

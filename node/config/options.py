@@ -192,9 +192,20 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.path("PEM file"),
-            "Authority that must have signed the certificates of peers; whoever it signs is a node of this cluster.",
+            "Authority that must have signed the certificates of peers; whoever it signs is a node of this cluster, "
+            "and any of them unless `peer_tls_verify_id` is on. Renewed without a restart, as certificates are.",
             SECURITY,
             says="none",
+        ),
+    )
+    peer_tls_verify_id: bool = field(
+        default=False,
+        metadata=option(
+            kinds.switch(),
+            "Let in a peer as node ID only when its certificate has the alternative name `DNS:node-ID` or "
+            "`URI:milena:node:ID`; otherwise whoever has a certificate of `peer_tls_ca_file` may say that it is any "
+            "node.",
+            SECURITY,
         ),
     )
     tls_cert_file: Path | None = field(
@@ -216,7 +227,8 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.path("PEM file"),
-            "Authority that must have signed the certificates of API clients; without it any client is let in.",
+            "Authority that must have signed the certificates of API clients; without it any client is let in. Renewed "
+            "without a restart, as certificates are: connections that are open go on.",
             SECURITY,
             says="none",
         ),
@@ -838,6 +850,10 @@ def check_config(config: NodeConfig) -> None:
     _check_pair(
         config.peer_tls_cert_file, config.peer_tls_ca_file, "peer_tls_cert_file", "peer_tls_ca_file"
     )
+    if config.peer_tls_verify_id and not config.peer_tls_cert_file:
+        raise StartupError(
+            "peer_tls_verify_id needs the peer_tls_* files: it looks at certificates"
+        )
     _check_pair(config.tls_cert_file, config.tls_key_file, "tls_cert_file", "tls_key_file")
     if config.tls_client_ca_file and not config.tls_cert_file:
         raise StartupError(

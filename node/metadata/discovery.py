@@ -74,6 +74,7 @@ async def find_voters(
             resolve=lambda _, where=address: (where.host, where.port),  # type: ignore[misc]  # mypy has no default in Callable
             tls=None if tls is None else tls.client,
             is_anyone=True,
+            verifies_id=config.peer_tls_verify_id,
         )
         for address in config.join
     }

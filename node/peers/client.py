@@ -33,6 +33,7 @@ class PeerClient:
     ``resolve(node_id)``: host and port, asked at every dial since addresses change; None: not known.
     ``on_disconnected(node_id, channel)``: a link that was up is gone, though this node did not close it.
     ``is_anyone``: whoever listens at the address will do, its node id is not known yet.
+    ``verifies_id``: a peer's certificate must be one of the node that it says it is.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class PeerClient:
         on_disconnected: Callable[[int, PeerChannel], None] | None = None,
         tls: ssl.SSLContext | None = None,
         is_anyone: bool = False,
+        verifies_id: bool = False,
     ) -> None:
+        self._verifies_id = verifies_id
         self._is_anyone = is_anyone
         self._identity = identity
         self._secret = secret
@@ -216,6 +219,7 @@ class PeerClient:
             self._secret,
             channel=frames.Channel.DATA,
             expected_node_id=None if self._is_anyone else node_id,
+            verifies_id=self._verifies_id,
         )
         loop = asyncio.get_running_loop()
         link = CallerLink(loop, handshake, channel, self._on_lost)

@@ -48,6 +48,7 @@ from raft_meta.consensus.frames import (
     PeerProtocolError,
     Session,
 )
+from raft_meta.consensus.peer_certificates import certified_ids
 
 log = logging.getLogger("milena.peer")
 
@@ -128,6 +129,8 @@ class Link(asyncio.Protocol):
         self._deadline = self._loop.call_later(
             HANDSHAKE_MS_MAX / 1000, self.abort, "the handshake took too long"
         )
+        if self._handshake.verifies_id:
+            self._handshake.certified_ids = certified_ids(transport.get_extra_info("peercert"))
         self._transport.write(self._handshake.outgoing())
 
     def data_received(self, data: bytes) -> None:

@@ -138,7 +138,10 @@ class PeerListener:
         secret: bytes,
         on_raft_socket: Callable[[socket.socket], None],
         tls: ssl.SSLContext | None = None,
+        verifies_id: bool = False,
     ) -> None:
+        """``verifies_id``: a peer's certificate must be one of the node that it says it is."""
+        self._verifies_id = verifies_id
         self._server = server
         self._identity = identity
         self._secret = secret
@@ -249,6 +252,7 @@ class PeerListener:
             self._identity(),
             self._secret,
             channel=frames.Channel.DATA,
+            verifies_id=self._verifies_id,
         )
         link = ServerLink(loop, handshake, self._server.handlers, self._server)
         self._server.add(link)

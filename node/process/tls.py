@@ -7,24 +7,55 @@ dialer also checks that the name or address it dialled stands in it. Contexts ma
 import logging
 import os
 import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from milena.model.errors import StartupError
 from node.config.options import NodeConfig
 
 log = logging.getLogger(__name__)
 
+_Value = TypeVar("_Value")
+
+
+class RenewableContext(ssl.SSLContext):
+    """A context that hands each new connection to the newest one that was made of its files.
+
+    A context can be given further authorities, and none can be taken from it: so another takes its place, with
+    certificate, key and authorities, and with no session or ticket of the old one's, by which a client whose authority
+    is gone could go on without showing its certificate again. Connections that are there stay as they are.
+    """
+
+    _newest: ssl.SSLContext | None = None
+
+    def renew(self, newest: ssl.SSLContext) -> None:
+        """Have connections made by this one from now on."""
+        self._newest = newest
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Begin a connection; both event loops that nodes run on do it by this call, whichever side they are."""
+        make = super().wrap_bio if self._newest is None else self._newest.wrap_bio
+        return make(incoming, outgoing, server_side, server_hostname, session)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTls:
     """The two ends of a peer connection."""
 
-    server: ssl.SSLContext
-    client: ssl.SSLContext
+    server: RenewableContext
+    client: RenewableContext
 
 
-def api_tls(config: NodeConfig) -> ssl.SSLContext | None:
+def api_tls(config: NodeConfig) -> RenewableContext | None:
     """HTTPS of the API; None: plain HTTP.
 
     Raises:
@@ -60,37 +91,43 @@ def peer_tls(config: NodeConfig) -> PeerTls | None:
 
 
 class CertificateWatch:
-    """Takes renewed certificates without a restart: new connections show them, old ones go on.
+    """Takes renewed certificates and authorities without a restart: new connections use them, old ones go on.
 
-    ``maybe_reload`` is cheap, to be called now and then; it looks at the files' times and sizes.
+    ``make`` makes all ``contexts`` anew, in order, or raises ``StartupError``. ``maybe_reload`` is cheap, to be called
+    now and then; it looks at the files' times and sizes.
     """
 
-    def __init__(self, certificate: Path, key: Path, *contexts: ssl.SSLContext) -> None:
-        self._certificate = certificate
-        self._key = key
+    def __init__(
+        self,
+        files: Sequence[Path],
+        contexts: Sequence[RenewableContext],
+        make: Callable[[], Sequence[ssl.SSLContext]],
+    ) -> None:
+        self._files = files
         self._contexts = contexts
+        self._make = make
         self._seen = self._stamp()
 
     def maybe_reload(self) -> bool:
-        """Load the files if they changed; a pair that does not fit (half written) is tried again next time."""
+        """Load the files if they changed; what does not fit (half written) is tried again next time."""
         stamp = self._stamp()
         if stamp is None or stamp == self._seen:
             return False
         try:
-            # A trial first: a context must not be left with a certificate and another one's key.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key)
-            for context in self._contexts:
-                context.load_cert_chain(self._certificate, self._key)
-        except OSError as error:
-            log.warning("certificate not taken file=%s error=%s", self._certificate, error)
+            # All of them first: one end must not believe in another authority than the other.
+            made = self._make()
+        except StartupError as error:
+            log.warning("certificate not taken file=%s error=%s", self._files[0], error.message)
             return False
+        for context, newest in zip(self._contexts, made, strict=True):
+            context.renew(newest)
         self._seen = stamp
-        log.info("certificate renewed file=%s", self._certificate)
+        log.info("certificate renewed file=%s", self._files[0])
         return True
 
     def _stamp(self) -> tuple[int, ...] | None:
         try:
-            found = [os.stat(path) for path in (self._certificate, self._key)]
+            found = [os.stat(path) for path in self._files]
         except OSError:
             return None
         return tuple(
@@ -99,23 +136,30 @@ class CertificateWatch:
 
 
 def watches_of(
-    config: NodeConfig, api: ssl.SSLContext | None, peer: PeerTls | None
+    config: NodeConfig, api: RenewableContext | None, peer: PeerTls | None
 ) -> tuple[CertificateWatch, ...]:
-    """A watch for each pair of files in use."""
+    """A watch for the files of each port that speaks TLS."""
     watches = []
-    if api is not None and config.tls_cert_file is not None and config.tls_key_file is not None:
-        watches.append(CertificateWatch(config.tls_cert_file, config.tls_key_file, api))
-    if peer is not None and config.peer_tls_cert_file and config.peer_tls_key_file:
-        watches.append(
-            CertificateWatch(
-                config.peer_tls_cert_file, config.peer_tls_key_file, peer.server, peer.client
-            )
-        )
+    if api is not None:
+        authority = None if config.client_auth == "none" else config.tls_client_ca_file
+        files = _given(config.tls_cert_file, config.tls_key_file, authority)
+        watches.append(CertificateWatch(files, [api], lambda: _given(api_tls(config))))
+    if peer is not None:
+        files = _given(config.peer_tls_cert_file, config.peer_tls_key_file, config.peer_tls_ca_file)
+
+        def ends() -> Sequence[ssl.SSLContext]:
+            return [end for made in _given(peer_tls(config)) for end in (made.server, made.client)]
+
+        watches.append(CertificateWatch(files, [peer.server, peer.client], ends))
     return tuple(watches)
 
 
-def _context(protocol: int, name: str, certificate: Path, key: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
+def _given(*values: _Value | None) -> list[_Value]:
+    return [value for value in values if value is not None]
+
+
+def _context(protocol: int, name: str, certificate: Path, key: Path) -> RenewableContext:
+    context = RenewableContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate, key)

@@ -296,8 +296,13 @@ class Handshake:
         *,
         channel: Channel,
         expected_node_id: int | None = None,
+        verifies_id: bool = False,
         nonce: bytes | None = None,
     ) -> None:
+        self.verifies_id = verifies_id
+        """Whether the peer's certificate must be one of the node that it says it is."""
+        self.certified_ids: frozenset[int] = frozenset()
+        """The nodes that its certificate names; whoever owns the connection says so before anything is received."""
         self._role = role
         self._identity = identity
         self._secret = secret
@@ -335,7 +340,7 @@ class Handshake:
         """Take bytes of the peer, in any cut.
 
         Raises:
-            PeerProtocolError: malformed, or the peer does not know the secret.
+            PeerProtocolError: malformed, the peer does not know the secret, or its certificate is another node's.
         """
         self._incoming += data
         while not self._complete:
@@ -410,7 +415,11 @@ class Handshake:
         return message
 
     def _on_hello(self, hello: bytes) -> None:
-        self._peer, self._wanted = _decode_hello(hello)
+        peer, wanted = _decode_hello(hello)
+        if self.verifies_id and peer.node_id not in self.certified_ids:
+            # Nothing else that it says is looked at, nor is anything proved to it.
+            raise PeerProtocolError(_not_certified(peer.node_id, self.certified_ids))
+        self._peer, self._wanted = peer, wanted
         is_dialer = self._role is HandshakeRole.DIALER
         first, second = (self._own_hello, hello) if is_dialer else (hello, self._own_hello)
         transcript = hashlib.sha256(
@@ -432,6 +441,14 @@ class Handshake:
         if self._role is HandshakeRole.ACCEPTOR:
             self._send(_proof(self._keys[self._role]))
         self._complete = True
+
+
+def _not_certified(node_id: int, certified: frozenset[int]) -> str:
+    named = ", ".join(map(str, sorted(certified))) or "none"
+    return (
+        f"the peer says that it is node {node_id}, and its certificate is for {named}: with peer_tls_verify_id it must "
+        f"have the alternative name DNS:node-{node_id} or URI:milena:node:{node_id}"
+    )
 
 
 def _other(role: HandshakeRole) -> HandshakeRole:

@@ -69,6 +69,8 @@ class QuorumConfig:
     log_bytes_max: int = 64 << 20
     ssl_server: ssl.SSLContext | None = None
     ssl_client: ssl.SSLContext | None = None
+    verifies_id: bool = False
+    """A peer's certificate must be one of the node that it says it is."""
 
     @property
     def voter_ids(self) -> tuple[int, ...]:
@@ -126,6 +128,7 @@ class RaftQuorum:
                 identity=self._identity,
                 ssl_server=config.ssl_server,
                 ssl_client=config.ssl_client,
+                verifies_id=config.verifies_id,
             ),
             self,
             self._rng,

@@ -30,6 +30,7 @@ from raft_meta.consensus.frames import (
     encode_preface,
 )
 from raft_meta.consensus.messages import Message, decode_message, encode_message
+from raft_meta.consensus.peer_certificates import certified_ids
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class TransportConfig:
     identity: Callable[[], PeerIdentity]
     ssl_server: ssl.SSLContext | None
     ssl_client: ssl.SSLContext | None
+    verifies_id: bool = False
+    """A peer's certificate must be one of the node that it says it is."""
 
 
 class Transport:
@@ -279,6 +282,7 @@ class Transport:
             config.secret,
             channel=Channel.RAFT,
             expected_node_id=dialled_id,
+            verifies_id=config.verifies_id,
         )
         connection = _PeerConnection(self, handshake, loop)
         self._opening[connection] = None
@@ -362,6 +366,8 @@ class _PeerConnection(asyncio.Protocol):
         # Other loops' transports act like asyncio's without being any.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=CONGESTED_BYTES)
+        if self._handshake.verifies_id:
+            self._handshake.certified_ids = certified_ids(transport.get_extra_info("peercert"))
         self._write_handshake()
 
     def data_received(self, data: bytes) -> None:

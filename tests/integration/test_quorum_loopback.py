@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from cryptography.x509 import DNSName, UniformResourceIdentifier
 
 from milena.model.errors import FateUnknownError, NoQuorumError, RequestTooLargeError
+from node.config.options import load_config
+from node.process.tls import peer_tls
 from raft_meta.consensus.library import COMMAND_BYTES_MAX
 from raft_meta.consensus.quorum import Role
 from tests.support.clusters.quorum_cluster import QuorumCluster
+from tests.support.http.certificates import LOCAL, Authority
 
 pytestmark = [pytest.mark.integration, pytest.mark.smoke]
 
@@ -146,6 +150,35 @@ async def test_a_stranger_s_certificate_is_refused(tmp_path: Path) -> None:
         await observer.start()
         with pytest.raises(NoQuorumError):
             await observer.quorum.propose(b"x", timeout_ms=500)
+
+
+async def test_a_node_whose_certificate_names_others_is_refused(tmp_path: Path) -> None:
+    names = [
+        *LOCAL,
+        DNSName("node-1"),
+        UniformResourceIdentifier("milena:node:2"),
+        DNSName("node-3"),
+    ]
+    authority = Authority(tmp_path)
+    shown = authority.issue("voters", "voters", others=names)
+    flags = {
+        "peer_tls_cert_file": str(shown.certificate),
+        "peer_tls_key_file": str(shown.key),
+        "peer_tls_ca_file": str(authority.file),
+    }
+    tls = peer_tls(load_config(None, {}, flags))
+    assert tls is not None
+    async with QuorumCluster(
+        tmp_path / "quorum",
+        observers=1,
+        ssl_server=tls.server,
+        ssl_client=tls.client,
+        verifies_id=True,
+    ) as cluster:
+        leader = await cluster.leader()
+        assert (await leader.quorum.propose(b"x", timeout_ms=5000)).endswith(b":x")
+        with pytest.raises(NoQuorumError):
+            await cluster.members[4].quorum.propose(b"x", timeout_ms=500)
 
 
 async def test_a_follower_that_was_away_for_long_gets_a_snapshot(tmp_path: Path) -> None:

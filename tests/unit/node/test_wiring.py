@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.x509 import DNSName
 
+from http_api.certificates import ClientCertificate
 from milena.disk.os_files import OsFiles
 from milena.model.errors import StartupError
 from node import wiring
@@ -13,6 +15,7 @@ from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.wiring import EXIT_FATAL, EXIT_REFUSED, Node, build_node, die, draw_ids
 from storage.replica.data_directory import DataDirectory
+from tests.support.http.certificates import LOCAL, Authority
 from tests.support.http.issuer import AUDIENCE, ISSUER, document, public_jwk
 from tests.support.time.fake_clock import WALL_START_MS, FakeClock
 
@@ -106,3 +109,25 @@ async def test_a_node_that_trusts_an_issuer_has_its_keys_and_keeps_them_fresh(
     assert "issuer-keys" in node.background()
     await run_once(node)
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "issuer-keys"]
+
+
+async def test_what_is_set_about_certificates_reaches_those_who_look_at_them(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path)
+    shown = authority.issue("node", "node", others=[*LOCAL, DNSName("node-1")])
+    strict = replace(
+        config(tmp_path),
+        peer_tls_cert_file=shown.certificate,
+        peer_tls_key_file=shown.key,
+        peer_tls_ca_file=authority.file,
+        peer_tls_verify_id=True,
+        tls_principal_rule="DNS:(.+)",
+    )
+    node = await build_node(strict)
+    parts = (node.peer, node.peer_listener, node.quorum._transport._config)
+    for part in parts:
+        assert getattr(part, "verifies_id", None) or part._verifies_id
+    named = ClientCertificate(digest=b"", names=("DNS:ann", "CN:root"), expires_ms=1)
+    assert node.callers._certificate_names.user_of(named) == "ann"
+    await run_once(node)

@@ -1,7 +1,6 @@
 """Contexts from files, refusals that name the file, renewal, and peers that trust one authority."""
 
 import asyncio
-import shutil
 import ssl
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import uvloop
 from milena.model.errors import StartupError
 from node.config.options import NodeConfig, load_config
 from node.peers.port import PeerChannel, PeerClient, PeerListener, PeerServer, PeerUnreachableError
-from node.process.tls import CertificateWatch, PeerTls, api_tls, peer_tls, watches_of
+from node.process.tls import PeerTls, api_tls, peer_tls, watches_of
 from raft_meta.consensus.frames import PeerIdentity
 
 FILES = Path(__file__).parents[3] / "data" / "tls"
@@ -37,8 +36,13 @@ def identity(node_id: int) -> PeerIdentity:
 
 
 async def ask(
-    server_tls: PeerTls | None, client_tls: PeerTls | None, host: str = "127.0.0.1"
+    server_tls: PeerTls | None,
+    client_tls: PeerTls | None,
+    host: str = "127.0.0.1",
+    *,
+    verifies: str = "",
 ) -> bytes:
+    """``verifies``: which end looks at ids in certificates, ``server`` or ``client``."""
     server = PeerServer()
     server.register("echo", lambda peer, fields, body: (fields, [body]))
     listener = PeerListener(
@@ -47,6 +51,7 @@ async def ask(
         secret=b"",
         on_raft_socket=lambda connection: connection.close(),
         tls=server_tls and server_tls.server,
+        verifies_id=verifies == "server",
     )
     await listener.start("127.0.0.1", 0)
     client = PeerClient(
@@ -54,6 +59,7 @@ async def ask(
         secret=b"",
         resolve=lambda _: (host, listener.port),
         tls=client_tls and client_tls.client,
+        verifies_id=verifies == "client",
     )
     try:
         sent = bytes(1 << 20)
@@ -134,26 +140,6 @@ def test_clients_of_the_api_are_asked_for_a_certificate_only_when_an_authority_i
 def test_a_file_that_does_not_serve_is_refused_by_name(flags: dict[str, object], said: str):
     with pytest.raises(StartupError, match=said):
         api_tls(load_config(None, {}, flags))
-
-
-def test_a_renewed_certificate_is_taken_and_a_half_written_one_is_not(tmp_path: Path):
-    certificate, key = tmp_path / "c.pem", tmp_path / "c.key"
-
-    def write(cert_of: str, key_of: str) -> None:
-        shutil.copy(FILES / f"{cert_of}.pem", certificate)
-        shutil.copy(FILES / f"{key_of}.key", key)
-
-    write("cluster", "cluster")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    watch = CertificateWatch(certificate, key, context)
-    assert not watch.maybe_reload()
-    write("stranger", "cluster")
-    assert not watch.maybe_reload()
-    write("stranger", "stranger")
-    assert watch.maybe_reload()
-    assert not watch.maybe_reload()
-    key.unlink()
-    assert not watch.maybe_reload()
 
 
 def test_every_pair_of_files_in_use_is_watched():

@@ -17,6 +17,7 @@ from raft_meta.consensus.frames import (
     decode_preface,
     encode_preface,
 )
+from raft_meta.consensus.peer_certificates import certified_ids
 
 
 def identity(node_id: int, cluster_id: str = "c1") -> PeerIdentity:
@@ -252,3 +253,45 @@ def test_a_length_above_its_bound_is_refused_before_the_bytes_arrive(
     prefix = header.to_bytes(4, "big") + body.to_bytes(4, "big") + bytes(16)
     with pytest.raises(PeerProtocolError, match="too large"):
         FrameDecoder(b"k", header_bytes_max=10, body_bytes_max=10).feed(prefix)
+
+
+@pytest.mark.parametrize("certified", [{1}, {1, 7}])
+def test_a_peer_whose_certificate_is_its_own_is_let_in(certified: set[int]) -> None:
+    dialer, acceptor = pair()
+    dialer.verifies_id = True
+    dialer.certified_ids = frozenset(certified)
+    shake(dialer, acceptor)
+    assert dialer.finish().peer.node_id == 1
+
+
+@pytest.mark.parametrize("certified", [set(), {2}, {11, 10}])
+def test_a_peer_whose_certificate_is_anothers_is_believed_nothing(certified: set[int]) -> None:
+    # Not even that it belongs to another cluster.
+    dialer, acceptor = pair(clusters=("c1", "c2"))
+    dialer.verifies_id = True
+    dialer.certified_ids = frozenset(certified)
+    with pytest.raises(PeerProtocolError, match="says that it is node 1, and its certificate") as e:
+        shake(dialer, acceptor)
+    assert (dialer.peer, dialer.is_complete, acceptor.is_complete) == (None, False, False)
+    assert not isinstance(e.value, PeerRefusedError)
+    assert "DNS:node-1 or URI:milena:node:1" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "ids"),
+    [
+        ((("DNS", "node-1"), ("URI", "milena:node:22"), ("DNS", "localhost")), {1, 22}),
+        ((("DNS", "node-999999999"),), {999_999_999}),
+        ((("DNS", "node-1.example.org"), ("DNS", "xnode-1"), ("DNS", "node-01")), set()),
+        ((("DNS", "node-1\n"), ("DNS", "node-*"), ("DNS", "*"), ("DNS", "node-0")), set()),
+        ((("DNS", "milena:node:1"), ("URI", "node-1"), ("email", "node-1")), set()),
+        ((("DNS", "node-1000000000"), ("DNS", "node-\u0661")), set()),
+    ],
+)
+def test_a_certificate_names_nodes(names: object, ids: set[int]) -> None:
+    assert certified_ids({"subjectAltName": names}) == ids
+
+
+@pytest.mark.parametrize("shown", [None, {}, {"subject": ((("commonName", "node-1"),),)}])
+def test_a_certificate_without_names_names_no_node(shown: object) -> None:
+    assert certified_ids(shown) == set()

@@ -1,0 +1,19 @@
+"""Which nodes a peer's certificate is for: those that its alternative names name."""
+
+import re
+from collections.abc import Mapping
+from typing import Final, cast
+
+_ID_NAMES: Final = {
+    "DNS": re.compile(r"node-([1-9][0-9]{0,8})"),
+    "URI": re.compile(r"milena:node:([1-9][0-9]{0,8})"),
+}
+
+
+def certified_ids(shown: object) -> frozenset[int]:
+    """The node ids in a verified certificate, as ``ssl`` shows it: DNS ``node-ID`` or URI ``milena:node:ID``."""
+    if not isinstance(shown, Mapping):
+        return frozenset()
+    names = cast("tuple[tuple[str, str], ...]", shown.get("subjectAltName", ()))
+    found = (_ID_NAMES[kind].fullmatch(name) for kind, name in names if kind in _ID_NAMES)
+    return frozenset(int(match[1]) for match in found if match is not None)
