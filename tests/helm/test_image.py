@@ -40,16 +40,18 @@ def plain_variables(container: Document) -> dict[str, str]:
 @pytest.fixture
 def mounts(tmp_path: Path) -> dict[Path, str]:
     """The volumes that the chart mounts, with what it renders into them."""
-    config, secret = tmp_path / "config", tmp_path / "secret"
-    for folder in (config, secret):
+    config, secret, admin = (tmp_path / name for name in ("config", "secret", "admin"))
+    for folder in (config, secret, admin):
         folder.mkdir()
     write_config(render(SINGLE), config)
     (secret / "cluster-secret").write_text("a secret of some length", encoding="utf-8")
+    (admin / "admin-password").write_text("a password of some length", encoding="utf-8")
     tmp_path.chmod(0o755)
     return {
         **data_folder(tmp_path / "data"),
         config: "/etc/milena",
         secret: "/etc/milena-secret",
+        admin: "/etc/milena-admin",
     }
 
 

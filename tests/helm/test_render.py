@@ -29,7 +29,7 @@ FOREIGN_KINDS = {"Certificate", "Issuer", "ServiceMonitor", "PrometheusRule"}
 """Kinds that Kubernetes itself has no schema of."""
 
 PROBES = ("startup", "readiness", "liveness")
-FROM_ELSEWHERE = {"milena-web", "milena-nodes", "shared"}
+FROM_ELSEWHERE = {"milena-web", "milena-nodes", "shared", "superusers"}
 """Secrets that the value files take for granted."""
 
 
@@ -158,10 +158,10 @@ def test_nodes_may_be_kept_from_talking_to_anybody_else() -> None:
 def test_the_package_renders_as_the_folder_does(tmp_path: Path) -> None:
     assert helm("package", str(CHART), "--destination", str(tmp_path)).returncode == 0
     (package,) = tmp_path.glob("milena-*.tgz")
-    secret = ("--set", "clusterSecret.existingSecret=fixed")
-    from_package = helm("template", RELEASE, str(package), *secret)
+    secrets = ("--set", "clusterSecret.existingSecret=fixed,auth.existingSecret=fixed")
+    from_package = helm("template", RELEASE, str(package), *secrets)
     assert from_package.returncode == 0, from_package.stderr
-    assert from_package.stdout == helm("template", RELEASE, str(CHART), *secret).stdout
+    assert from_package.stdout == helm("template", RELEASE, str(CHART), *secrets).stdout
 
 
 def test_every_port_that_is_named_exists(rendering: Rendering) -> None:
@@ -335,7 +335,7 @@ def test_the_topic_job_quotes_what_it_is_given() -> None:
 
 
 def test_the_secret_is_made_unless_one_is_named() -> None:
-    first = render().one("Secret")
+    first = render().one("Secret", "-cluster-secret")
     assert first["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     assert len(first["data"]["cluster-secret"]) == 64, "48 characters in base64"
     assert not render(ROOT / "tests/helm/values/tls-secrets.yaml").all("Secret")

@@ -108,12 +108,28 @@ def test_the_rack_is_what_the_label_says_if_there_is_one(tmp_path: Path) -> None
     assert nodes.start(4, RACK="").rack is None
 
 
+def test_nodes_make_the_first_user_that_the_values_name(tmp_path: Path) -> None:
+    auth = {"adminUser": "root", "mode": "optional"}
+    config = Nodes(rendering=render(overrides={"auth": auth}), folder=tmp_path).start(0)
+    assert (config.admin_user, config.access_mode) == ("root", "optional")
+    assert config.admin_password_file is not None
+    config = Nodes(rendering=render(), folder=tmp_path).start(0)
+    assert (config.admin_user, config.access_mode) == ("admin", "required")
+
+
+def test_nodes_of_an_open_cluster_make_none(tmp_path: Path) -> None:
+    rendering = render(overrides=nested("auth.enabled", False))
+    config = Nodes(rendering=rendering, folder=tmp_path).start(0)
+    assert config.admin_password_file is None
+
+
 def test_paths_are_where_something_is_mounted(nodes: Nodes) -> None:
     config = nodes.start(0)
     mounts = {mount["mountPath"] for mount in nodes.rendering.container["volumeMounts"]}
     paths = [
         config.data_dir,
         config.cluster_secret_file,
+        config.admin_password_file,
         *(config.tls_cert_file, config.tls_key_file),
         *(config.peer_tls_cert_file, config.peer_tls_key_file, config.peer_tls_ca_file),
     ]
@@ -147,6 +163,10 @@ ROLLING = {
     "clusterDomain": "example.org",
     "rackFromPodLabel": "zone",
     "clusterSecret.existingSecret": "other",
+    "auth.enabled": False,
+    "auth.mode": "optional",
+    "auth.adminUser": "root",
+    "auth.existingSecret": "other",
     "tls.api": {"enabled": True, "existingSecret": "other"},
     "tls.peer": {"enabled": True, "existingSecret": "other"},
     "image.tag": "next",
@@ -171,7 +191,7 @@ STILL = {
     "externalAccess.enabled": True,
     "topics": [{"name": "a"}],
     "topicJob.timeoutSeconds": 99,
-    "metrics.serviceMonitor.enabled": True,
+    "metrics.serviceMonitor": {"enabled": True, "token": {"existingSecret": "other"}},
     "metrics.prometheusRule.enabled": True,
     "persistence.whenScaled": "Delete",
     "extraObjects": [{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "x"}}],

@@ -1,5 +1,6 @@
 """What the chart refuses to do to a cluster that runs: helm looks the live objects up at an API server."""
 
+import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,6 +86,63 @@ def test_the_secret_outlives_the_release_as_the_claims_do(stage: Stage) -> None:
     stage.helm("uninstall", RELEASE, "--wait", "--timeout", "60s")
     stage.install()
     assert stage.one("Secret", f"{NODES}-cluster-secret").text("data.cluster-secret") == secret
+
+
+def test_the_password_is_kept_over_upgrades_and_outlives_the_release(stage: Stage) -> None:
+    def password() -> str:
+        return stage.one("Secret", f"{NODES}-admin").text("data.admin-password")
+
+    out = stage.install()
+    first = password()
+    assert len(base64.b64decode(first)) == 32
+    assert base64.b64decode(first).decode() not in out, "the notes say where it is"
+    stage.upgrade("config.log_level=debug")
+    assert password() == first
+    stage.upgrade("auth.enabled=false")
+    assert password() == first, "the cluster keeps its users, too"
+    stage.upgrade("auth.enabled=true")
+    assert password() == first
+    stage.helm("uninstall", RELEASE, "--wait", "--timeout", "60s")
+    stage.install()
+    assert password() == first
+
+
+def test_another_admin_needs_a_word(stage: Stage) -> None:
+    stage.install()
+    refusal = stage.refusal("auth.adminUser=root")
+    assert "auth.adminUser = root, but the first user of this cluster is admin" in refusal
+    assert "Keep auth.adminUser: admin" in refusal
+    refusal = stage.refusal("auth.existingSecret=other")
+    assert f"auth.existingSecret names other, but the nodes run with {NODES}-admin" in refusal
+    assert "--set config.reset_admin=true" in refusal
+    both = ("auth.adminUser=root", "auth.existingSecret=other")
+    stage.upgrade(*both, "config.reset_admin=true")
+    stage.upgrade(*both, "config.reset_admin=false")
+
+
+def test_an_upgrade_that_closes_an_open_cluster_says_so(stage: Stage) -> None:
+    stage.install("auth.enabled=false")
+    assert "closes the cluster" not in stage.upgrade("auth.enabled=false")
+    gently = stage.helm(
+        "upgrade",
+        RELEASE,
+        str(CHART),
+        "--dry-run=server",
+        "--set",
+        "auth.enabled=true,auth.mode=optional",
+    )
+    assert "NOTE: this upgrade gives the cluster its first user" in gently
+    notes = stage.upgrade("auth.enabled=true")
+    assert "WARNING: this upgrade closes the cluster" in notes
+    assert f"exec {NODES}-0 -- milena access set optional" in notes
+    assert "closes the cluster" not in stage.upgrade("auth.enabled=true"), "said once"
+
+
+def test_an_upgrade_does_not_open_a_closed_cluster_and_says_so(stage: Stage) -> None:
+    stage.install()
+    notes = stage.upgrade("auth.enabled=false")
+    assert "WARNING: auth.enabled is false, but the cluster keeps its users" in notes
+    assert "--user admin --password-file admin-password access set off" in notes
 
 
 def test_growing_is_free_and_shrinking_needs_a_word(stage: Stage) -> None:
@@ -180,7 +238,13 @@ def test_another_release_in_the_namespace_is_not_minded(stage: Stage) -> None:
     ("values", "words", "warnings"),
     [
         ("default", f"http://{NODES}.{NAMESPACE}.svc.cluster.local:8082", 0),
-        ("default", "The API asks nobody for credentials", 0),
+        ("default", "Who comes without credentials is refused, but for the probes.", 0),
+        ("default", f"get secret {NODES}-admin -o jsonpath='{{.data.admin-password}}'", 0),
+        ("default", "curl --user admin http://localhost:8082/brokers", 0),
+        ("default", "milena --url http://localhost:8082 --user admin --password-file", 0),
+        ("open", "The API asks nobody for credentials", 0),
+        ("optional", f"exec {NODES}-0 -- milena access set required", 0),
+        ("tls-secrets", "--ca ca.crt --user root@example.org", 0),
         ("single", "voters is 1", 3),
         ("tls-secrets", f"https://{NODES}.{NAMESPACE}.svc.cluster.local:8082", 0),
         ("balancer", "what comes through the external services", 0),

@@ -116,7 +116,11 @@ def test_no_other_authority_than_the_releases_own_signs_peers() -> None:
 
 def test_commands_see_the_authority_and_not_the_key(rendering: Rendering) -> None:
     pod = rendering.one("Pod")["spec"]
-    secrets = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
-    assert [item["path"] for secret in secrets for item in secret["items"]] == ["ca.crt"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert [item["path"] for item in volumes["tls-api"]["secret"]["items"]] == ["ca.crt"]
+    key = rendering.one("Certificate", "-peer")["spec"]["secretName"]
+    assert key not in [
+        volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume
+    ]
     variables = {v["name"]: v.get("value") for v in pod["containers"][0]["env"]}
     assert variables["SSL_CERT_FILE"] == "/etc/milena-tls/api/ca.crt"

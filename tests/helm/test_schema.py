@@ -30,7 +30,9 @@ REFUSED: tuple[tuple[str, object, str], ...] = (
     ("config.retention", 1, "config: Additional property retention is not allowed"),
     ("config.node_id", 1, "config: Additional property node_id is not allowed"),
     ("config.tls_client_ca_file", "/ca", "Additional property tls_client_ca_file is not allowed"),
-    ("auth.enabled", True, "Additional property auth is not allowed"),
+    ("config.admin_user", "a", "config: Additional property admin_user is not allowed"),
+    ("config.access_mode", "off", "config: Additional property access_mode is not allowed"),
+    ("auth.password", "a secret", "auth: Additional property password is not allowed"),
     ("topics", [{"name": "a", "replicas": 3}], "Additional property replicas is not allowed"),
     ("probes.startup.path", "/", "probes.startup: Additional property path is not allowed"),
     # Wrong types and values.
@@ -43,6 +45,14 @@ REFUSED: tuple[tuple[str, object, str], ...] = (
     ("config.log_level", "loud", "config.log_level: config.log_level must be one of"),
     ("config.fetch_bytes_max", 1, "Must be greater than or equal to 1024"),
     ("config.auto_create_topics", "yes", "Invalid type. Expected: boolean, given: string"),
+    (
+        "auth.mode",
+        "off",
+        'auth.mode: auth.mode must be one of the following: "required", "optional"',
+    ),
+    ("auth.enabled", "required", "auth.enabled: Invalid type. Expected: boolean"),
+    ("auth.adminUser", "a:b", "auth.adminUser: Does not match pattern"),
+    ("auth.adminUser", "", "auth.adminUser: Does not match pattern"),
     ("image.pullPolicy", "Sometimes", "image.pullPolicy must be one of the following"),
     ("image.digest", "abc", "image.digest: Does not match pattern"),
     ("service.port", 70_000, "service.port: Must be less than or equal to 65535"),
@@ -64,6 +74,7 @@ REFUSED: tuple[tuple[str, object, str], ...] = (
     ("topics", [{"name": "a", "replicationFactor": 5}], "a asks for replicationFactor = 5"),
     ("tls.api", TLS_ON, "tls.api.enabled needs certificates"),
     ("tls.peer", TLS_ON, "tls.peer.enabled needs certificates"),
+    ("auth", None, "There is no value auth: --reuse-values takes the values of a chart"),
     ("externalAccess.perPod", TLS_ON, "perPod.enabled needs externalAccess.enabled"),
     (
         "externalAccess",
@@ -85,6 +96,11 @@ def test_an_http_url_is_not_advertised_for_an_https_api() -> None:
     tls = {"api": {"enabled": True, "existingSecret": "web"}}
     with pytest.raises(RefusedError, match=r"begins with http:// and tls\.api\.enabled"):
         render(overrides={"externalAccess": access, "tls": tls})
+
+
+def test_nobody_is_given_a_password_anew_where_there_is_none() -> None:
+    with pytest.raises(RefusedError, match=r"auth\.enabled is false.*\nSet auth\.enabled=true"):
+        render(overrides={"auth": {"enabled": False}, "config": {"reset_admin": True}})
 
 
 @pytest.mark.parametrize("release", ["1st", "a.b"])

@@ -6,6 +6,7 @@ by looking up the live objects, which helm does on install and upgrade; helm tem
 {{- define "milena.checks" -}}
 {{- include "milena.checkValues" . -}}
 {{- include "milena.checkTls" . -}}
+{{- include "milena.checkAuth" . -}}
 {{- include "milena.checkNames" . -}}
 {{- $name := include "milena.fullname" . -}}
 {{- $live := lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
@@ -13,6 +14,7 @@ by looking up the live objects, which helm does on install and upgrade; helm tem
 {{- if $live -}}
 {{- $args := dict "root" . "live" $live "name" $name -}}
 {{- include "milena.checkRecorded" $args -}}
+{{- include "milena.checkAdmin" $args -}}
 {{- include "milena.checkClaims" $args -}}
 {{- include "milena.checkScaleDown" $args -}}
 {{- else if $claim -}}
@@ -64,6 +66,12 @@ by looking up the live objects, which helm does on install and upgrade; helm tem
 {{- end -}}
 {{- end -}}
 
+{{- define "milena.checkAuth" -}}
+{{- if and .Values.config.reset_admin (not (include "milena.asksCallers" .)) -}}
+{{- fail "\nconfig.reset_admin gives auth.adminUser the password in its secret, and auth.enabled is false: without it no node has a password to give.\nSet auth.enabled=true, or take config.reset_admin away." -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Claims are named after the StatefulSet: under another name the nodes would begin empty. */}}
 {{- define "milena.checkNames" -}}
 {{- $name := include "milena.fullname" . -}}
@@ -108,6 +116,23 @@ To change it anyway, all nodes must stop at the same time; claims and records st
 {{- $secretBefore := dig "milena/cluster-secret" "" $recorded -}}
 {{- if and $secretBefore (ne $secretBefore $secret) -}}
 {{- fail (printf "\nclusterSecret names %s, but the nodes run with %s: nodes with different secrets refuse each other, a rolling update would stand still at its first pod.\n%s" $secret $secretBefore (include "milena.fullStop" .root)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Nodes make the first user of a cluster that has none, once: of what is named later they only know what to claim. */}}
+{{- define "milena.checkAdmin" -}}
+{{- $recorded := default dict .live.metadata.annotations -}}
+{{- $userBefore := dig "milena/admin-user" "" $recorded -}}
+{{- $secretBefore := dig "milena/admin-secret" "" $recorded -}}
+{{- if and (include "milena.asksCallers" .root) $userBefore (not .root.Values.config.reset_admin) -}}
+{{- $user := .root.Values.auth.adminUser -}}
+{{- $secret := include "milena.adminSecretName" .root -}}
+{{- if ne $user $userBefore -}}
+{{- fail (printf "\nauth.adminUser = %s, but the first user of this cluster is %s, and nodes make no second one: the cluster would refuse the chart's drain, tests and jobs.\nKeep auth.adminUser: %s; or have the nodes make %s a superuser with the password in secret %s, for this upgrade alone: --set config.reset_admin=true" $user $userBefore $userBefore $user $secret) -}}
+{{- end -}}
+{{- if ne $secret $secretBefore -}}
+{{- fail (printf "\nauth.existingSecret names %s, but the nodes run with %s, and a cluster that has users takes no password from it: the cluster would refuse the chart's drain, tests and jobs.\nKeep the secret; or have the nodes give %s the password in %s, for this upgrade alone: --set config.reset_admin=true" $secret $secretBefore $user $secret) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -99,7 +99,12 @@ containers:
     env:
       - name: MILENA_URL
         value: {{ include "milena.url" $root }}
-      {{- include "milena.trustEnv" $root | nindent 6 }}
+      {{- with include "milena.trustEnv" $root | trim }}
+      {{- . | nindent 6 }}
+      {{- end }}
+      {{- with include "milena.credentialsEnv" $root | trim }}
+      {{- . | nindent 6 }}
+      {{- end }}
     securityContext: {{- include "milena.containerSecurity" $root | nindent 6 }}
     resources:
       requests: {cpu: 50m, memory: 128Mi}
@@ -107,6 +112,9 @@ containers:
     volumeMounts:
       - name: tmp
         mountPath: /tmp
+      {{- with include "milena.adminMount" $root | trim }}
+      {{- . | nindent 6 }}
+      {{- end }}
       {{- if $root.Values.tls.api.enabled }}
       - name: tls-api
         mountPath: /etc/milena-tls/api
@@ -115,6 +123,9 @@ containers:
 volumes:
   - name: tmp
     emptyDir: {}
+  {{- with include "milena.adminVolume" $root | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- if $root.Values.tls.api.enabled }}
   - name: tls-api
     secret:

@@ -1,8 +1,10 @@
 """A release of the project's chart in a lab: what the life-cycle tests ask of it, in their words."""
 
+import copy
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.helm.podlab import pods
@@ -18,6 +20,7 @@ CHART = str(PROJECT / "helm" / "milena")
 NAME = "r"
 SET = f"{NAME}-milena"
 URL = f"http://{SET}.default.svc.cluster.local:8082"
+HEADLESS = f"{SET}-headless.default.svc.cluster.local"
 TOPIC = "ledger"
 PARTITIONS = 6
 IMAGES = {
@@ -26,6 +29,8 @@ IMAGES = {
 }
 CLIENT = "client"
 WRITER = "writer"
+STRANGER = "stranger"
+ADMIN_SECRET = f"{SET}-admin"
 
 # Brisk probes: what they find does not change, how long a test waits for it does.
 BRISK: Document = {
@@ -37,6 +42,14 @@ BRISK: Document = {
     "drain": {"settleSeconds": 1},
     "topics": [{"name": TOPIC, "partitions": PARTITIONS, "replicationFactor": 3}],
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a node answered."""
+
+    status: int
+    body: str
 
 
 class Release:
@@ -61,15 +74,23 @@ class Release:
     # -- the client -------------------------------------------------------------------------
 
     def start_client(self) -> None:
-        """A pod to ask from."""
-        self.lab.create(client_pod(CLIENT, "client:1", {}, ["sleep", "infinity"]))
+        """A pod to ask from, as the first user."""
+        self.lab.create(as_admin(client_pod(CLIENT, "client:1", {}, ["sleep", "infinity"])))
         self.lab.wait_ready(CLIENT, within_s=30)
+
+    def start_stranger(self) -> None:
+        """A pod to ask from without credentials."""
+        self.lab.create(client_pod(STRANGER, "client:1", {}, ["sleep", "infinity"]))
+        self.lab.wait_ready(STRANGER, within_s=30)
 
     def start_writer(self, rate: float) -> None:
         """A pod that writes until it is stopped."""
         module = "tests.helm.podlab.clients.steady_producer"
-        command = ["python3", "-m", module, "--url", URL, "--topic", TOPIC, "--rate", str(rate)]
-        pod = client_pod(WRITER, "client:1", {}, command)
+        # The nodes are named, for over plain HTTP nobody's password goes where only an answer says.
+        urls = [URL, *(f"http://{name}.{HEADLESS}:8082" for name in self.node_pods(3))]
+        named = [word for url in urls for word in ("--url", url)]
+        command = ["python3", "-m", module, *named, "--topic", TOPIC, "--rate", str(rate)]
+        pod = as_admin(client_pod(WRITER, "client:1", {}, command))
         spec = pod["spec"]
         assert isinstance(spec, dict), "a pod has a spec"
         spec["terminationGracePeriodSeconds"] = 150
@@ -108,16 +129,30 @@ class Release:
         assert done, f"the topic cannot be read: {done.err}"
         return decode(done.out.splitlines())
 
+    def ask(
+        self,
+        path: str,
+        *,
+        pod: str = "",
+        client: str = CLIENT,
+        method: str = "GET",
+        authorization: str = "",
+    ) -> Answer:
+        """The answer of one pod, or of any through the service, whatever it is."""
+        url = (f"http://{pod}.{HEADLESS}:8082" if pod else URL) + path
+        command = ["python3", "-m", "tests.helm.podlab.clients.ask", url, "--method", method]
+        if authorization:
+            command += ["--authorization", authorization]
+        done = self.lab.execute(client, *command)
+        assert done, f"{method} {url}: {done.err}"
+        told = Manifest(json.loads(done.out))
+        return Answer(told.number("status"), told.text("body"))
+
     def get(self, path: str, *, pod: str = "") -> Manifest:
-        """A GET of one pod, or of any through the service."""
-        host = f"http://{pod}.{SET}-headless:8082" if pod else URL
-        program = (
-            "import sys, urllib.request as u;"
-            "print(u.urlopen(sys.argv[1], timeout=20).read().decode())"
-        )
-        done = self.lab.execute(CLIENT, "python3", "-c", program, host + path)
-        assert done, f"GET {host}{path}: {done.err}"
-        return Manifest(json.loads(done.out))
+        """A GET of one pod, or of any through the service; it must succeed."""
+        answer = self.ask(path, pod=pod)
+        assert answer.status == 200, f"GET {path}: {answer}"
+        return Manifest(json.loads(answer.body))
 
     def leader_pod(self, partition: int) -> str:
         """The pod that leads a partition of the topic."""
@@ -165,6 +200,20 @@ class Release:
             return found is not None and found.uid != uid and pods.is_ready(found)
 
         return self.lab.wait_until(is_back, within_s, f"{pod} is back and ready")
+
+
+def as_admin(pod: Document) -> Document:
+    """The pod with the first user's credentials, as the chart's own commands have them."""
+    changed = copy.deepcopy(pod)
+    spec = Manifest(changed).part("spec")
+    spec.raw["volumes"] = [{"name": "admin", "secret": {"secretName": ADMIN_SECRET}}]
+    container = spec.parts("containers")[0].raw
+    container["volumeMounts"] = [{"name": "admin", "mountPath": "/etc/milena-admin"}]
+    container["env"] = [
+        {"name": "MILENA_USER", "value": "admin"},
+        {"name": "MILENA_PASSWORD_FILE", "value": "/etc/milena-admin/admin-password"},
+    ]
+    return changed
 
 
 def unclean(stops: Sequence[Entry]) -> list[str]:

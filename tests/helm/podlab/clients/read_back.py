@@ -8,6 +8,7 @@ import base64
 import json
 from urllib.request import Request, urlopen
 
+from tests.helm.podlab.clients.ask import authorization
 from tests.helm.podlab.clients.ledger import Stored, encode
 
 PAGE_RECORDS = 2000
@@ -17,7 +18,8 @@ BINARY = "application/vnd.kafka.binary.v2+json"
 
 def get(url: str) -> object:
     """The JSON at a URL."""
-    with urlopen(Request(url, headers={"Accept": BINARY}), timeout=ANSWER_S) as answer:
+    headers = {"Accept": BINARY, **authorization()}
+    with urlopen(Request(url, headers=headers), timeout=ANSWER_S) as answer:
         found: object = json.loads(answer.read())
     return found
 

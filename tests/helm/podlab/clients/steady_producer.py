@@ -6,13 +6,14 @@ Prints a line for every acknowledged record, a line for every failed one, and at
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
 from dataclasses import dataclass, field
 from functools import partial
 
-from milena import Client, ClientError, Receipt
+from milena import Client, ClientError, Credentials, Receipt
 from tests.helm.podlab.clients.ledger import Stored, encode
 
 DELIVERY_MS = 120_000
@@ -46,11 +47,17 @@ class Tally:
         print(encode(Stored(receipt.partition, receipt.offset, value)))
 
 
-async def write(url: str, topic: str, rate: float, stopping: asyncio.Event) -> Tally:
+def credentials() -> Credentials:
+    """Of the user whom the environment names, as ``milena`` reads it."""
+    user, password_file = os.environ.get("MILENA_USER"), os.environ.get("MILENA_PASSWORD_FILE")
+    return Credentials(user=user, password_file=password_file)
+
+
+async def write(urls: list[str], topic: str, rate: float, stopping: asyncio.Event) -> Tally:
     """Send until told to stop, then wait for every outcome."""
     tally = Tally()
     async with (
-        Client(url) as client,
+        Client(urls, credentials=credentials()) as client,
         client.producer(acks="all", linger_ms=20, delivery_timeout_ms=DELIVERY_MS) as producer,
     ):
         begun = time.monotonic()
@@ -72,7 +79,7 @@ async def write(url: str, topic: str, rate: float, stopping: asyncio.Event) -> T
 async def main() -> None:
     """Read the command line, write, report."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--url", required=True)
+    parser.add_argument("--url", required=True, action="append", help="may be repeated")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--rate", type=float, default=200.0)
     options = parser.parse_args()
