@@ -152,4 +152,3 @@ def test_prometheus_comes_with_a_token_of_its_own() -> None:
 def test_nothing_is_made_for_a_monitor_that_is_not_there() -> None:
     rendering = render(overrides=MONITOR, api_versions=())
     assert not [d for d in rendering.all("Secret") if d["metadata"]["name"].endswith(USERNAME)]
-
