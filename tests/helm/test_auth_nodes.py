@@ -229,7 +229,8 @@ def test_an_open_cluster_learns_to_ask_before_it_closes(opened: Release) -> None
     opened.helm("upgrade", "--set", "auth.enabled=true,auth.mode=optional", timeout_s=UPGRADE_S)
     assert not unclean(opened.stops_since(mark))
     assert "mode optional\nyou are User:admin" in milena(opened, "access")
-    assert status_without(opened, "/metadata") == 200
+    assert status_without(opened, "/metadata", pod=f"{SET}-1") == 200
+    assert "would be refused" in opened.lab.log(f"{SET}-1")
     assert "Succeeded" in opened.lab.helm("test", NAME)
     milena(opened, "access", "set", "required")
     for pod in opened.node_pods(3):

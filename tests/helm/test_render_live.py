@@ -242,6 +242,7 @@ def test_another_release_in_the_namespace_is_not_minded(stage: Stage) -> None:
         ("default", f"get secret {NODES}-admin -o jsonpath='{{.data.admin-password}}'", 0),
         ("default", "curl --user admin http://localhost:8082/brokers", 0),
         ("default", "milena --url http://localhost:8082 --user admin --password-file", 0),
+        ("monitoring", "NOTE: Prometheus comes as admin, who may do everything.", 0),
         ("open", "The API asks nobody for credentials", 0),
         ("optional", f"exec {NODES}-0 -- milena access set required", 0),
         ("tls-secrets", "--ca ca.crt --user root@example.org", 0),
