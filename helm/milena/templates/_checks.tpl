@@ -119,7 +119,7 @@ To change it anyway, all nodes must stop at the same time; claims and records st
 {{- end -}}
 {{- end -}}
 
-{{/* Nodes make the first user of a cluster that has none, once: of what is named later they only know what to claim. */}}
+{{/* Nodes make the first user once, of a cluster that has none: another one that is named later is not made. */}}
 {{- define "milena.checkAdmin" -}}
 {{- $recorded := default dict .live.metadata.annotations -}}
 {{- $userBefore := dig "milena/admin-user" "" $recorded -}}
