@@ -85,6 +85,7 @@ class CallersPort(Protocol):
 
         Raises:
             UnauthenticatedError: nobody does.
+            TooManyRequestsError: too many wrong signatures came from the address.
             NotReadyError: this node cannot tell.
         """
 

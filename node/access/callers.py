@@ -283,7 +283,7 @@ class Callers:
     def _of_web_token(
         self, image: Image, web_tokens: "WebTokens", text: str, host: str
     ) -> Caller | None:
-        found = web_tokens.verify(text)
+        found = web_tokens.verify(text, host)
         if found is None:
             return None
         return self._caller(

@@ -30,9 +30,13 @@ _HASHER = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 
 
 class WrongPasswords:
-    """How many wrong passwords came from which address: a token bucket for each. Pure; times are monotonic ms."""
+    """How many wrong passwords came from which address: a token bucket for each. Pure; times are monotonic ms.
 
-    def __init__(self) -> None:
+    ``what`` they are, for people, where they are no passwords.
+    """
+
+    def __init__(self, what: str = "passwords") -> None:
+        self._what = what
         self._spent: dict[str, tuple[float, float]] = {}
         """Address → (wrong ones that still count, when that was so)."""
 
@@ -44,7 +48,7 @@ class WrongPasswords:
         """
         if self._count(address, now_ms) > WRONG_AT_ONCE - 1:
             raise TooManyRequestsError(
-                f"too many wrong passwords came from {address}; one is looked at every {1 / WRONG_PER_S:g} s"
+                f"too many wrong {self._what} came from {address}; one is looked at every {1 / WRONG_PER_S:g} s"
             )
 
     def add(self, address: str, now_ms: float) -> None:

@@ -4,6 +4,9 @@ A token is told by the issuer's keys as this node has them. Its header chooses a
 the algorithm is the key's, and what points to other keys is not looked at. Names that come of it have a prefix that
 no user of the cluster can have.
 
+A signature is looked at in the loop: it takes less than a task for it would. Whose signatures are wrong often waits, as
+for passwords; tokens that merely have expired are not counted, nor do those wait whose token is known.
+
 Source: RFC 7519, RFC 8725, OpenID Connect Core 3.1.3.7.
 """
 
@@ -19,6 +22,7 @@ from milena.model.access import GROUP_PREFIX, PRINCIPAL_NAME, USER_PREFIX
 from milena.model.clock import Clock
 from milena.model.errors import NotReadyError, UnauthenticatedError
 from node.access.issuer_keys import IssuerKeys
+from node.access.passwords import WrongPasswords
 
 TOKEN_LENGTH_MAX = 8_192
 LEEWAY_S = 30
@@ -63,22 +67,25 @@ class WebTokens:
         self._groups_claim = groups_claim
         self.keys = keys
         self._clock = clock
+        self._forged = WrongPasswords("signatures")
 
     @staticmethod
     def looks_like_one(text: str) -> bool:
         """Whether this is meant to be a token of an issuer: three parts."""
         return text.count(".") == 2
 
-    def verify(self, text: str) -> WebIdentity | None:
-        """Whom a token names; None: the keys are to be read first (``keys.refresh``).
+    def verify(self, text: str, address: str) -> WebIdentity | None:
+        """Whom a token names that comes from an address; None: the keys are to be read first (``keys.refresh``).
 
         Raises:
             UnauthenticatedError: it is not good.
+            TooManyRequestsError: too many that were signed by nobody came from the address.
             NotReadyError: there are no keys to tell by.
         """
         key = self._key(_header(text))
         if key is None:
             return None
+        self._forged.check(address, self._clock.now_ms())
         try:
             # Times are held against the node's own clock, below.
             claims = jwt.decode(
@@ -94,6 +101,9 @@ class WebTokens:
                     "verify_iat": False,
                 },
             )
+        except jwt.InvalidSignatureError:
+            self._forged.add(address, self._clock.now_ms())
+            raise _bad("its signature is not one of its key") from None
         except jwt.InvalidIssuerError:
             raise _bad(f"its iss is not {self._issuer}") from None
         except jwt.InvalidAudienceError:

@@ -8,8 +8,9 @@ from cryptography.hazmat.primitives import serialization
 
 from http_api.callers import OPEN
 from milena.model.access import AccessMode, Operation, ResourceType
-from milena.model.errors import NotReadyError, UnauthenticatedError
+from milena.model.errors import NotReadyError, TooManyRequestsError, UnauthenticatedError
 from node.access.issuer_keys import ASK_MS, KEPT_MS_MAX, REFRESH_MS
+from node.access.passwords import WRONG_AT_ONCE
 from node.access.web_tokens import LEEWAY_S, TOKEN_LENGTH_MAX
 from raft_meta.machine.commands import AlterAcls, SetAccessMode
 from tests.support.fakes.ports import FakeNode
@@ -157,7 +158,9 @@ async def test_the_public_key_is_no_secret_to_sign_with(node, issuer, of):
 
 @pytest.mark.parametrize("key", ALGORITHMS)
 async def test_another_key_of_the_same_id_is_refused(node, issuer, key):
-    assert "ignature" in refused(node, issuer.token(f"{key}/2", header={"kid": key}))
+    assert "its signature is not one of its key" in refused(
+        node, issuer.token(f"{key}/2", header={"kid": key})
+    )
 
 
 async def test_a_key_of_another_kind_under_an_id_is_refused(node, issuer):
@@ -174,7 +177,9 @@ async def test_a_key_of_another_kind_under_an_id_is_refused(node, issuer):
     ],
 )
 async def test_a_key_that_comes_with_a_token_is_not_looked_at(node, issuer, pointing):
-    assert "ignature" in refused(node, issuer.token("rsa/2", header={"kid": "rsa", **pointing}))
+    assert "its signature is not one of its key" in refused(
+        node, issuer.token("rsa/2", header={"kid": "rsa", **pointing})
+    )
     # What points elsewhere changes nothing about a good one.
     assert ask(node, issuer.token(header=pointing)).principal == "User:oidc:ann"
     assert issuer.asked_count == 1
@@ -197,7 +202,7 @@ async def test_any_other_byte_is_another_token(node, issuer, where):
 async def test_a_signature_does_not_move_to_other_claims(node, issuer):
     one, other = issuer.token(), issuer.unsigned({"alg": "RS256", "kid": "rsa"}, sub="root")
     forged = ".".join([*other.split(".")[:2], one.rsplit(".", 1)[1]])
-    assert "ignature" in refused(node, forged)
+    assert "its signature is not one of its key" in refused(node, forged)
 
 
 @pytest.mark.parametrize(
@@ -287,6 +292,22 @@ async def test_a_node_that_trusts_no_issuer_takes_no_tokens_of_one(node, closed)
 async def test_an_open_cluster_looks_at_no_token(node, closed, issuer):
     closed.store.apply(SetAccessMode(access_mode=AccessMode.OFF))
     assert ask(node, "x.y.z").version == OPEN
+
+
+async def test_whose_signatures_are_wrong_waits_and_nobody_else(node, issuer):
+    known, fresh = issuer.token(), issuer.token(sub="bob")
+    caller = ask(node, known)
+    for _ in range(100):
+        refused(node, issuer.token(exp=1_000))
+    for _ in range(WRONG_AT_ONCE):
+        refused(node, issuer.token("rsa/2", header={"kid": "rsa"}))
+    for token in (fresh, issuer.token("rsa/2", header={"kid": "rsa"})):
+        with pytest.raises(TooManyRequestsError, match="too many wrong signatures came from"):
+            ask(node, token)
+    assert ask(node, known) is caller
+    assert node.callers.known(f"Bearer {fresh}", "10.0.0.2").principal == "User:oidc:bob"
+    pass_time(node, 1_000)
+    assert ask(node, fresh).principal == "User:oidc:bob"
 
 
 # -- for how long ------------------------------------------------------------------------------------
