@@ -44,6 +44,7 @@ from milena.model.errors import (
 )
 from milena.model.turns import at_once
 from milena.model.types import Codec
+from node.access.key_set import KeySetError
 from node.consumers import consumer_messages
 from node.groups import group_messages
 from node.groups.subscriptions import TopicPattern
@@ -77,6 +78,7 @@ from storage.state.checkpoint import Checkpoint, CheckpointFile
 from storage.state.leader_epochs import LeaderEpochs
 from storage.state.producer_state import WriterState, decode_snapshot, encode_snapshot
 from storage.state.sealed import seal
+from tests.fuzz import access_targets
 from tests.support.clusters.peer_samples import calls_of, fields_of, samples_of
 from tests.support.clusters.raft_bench import entries, entry, snapshot_bytes
 from tests.support.disk.log_model import NOW_MS, LogModel, make_batch, stamped
@@ -863,6 +865,14 @@ TARGETS: tuple[Target, ...] = (
         _query,
         (MilenaError,),
         lambda: [b"acks=all&timeout_ms=5000", b"acks=%31&timeout_ms=+7&&=&x=%ff"],
+    ),
+    Target("key-set", access_targets.key_set, (KeySetError,), access_targets.key_set_seeds),
+    Target("web-token", access_targets.web_token, (MilenaError,), access_targets.web_token_seeds),
+    Target(
+        "signed-token",
+        access_targets.signed_token,
+        (MilenaError,),
+        access_targets.signed_token_seeds,
     ),
     Target(
         "media",

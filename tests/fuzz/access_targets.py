@@ -1,0 +1,55 @@
+"""Decoders of what an issuer and its tokens say, for ``tests.fuzz.targets``."""
+
+import itertools
+import json
+from functools import cache
+
+from node.access.key_set import parse_keys
+from node.access.web_tokens import WebTokens
+from tests.support.fakes.ports import FakeNode
+from tests.support.http.issuer import ALGORITHMS, MemoryIssuer, part, private_key
+
+_addresses = itertools.count()
+
+
+@cache
+def _issuer() -> MemoryIssuer:
+    found = MemoryIssuer(FakeNode())
+    found.keys.take(found.document)
+    return found
+
+
+def _verified(tokens: WebTokens, text: str) -> object:
+    # Each from another address: who is wrong often is not looked at any more.
+    return tokens.verify(text, str(next(_addresses)))
+
+
+def key_set(data: bytes) -> object:
+    keys = parse_keys(data)
+    return [keys.find(kid) for kid in (None, "rsa")]
+
+
+def key_set_seeds() -> list[bytes]:
+    return [_issuer().document]
+
+
+def web_token(data: bytes) -> object:
+    return _verified(_issuer().tokens, data.decode("utf-8", "surrogateescape"))
+
+
+def web_token_seeds() -> list[bytes]:
+    return [_issuer().token(key, groups=["a"]).encode() for key in ALGORITHMS]
+
+
+def signed_token(data: bytes) -> object:
+    """A header, a zero byte and claims, which the issuer signs whatever they are."""
+    header, _, claims = data.partition(b"\0")
+    signed = f"{part(header)}.{part(claims)}"
+    signature = private_key("ed25519").sign(signed.encode())
+    return _verified(_issuer().tokens, f"{signed}.{part(signature)}")
+
+
+def signed_token_seeds() -> list[bytes]:
+    header = {"alg": "EdDSA", "kid": "ed25519", "typ": "JWT"}
+    claims = _issuer().claims(groups=["a", "b"], nbf=1, aud=["x", "milena"], name="Ann")
+    return [json.dumps(header).encode() + b"\0" + json.dumps(claims).encode()]
