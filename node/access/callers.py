@@ -31,7 +31,7 @@ from raft_meta.machine.authorization import depends_on_host, permissions_of
 from raft_meta.machine.image import Grant, Image, User
 
 if TYPE_CHECKING:
-    from node.access.web_tokens import WebTokens
+    from node.access.web_tokens import WebIdentity, WebTokens
 
 KNOWN_MAX = 10_000
 VERIFIED_MS = 300_000
@@ -228,7 +228,7 @@ class Callers:
                 and not given.startswith(TOKEN_PREFIX)
                 and self._web_tokens.looks_like_one(given)
             ):
-                return self._of_web_token(image, self._web_tokens, given, host)
+                return self._of_web_token(image, self._web_tokens.find(key, given, host), host)
             return self._of_token(image, given, host)
         if scheme != "basic":
             raise UnauthenticatedError(
@@ -280,10 +280,7 @@ class Callers:
             expires_ms=certificate.expires_ms,
         )
 
-    def _of_web_token(
-        self, image: Image, web_tokens: "WebTokens", text: str, host: str
-    ) -> Caller | None:
-        found = web_tokens.verify(text, host)
+    def _of_web_token(self, image: Image, found: "WebIdentity | None", host: str) -> Caller | None:
         if found is None:
             return None
         return self._caller(

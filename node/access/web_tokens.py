@@ -29,6 +29,7 @@ LEEWAY_S = 30
 SECONDS_MAX = 1 << 40
 """A time beyond that is none."""
 NAME_PREFIX = "oidc:"
+KNOWN_MAX = 10_000
 
 _FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 _NAME = re.compile(PRINCIPAL_NAME)
@@ -68,11 +69,31 @@ class WebTokens:
         self.keys = keys
         self._clock = clock
         self._forged = WrongPasswords("signatures")
+        self._known: dict[bytes, WebIdentity] = {}
+        """By a hash of the header that brought it: what a token says does not change with what its user may."""
 
     @staticmethod
     def looks_like_one(text: str) -> bool:
         """Whether this is meant to be a token of an issuer: three parts."""
         return text.count(".") == 2
+
+    def find(self, key: bytes, text: str, address: str) -> WebIdentity | None:
+        """As ``verify``, once for each token as long as it and the keys are good; ``key`` is a hash of it.
+
+        Raises:
+            UnauthenticatedError, TooManyRequestsError, NotReadyError: see there.
+        """
+        found = self._known.get(key)
+        if found is not None and (
+            found.keys_version == self.keys.version and self._clock.wall_ms() < found.expires_ms
+        ):
+            return found
+        found = self.verify(text, address)
+        if found is not None:
+            if len(self._known) >= KNOWN_MAX:
+                del self._known[next(iter(self._known))]
+            self._known[key] = found
+        return found
 
     def verify(self, text: str, address: str) -> WebIdentity | None:
         """Whom a token names that comes from an address; None: the keys are to be read first (``keys.refresh``).
