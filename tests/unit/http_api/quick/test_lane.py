@@ -53,9 +53,9 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(api):
+async def connected(api, *, source: str = "127.0.0.1"):
     host, port = api.base_url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await asyncio.open_connection(host, int(port), local_addr=(source, 0))
     try:
         yield Client(reader, writer)
     finally:
