@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from milena.client import Client
+from milena.cluster.credentials import ANONYMOUS
+from milena.cluster.routing import NodeRoutes
 from milena.cluster.view import TopicView
 from milena.errors import ClientError, TargetNotFoundError
 from milena.model.clock import Clock, SystemClock
 from milena.reading.patience import Patience
 from milena.records import StartAt, TimestampMs, TopicPartition
 from spark_ext.errors import OptionError
-from spark_ext.options import ReadOptions, WriteOptions
+from spark_ext.options import Fetching, ReadOptions, WriteOptions
 from spark_ext.planner import (
     PartitionEnds,
     PlannedRange,
@@ -67,13 +69,13 @@ def check_can_write(options: WriteOptions) -> tuple[str, ...]:
 
 
 async def _check_can_write(options: WriteOptions) -> tuple[str, ...]:
-    async with Client(options.urls) as client:
+    async with Client(options.urls, credentials=options.credentials) as client:
         return await prepare_write(client, options)
 
 
 async def prepare_write(client: Client, options: WriteOptions) -> tuple[str, ...]:
     """As ``check_can_write``, with a client that is there."""
-    urls = await all_urls(client, options.urls)
+    urls = await all_urls(client, options)
     if options.topic is not None and not await _can_write(client, options.topic):
         raise OptionError(f"topic: no such topic: {options.topic}")
     return urls
@@ -88,7 +90,8 @@ async def _can_write(client: Client, topic: str) -> bool:
 
 
 async def _pin(options: ReadOptions) -> Pinned:
-    async with Client(options.fetching.urls) as client:
+    fetching = options.fetching
+    async with Client(fetching.urls, credentials=fetching.credentials) as client:
         cluster = Questions(client, options)
         topics = await cluster.topics(named_topics(options.selection))
         names = topics_of(options.selection, topics)
@@ -99,7 +102,7 @@ async def _pin(options: ReadOptions) -> Pinned:
         # Times first: what is found is then never beyond the ends.
         offsets = await cluster.ask_all(cluster.offset_at, queries)
         ends = await cluster.ask_all(cluster.ends_of, partitions)
-        urls = await all_urls(client, options.fetching.urls)
+        urls = await all_urls(client, fetching)
     ranges, losses = resolve(
         options,
         dict(zip(partitions, ends, strict=True)),
@@ -111,10 +114,15 @@ async def _pin(options: ReadOptions) -> Pinned:
     return Pinned(ranges, urls)
 
 
-async def all_urls(client: Client, given: tuple[str, ...]) -> tuple[str, ...]:
-    """URLs that the user named, and of all other nodes: the one named may be down by the time that a task begins."""
+async def all_urls(client: Client, given: Fetching | WriteOptions) -> tuple[str, ...]:
+    """URLs that the user named, and of all other nodes: the one named may be down by the time that a task begins.
+
+    To a task's client all of them are named; so those are left out to which this one sends no credentials.
+    """
     nodes = (await client.metadata.view()).nodes
-    return tuple(dict.fromkeys((*given, *(node.url for node in nodes if node.is_live))))
+    routes = NodeRoutes(given.urls, is_guarded=given.credentials != ANONYMOUS)
+    live = (node.url for node in nodes if node.is_live and routes.may_ask(node.url))
+    return tuple(dict.fromkeys((*given.urls, *live)))
 
 
 class Questions:

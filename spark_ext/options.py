@@ -9,8 +9,11 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
+from milena.cluster.credentials import ANONYMOUS, Credentials
+from milena.cluster.routing import USER_IN_URL, without_user
 from milena.model.types import Codec
 from spark_ext.bounds import (
     Bound,
@@ -22,6 +25,7 @@ from spark_ext.bounds import (
     parse_timestamp,
     parse_timestamps,
 )
+from spark_ext.credential_options import CREDENTIAL_OPTIONS, parse_credentials
 from spark_ext.errors import OptionError
 from spark_ext.selection import (
     Selection,
@@ -39,6 +43,9 @@ FETCH_RETRIES = 3
 FETCH_RETRY_INTERVAL_MS = 10
 TRIGGER_DELAY_MS = 15 * 60_000
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
+"""Environment of those who are not told another: only options say who asks."""
+
 T = TypeVar("T")
 
 
@@ -47,6 +54,7 @@ class Fetching:
     """How tasks reach the cluster, and what they put up with."""
 
     urls: tuple[str, ...]
+    credentials: Credentials = ANONYMOUS
     fetch_bytes: int = FETCH_BYTES
     poll_timeout_ms: int = POLL_TIMEOUT_MS
     fail_on_data_loss: bool = True
@@ -91,6 +99,7 @@ class WriteOptions:
     """
 
     urls: tuple[str, ...]
+    credentials: Credentials
     topic: str | None
     include_timestamps: bool
     compression: str
@@ -111,6 +120,7 @@ _GROUP = ("groupIdPrefix", "kafka.group.id")
 
 _READ = (
     *_SERVERS,
+    *CREDENTIAL_OPTIONS,
     *_SELECTIONS,
     *_STARTS,
     *_ENDS,
@@ -129,6 +139,7 @@ _READ = (
 )
 _WRITE = (
     *_SERVERS,
+    *CREDENTIAL_OPTIONS,
     "topic",
     "includeHeaders",
     "includeTimestamps",
@@ -145,7 +156,11 @@ TRANSACTIONAL_ID_CHARS_MAX = 200
 
 _DESERIALIZED = "keys and values are always binary; cast them in the query"
 _SERIALIZED = "keys and values are strings or binary; serialize them in the query"
-_SECURED = "the cluster is reached without credentials of Kafka's kinds"
+_SECURED = (
+    "say who asks with milena.token, milena.tokenFile, or milena.user and milena.password; of Kafka's, "
+    "kafka.sasl.jaas.config with a PlainLoginModule"
+)
+_CERTIFIED = "certificates are PEM files, named by milena.ca, milena.cert and milena.key"
 _REFUSED = {
     "kafka.auto.offset.reset": "say where to begin with startingOffsets",
     "kafka.enable.auto.commit": "the source commits no offsets",
@@ -161,7 +176,7 @@ _REFUSED = {
 _REFUSED_PREFIXES = {
     "kafka.security.": _SECURED,
     "kafka.sasl.": _SECURED,
-    "kafka.ssl.": _SECURED,
+    "kafka.ssl.": _CERTIFIED,
     "kafka.": "it would configure a Kafka client, and there is none; leave it out",
 }
 _SET_BY_SPARK = ("serialization.format",)
@@ -177,25 +192,29 @@ _MS_PER_UNIT = {
 """As Spark reads times: a number alone is in ms."""
 
 
-def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
+def parse_read_options(
+    options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
+) -> ReadOptions:
     """The options of ``spark.read``; their names in any case.
 
     Raises:
         OptionError: one line that names the option.
     """
-    given = _Given(options, _READ)
+    given = _Given(options, _READ, environment)
     start, end = _starting(given, Edge.EARLIEST, refused=Edge.LATEST), _ending(given)
     _check_ends_fit(start, end)
     return _read_options(given, start, end)
 
 
-def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+def parse_stream_options(
+    options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
+) -> StreamOptions:
     """The options of ``spark.readStream``; their names in any case.
 
     Raises:
         OptionError: one line that names the option.
     """
-    given = _Given(options, _READ)
+    given = _Given(options, _READ, environment)
     if ends := given.present(_ENDS):
         raise OptionError(f"{ends[0]}: not possible in a stream, which does not end")
     offsets_min = given.positive("minOffsetsPerTrigger", None)
@@ -212,18 +231,18 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     )
 
 
-def includes_headers(options: Mapping[str, str]) -> bool:
+def includes_headers(options: Mapping[str, str], environment: Mapping[str, str] = NOTHING) -> bool:
     """Whether rows have headers, in a batch query or a stream: when Spark asks, it does not tell which it will be.
 
     Raises:
         OptionError: the options are those of neither.
     """
     try:
-        return parse_read_options(options).include_headers
+        return parse_read_options(options, environment).include_headers
     except OptionError as error:
         in_batch = error.message
     try:
-        return parse_stream_options(options).read.include_headers
+        return parse_stream_options(options, environment).read.include_headers
     except OptionError as error:
         if error.message == in_batch:
             raise
@@ -238,6 +257,7 @@ def _read_options(given: "_Given", start: Bound, end: Bound) -> ReadOptions:
         on_no_match=_on_no_match(given),
         fetching=Fetching(
             urls=given.urls(),
+            credentials=given.credentials(),
             fetch_bytes=given.positive("fetchBytes", FETCH_BYTES),
             poll_timeout_ms=given.positive("kafkaConsumer.pollTimeoutMs", POLL_TIMEOUT_MS),
             fail_on_data_loss=given.flag("failOnDataLoss", default=True),
@@ -251,26 +271,30 @@ def _read_options(given: "_Given", start: Bound, end: Bound) -> ReadOptions:
     )
 
 
-def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+def parse_write_options(
+    options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
+) -> WriteOptions:
     """The options of ``df.write``; their names in any case.
 
     Raises:
         OptionError: one line that names the option.
     """
-    given = _Given(options, _WRITE)
+    given = _Given(options, _WRITE, environment)
     found = _write_options(given, given.text("transactionalId"))
     if found.batch_id is not None and found.transactional_id is None:
         raise OptionError("batchId: give transactionalId too: it counts the batches of one program")
     return found
 
 
-def parse_write_stream_options(options: Mapping[str, str]) -> WriteOptions:
+def parse_write_stream_options(
+    options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
+) -> WriteOptions:
     """The options of ``df.writeStream``; their names in any case. There is a transactional id.
 
     Raises:
         OptionError: one line that names the option.
     """
-    given = _Given(options, _WRITE_STREAM)
+    given = _Given(options, _WRITE_STREAM, environment)
     if given.present(("batchId",)):
         raise OptionError("batchId: not possible: Spark numbers the batches of a stream")
     name, checkpoint = given.text("transactionalId"), given.text(_CHECKPOINT)
@@ -292,6 +316,7 @@ def _write_options(given: "_Given", transactional_id: str | None) -> WriteOption
         _check_transactional(given, transactional_id)
     return WriteOptions(
         urls=given.urls(),
+        credentials=given.credentials(),
         topic=None if topic is None else topic.strip(),
         include_timestamps=given.flag("includeTimestamps", default=False),
         compression=_compression(given),
@@ -314,7 +339,10 @@ def _check_transactional(given: "_Given", name: str) -> None:
 class _Given:
     """Options that the user gave, looked up by any spelling of case."""
 
-    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: Mapping[str, str], known: tuple[str, ...], environment: Mapping[str, str]
+    ) -> None:
+        self._environment = environment
         self._values = {name.lower(): value for name, value in options.items()}
         spelling = {name.lower(): name for name in known}
         for name in self._values:
@@ -338,7 +366,15 @@ class _Given:
         urls = tuple(part.strip() for part in text.split(",") if part.strip())
         if not urls:
             raise OptionError(f"{name}: give the URL of a node, or several separated by commas")
+        for url in urls:
+            if "@" in url:
+                raise OptionError(
+                    f"{name}: {without_user(url)} is not a URL of a node: {USER_IN_URL}"
+                )
         return urls
+
+    def credentials(self) -> Credentials:
+        return parse_credentials(self.text, self.urls(), self._environment)
 
     def flag(self, name: str, *, default: bool) -> bool:
         text = self.text(name)

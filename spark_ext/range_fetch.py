@@ -44,7 +44,7 @@ async def fetch_ranges(
         DataLossError: records of a range are gone, and that is to fail the query.
         StalledReadError: nothing of use was answered for as long as the query waits.
     """
-    async with Client(fetching.urls) as client:
+    async with Client(fetching.urls, credentials=fetching.credentials) as client:
         fetcher = _RangeFetcher(client, fetching)
         waiting = iter(ranges)
         tasks: list[asyncio.Task[None]] = []

@@ -55,7 +55,7 @@ class MilenaWriter(DataSourceArrowWriter):
         count = 0
         unsettled: deque[list[_Sent]] = deque()
         with (
-            sync.Client(self._options.urls) as client,
+            sync.Client(self._options.urls, credentials=self._options.credentials) as client,
             client.producer(compression=self._options.compression) as producer,
         ):
             for rows in iterator:

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from milena.model.errors import MilenaError
+from spark_ext.credential_options import carried
 from spark_ext.errors import OptionError
 from spark_ext.options import (
     ReadOptions,
@@ -62,7 +63,7 @@ def check_write_stream(schema: StructType, options: Mapping[str, str]) -> None:
     from spark_ext.cluster import check_can_write
     from spark_ext.write_schema import write_columns
 
-    found = parse_write_stream_options(options)
+    found = parse_write_stream_options(options, os.environ)
     write_columns(schema, found)
     check_can_write(found)
 
@@ -88,14 +89,14 @@ class MilenaDataSource(DataSource):
         from spark_ext.row_schema import row_schema
 
         with one_line_errors():
-            return row_schema(include_headers=includes_headers(self.options))
+            return row_schema(include_headers=includes_headers(self.options, os.environ))
 
     def reader(self, schema: StructType) -> "MilenaReader":
         """Asked for when the query is planned."""
         from spark_ext.row_schema import project
 
         with one_line_errors():
-            options = parse_read_options(self.options)
+            options = parse_read_options(self.options, os.environ)
             projection = project(schema, include_headers=options.include_headers)
             return MilenaReader(options, projection)
 
@@ -118,12 +119,13 @@ class MilenaDataSource(DataSource):
                 raise OptionError(
                     "mode overwrite is not possible: a log is only appended to; use append"
                 )
-            options = parse_write_options(self.options)
+            options = parse_write_options(self.options, os.environ)
             columns = write_columns(schema, options)
             if options.transactional_id is not None:
                 return MilenaBatchWriter(options, columns, begin(options))
             urls = check_can_write(options)
-            return MilenaWriter(replace(options, urls=urls), columns)
+            shipped = replace(options, urls=urls, credentials=carried(options.credentials))
+            return MilenaWriter(shipped, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "MilenaStreamWriter":  # noqa: N802  (Spark's name)
         """Asked for twice a batch: to plan it, which begins its transaction, and to commit it or abort it."""
@@ -136,7 +138,7 @@ class MilenaDataSource(DataSource):
                 raise OptionError(
                     "output mode complete is not possible: a log is only appended to; use append"
                 )
-            options = parse_write_stream_options(self.options)
+            options = parse_write_stream_options(self.options, os.environ)
             columns = write_columns(schema, options)
             transaction = None if self._is_kept else begin(options)
             return MilenaStreamWriter(options, columns, transaction)
@@ -158,13 +160,14 @@ class MilenaReader(DataSourceReader):
         options = self._options
         with one_line_errors():
             pinned = pin(options)
+            credentials = carried(options.fetching.credentials)
         tasks = plan_tasks(
             pinned.ranges,
             target_records=options.target_records_per_task,
             tasks_min=options.partitions_min,
             records_max=options.records_per_partition_max,
         )
-        fetching = replace(options.fetching, urls=pinned.urls)
+        fetching = replace(options.fetching, urls=pinned.urls, credentials=credentials)
         return [
             InputPartition(ReadTask(ranges=task, fetching=fetching, projection=self._projection))
             for task in tasks

@@ -6,6 +6,7 @@ for which everything is in the tasks. It must be possible to make one whatever t
 """
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from milena.client import Client
 from milena.errors import ClientError
 from milena.fields import Json
 from milena.model.clock import SystemClock
+from spark_ext.credential_options import carried
 from spark_ext.options import StreamOptions, parse_stream_options
 from spark_ext.reading import ReadTask, read_task
 from spark_ext.row_schema import project
@@ -82,7 +84,12 @@ class MilenaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return []
             tasks = tasks_between(parse_offset(start), last)
             options = self._options().read
-            fetching = replace(options.fetching, urls=self._running().urls())
+            fetching = replace(
+                options.fetching,
+                urls=self._running().urls(),
+                # Read for each batch: a file may hold another one by then.
+                credentials=carried(options.fetching.credentials),
+            )
             projection = project(self._schema, include_headers=options.include_headers)
         return [
             InputPartition(ReadTask(ranges=task, fetching=fetching, projection=projection))
@@ -103,7 +110,7 @@ class MilenaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._run = None
 
     def _options(self) -> StreamOptions:
-        return parse_stream_options(self._given)
+        return parse_stream_options(self._given, os.environ)
 
     def _running(self) -> "_StreamRun":
         if self._run is None:
@@ -117,7 +124,12 @@ class _StreamRun:
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._thread = ClientLoopThread()
-        self._client = Client(options.read.fetching.urls, metadata_max_age_ms=METADATA_AGE_MS)
+        fetching = options.read.fetching
+        self._client = Client(
+            fetching.urls,
+            credentials=fetching.credentials,
+            metadata_max_age_ms=METADATA_AGE_MS,
+        )
         clock = SystemClock()
         self._watch = StreamWatch(self._client, options.read, clock)
         self.progress = StreamProgress(options, self._watch, clock)

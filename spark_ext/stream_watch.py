@@ -143,7 +143,7 @@ class StreamWatch:
 
     async def urls(self) -> tuple[str, ...]:
         """URLs of all nodes that tasks may ask."""
-        return await all_urls(self._client, self._options.fetching.urls)
+        return await all_urls(self._client, self._options.fetching)
 
     def close(self) -> None:
         """Wait for nothing any more."""

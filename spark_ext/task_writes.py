@@ -46,7 +46,7 @@ class ChunkWriter:
         self._transaction = transaction
         self._task = task
         self._thread = ClientLoopThread()
-        self._client = Client(transaction.urls)
+        self._client = Client(transaction.urls, credentials=transaction.credentials)
         self._sending: asyncio.Task[None] | None = None
         self.parts: list[tuple[TopicPartition, WrittenPart]] = []
 

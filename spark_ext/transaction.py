@@ -19,6 +19,7 @@ from typing import TypeVar
 from pyspark.sql.datasource import WriterCommitMessage
 
 from milena.client import Client
+from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.cluster.transport import MemberOffsets, WrittenPart
 from milena.errors import (
     AnswerError,
@@ -30,6 +31,7 @@ from milena.producing.retry import is_worth_another_try
 from milena.reading.patience import Patience
 from milena.records import ProducerIdentity, TopicPartition
 from spark_ext.cluster import prepare_write
+from spark_ext.credential_options import carried
 from spark_ext.errors import BatchAbortedError
 from spark_ext.options import WriteOptions
 
@@ -66,11 +68,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTransaction:
-    """An open transaction, on its way to tasks and back; and the nodes to ask."""
+    """An open transaction, on its way to tasks and back; the nodes to ask, and as whom."""
 
     urls: tuple[str, ...]
     transactional_id: str
     identity: ProducerIdentity
+    credentials: Credentials = ANONYMOUS
 
     @property
     def header(self) -> str:
@@ -107,12 +110,17 @@ def begin(options: WriteOptions) -> BatchTransaction:
     assert name is not None, "a transaction has an id"
 
     async def work() -> BatchTransaction:
-        async with Client(options.urls) as client:
+        async with Client(options.urls, credentials=options.credentials) as client:
             urls = await prepare_write(client, options)
             identity = await patiently(
                 lambda: client.transport.begin_transaction(name, timeout_ms=TIMEOUT_MS)
             )
-        return BatchTransaction(urls=urls, transactional_id=name, identity=identity)
+        return BatchTransaction(
+            urls=urls,
+            transactional_id=name,
+            identity=identity,
+            credentials=carried(options.credentials),
+        )
 
     return asyncio.run(work())
 
@@ -145,7 +153,7 @@ def commit(messages: Sequence[WriterCommitMessage | None], topic: str | None) ->
         )
 
     async def work() -> None:
-        async with Client(transaction.urls) as client:
+        async with Client(transaction.urls, credentials=transaction.credentials) as client:
             await patiently(
                 lambda: client.transport.commit_transaction(transaction.identity, parts, offsets)
             )
@@ -202,7 +210,7 @@ def abort(transactions: Iterable[BatchTransaction]) -> None:
     """
 
     async def work(transaction: BatchTransaction) -> None:
-        async with Client(transaction.urls) as client:
+        async with Client(transaction.urls, credentials=transaction.credentials) as client:
             await client.transport.abort_transaction(transaction.identity)
 
     for transaction in transactions:

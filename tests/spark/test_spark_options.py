@@ -84,7 +84,7 @@ def test_options_of_streams_and_groups_are_accepted():
         ({"kafka_key_deserializer": "x"}, "always binary"),
         ({"kafka_value_serializer": "x"}, "serialize them in the query"),
         ({"kafka_interceptor_classes": "x"}, "interceptors"),
-        ({"kafka_ssl_truststore_location": "x"}, "credentials"),
+        ({"kafka_ssl_truststore_location": "x"}, "named by milena.ca, milena.cert and milena.key"),
         ({"kafka_max_poll_records": "5"}, "there is none"),
         ({"startingOffsetsByTimestampStrategy": "none"}, "expected error or latest"),
     ],
