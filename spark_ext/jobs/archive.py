@@ -21,13 +21,13 @@ from milena.commands.output import as_json
 from milena.disk.os_files import OsFiles
 from spark_ext.jobs.archive_run import run_archive, summary_json, summary_text
 from spark_ext.jobs.archive_verify import verdict_json, verdict_text, verify_archive
+from spark_ext.jobs.job_cluster import JobCluster, cluster_options
 from spark_ext.jobs.job_command import run_command
 from spark_ext.jobs.job_errors import EXIT_BAD_DATA
 from spark_ext.jobs.log_source import CODECS, SparkLogSource, TopicChoice
 from spark_ext.jobs.session import job_session
 
 RECORDS_PER_FILE = 1_000_000
-DEFAULT_URL = "http://127.0.0.1:8082"
 
 
 def _pattern(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -38,8 +38,7 @@ def _pattern(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--url", "urls", multiple=True, envvar="MILENA_URL", default=(DEFAULT_URL,),
-              show_default=True, metavar="URL", help="Any node; may be repeated.")  # fmt: skip
+@cluster_options
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="May be repeated.")
 @click.option("--topic-pattern", "pattern", callback=_pattern, metavar="REGEX",
               help="Every topic whose whole name matches.")  # fmt: skip
@@ -57,7 +56,7 @@ def _pattern(ctx: click.Context, parameter: click.Parameter, value: str | None) 
               help="Archive nothing: hold every file against the manifest.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 def archive(
-    urls: tuple[str, ...],
+    cluster: JobCluster,
     topics: tuple[str, ...],
     pattern: str | None,
     output: str,
@@ -80,7 +79,7 @@ def archive(
         raise click.UsageError("say what to archive: --topic or --topic-pattern")
     source = SparkLogSource(
         session=lambda: job_session("milena-archive"),
-        urls=urls,
+        cluster=cluster,
         topics=TopicChoice(names=topics, pattern=pattern),
         compression=compression,
         records_per_file=records_per_file,

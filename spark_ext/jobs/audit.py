@@ -16,11 +16,11 @@ from milena.commands.output import as_json
 from milena.disk.os_files import OsFiles
 from spark_ext.jobs.audit_report import report_json, report_text
 from spark_ext.jobs.audit_run import AuditWanted, run_audit
+from spark_ext.jobs.job_cluster import JobCluster, cluster_options
 from spark_ext.jobs.job_command import run_command
 from spark_ext.jobs.job_errors import EXIT_BAD_DATA
 from spark_ext.jobs.session import job_session
 
-DEFAULT_URL = "http://127.0.0.1:8082"
 EXAMPLES_MAX = 10
 
 
@@ -28,13 +28,12 @@ EXAMPLES_MAX = 10
 @click.option("--archive", "root", required=True, type=click.Path(file_okay=False), metavar="DIR",
               help="What the job archive wrote.")  # fmt: skip
 @click.option("--topic", metavar="NAME", help="Of the archive.  [default: the only one]")
-@click.option("--url", "urls", multiple=True, envvar="MILENA_URL", default=(DEFAULT_URL,),
-              show_default=True, metavar="URL", help="Any node; may be repeated.")  # fmt: skip
+@cluster_options
 @click.option("--examples", "examples_max", default=EXAMPLES_MAX, show_default=True, metavar="N",
               type=click.IntRange(min=0), help="How many differences to tell one by one.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 def audit(
-    root: str, topic: str | None, urls: tuple[str, ...], examples_max: int, is_json: bool
+    root: str, topic: str | None, cluster: JobCluster, examples_max: int, is_json: bool
 ) -> int:
     """Compare an archive with its topic: key, value, headers and time of each record that both should have.
 
@@ -42,7 +41,7 @@ def audit(
     such topic or no archive of it, 64 wrong options.
     """
     wanted = AuditWanted(
-        root=os.path.abspath(root), urls=urls, topic=topic, examples_max=examples_max
+        root=os.path.abspath(root), cluster=cluster, topic=topic, examples_max=examples_max
     )
     report = run_audit(OsFiles(), wanted, lambda: job_session("milena-audit"))
     click.echo(as_json(report_json(report)) if is_json else report_text(report))

@@ -24,6 +24,7 @@ from spark_ext.jobs.audit_report import (
     audit_ranges,
     example_text,
 )
+from spark_ext.jobs.job_cluster import JobCluster
 from spark_ext.jobs.job_errors import JobInputError
 from spark_ext.jobs.log_source import TopicChoice, log_state, read_ranges
 from spark_ext.jobs.replay_plan import topic_in
@@ -37,7 +38,7 @@ class AuditWanted:
     """What is asked for: ``topic`` None: the only one of the archive; so many ``examples_max`` are told."""
 
     root: str
-    urls: tuple[str, ...]
+    cluster: JobCluster
     topic: str | None = None
     examples_max: int = 10
 
@@ -64,7 +65,7 @@ def run_audit(
     topic = topic_in(manifest, wanted.topic)
 
     def ask() -> ClusterPartitions:
-        state = log_state(wanted.urls, TopicChoice(names=(topic,)))
+        state = log_state(wanted.cluster, TopicChoice(names=(topic,)))
         _require_archived(manifest, state, topic)
         return state
 
@@ -116,7 +117,7 @@ def _compare(
     archived = read_files(spark, wanted.root, files)
     there = archived.limit(0)
     if to_read:
-        there = read_ranges(spark, wanted.urls, to_read, is_loss_accepted=True)
+        there = read_ranges(spark, wanted.cluster, to_read, is_loss_accepted=True)
     seen = Observation()
     rows = differences(in_ranges(archived, ranges), there, seen).persist(
         StorageLevel.MEMORY_AND_DISK

@@ -26,6 +26,7 @@ from spark_ext.jobs.event_report import (
     written_counts,
 )
 from spark_ext.jobs.event_time import dated, in_time
+from spark_ext.jobs.job_cluster import JobCluster
 from spark_ext.jobs.log_source import TopicChoice, log_state
 from spark_ext.jobs.session import job_session
 
@@ -46,7 +47,7 @@ class EventRun:
     starts if ``is_once``, else begins a batch every ``interval_s`` seconds.
     """
 
-    urls: tuple[str, ...]
+    cluster: JobCluster
     topics: tuple[str, ...]
     target: str | None
     output: str | None
@@ -84,7 +85,7 @@ def run_event_job(job: EventJob, run: EventRun, *, is_json: bool) -> None:
 def _check_topics(run: EventRun) -> None:
     """That there are the topics, before Spark starts: a stream finds out with its first batch."""
     targets = () if run.target is None else (run.target,)
-    log_state(run.urls, TopicChoice(names=(*run.topics, *targets)))
+    log_state(run.cluster, TopicChoice(names=(*run.topics, *targets)))
 
 
 def read_records(spark: SparkSession, run: EventRun) -> DataFrame:
@@ -94,7 +95,7 @@ def read_records(spark: SparkSession, run: EventRun) -> DataFrame:
         spark.conf.set(_PARTITIONS, spark.sparkContext.defaultParallelism)
     reader = spark.read if run.checkpoint is None else spark.readStream
     options = {
-        "url": ",".join(run.urls),
+        **run.cluster.options(),
         "subscribe": ",".join(run.topics),
         "startingOffsets": "earliest",
     }
@@ -130,7 +131,7 @@ def write_table(job: EventJob, run: EventRun, records: DataFrame) -> EventReport
     if run.target is None:
         rows.write.mode("error").parquet(_location(run.output))
     else:
-        options = {"url": ",".join(run.urls), "topic": run.target}
+        options = {**run.cluster.options(), "topic": run.target}
         as_records(job, rows).write.format("milena").options(**options).mode("append").save()
     return EventReport().with_counts(read.get, written.get)
 
@@ -141,7 +142,7 @@ def start_stream(job: EventJob, run: EventRun, records: DataFrame) -> StreamingQ
     if run.target is None:
         writer = rows.writeStream.format("parquet").option("path", _location(run.output))
     else:
-        options = {"url": ",".join(run.urls), "topic": run.target}
+        options = {**run.cluster.options(), "topic": run.target}
         writer = as_records(job, rows).writeStream.format("milena").options(**options)
     writer = writer.queryName(job.name).option("checkpointLocation", _location(run.checkpoint))
     if run.is_once:

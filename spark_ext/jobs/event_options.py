@@ -7,8 +7,8 @@ from functools import wraps
 import click
 
 from spark_ext.jobs.event_job import EventRun
+from spark_ext.jobs.job_cluster import JobCluster, cluster_options
 
-DEFAULT_URL = "http://127.0.0.1:8082"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -36,8 +36,6 @@ class SpanType(click.ParamType[int]):
 SPAN, WINDOW = SpanType(), SpanType(minimum_s=1)
 
 _OPTIONS = (
-    click.option("--url", "urls", multiple=True, envvar="MILENA_URL", default=(DEFAULT_URL,),
-                 show_default=True, metavar="URL", help="Any node; may be repeated."),
     click.option("--topic", "topics", multiple=True, required=True, metavar="NAME",
                  help="Read it, from its first record on; may be repeated."),
     click.option("--to", "target", metavar="NAME", help="The topic to write to; it has to be there."),
@@ -63,7 +61,7 @@ def event_options(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def command(
         *,
-        urls: tuple[str, ...],
+        cluster: JobCluster,
         topics: tuple[str, ...],
         target: str | None,
         output: str | None,
@@ -83,7 +81,7 @@ def event_options(function: Callable[..., None]) -> Callable[..., None]:
         if target in topics:
             raise click.UsageError(f"topic {target} cannot be read and written by one job")
         run = EventRun(
-            urls=urls,
+            cluster=cluster,
             topics=tuple(dict.fromkeys(topics)),
             target=target,
             output=output,
@@ -96,4 +94,4 @@ def event_options(function: Callable[..., None]) -> Callable[..., None]:
 
     for option in reversed(_OPTIONS):
         command = option(command)
-    return command
+    return cluster_options(command)

@@ -8,6 +8,7 @@ import click
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 
+from milena.errors import BadCredentialsError
 from milena.model.errors import MilenaError
 from spark_ext.jobs.job_errors import EXIT_FAILED, JobError
 
@@ -23,6 +24,8 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
             prog_name=name,
             standalone_mode=False,
         )
+    except BadCredentialsError as error:
+        return _failed(name, error.message, EXIT_USAGE)
     except MilenaError as error:
         # Those that are not a job's own are the client's, and the file system's: a full or failing disk.
         return _failed(

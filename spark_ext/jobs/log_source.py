@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from milena.client import Client
 from milena.cluster.view import TopicView
 from milena.errors import TargetNotFoundError, UnexpectedAnswerError
 from milena.model.batch.decode import iterate_headers
@@ -18,6 +17,7 @@ from spark_ext.jobs.archive_directory import STAGED_PARTITION, STAGED_TOPIC
 from spark_ext.jobs.archive_manifest import PartitionKey
 from spark_ext.jobs.archive_plan import PartitionState, ReadRange, Runs
 from spark_ext.jobs.archive_run import ClusterPartitions
+from spark_ext.jobs.job_cluster import JobCluster
 from spark_ext.jobs.job_errors import JobInputError
 from spark_ext.options import parse_read_options
 from spark_ext.planner import PlannedRange
@@ -58,18 +58,18 @@ class SparkLogSource:
     """
 
     session: Callable[[], SparkSession]
-    urls: tuple[str, ...]
+    cluster: JobCluster
     topics: TopicChoice
     compression: str
     records_per_file: int
 
     def state(self) -> ClusterPartitions:
         """Ask the cluster for topics, ids and readable offsets."""
-        return log_state(self.urls, self.topics)
+        return log_state(self.cluster, self.topics)
 
     def empty_in(self, key: PartitionKey, start: int, end: int) -> Runs:
         """Read the headers of the partition's batches again: markers, and what stands where records were aborted."""
-        return asyncio.run(_empty_in(self.urls, key, start, end))
+        return asyncio.run(_empty_in(self.cluster, key, start, end))
 
     def write(self, ranges: Sequence[ReadRange], folder: str) -> None:
         """One file a task and partition, or more where they grow too large."""
@@ -77,7 +77,7 @@ class SparkLogSource:
         settings = spark.conf
         settings.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         settings.set("spark.sql.maxConcurrentOutputFileWriters", WRITERS_MAX)
-        rows = read_ranges(spark, self.urls, ranges)
+        rows = read_ranges(spark, self.cluster, ranges)
         staged = rows.withColumns(
             {STAGED_TOPIC: sf.col("topic"), STAGED_PARTITION: sf.col("partition")}
         )
@@ -89,7 +89,7 @@ class SparkLogSource:
 
 def read_ranges(
     spark: SparkSession,
-    urls: Sequence[str],
+    cluster: JobCluster,
     ranges: Sequence[ReadRange],
     *,
     is_loss_accepted: bool = False,
@@ -103,17 +103,17 @@ def read_ranges(
         assigned.setdefault(name, []).append(partition)
         starts.setdefault(name, {})[str(partition)] = r.start
         ends.setdefault(name, {})[str(partition)] = r.end
-    reader = spark.read.format("milena").option("url", ",".join(urls))
+    reader = spark.read.format("milena").options(**cluster.options())
     reader = reader.option("assign", json.dumps(assigned)).option("includeHeaders", "true")
     reader = reader.option("failOnDataLoss", "false" if is_loss_accepted else "true")
     reader = reader.option("startingOffsets", json.dumps(starts))
     return reader.option("endingOffsets", json.dumps(ends)).load()
 
 
-async def _empty_in(urls: Sequence[str], key: PartitionKey, start: int, end: int) -> Runs:
+async def _empty_in(cluster: JobCluster, key: PartitionKey, start: int, end: int) -> Runs:
     found: list[tuple[int, int]] = []
     async with (
-        Client(urls) as client,
+        cluster.client() as client,
         client.reader(key.topic, key.partition, start=start, end=end) as reader,
     ):
         async for chunk in reader.chunks():
@@ -124,10 +124,10 @@ async def _empty_in(urls: Sequence[str], key: PartitionKey, start: int, end: int
 
 
 async def topic_facts(
-    urls: Sequence[str], choice: TopicChoice
+    cluster: JobCluster, choice: TopicChoice
 ) -> tuple[str, tuple[TopicView, ...]]:
     """The cluster's id, and the chosen topics with their configs."""
-    async with Client(urls) as client:
+    async with cluster.client() as client:
         cluster_id = await client.admin.cluster_id()
         names = choice.choose(await client.admin.topic_names())
         try:
@@ -138,12 +138,12 @@ async def topic_facts(
     return cluster_id, tuple(topics)
 
 
-def log_state(urls: Sequence[str], choice: TopicChoice) -> ClusterPartitions:
+def log_state(cluster: JobCluster, choice: TopicChoice) -> ClusterPartitions:
     """The chosen topics' partitions and their readable offsets."""
-    cluster_id, topics = asyncio.run(topic_facts(urls, choice))
+    cluster_id, topics = asyncio.run(topic_facts(cluster, choice))
     policies = {topic.name: topic.configs.get("cleanup.policy", "") for topic in topics}
     names = ",".join(policies)
-    options = parse_read_options({"url": ",".join(urls), "subscribe": names})
+    options = parse_read_options({**cluster.options(), "subscribe": names})
     return ClusterPartitions(
         cluster_id=cluster_id,
         partitions=tuple(

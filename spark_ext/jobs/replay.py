@@ -18,13 +18,13 @@ from tqdm import tqdm
 from milena.commands.options import moment
 from milena.commands.output import as_json
 from milena.disk.os_files import OsFiles
+from spark_ext.jobs.job_cluster import JobCluster, cluster_options
 from spark_ext.jobs.job_command import run_command
 from spark_ext.jobs.replay_plan import ReplayFilter, parse_partitions
 from spark_ext.jobs.replay_report import report_json, report_text
 from spark_ext.jobs.replay_run import ReplayWanted, run_replay
 from spark_ext.jobs.session import job_session
 
-DEFAULT_URL = "http://127.0.0.1:8082"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,150}")
 
 
@@ -63,8 +63,7 @@ def _partitions(
 @click.option("--topic", metavar="NAME", help="Of the archive.  [default: the only one]")
 @click.option("--topic-id", metavar="ID",
               help="Which one, where a topic was deleted and made again.")  # fmt: skip
-@click.option("--url", "urls", multiple=True, envvar="MILENA_URL", default=(DEFAULT_URL,),
-              show_default=True, metavar="URL", help="Any node to write to; may be repeated.")  # fmt: skip
+@cluster_options
 @click.option("--to", metavar="NAME",
               help="The topic to write to; it has to be there.  [default: of the same name]")  # fmt: skip
 @click.option("--name", required=True, callback=_name, metavar="NAME",
@@ -82,7 +81,7 @@ def replay(
     root: str,
     topic: str | None,
     topic_id: str | None,
-    urls: tuple[str, ...],
+    cluster: JobCluster,
     to: str | None,
     name: str,
     from_ms: int | None,
@@ -100,7 +99,7 @@ def replay(
         raise click.UsageError("--from has to be before --until")
     wanted = ReplayWanted(
         root=os.path.abspath(root),
-        urls=urls,
+        cluster=cluster,
         name=name,
         topic=topic,
         topic_id=topic_id,

@@ -20,6 +20,7 @@ from spark_ext.jobs.archive_directory import read_manifest
 from spark_ext.jobs.archive_manifest import ArchivedFile, PartitionArchive
 from spark_ext.jobs.archive_reader import read_files
 from spark_ext.jobs.archive_verify import verify_file
+from spark_ext.jobs.job_cluster import JobCluster
 from spark_ext.jobs.job_errors import DamagedArchiveError, JobInputError
 from spark_ext.jobs.replay_plan import (
     ReplayFilter,
@@ -43,7 +44,7 @@ class ReplayWanted:
     """
 
     root: str
-    urls: tuple[str, ...]
+    cluster: JobCluster
     name: str
     topic: str | None = None
     topic_id: str | None = None
@@ -78,7 +79,7 @@ def run_replay(
         read_manifest(files, wanted.root), wanted.topic, wanted.topic_id, wanted.chosen
     )
     to = source.topic if wanted.to is None else wanted.to
-    target = ReplayTarget(urls=wanted.urls, topic=to, name=wanted.name)
+    target = ReplayTarget(cluster=wanted.cluster, topic=to, name=wanted.name)
     state = target.state()
     partition_count = len(state.partitions)
     if (source.cluster_id, source.topic_id) == (
@@ -181,7 +182,7 @@ class _Replay:
             as_written(rows, self._wanted, self._partition_count).observe(seen, *_observed())
         )
         options = {
-            "url": ",".join(self._target.urls),
+            **self._target.cluster.options(),
             "topic": self._target.topic,
             "includeTimestamps": "true",
             "transactionalId": self._target.id_of(partition),

@@ -21,6 +21,7 @@ from milena.cluster.view import TopicView
 from milena.records import ProducerIdentity, TopicPartition
 from spark_ext.cluster import QUESTIONS_AT_ONCE
 from spark_ext.jobs.archive_run import ClusterPartitions
+from spark_ext.jobs.job_cluster import JobCluster
 from spark_ext.jobs.job_errors import JobInputError
 from spark_ext.jobs.log_source import TopicChoice, log_state, topic_facts
 from spark_ext.transaction import (
@@ -41,7 +42,7 @@ T = TypeVar("T")
 class ReplayTarget:
     """A topic, and the name under which it is replayed to."""
 
-    urls: tuple[str, ...]
+    cluster: JobCluster
     topic: str
     name: str
 
@@ -55,11 +56,11 @@ class ReplayTarget:
         Raises:
             JobInputError: there is no such topic.
         """
-        return log_state(self.urls, TopicChoice(names=(self.topic,)))
+        return log_state(self.cluster, TopicChoice(names=(self.topic,)))
 
     def view(self) -> TopicView:
         """The topic with its configs."""
-        _, (found,) = asyncio.run(topic_facts(self.urls, TopicChoice(names=(self.topic,))))
+        _, (found,) = asyncio.run(topic_facts(self.cluster, TopicChoice(names=(self.topic,))))
         return found
 
     def agree(self, number: int, partitions: Sequence[int]) -> dict[int, int]:
@@ -74,7 +75,7 @@ class ReplayTarget:
         return asyncio.run(self._agree(number, partitions))
 
     async def _agree(self, number: int, partitions: Sequence[int]) -> dict[int, int]:
-        async with Client(self.urls) as client:
+        async with self.cluster.client() as client:
             calls = _NameCalls(client, self)
             agreement = await calls.begin("all")
             known = await calls.offset("all")
@@ -149,7 +150,8 @@ class _NameCalls:
             for each, offset in offsets.items()
         ]
         transaction = BatchTransaction(
-            urls=self._target.urls,
+            urls=self._target.cluster.urls,
+            credentials=self._target.cluster.credentials,
             transactional_id=f"{self._target.name}-{part}",
             identity=identity,
         )

@@ -22,6 +22,7 @@ from spark_ext.jobs.access_log import parsed
 from spark_ext.jobs.archive_manifest import Manifest
 from spark_ext.jobs.archive_plan import make_plan
 from spark_ext.jobs.archive_reader import SCHEMA, read_archive
+from spark_ext.jobs.job_cluster import JobCluster, cluster_options
 from spark_ext.jobs.job_command import run_command
 from spark_ext.jobs.log_source import TopicChoice, log_state, read_ranges
 from spark_ext.jobs.session import job_session
@@ -34,7 +35,6 @@ from spark_ext.jobs.site_report import (
     table_row,
 )
 
-DEFAULT_URL = "http://127.0.0.1:8082"
 FORMATS = ("parquet", "csv", "json")
 TOP = 10
 HOURS_SHOWN = 168
@@ -44,8 +44,7 @@ QUARANTINE = ("topic", "partition", "offset", "timestamp", "reason", "value")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--url", "urls", multiple=True, envvar="MILENA_URL", default=(DEFAULT_URL,),
-              show_default=True, metavar="URL", help="Any node; may be repeated.")  # fmt: skip
+@cluster_options
 @click.option("--topic", "topics", multiple=True, metavar="NAME",
               help="A topic, or one of the archive; may be repeated.")  # fmt: skip
 @click.option("--archive", "archive_dir", type=click.Path(file_okay=False), metavar="DIR",
@@ -60,7 +59,7 @@ QUARANTINE = ("topic", "partition", "offset", "timestamp", "reason", "value")
               metavar="N", help="How many hours to print; tables and JSON have all.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 def site_stats(
-    urls: tuple[str, ...],
+    cluster: JobCluster,
     topics: tuple[str, ...],
     archive_dir: str | None,
     output: str | None,
@@ -78,7 +77,7 @@ def site_stats(
         raise click.UsageError("say what to read: --topic, or --archive")
     spark = job_session("milena-site-stats")
     if archive_dir is None:
-        records = read_topics(spark, urls, topics)
+        records = read_topics(spark, cluster, topics)
     else:
         records = read_archive(spark, os.path.abspath(archive_dir), topics)
     directory = None if output is None else os.path.abspath(output)
@@ -87,11 +86,11 @@ def site_stats(
     click.echo(text)
 
 
-def read_topics(spark: SparkSession, urls: Sequence[str], topics: tuple[str, ...]) -> DataFrame:
+def read_topics(spark: SparkSession, cluster: JobCluster, topics: tuple[str, ...]) -> DataFrame:
     """All that can be read of these topics now."""
-    state = log_state(urls, TopicChoice(names=topics))
+    state = log_state(cluster, TopicChoice(names=topics))
     ranges = make_plan(Manifest(), state.partitions).to_read
-    return read_ranges(spark, urls, ranges) if ranges else spark.createDataFrame([], SCHEMA)
+    return read_ranges(spark, cluster, ranges) if ranges else spark.createDataFrame([], SCHEMA)
 
 
 def run_site_stats(

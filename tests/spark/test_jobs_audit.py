@@ -23,6 +23,7 @@ from spark_ext.jobs.audit_report import (
     report_text,
 )
 from spark_ext.jobs.audit_run import AuditWanted, run_audit
+from spark_ext.jobs.job_cluster import JobCluster
 from spark_ext.jobs.log_source import SparkLogSource, TopicChoice
 from spark_ext.jobs.session import prepared
 from tests.support.clusters.live_cluster import create_topic, delete_topic, end_offset, eventually
@@ -44,7 +45,7 @@ def archived(cluster, session, tmp_path):
     def archive(topic):
         source = SparkLogSource(
             session=lambda: session,
-            urls=(cluster.node(2).url,),
+            cluster=JobCluster(urls=(cluster.node(2).url,)),
             topics=TopicChoice(names=(topic,)),
             compression="zstd",
             records_per_file=50,
@@ -188,7 +189,9 @@ def test_what_is_deleted_while_it_runs_is_no_difference(archived, cluster, sessi
             client.admin.delete_records(topic, 0, 70)
         return session
 
-    report = run_audit(OsFiles(), AuditWanted(root=str(root), urls=(node.url,)), overtaken)
+    report = run_audit(
+        OsFiles(), AuditWanted(root=str(root), cluster=JobCluster(urls=(node.url,))), overtaken
+    )
     assert (report.differences, report.examples, report.compared) == (0, (), 50)
     assert report.partitions[0].deleted == 70
 

@@ -18,6 +18,7 @@ from spark_ext.jobs import archive, site_stats
 from spark_ext.jobs.archive_reader import read_archive
 from spark_ext.jobs.archive_run import run_archive
 from spark_ext.jobs.archive_verify import verify_archive
+from spark_ext.jobs.job_cluster import JobCluster
 from spark_ext.jobs.log_source import SparkLogSource, TopicChoice
 from spark_ext.jobs.session import prepared
 from spark_ext.jobs.site_report import Counts
@@ -67,7 +68,7 @@ def run(cluster, session):
     def archived(root: Path, *topics: str, records_per_file=1500, **options):
         source = SparkLogSource(
             session=lambda: session,
-            urls=(cluster.node(2).url,),
+            cluster=JobCluster(urls=(cluster.node(2).url,)),
             topics=TopicChoice(names=topics),
             compression="zstd",
             records_per_file=records_per_file,

@@ -10,6 +10,7 @@ from milena.sync import Client
 from spark_ext.jobs import replay
 from spark_ext.jobs.archive_directory import read_manifest
 from spark_ext.jobs.archive_run import run_archive
+from spark_ext.jobs.job_cluster import JobCluster
 from spark_ext.jobs.log_source import SparkLogSource, TopicChoice
 from spark_ext.jobs.replay_run import in_order
 from spark_ext.jobs.session import prepared
@@ -43,7 +44,7 @@ def archived(cluster, session, tmp_path_factory):
         directory = tmp_path_factory.mktemp("archive") / "a" if root is None else root
         source = SparkLogSource(
             session=lambda: session,
-            urls=(cluster.node(2).url,),
+            cluster=JobCluster(urls=(cluster.node(2).url,)),
             topics=TopicChoice(names=topics),
             compression="zstd",
             records_per_file=records_per_file,

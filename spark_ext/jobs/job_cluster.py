@@ -1,0 +1,105 @@
+"""Which cluster a job works with, and as whom: the options of its command line, in the words of ``milena``'s.
+
+What the command line says goes before what the environment does (``MILENA_TOKEN_FILE`` and its like), and both go to
+Spark as options of the data source.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import TypeVar
+
+import click
+
+from milena.client import Client
+from milena.cluster.credentials import ANONYMOUS, FILES, Credentials, nearer, texts_of
+from milena.cluster.routing import NodeRoutes
+from spark_ext.credential_options import options_of
+
+DEFAULT_URL = "http://127.0.0.1:8082"
+
+FILE = click.Path(dir_okay=False)
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCluster:
+    """Any of a cluster's nodes, and who asks them."""
+
+    urls: tuple[str, ...]
+    credentials: Credentials = ANONYMOUS
+
+    def client(self) -> Client:
+        """For what a job asks by itself."""
+        return Client(self.urls, credentials=self.credentials)
+
+    def options(self) -> dict[str, str]:
+        """The same as options of ``format("milena")``."""
+        return {"url": ",".join(self.urls), **options_of(self.credentials)}
+
+
+_OPTIONS = (
+    click.option("--url", "urls", multiple=True, envvar="MILENA_URL", default=(DEFAULT_URL,),
+                 show_default=True, metavar="URL", help="Any node; may be repeated."),
+    click.option("--token-file", type=FILE, metavar="FILE",
+                 help="Ask with the token in this file; or MILENA_TOKEN."),
+    click.option("--user", metavar="NAME", help="Ask as this user, with a password."),
+    click.option("--password-file", type=FILE, metavar="FILE",
+                 help="The user's password; or MILENA_PASSWORD."),
+    click.option("--ca", type=FILE, metavar="FILE",
+                 help="PEM of who signed the nodes' certificates."),
+    click.option("--cert", type=FILE, metavar="FILE", help="PEM of a certificate to show to nodes."),
+    click.option("--key", type=FILE, metavar="FILE", help="PEM of its key, unless that is with it."),
+)  # fmt: skip
+
+
+def cluster_options(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a command these options; it gets them as ``cluster``, a ``JobCluster``."""
+
+    @wraps(function)
+    def command(
+        *,
+        urls: tuple[str, ...],
+        token_file: str | None,
+        user: str | None,
+        password_file: str | None,
+        ca: str | None,
+        cert: str | None,
+        key: str | None,
+        **others: object,
+    ) -> R:
+        said = {
+            "token_file": token_file,
+            "user": user,
+            "password_file": password_file,
+            "ca": ca,
+            "cert": cert,
+            "key": key,
+        }
+        flags = {name: text for name, text in said.items() if text is not None}
+        credentials = job_credentials(flags, os.environ)
+        try:
+            NodeRoutes(urls)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        return function(cluster=JobCluster(urls=urls, credentials=credentials), **others)
+
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def job_credentials(flags: Mapping[str, str], environment: Mapping[str, str]) -> Credentials:
+    """What is said by the command line, on top of the environment; files by their whole paths, for Spark.
+
+    Raises:
+        click.UsageError: it contradicts itself.
+    """
+    texts = nearer(flags, texts_of(environment))
+    paths = {name: os.path.abspath(text) for name, text in texts.items() if name in FILES}
+    try:
+        return Credentials.from_texts({**texts, **paths})
+    except ValueError as error:
+        raise click.UsageError(f"credentials: {error}") from error
