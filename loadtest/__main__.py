@@ -6,6 +6,7 @@ Exit codes: 0 nothing is wrong; 1 a record is lost, doubled, reordered or damage
 """
 
 import asyncio
+import os
 import re
 import signal
 import sys
@@ -14,13 +15,15 @@ from secrets import token_hex
 
 import click
 
+from loadtest.access import credentials_of
 from loadtest.ledger import LedgerError
 from loadtest.local_cluster import ClusterError
 from loadtest.plants import Plant
 from loadtest.run import EXIT_FAILED, LoadError, run
 from loadtest.settings import Settings
+from milena.cluster.credentials import ANONYMOUS
 from milena.commands.options import FiniteRange
-from milena.errors import ClientError
+from milena.errors import BadCredentialsError, ClientError
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -83,12 +86,20 @@ def duration(text: str) -> float:
 def main(topic: str | None, plant: str | None, **options: object) -> None:
     """Load a cluster, kill a leader, read everything back, and judge it.
 
+    A cluster at --url is asked as MILENA_TOKEN_FILE, MILENA_USER and their like say.
+
     LOCUST_OPTIONS after ``--`` go to locust: user classes, --config-users, --processes, ...
     """
     if options["judged"] and not options["urls"]:
         raise click.UsageError("--judge needs --url: the cluster that the ledgers are about")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        # A cluster that the test starts asks nobody.
+        credentials = credentials_of(os.environ) if options["urls"] else ANONYMOUS
+    except BadCredentialsError as error:
+        raise click.UsageError(error.message) from error
     settings = Settings(
+        credentials=credentials,
         topic=topic or f"loadtest-{token_hex(4)}",
         plant=None if plant is None else Plant(plant),
         **options,  # type: ignore[arg-type]  # click has made each option what its type says

@@ -7,30 +7,38 @@ from pathlib import Path
 import aiohttp
 from tqdm import tqdm
 
+from loadtest.access import session_for
 from loadtest.checker import Checker
 from loadtest.ledger import read_all
 from loadtest.pages import PageError
 from loadtest.plants import Planter
 from loadtest.reader import Reader, ReadError
 from loadtest.verdict import Verdict
+from milena.cluster.credentials import ANONYMOUS, Credentials
 
 READ_TIMEOUT_S = 20.0
 
 
 async def judge(
-    ledgers: Path, urls: Sequence[str], *, planter: Planter, is_quiet: bool = False
+    ledgers: Path,
+    urls: Sequence[str],
+    *,
+    planter: Planter,
+    credentials: Credentials = ANONYMOUS,
+    is_quiet: bool = False,
 ) -> Verdict:
     """Judge what became of the records that the ledgers of a run name.
 
     Raises:
         LedgerError: a ledger cannot be read.
+        BadCredentialsError: a file that the credentials name cannot be used.
     """
     checker = Checker()
     # The rounds over the ledgers are long loops over bytes; nothing else runs in this process meanwhile.
     for event in read_all(ledgers):
         checker.note_write(event)
     limits = aiohttp.ClientTimeout(total=READ_TIMEOUT_S, sock_connect=2)
-    async with aiohttp.ClientSession(timeout=limits) as session:
+    async with session_for(credentials, limits) as session:
         readers = [Reader(session, [*urls[i:], *urls[:i]], checker.topic) for i in range(len(urls))]
         with tqdm(desc="reading back", unit=" records", disable=is_quiet, mininterval=0.5) as bar:
             async with asyncio.TaskGroup() as tasks:

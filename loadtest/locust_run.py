@@ -9,9 +9,12 @@ import logging
 import os
 import time
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from pathlib import Path
+from ssl import SSLContext
 from typing import Self
 from urllib.parse import quote, urlsplit
 
@@ -22,8 +25,10 @@ from locust.contrib.fasthttp import FAILURE_EXCEPTIONS, ResponseContextManager
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
+from loadtest.access import credentials_of, headers_of
 from loadtest.ledger import LedgerWriter, Opened, Spent, Stopping
 from loadtest.node_process import die_with_parent
+from milena.errors import BadCredentialsError
 
 REQUEST_TIMEOUT_S = 12.0
 USER_BITS = 20
@@ -81,7 +86,11 @@ class LocustRun:
         self.knobs = knobs
         self.nodes = node_urls(host or "", knobs.nodes)
         self.path = f"/topics/{quote(knobs.topic, safe='')}"
-        self.starts = end_offsets(self.nodes, self.path)
+        try:
+            self.headers = headers_of(credentials_of(os.environ))
+            self.starts = end_offsets(self.nodes, self.path, self.headers)
+        except BadCredentialsError as error:
+            raise StartError(error.message) from error
         self.ledger = LedgerWriter(directory / f"{os.getpid()}.ledger")
         self.ledger.add(
             Opened(at_s=time.monotonic(), topic=knobs.topic, acks=knobs.acks, starts=self.starts)
@@ -100,6 +109,16 @@ class LocustRun:
         now_s, cpu_s = time.monotonic(), time.process_time() - self._began_cpu_s
         self.ledger.add(Spent(since_s=self._began_s, at_s=now_s, cpu_s=cpu_s))
         self.ledger.add(Stopping(at_s=now_s))
+
+
+@cache
+def tls_context() -> SSLContext:
+    """What users check of nodes with https, and show to them.
+
+    Raises:
+        BadCredentialsError: a file cannot be used.
+    """
+    return credentials_of(os.environ).tls_context()
 
 
 class Current:
@@ -195,28 +214,33 @@ def node_urls(host: str, more: str) -> list[str]:
     return list(dict.fromkeys(url.strip().rstrip("/") for url in given if url.strip()))
 
 
-def end_offsets(nodes: list[str], path: str) -> dict[int, int]:
+def end_offsets(nodes: list[str], path: str, headers: Mapping[str, str]) -> dict[int, int]:
     """Partition → end offset now: this run's records stand from there on.
 
     Raises:
         StartError: no node answers, or there is no such topic.
+        BadCredentialsError: a certificate cannot be used.
     """
     trouble = "no node was named: --host"
     for node in nodes:
         try:
-            return _end_offsets(node, f"{path}/partitions")
+            return _end_offsets(node, f"{path}/partitions", headers)
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             trouble = f"{node}: {error}"
     raise StartError(trouble)
 
 
-def _end_offsets(node: str, path: str) -> dict[int, int]:
+def _end_offsets(node: str, path: str, headers: Mapping[str, str]) -> dict[int, int]:
     where = urlsplit(node)
-    kind = http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
-    connection = kind(where.hostname or "", where.port, timeout=REQUEST_TIMEOUT_S)
+    host, timeout_s = where.hostname or "", REQUEST_TIMEOUT_S
+    connection = (
+        http.client.HTTPSConnection(host, where.port, timeout=timeout_s, context=tls_context())
+        if where.scheme == "https"
+        else http.client.HTTPConnection(host, where.port, timeout=timeout_s)
+    )
 
     def get(path: str) -> bytes:
-        connection.request("GET", where.path + path)
+        connection.request("GET", where.path + path, headers=dict(headers))
         response = connection.getresponse()
         body = response.read()
         if response.status != 200:

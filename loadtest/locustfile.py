@@ -6,6 +6,8 @@
 Any node answers, so one ``--host`` is enough; with ``--nodes`` users spread over several, and go to the next one when
 theirs fails. A user has one request under way and repeats it with its idempotency key until its fate is known.
 
+A cluster that asks who calls is told what ``MILENA_TOKEN_FILE`` and its like say.
+
 Counts and weights of users are locust's own options: name classes on the command line, or ``--config-users``.
 """
 
@@ -19,7 +21,7 @@ from locust.exception import StopUser
 
 from loadtest.delivery import RequestDelivery
 from loadtest.ledger import Failed, Polled, Sent, Settled
-from loadtest.locust_run import REQUEST_TIMEOUT_S, Current, HttpAnswer
+from loadtest.locust_run import REQUEST_TIMEOUT_S, Current, HttpAnswer, tls_context
 from loadtest.pages import Page, PageError, PageFormat, parse_page
 from loadtest.receipts import ProduceAnswer, parse_answer, unanswered
 from loadtest.workload import Dialect, RecordMaker, WriteRequest
@@ -41,6 +43,8 @@ class MilenaUser(FastHttpUser):
     network_timeout = REQUEST_TIMEOUT_S
     connection_timeout = 3.0
     concurrency = 1
+    insecure = False
+    ssl_context_factory = staticmethod(tls_context)
 
     def on_start(self) -> None:
         """Find the run."""
@@ -118,6 +122,7 @@ class WritingUser(MilenaUser):
             is_patient=self.is_patient,
         )
         headers = {
+            **self.run_state.headers,
             "Content-Type": self.dialect.value,
             "Accept-Encoding": "identity",
             "Idempotency-Key": f"{self.user_id:x}-{request.first_sequence}",
@@ -237,7 +242,11 @@ class ReadingUser(MilenaUser):
         sent_s = time.monotonic()
         path = f"{self.run_state.path}/partitions/{self.partition}/records"
         query = f"?offset={self.offset}&max_bytes={PAGE_BYTES}&timeout={self.wait_ms}"
-        headers = {"Accept": self.page_format.value, "Accept-Encoding": "identity"}
+        headers = {
+            **self.run_state.headers,
+            "Accept": self.page_format.value,
+            "Accept-Encoding": "identity",
+        }
         with self.client.request(
             "GET",
             self.node_url + path + query,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from loadtest.access import without_credentials
 from loadtest.failover import Failover
 from loadtest.judge import judge
 from loadtest.ledger import Incident, LedgerWriter, is_complete, ledger_files, read_all
@@ -112,7 +113,7 @@ async def target(settings: Settings) -> AsyncIterator[tuple[tuple[str, ...], Loc
 
 async def create_topic(settings: Settings, urls: tuple[str, ...]) -> None:
     """Create the topic, or take the one that is there."""
-    async with AdminClient(urls[0]) as admin:
+    async with AdminClient(urls[0], credentials=settings.credentials) as admin:
         live = sum(node.is_live for node in (await admin.cluster()).nodes)
         with contextlib.suppress(TargetExistsError):
             await admin.create_topic(
@@ -140,7 +141,7 @@ class Load:
         command = locust_command(settings, urls, python=sys.executable, locustfile=LOCUSTFILE)
         root = str(LOCUSTFILE.parent.parent)
         environment = {
-            **os.environ,
+            **(os.environ if cluster is None else without_credentials(os.environ)),
             "PYTHONPATH": root + os.pathsep + os.environ.get("PYTHONPATH", ""),
         }
         self._locust = NodeProcess(command, environment=environment, log_path=self._log)
@@ -246,7 +247,7 @@ async def report(settings: Settings, urls: tuple[str, ...], ledgers: Path, direc
         LedgerError: a ledger cannot be read.
     """
     planter = Planter(settings.plant)
-    verdict = await judge(ledgers, urls, planter=planter)
+    verdict = await judge(ledgers, urls, planter=planter, credentials=settings.credentials)
     timeline = timeline_of(read_all(ledgers))
     summary = Summary(
         settings=settings.described(),

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from loadtest.plants import Plant
+from milena.cluster.credentials import ANONYMOUS, Credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class Settings:
     judged: Path | None
     """The ledgers of an earlier run, to be judged without another load."""
     locust_options: tuple[str, ...]
+    credentials: Credentials = ANONYMOUS
+    """As whom a cluster that runs already is asked."""
 
     @property
     def ledgers(self) -> Path:
@@ -42,7 +45,7 @@ class Settings:
     def described(self) -> Mapping[str, str | int | float]:
         """For the report."""
         shown = asdict(self)
-        for name in ("is_web", "web_port", "directory", "judged"):
+        for name in ("is_web", "web_port", "directory", "judged", "credentials"):
             del shown[name]
         return {
             **shown,

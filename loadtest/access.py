@@ -1,0 +1,48 @@
+"""As whom the load test asks a cluster that runs already: what ``MILENA_TOKEN_FILE`` and its like say."""
+
+from collections.abc import Mapping
+
+import aiohttp
+
+from milena.cluster.credentials import VARIABLES, Credentials, texts_of
+from milena.errors import BadCredentialsError
+
+
+def credentials_of(environment: Mapping[str, str]) -> Credentials:
+    """What the environment says, as for the command ``milena``.
+
+    Raises:
+        BadCredentialsError: it contradicts itself.
+    """
+    try:
+        return Credentials.from_texts(texts_of(environment))
+    except ValueError as error:
+        raise BadCredentialsError(f"credentials: {error}") from error
+
+
+def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for who asks a cluster that the test started: it asks nobody."""
+    return {name: value for name, value in environment.items() if name not in VARIABLES.values()}
+
+
+def headers_of(credentials: Credentials) -> dict[str, str]:
+    """What goes with every request.
+
+    Raises:
+        BadCredentialsError: a file cannot be read, or holds something else.
+    """
+    value = credentials.authorization()
+    return {} if value is None else {"Authorization": value.reveal()}
+
+
+def session_for(credentials: Credentials, limits: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
+    """Connections of who asks with these.
+
+    Raises:
+        BadCredentialsError: as ``headers_of``, or a certificate cannot be used.
+    """
+    return aiohttp.ClientSession(
+        timeout=limits,
+        headers=headers_of(credentials),
+        connector=aiohttp.TCPConnector(ssl=credentials.tls_context()),
+    )
