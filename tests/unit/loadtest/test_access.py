@@ -13,6 +13,7 @@ from tests.support.clusters.live_cluster import call, ok, running_cluster
 
 PASSWORD = "a password of tests"
 TIMEOUT_S = 240
+TOPIC = "loaded"
 
 
 def test_the_environment_says_who_asks():
@@ -27,7 +28,18 @@ def test_the_environment_says_who_asks():
 
 def load(directory, url, **variables):
     inherited = {name: v for name, v in os.environ.items() if name not in variables}
-    words = ["--url", url, "--run-time", "4s", "--users", "7", "--partitions", "2"]
+    words = [
+        "--url",
+        url,
+        "--run-time",
+        "4s",
+        "--users",
+        "7",
+        "--partitions",
+        "2",
+        "--topic",
+        TOPIC,
+    ]
     return subprocess.run(
         [sys.executable, "-m", "loadtest", "--out", str(directory), *words],
         env={**inherited, **variables},
@@ -52,7 +64,10 @@ def test_a_closed_cluster_is_loaded_and_judged_as_the_environment_says(tmp_path)
         assert without.returncode == 2
         assert "this cluster asks for credentials" in without.stderr
         assert "Traceback" not in without.stderr
-        token = ok(call(node, "POST /users/admin/tokens", {}, headers=root))["token"]
+        rights = {"operations": ["READ", "WRITE", "CREATE"]}
+        grant = {**rights, "resource_type": "TOPIC", "name": TOPIC}
+        asked = {"grants": [{**grant, "pattern_type": "LITERAL"}]}
+        token = ok(call(node, "POST /users/admin/tokens", asked, headers=root))["token"]
         (tmp_path / "token").write_text(token)
         done = load(tmp_path / "with", node.url, MILENA_TOKEN_FILE=str(tmp_path / "token"))
     assert done.returncode == 0, done.stdout + done.stderr
