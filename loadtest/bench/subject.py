@@ -10,6 +10,7 @@ from loadtest.bench.http_load import Ask, HttpLoad, encode_request
 from loadtest.bench.rounds import Turn
 from loadtest.local_cluster import LocalCluster, LocalNode
 from milena.cluster.admin import AdminClient
+from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.cluster.http import HttpSession
 from milena.model.batch.encode import encode_batch
 from milena.model.columns import RecordColumns
@@ -29,11 +30,20 @@ class Subject:
     """Nodes of this machine; an asynchronous context manager that starts and kills them."""
 
     def __init__(
-        self, directory: Path, *, node_count: int = 3, settings: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        *,
+        node_count: int = 3,
+        settings: Mapping[str, str] | None = None,
+        credentials: Credentials = ANONYMOUS,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """``settings``: more variables of the nodes' environment."""
+        """``settings``: more variables of the nodes' environment; ``credentials`` and ``headers``: who watches them."""
+        self._credentials = credentials
         environment = {"MILENA_RETENTION_CHECK_MS": str(_RETENTION_CHECK_MS), **(settings or {})}
-        self.cluster = LocalCluster(directory, node_count=node_count, environment=environment)
+        self.cluster = LocalCluster(
+            directory, node_count=node_count, environment=environment, headers=headers
+        )
 
     async def __aenter__(self) -> Self:
         await self.cluster.__aenter__()
@@ -74,7 +84,7 @@ class Subject:
         configs = {} if is_durable else {"flush.messages": _NEVER}
         if is_bounded:
             configs["retention.bytes"] = str(_KEPT_BYTES)
-        async with AdminClient(self.nodes[0].url) as admin:
+        async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
             await admin.create_topic(
                 name,
                 partitions=partitions,
@@ -88,14 +98,14 @@ class Subject:
 
     async def leader_urls(self, name: str) -> list[str]:
         """The URL of the node that leads each partition of a topic."""
-        async with AdminClient(self.nodes[0].url) as admin:
+        async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
             topic = await admin.topic(name)
         leaders = [partition.leader for partition in topic.partitions]
         return [self.cluster.node(leader).url for leader in leaders if leader is not None]
 
     async def cluster_id(self) -> str:
         """Id with which v3's paths begin."""
-        async with AdminClient(self.nodes[0].url) as admin:
+        async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
             return await admin.cluster_id()
 
     async def place_topic(self, name: str, *nodes: LocalNode) -> Path:
@@ -116,7 +126,7 @@ class Subject:
 
     async def controller_url(self) -> str:
         """The node whose member leads the metadata quorum."""
-        async with AdminClient(self.nodes[0].url) as admin:
+        async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
             view = await admin.cluster()
         assert view.controller_id is not None, "the cluster is ready"
         return self.cluster.node(view.controller_id).url

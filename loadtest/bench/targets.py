@@ -168,6 +168,16 @@ COLD_DELIVERY = f"{TAIL_DELIVERY}, four read an old log"
 BEHIND_ACK = f"{TAIL_ACK}, a follower catches up"
 BEHIND_DELIVERY = f"{TAIL_DELIVERY}, a follower catches up"
 
+ACCESS_OPEN = "JSON 1 x 100 B, one node, 16 clients, open"
+ACCESS_BEARER = "JSON 1 x 100 B, one node, 16 clients, by token"
+ACCESS_BASIC = "JSON 1 x 100 B, one node, 16 clients, by password"
+ACCESS_ENTRIES = "JSON 1 x 100 B, one node, 16 clients, 10,000 entries"
+ACCESS_OPEN_BATCHES = "JSON 1000 x 100 B, one node, open"
+ACCESS_BEARER_BATCHES = "JSON 1000 x 100 B, one node, by token"
+ACCESS_OPEN_LOOKS = "GET of a partition, one node, open"
+ACCESS_BEARER_LOOKS = "GET of a partition, one node, by token"
+ACCESS_STRANGERS = f"{ACCESS_BEARER}, strangers knock"
+
 IDLE = "idle node of three"
 PARTITIONS_CREATED = "1,000 partitions, created"
 PARTITIONS_IDLE = "1,000 partitions, idle"
@@ -552,6 +562,66 @@ TARGETS: tuple[Target, ...] = (
         floor=120,
         ambition=80,
         is_less_better=True,
+    ),
+    Target(
+        name="access-token",
+        what="small writes of 16 clients, by token / open",
+        stage="access",
+        subject=ACCESS_BEARER,
+        reference=ACCESS_OPEN,
+        durability=_PLAIN,
+        floor=0.90,
+        ambition=0.97,
+    ),
+    Target(
+        name="access-password",
+        what="small writes of 16 clients, by password / open",
+        stage="access",
+        subject=ACCESS_BASIC,
+        reference=ACCESS_OPEN,
+        durability=_PLAIN,
+        floor=0.90,
+        ambition=0.97,
+    ),
+    Target(
+        name="access-entries",
+        what="small writes of 16 clients, 10,000 entries / open",
+        stage="access",
+        subject=ACCESS_ENTRIES,
+        reference=ACCESS_OPEN,
+        durability=_PLAIN,
+        floor=0.90,
+        ambition=0.97,
+    ),
+    Target(
+        name="access-batches",
+        what="JSON 1000 x 100 B, by token / open",
+        stage="access",
+        subject=ACCESS_BEARER_BATCHES,
+        reference=ACCESS_OPEN_BATCHES,
+        durability=_PLAIN,
+        floor=0.90,
+        ambition=0.95,
+    ),
+    Target(
+        name="access-looks",
+        what="looks at a partition, by token / open",
+        stage="access",
+        subject=ACCESS_BEARER_LOOKS,
+        reference=ACCESS_OPEN_LOOKS,
+        durability=_NOTHING,
+        floor=0.85,
+        ambition=0.93,
+    ),
+    Target(
+        name="access-strangers",
+        what="small writes beside 1,000 bad logins a second / alone",
+        stage="access",
+        subject=ACCESS_STRANGERS,
+        reference=ACCESS_BEARER,
+        durability=_PLAIN,
+        floor=0.70,
+        ambition=0.90,
     ),
     Target(
         name="partitions-created",

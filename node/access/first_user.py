@@ -13,9 +13,9 @@ from milena.model.errors import (
     FateUnknownError,
     FeatureLevelError,
     InvalidAccessError,
+    MilenaError,
     StaleVersionError,
     StartupError,
-    UnavailableError,
 )
 from milena.model.secret import Secret
 from node.access.passwords import Passwords
@@ -25,6 +25,8 @@ from raft_meta.machine.commands import InitAccess
 
 logger = logging.getLogger(__name__)
 
+_PASSING = (FateUnknownError, StaleVersionError, FeatureLevelError)
+"""What others did meanwhile, or a release that some node does not have yet."""
 TIMEOUT_MS = 10_000
 RETRY_MS = 500
 
@@ -75,9 +77,15 @@ class FirstUser:
         while True:
             try:
                 await self._try()
-            except (UnavailableError, FateUnknownError, StaleVersionError, FeatureLevelError) as e:
+            except MilenaError as error:
+                if not (error.is_retriable or isinstance(error, _PASSING)):
+                    # The cluster stays closed, which is what was asked for.
+                    logger.error("no first user name=%s reason=%s", self._name, error)
+                    return
                 if not is_waiting:
-                    logger.warning("waiting for the first user name=%s reason=%s", self._name, e)
+                    logger.warning(
+                        "waiting for the first user name=%s reason=%s", self._name, error
+                    )
                 is_waiting = True
                 await self._clock.sleep(RETRY_MS)
             else:

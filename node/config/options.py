@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from http_api.ports import ApiLimits
-from milena.model.access import USER_NAME, AccessMode
+from milena.model.access import ANONYMOUS, USER_NAME, USER_PREFIX, AccessMode
 from milena.model.errors import StartupError
 from node.config import kinds
 from node.config.kinds import Address, OptionKind
@@ -871,6 +871,10 @@ def check_config(config: NodeConfig) -> None:
         raise StartupError("cluster_secret and cluster_secret_file are both set; give one")
     if config.reset_admin and not config.admin_password_file:
         raise StartupError("reset_admin needs admin_password_file, which holds the new password")
+    if USER_PREFIX + config.admin_user == ANONYMOUS:
+        raise StartupError(
+            f"admin_user = {config.admin_user} is who comes without credentials; choose another name"
+        )
     _check_issuer(config)
     _check_peer_port(config)
 

@@ -3,6 +3,7 @@
 from loadtest.bench.plan import InTurns, Stage
 from loadtest.bench.resident import RESIDENT_BYTES
 from loadtest.bench.stages import (
+    access,
     clients,
     curves,
     metadata,
@@ -23,6 +24,7 @@ IN_TURNS: dict[str, InTurns] = {
     "fetch": InTurns(start=reading.fetch),
     "consumer": InTurns(start=reading.consumer),
     "clients": InTurns(start=clients.clients),
+    "access": InTurns(start=access.access),
 }
 STAGES: dict[str, Stage] = {
     **IN_TURNS,

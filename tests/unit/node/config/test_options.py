@@ -158,6 +158,8 @@ def test_variables_of_other_programs_and_of_service_links_are_left_alone():
         ({"peer_tls_ca_file": "c.pem"}, "peer_tls_ca_file is set and peer_tls_cert_file is not"),
         ({"tls_client_ca_file": "c.pem"}, "tls_client_ca_file needs tls_cert_file"),
         ({"cluster_secret": "12345678", "cluster_secret_file": "f"}, "are both set; give one"),
+        ({"reset_admin": "true"}, "reset_admin needs admin_password_file"),
+        ({"admin_user": "ANONYMOUS"}, "is who comes without credentials; choose another name"),
         ({"peer_listen": "0.0.0.0:7082"}, "open beyond this machine and nothing protects it"),
         ({"peer_listen": "10.1.2.3:7082"}, "set MILENA_CLUSTER_SECRET or cluster_secret_file"),
     ],
