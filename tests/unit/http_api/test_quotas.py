@@ -61,28 +61,27 @@ def test_as_many_callers_are_remembered_as_there_is_room_for():
     assert quotas.wait_s(str(CALLERS_MAX - 1), 0) == 0
 
 
-async def statuses(api, headers, count: int) -> list[int]:
+async def at_once(api, headers, count: int):
+    """So many writes that do not wait for each other."""
     body = {"records": [{"value": 1}]}
-    answers = [await api.post("/topics/t", body, headers=headers) for _ in range(count)]
-    return [answer.status for answer in answers]
+    return await asyncio.gather(
+        *(api.post("/topics/t", body, headers=headers) for _ in range(count))
+    )
 
 
 async def test_a_greedy_caller_is_told_and_others_are_served():
     node = FakeNode()
     node.add_topic("t")
-    async with serving(node, ApiLimits(request_rate=5)) as api:
+    async with serving(node, ApiLimits(request_rate=1)) as api:
         closed = ClosedNode(node)
         ann, bob = (closed.token(name, f"token{name}") for name in made(closed, "ann", "bob"))
-        greedy = await asyncio.gather(*(statuses(api, ann, 20) for _ in range(5)))
-        refused = sum(found.count(429) for found in greedy)
-        assert refused >= 100 - 10 - 5 * 5
-        told = await api.post("/topics/t", {"records": [{"value": 1}]}, headers=ann)
-        while told.status == 200:
-            told = await api.post("/topics/t", {"records": [{"value": 1}]}, headers=ann)
-        assert await statuses(api, bob, 5) == [200] * 5
-        assert told.error == (429, 42903)
-        assert int(told.headers["Retry-After"]) >= 1
-        assert "User:ann" in told.json["message"]
+        greedy = await at_once(api, ann, 50)
+        told = [answer for answer in greedy if answer.status == 429]
+        assert len(told) >= 50 // 2
+        assert {answer.error for answer in told} == {(429, 42903)}
+        assert all(int(answer.headers["Retry-After"]) >= 1 for answer in told)
+        assert all("User:ann" in answer.json["message"] for answer in told)
+        assert [answer.status for answer in await at_once(api, bob, 2)] == [200] * 2
         # A probe is nobody's.
         assert (await api.get("/livez")).status == 200
 
@@ -96,10 +95,10 @@ def made(closed: ClosedNode, *names: str) -> tuple[str, ...]:
 async def test_the_lane_is_counted_as_well():
     node = FakeNode()
     node.add_topic("t")
-    async with serving(node, ApiLimits(request_rate=3)) as api, connected(api) as client:
+    async with serving(node, ApiLimits(request_rate=1)) as api, connected(api) as client:
         seen = [(await client.ask(request()))[0].split()[1] for _ in range(20)]
     assert node.quick_requests
-    assert seen[:6] == ["200"] * 6
+    assert seen[:2] == ["200"] * 2
     assert seen.count("429") >= 10
 
 
