@@ -7,7 +7,7 @@ from asyncio.subprocess import DEVNULL
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from loadtest.bench import targets
+from loadtest.bench import strangers, targets
 from loadtest.bench.http_load import Ask, HttpLoadError, encode_request
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rounds import Contender, Turn
@@ -128,20 +128,20 @@ def _beside_strangers(subject: Subject, authorization: str) -> Contender:
     ask = _with(json_ask(url, TOPIC, records=1, size=SMALL, acks="1"), authorization)
 
     async def turn(seconds: float) -> Turn:
-        strangers = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadtest.bench.strangers", url, str(STRANGERS_PER_S)),
+        knocking = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", strangers.__name__, url, str(STRANGERS_PER_S)),
             stdin=DEVNULL,
             start_new_session=True,
         )
         try:
             await asyncio.sleep(_SETTLE_S)
             done = await http_turn(url, ask, connections=CONNECTIONS, seconds=seconds)
-            if strangers.returncode is not None:
+            if knocking.returncode is not None:
                 raise HttpLoadError("the strangers went away")
         finally:
-            if strangers.returncode is None:
-                strangers.kill()
-            await strangers.wait()
+            if knocking.returncode is None:
+                knocking.kill()
+            await knocking.wait()
         return done
 
     return Contender(name=targets.ACCESS_STRANGERS, turn=turn, pids=subject.pids)
