@@ -80,6 +80,11 @@ async def delete_acls(call: Call) -> web.Response:
 
 
 def _filter(query: Mapping[str, str]) -> AclSelection:
+    for name, wanted in query.items():
+        if not wanted:
+            raise MalformedRequestError(
+                f"Invalid parameter '{name}' got '': say what it is to be, or leave it out"
+            )
     for name, kind in _WORDS.items():
         if name in query and query[name] not in set(kind):
             raise MalformedRequestError(

@@ -246,6 +246,8 @@ async def test_entries_are_added_found_and_removed(closed):
     [
         ("DELETE", "", None),
         ("DELETE", "?operation=FLY", None),
+        ("DELETE", "?principal=", None),
+        ("GET", "?host=", None),
         ("GET", "?resource_type=TABLE", None),
         ("GET", "?pattern_type=literal", None),
         ("POST", "", {**ACL, "operation": "FLY"}),
