@@ -29,6 +29,8 @@ TOPIC = "plain"
 PASSWORD = "a password of the bench"  # noqa: S105 (of nodes that live for a minute)
 _ADMIN = Credentials(user="admin", password=Secret(PASSWORD))
 _SETTLE_S = 0.5
+_QUEUE_S = 2.5
+"""In which a node looks at the passwords that still wait: the next turn is not to pay for them."""
 
 
 async def access(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
@@ -142,6 +144,7 @@ def _beside_strangers(subject: Subject, authorization: str) -> Contender:
             if knocking.returncode is None:
                 knocking.kill()
             await knocking.wait()
+            await asyncio.sleep(_QUEUE_S)
         return done
 
     return Contender(name=targets.ACCESS_STRANGERS, turn=turn, pids=subject.pids)
