@@ -121,7 +121,7 @@ sim: $(STAMP)  ## the Raft core, then whole clusters, on virtual time: SEEDS=n F
 	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST):$$(($(FIRST) + $(SEEDS))) --jobs $(JOBS) --nodes 5 --parts moving
 	$(BIN)/python -m tests.sim.groups --seeds $(FIRST):$$(($(FIRST) + $(SEEDS)))
 
-mutations: $(STAMP)  ## guards taken out one by one: the simulation must notice; writes tests/sim/mutations.md
+mutations: $(STAMP)  ## guards taken out one by one: the simulation must notice; writes tests/sim/mutations/mutations.md
 	$(BIN)/python -m tests.sim.mutations
 
 crash-search: $(STAMP)  ## every boundary of every change on disk, every state that a power cut may leave there

@@ -2,7 +2,7 @@
 
 The library's election and replication core is used, but not as it comes: simulation and reading found these faults.
 Each guard has its name, the module of this folder where it stands, what it does, and what goes wrong without it. The
-row ``raft-NAME`` of ``tests/sim/mutations.py`` takes it out of the source, and says what fails then.
+row ``raft-NAME`` of ``tests/sim/mutations/guards/consensus.py`` takes it out of the source, and says what fails then.
 
 The disk:
 

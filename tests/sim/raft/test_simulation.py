@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sim.mutations import MUTATIONS, imported_anew
+from tests.sim.mutations.guards import MUTATIONS
+from tests.sim.mutations.imports import imported_anew
 from tests.sim.raft.world import World
 from tests.sim.seeds import seeds
 

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from raft_meta.consensus import guards
-from tests.sim.mutations import MUTATIONS, imported_anew
+from tests.sim.mutations.guards import MUTATIONS
+from tests.sim.mutations.imports import imported_anew
 from tests.support.clusters import guard_scenarios
 from tests.support.clusters.guard_scenarios import SCENARIOS
 

@@ -4,19 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.mutations import (
-    HEADER,
-    MUTATIONS,
-    ROOT,
-    SIMULATIONS,
-    TABLE,
-    Mutation,
-    Verdict,
-    mutated,
-    row,
-    table,
-)
+from tests.sim.mutations.guards import MUTATIONS
+from tests.sim.mutations.mutation import SIMULATIONS, Mutation, mutated
+from tests.sim.mutations.table import HEADER, TABLE, Verdict, row, table
 
+ROOT = Path(__file__).parents[3]
 GUARDS_MIN = 20
 
 
@@ -58,7 +50,7 @@ def test_the_table_names_every_guard_and_none_was_missed() -> None:
 
 
 def test_a_row_says_who_noticed() -> None:
-    mutation = MUTATIONS[0]
+    mutation = next(mutation for mutation in MUTATIONS if mutation.by not in SIMULATIONS)
     found = Verdict(mutation=mutation, seeds=3, symptom="a|b", seconds=1.0)
     assert row(found).endswith("| fails | a/b |")
     missed = Verdict(mutation=mutation, seeds=None, symptom="", seconds=1.0)

@@ -1,0 +1,1 @@
+"""Guards of the production code, taken out one by one: does the simulation notice?"""

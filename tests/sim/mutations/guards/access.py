@@ -1,0 +1,65 @@
+"""Guards of who calls, and what they may do."""
+
+from tests.sim.mutations.mutation import Mutation
+
+CALLERS = "node.access.callers"
+GUARDED = ("--parts", "guarded")
+
+ACCESS: tuple[Mutation, ...] = (
+    Mutation(
+        name="silent-node",
+        guard="a node that has not heard of the quorum for too long lets nobody in",
+        module=CALLERS,
+        old="if heard_ms is None or self._clock.now_ms() > self._until_ms:",
+        new="if heard_ms is None:",
+        options=GUARDED,
+    ),
+    Mutation(
+        name="closed-at-start",
+        guard="a node that was told of a first user lets nobody in before it has heard",
+        module=CALLERS,
+        old="            if heard_ms is None:\n                return UNCERTAIN\n",
+        new="",
+        options=GUARDED,
+    ),
+    Mutation(
+        name="stopped-process",
+        guard="a process that was stopped for a while looks at the time before it lets anybody in",
+        module=CALLERS,
+        old="        if self._clock.now_ms() > self._until_ms:\n            self.attend()\n        if self.version",
+        new="        if self.version",
+        by="tests/unit/node/access/test_callers.py",
+    ),
+    Mutation(
+        name="heard-and-lagging",
+        guard="a node whose image is behind the controller's in access has not heard of the quorum",
+        module="node.control.membership",
+        old="if answer.access_version <= self._metadata.image.access_version:",
+        new="if True:",
+        by="tests/unit/node/control/test_membership.py",
+    ),
+    Mutation(
+        name="head-of-others",
+        guard="a head of the quick lane is its caller's, at one version of access",
+        module="http_api.quick.lane",
+        old="if not self._is_still(head.caller, connection):",
+        new="if False:",
+        by="tests/unit/http_api/quick/test_lane_access.py",
+    ),
+    Mutation(
+        name="stream-goes-on",
+        guard="a piece of a stream is for who may read it when it is sent",
+        module="http_api.streams",
+        old="                    call.check_again()\n",
+        new="",
+        by="tests/unit/http_api/test_access_endpoints.py",
+    ),
+    Mutation(
+        name="names-of-bodies",
+        guard="a handler asks for the names that a body holds before it does anything",
+        module="http_api.native.transactions",
+        old="call.authorize(Operation.WRITE, ResourceType.TOPIC, topics)",
+        new="call.has_asked = True",
+        by="tests/unit/http_api/test_access_matrix.py",
+    ),
+)
