@@ -3,8 +3,8 @@
     python -m spark_ext.jobs.alerts --url http://node:8082 --topic access --to alerts --checkpoint DIR
     spark-submit spark_ext/jobs/alerts.py --topic access --to alerts --checkpoint DIR --once
 
-Each record's value is one line (``access_log``). What raises an alert is told in ``error_rates``, which windows are
-over in ``event_time``, and how the job is run in ``event_job``.
+Each record's value is one line (``weblog.access_log``). What raises an alert is told in ``weblog.error_rates``, which
+windows are over in ``events.watermark``, and how the job is run in ``events.job``.
 """
 
 import sys
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import click
 
-from spark_ext.jobs.access_log import parsed
-from spark_ext.jobs.error_rates import AlertRule, alerts_of
-from spark_ext.jobs.event_job import EventJob, EventRun, run_event_job
-from spark_ext.jobs.event_options import WINDOW, event_options
-from spark_ext.jobs.job_command import run_command
+from spark_ext.jobs.events.job import EventJob, EventRun, run_event_job
+from spark_ext.jobs.events.options import WINDOW, event_options
+from spark_ext.jobs.running.command import run_command
+from spark_ext.jobs.weblog.access_log import parsed
+from spark_ext.jobs.weblog.error_rates import AlertRule, alerts_of
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

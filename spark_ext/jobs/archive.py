@@ -4,8 +4,8 @@
     spark-submit spark_ext/jobs/archive.py --url http://node:8082 --topic orders --output DIR
     python -m spark_ext.jobs.archive --verify --output DIR
 
-What the directory holds, and when a record counts as archived, is told in ``archive_directory``; exit codes in
-``job_errors``. ``DIR`` must be the same file system for the driver and all executors.
+What the directory holds, and when a record counts as archived, is told in ``archiving.directory``; exit codes in
+``running.errors``. ``DIR`` must be the same file system for the driver and all executors.
 """
 
 import os
@@ -19,13 +19,13 @@ from tqdm import tqdm
 
 from milena.commands.output import as_json
 from milena.disk.os_files import OsFiles
-from spark_ext.jobs.archive_run import run_archive, summary_json, summary_text
-from spark_ext.jobs.archive_verify import verdict_json, verdict_text, verify_archive
-from spark_ext.jobs.job_cluster import JobCluster, cluster_options
-from spark_ext.jobs.job_command import run_command
-from spark_ext.jobs.job_errors import EXIT_BAD_DATA
-from spark_ext.jobs.log_source import CODECS, SparkLogSource, TopicChoice
-from spark_ext.jobs.session import job_session
+from spark_ext.jobs.archiving.log_source import CODECS, SparkLogSource, TopicChoice
+from spark_ext.jobs.archiving.run import run_archive, summary_json, summary_text
+from spark_ext.jobs.archiving.verify import verdict_json, verdict_text, verify_archive
+from spark_ext.jobs.running.cluster import JobCluster, cluster_options
+from spark_ext.jobs.running.command import run_command
+from spark_ext.jobs.running.errors import EXIT_BAD_DATA
+from spark_ext.jobs.running.session import job_session
 
 RECORDS_PER_FILE = 1_000_000
 

@@ -3,7 +3,7 @@
     python -m spark_ext.jobs.audit --archive DIR --url http://node:8082
     spark-submit spark_ext/jobs/audit.py --archive DIR --topic orders
 
-What is compared, and what is no difference, is told in ``audit_report``; exit codes in ``job_errors``.
+What is compared, and what is no difference, is told in ``auditing.report``; exit codes in ``running.errors``.
 """
 
 import os
@@ -14,12 +14,12 @@ import click
 
 from milena.commands.output import as_json
 from milena.disk.os_files import OsFiles
-from spark_ext.jobs.audit_report import report_json, report_text
-from spark_ext.jobs.audit_run import AuditWanted, run_audit
-from spark_ext.jobs.job_cluster import JobCluster, cluster_options
-from spark_ext.jobs.job_command import run_command
-from spark_ext.jobs.job_errors import EXIT_BAD_DATA
-from spark_ext.jobs.session import job_session
+from spark_ext.jobs.auditing.report import report_json, report_text
+from spark_ext.jobs.auditing.run import AuditWanted, run_audit
+from spark_ext.jobs.running.cluster import JobCluster, cluster_options
+from spark_ext.jobs.running.command import run_command
+from spark_ext.jobs.running.errors import EXIT_BAD_DATA
+from spark_ext.jobs.running.session import job_session
 
 EXAMPLES_MAX = 10
 

@@ -3,8 +3,8 @@
     python -m spark_ext.jobs.demand_prices --url http://node:8082 --topic rides --to prices --checkpoint DIR
     spark-submit spark_ext/jobs/demand_prices.py --topic rides --to prices --checkpoint DIR --once
 
-What an event is is told in ``market_events``, what a price is in ``surcharges``, which windows are over in
-``event_time``, and how the job is run in ``event_job``.
+What an event is is told in ``market.market_events``, what a price is in ``market.surcharges``, which windows are over
+in ``events.watermark``, and how the job is run in ``events.job``.
 """
 
 import sys
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import click
 
-from spark_ext.jobs.event_job import EventJob, EventRun, run_event_job
-from spark_ext.jobs.event_options import WINDOW, event_options
-from spark_ext.jobs.job_command import run_command
-from spark_ext.jobs.market_events import market_events
-from spark_ext.jobs.surcharges import PriceRule, surcharges_of
+from spark_ext.jobs.events.job import EventJob, EventRun, run_event_job
+from spark_ext.jobs.events.options import WINDOW, event_options
+from spark_ext.jobs.market.market_events import market_events
+from spark_ext.jobs.market.surcharges import PriceRule, surcharges_of
+from spark_ext.jobs.running.command import run_command
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -15,7 +15,7 @@ from random import Random
 
 import click
 
-from spark_ext.jobs.job_command import run_command
+from spark_ext.jobs.running.command import run_command
 
 AREAS = ("centre", "harbour", "north", "station", "university")
 TIDE_S = 1_800

@@ -3,8 +3,8 @@
     python -m spark_ext.jobs.replay --archive DIR --url http://other:8082 --name restore
     spark-submit spark_ext/jobs/replay.py --archive DIR --topic orders --to orders-again --name again
 
-How a partition is written is told in ``replay_run``, and what its cluster remembers in ``replay_target``; exit codes in
-``job_errors``.
+How a partition is written is told in ``replaying.run``, and what its cluster remembers in ``replaying.target``; exit
+codes in ``running.errors``.
 """
 
 import os
@@ -18,12 +18,12 @@ from tqdm import tqdm
 from milena.commands.options import moment
 from milena.commands.output import as_json
 from milena.disk.os_files import OsFiles
-from spark_ext.jobs.job_cluster import JobCluster, cluster_options
-from spark_ext.jobs.job_command import run_command
-from spark_ext.jobs.replay_plan import ReplayFilter, parse_partitions
-from spark_ext.jobs.replay_report import report_json, report_text
-from spark_ext.jobs.replay_run import ReplayWanted, run_replay
-from spark_ext.jobs.session import job_session
+from spark_ext.jobs.replaying.plan import ReplayFilter, parse_partitions
+from spark_ext.jobs.replaying.report import report_json, report_text
+from spark_ext.jobs.replaying.run import ReplayWanted, run_replay
+from spark_ext.jobs.running.cluster import JobCluster, cluster_options
+from spark_ext.jobs.running.command import run_command
+from spark_ext.jobs.running.session import job_session
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,150}")
 

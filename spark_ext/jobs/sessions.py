@@ -3,8 +3,8 @@
     python -m spark_ext.jobs.sessions --url http://node:8082 --topic access --to sessions --checkpoint DIR
     spark-submit spark_ext/jobs/sessions.py --topic access --output DIR --batch
 
-Each record's value is one line (``access_log``). What a session is is told in ``visits``, when one is over in
-``event_time``, and how the job is run in ``event_job``.
+Each record's value is one line (``weblog.access_log``). What a session is is told in ``weblog.visits``, when one is
+over in ``events.watermark``, and how the job is run in ``events.job``.
 """
 
 import sys
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import click
 
-from spark_ext.jobs.access_log import parsed
-from spark_ext.jobs.event_job import EventJob, EventRun, run_event_job
-from spark_ext.jobs.event_options import WINDOW, event_options
-from spark_ext.jobs.job_command import run_command
-from spark_ext.jobs.visits import sessions_of
+from spark_ext.jobs.events.job import EventJob, EventRun, run_event_job
+from spark_ext.jobs.events.options import WINDOW, event_options
+from spark_ext.jobs.running.command import run_command
+from spark_ext.jobs.weblog.access_log import parsed
+from spark_ext.jobs.weblog.visits import sessions_of
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

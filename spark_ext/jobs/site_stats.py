@@ -3,9 +3,9 @@
     python -m spark_ext.jobs.site_stats --url http://node:8082 --topic access --output DIR
     spark-submit spark_ext/jobs/site_stats.py --archive ARCHIVE --output DIR --format csv
 
-Each record's value is one line. What is counted, and by which hour, is told in ``site_report``; what is a line in
-``access_log``. Lines that cannot be read are counted and written to ``DIR/quarantine.parquet``, with their place in
-the log and the reason.
+Each record's value is one line. What is counted, and by which hour, is told in ``weblog.site_report``; what is a line
+in ``weblog.access_log``. Lines that cannot be read are counted and written to ``DIR/quarantine.parquet``, with their
+place in the log and the reason.
 """
 
 import os
@@ -18,15 +18,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from milena.commands.output import as_json
-from spark_ext.jobs.access_log import parsed
-from spark_ext.jobs.archive_manifest import Manifest
-from spark_ext.jobs.archive_plan import make_plan
-from spark_ext.jobs.archive_reader import SCHEMA, read_archive
-from spark_ext.jobs.job_cluster import JobCluster, cluster_options
-from spark_ext.jobs.job_command import run_command
-from spark_ext.jobs.log_source import TopicChoice, log_state, read_ranges
-from spark_ext.jobs.session import job_session
-from spark_ext.jobs.site_report import (
+from spark_ext.jobs.archiving.log_source import TopicChoice, log_state, read_ranges
+from spark_ext.jobs.archiving.manifest import Manifest
+from spark_ext.jobs.archiving.plan import make_plan
+from spark_ext.jobs.archiving.reader import SCHEMA, read_archive
+from spark_ext.jobs.running.cluster import JobCluster, cluster_options
+from spark_ext.jobs.running.command import run_command
+from spark_ext.jobs.running.session import job_session
+from spark_ext.jobs.weblog.access_log import parsed
+from spark_ext.jobs.weblog.site_report import (
     HOURLY_SCHEMA,
     SiteReport,
     report_json,

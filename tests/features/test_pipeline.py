@@ -3,8 +3,8 @@
 import pytest
 
 from spark_ext.jobs import archive, site_stats
-from spark_ext.jobs.archive_reader import read_archive
-from spark_ext.jobs.session import prepared
+from spark_ext.jobs.archiving.reader import read_archive
+from spark_ext.jobs.running.session import prepared
 from tests.support.clusters.live_cluster import create_topic
 from tests.support.disk.stored_topics import put
 from tests.support.spark.access_lines import sample_lines, tallies

@@ -5,11 +5,11 @@ from random import Random
 import pytest
 
 from milena.model.errors import DiskFailedError, DiskFullError
-from spark_ext.jobs.archive_directory import ArchiveWriter, read_manifest, unlisted_files
-from spark_ext.jobs.archive_manifest import ArchiveGap, GapReason, Manifest, file_path, whole_gap
-from spark_ext.jobs.archive_run import summary_json, summary_text
-from spark_ext.jobs.archive_verify import verdict_json, verdict_text, verify_archive
-from spark_ext.jobs.job_errors import (
+from spark_ext.jobs.archiving.directory import ArchiveWriter, read_manifest, unlisted_files
+from spark_ext.jobs.archiving.manifest import ArchiveGap, GapReason, Manifest, file_path, whole_gap
+from spark_ext.jobs.archiving.run import summary_json, summary_text
+from spark_ext.jobs.archiving.verify import verdict_json, verdict_text, verify_archive
+from spark_ext.jobs.running.errors import (
     ArchiveBusyError,
     DamagedArchiveError,
     JobInputError,

@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ext.jobs.archive_manifest import (
+from spark_ext.jobs.archiving.manifest import (
     Addition,
     ArchivedFile,
     ArchiveGap,
@@ -18,7 +18,7 @@ from spark_ext.jobs.archive_manifest import (
     file_path,
     whole_gap,
 )
-from spark_ext.jobs.job_errors import DamagedArchiveError, JobInputError
+from spark_ext.jobs.running.errors import DamagedArchiveError, JobInputError
 from tests.support.spark.archives import key
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ext.jobs.archive_manifest import (
+from spark_ext.jobs.archiving.manifest import (
     Addition,
     ArchivedFile,
     ArchiveGap,
@@ -13,7 +13,7 @@ from spark_ext.jobs.archive_manifest import (
     PartitionKey,
     whole_gap,
 )
-from spark_ext.jobs.archive_plan import (
+from spark_ext.jobs.archiving.plan import (
     PartitionState,
     ReadRange,
     WrittenFile,
@@ -22,7 +22,7 @@ from spark_ext.jobs.archive_plan import (
     make_plan,
     unexplained,
 )
-from spark_ext.jobs.job_errors import JobInputError, LostRecordsError
+from spark_ext.jobs.running.errors import JobInputError, LostRecordsError
 from tests.support.spark.archives import key
 
 

@@ -10,11 +10,12 @@ import pytest
 from milena.disk.os_files import OsFiles
 from milena.sync import Client
 from spark_ext.jobs import audit
-from spark_ext.jobs.archive_directory import read_manifest
-from spark_ext.jobs.archive_manifest import Manifest, PartitionArchive
-from spark_ext.jobs.archive_plan import PartitionState
-from spark_ext.jobs.archive_run import run_archive
-from spark_ext.jobs.audit_report import (
+from spark_ext.jobs.archiving.directory import read_manifest
+from spark_ext.jobs.archiving.log_source import SparkLogSource, TopicChoice
+from spark_ext.jobs.archiving.manifest import Manifest, PartitionArchive
+from spark_ext.jobs.archiving.plan import PartitionState
+from spark_ext.jobs.archiving.run import run_archive
+from spark_ext.jobs.auditing.report import (
     AuditReport,
     Difference,
     PartitionAudit,
@@ -22,10 +23,9 @@ from spark_ext.jobs.audit_report import (
     audit_ranges,
     report_text,
 )
-from spark_ext.jobs.audit_run import AuditWanted, run_audit
-from spark_ext.jobs.job_cluster import JobCluster
-from spark_ext.jobs.log_source import SparkLogSource, TopicChoice
-from spark_ext.jobs.session import prepared
+from spark_ext.jobs.auditing.run import AuditWanted, run_audit
+from spark_ext.jobs.running.cluster import JobCluster
+from spark_ext.jobs.running.session import prepared
 from tests.support.clusters.live_cluster import create_topic, delete_topic, end_offset, eventually
 from tests.support.disk.stored_topics import fill, put
 from tests.support.spark.archives import key

@@ -6,12 +6,12 @@ from pathlib import Path
 import click
 import pytest
 
-from spark_ext.jobs import job_command, job_errors
 from spark_ext.jobs.alerts import alerts
 from spark_ext.jobs.archive import archive
 from spark_ext.jobs.audit import audit
 from spark_ext.jobs.demand_prices import demand_prices
 from spark_ext.jobs.replay import replay
+from spark_ext.jobs.running import command, errors
 from spark_ext.jobs.sessions import sessions
 from spark_ext.jobs.site_stats import site_stats
 from tests.support.http.console import blocks, started, steps
@@ -47,10 +47,10 @@ def test_every_option_is_explained(job):
 
 def test_every_exit_code_is_explained():
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)}
-    kinds = job_errors.JobError.__subclasses__()
+    kinds = errors.JobError.__subclasses__()
     assert listed == {
         0,
-        job_errors.EXIT_FAILED,
-        job_command.EXIT_USAGE,
+        errors.EXIT_FAILED,
+        command.EXIT_USAGE,
         *(k.exit_code for k in kinds),
     }

@@ -12,10 +12,10 @@ from random import Random
 import pytest
 
 from spark_ext.jobs import alerts, demand_prices, sessions
-from spark_ext.jobs.market_events import market_events
+from spark_ext.jobs.market.market_events import market_events
 from spark_ext.jobs.market_sample import market_sample
-from spark_ext.jobs.session import prepared
-from spark_ext.jobs.visits import sessions_of
+from spark_ext.jobs.running.session import prepared
+from spark_ext.jobs.weblog.visits import sessions_of
 from tests.support.clusters.live_cluster import BASE_TIMESTAMP_MS, create_topic
 from tests.support.disk.stored_topics import put
 from tests.support.spark.access_lines import read_line, sample_lines

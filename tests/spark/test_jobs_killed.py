@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from milena.disk.os_files import OsFiles
-from spark_ext.jobs.archive_directory import read_manifest
-from spark_ext.jobs.archive_reader import read_archive
-from spark_ext.jobs.archive_verify import verify_archive
-from spark_ext.jobs.session import prepared
+from spark_ext.jobs.archiving.directory import read_manifest
+from spark_ext.jobs.archiving.reader import read_archive
+from spark_ext.jobs.archiving.verify import verify_archive
+from spark_ext.jobs.running.session import prepared
 from tests.support.clusters.live_cluster import create_topic
 from tests.support.disk.stored_topics import fill
 

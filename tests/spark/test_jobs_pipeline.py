@@ -15,13 +15,13 @@ from pyspark.sql import functions as sf
 from milena.disk.os_files import OsFiles
 from milena.sync import Client
 from spark_ext.jobs import archive, site_stats
-from spark_ext.jobs.archive_reader import read_archive
-from spark_ext.jobs.archive_run import run_archive
-from spark_ext.jobs.archive_verify import verify_archive
-from spark_ext.jobs.job_cluster import JobCluster
-from spark_ext.jobs.log_source import SparkLogSource, TopicChoice
-from spark_ext.jobs.session import prepared
-from spark_ext.jobs.site_report import Counts
+from spark_ext.jobs.archiving.log_source import SparkLogSource, TopicChoice
+from spark_ext.jobs.archiving.reader import read_archive
+from spark_ext.jobs.archiving.run import run_archive
+from spark_ext.jobs.archiving.verify import verify_archive
+from spark_ext.jobs.running.cluster import JobCluster
+from spark_ext.jobs.running.session import prepared
+from spark_ext.jobs.weblog.site_report import Counts
 from tests.support.clusters.live_cluster import (
     BASE_TIMESTAMP_MS,
     call,

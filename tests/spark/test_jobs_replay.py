@@ -8,12 +8,12 @@ import pytest
 from milena.disk.os_files import OsFiles
 from milena.sync import Client
 from spark_ext.jobs import replay
-from spark_ext.jobs.archive_directory import read_manifest
-from spark_ext.jobs.archive_run import run_archive
-from spark_ext.jobs.job_cluster import JobCluster
-from spark_ext.jobs.log_source import SparkLogSource, TopicChoice
-from spark_ext.jobs.replay_run import in_order
-from spark_ext.jobs.session import prepared
+from spark_ext.jobs.archiving.directory import read_manifest
+from spark_ext.jobs.archiving.log_source import SparkLogSource, TopicChoice
+from spark_ext.jobs.archiving.run import run_archive
+from spark_ext.jobs.replaying.run import in_order
+from spark_ext.jobs.running.cluster import JobCluster
+from spark_ext.jobs.running.session import prepared
 from tests.support.clusters.live_cluster import (
     BASE_TIMESTAMP_MS,
     call,

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from milena.cluster.view import TopicView
-from spark_ext.jobs.archive_manifest import ArchivedFile, Manifest, PartitionArchive, file_path
-from spark_ext.jobs.job_errors import JobInputError
-from spark_ext.jobs.replay_plan import (
+from spark_ext.jobs.archiving.manifest import ArchivedFile, Manifest, PartitionArchive, file_path
+from spark_ext.jobs.replaying.plan import (
     PARTITIONS_MAX,
     ReplayFilter,
     agreed_number,
@@ -16,13 +15,14 @@ from spark_ext.jobs.replay_plan import (
     parse_partitions,
     require_partitions,
 )
-from spark_ext.jobs.replay_report import (
+from spark_ext.jobs.replaying.report import (
     PartitionReplay,
     ReplayReport,
     notes_on,
     report_json,
     report_text,
 )
+from spark_ext.jobs.running.errors import JobInputError
 from tests.support.spark.archives import key
 
 ALL = ReplayFilter()

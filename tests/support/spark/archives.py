@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from milena.disk.files import Files
-from spark_ext.jobs import archive_run
-from spark_ext.jobs.archive_manifest import Manifest, PartitionKey
-from spark_ext.jobs.archive_plan import PartitionState, ReadRange, Runs
-from spark_ext.jobs.archive_run import ClusterPartitions, RunSummary
+from spark_ext.jobs.archiving import run as archive_run
+from spark_ext.jobs.archiving.manifest import Manifest, PartitionKey
+from spark_ext.jobs.archiving.plan import PartitionState, ReadRange, Runs
+from spark_ext.jobs.archiving.run import ClusterPartitions, RunSummary
 
 SCHEMA = pa.schema(
     {

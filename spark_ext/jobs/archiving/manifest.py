@@ -24,7 +24,7 @@ from crc32c import crc32c
 
 from milena.errors import UnexpectedAnswerError
 from milena.fields import AnswerFields, Json
-from spark_ext.jobs.job_errors import DamagedArchiveError, JobInputError
+from spark_ext.jobs.running.errors import DamagedArchiveError, JobInputError
 
 FORMAT = 1
 MANIFEST_NAME = "manifest.json"
@@ -156,6 +156,26 @@ class Manifest:
             commits=self.commits + 1,
             partitions=tuple(partitions[key] for key in sorted(partitions)),
         )
+
+
+def topic_in(manifest: Manifest, topic: str | None) -> str:
+    """The topic of this name; without one the only topic that the archive holds.
+
+    Raises:
+        JobInputError: it holds none of this name, or several.
+    """
+    held = manifest.topics()
+    if topic is None and len(held) == 1:
+        return held[0]
+    if not held:
+        raise JobInputError("the archive holds nothing yet: archive a topic to it first")
+    if topic is None:
+        raise JobInputError(f"the archive holds {', '.join(held)}: say which with --topic")
+    if topic not in held:
+        raise JobInputError(
+            f"the archive holds nothing of topic {topic}, but of {', '.join(held)}: name one in --topic"
+        )
+    return topic
 
 
 def _extended(archived: PartitionArchive | None, addition: Addition) -> PartitionArchive:

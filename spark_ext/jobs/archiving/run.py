@@ -11,10 +11,10 @@ from typing import Protocol
 from milena.commands.output import table
 from milena.disk.files import Files
 from milena.fields import Json
-from spark_ext.jobs.archive_directory import ArchiveWriter
-from spark_ext.jobs.archive_manifest import Manifest, PartitionKey
-from spark_ext.jobs.archive_plan import ArchivePlan, PartitionState, ReadRange, Runs, make_plan
-from spark_ext.jobs.job_errors import JobInputError, LostRecordsError
+from spark_ext.jobs.archiving.directory import ArchiveWriter
+from spark_ext.jobs.archiving.manifest import Manifest, PartitionKey
+from spark_ext.jobs.archiving.plan import ArchivePlan, PartitionState, ReadRange, Runs, make_plan
+from spark_ext.jobs.running.errors import JobInputError, LostRecordsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from milena.disk.files import File
-from spark_ext.jobs.job_errors import DamagedArchiveError
+from spark_ext.jobs.running.errors import DamagedArchiveError
 
 CHUNK_BYTES = 4 << 20
 COLUMNS = frozenset({"key", "value", "topic", "partition", "offset", "timestamp", "timestampType"})

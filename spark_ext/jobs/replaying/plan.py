@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
 
-from spark_ext.jobs.archive_manifest import Manifest, PartitionArchive
-from spark_ext.jobs.job_errors import JobInputError
+from spark_ext.jobs.archiving.manifest import Manifest, PartitionArchive, topic_in
+from spark_ext.jobs.running.errors import JobInputError
 
 PARTITIONS_MAX = 999
 """Of a replay: what is agreed is written with where each begins, in one transaction of 1,000 offsets."""
@@ -84,26 +84,6 @@ def find_source(
     return ReplaySource(
         cluster_id=manifest.cluster_id, topic=name, topic_id=found_id, partitions=tuple(held)
     )
-
-
-def topic_in(manifest: Manifest, topic: str | None) -> str:
-    """The topic of this name; without one the only topic that the archive holds.
-
-    Raises:
-        JobInputError: it holds none of this name, or several.
-    """
-    held = manifest.topics()
-    if topic is None and len(held) == 1:
-        return held[0]
-    if not held:
-        raise JobInputError("the archive holds nothing yet: archive a topic to it first")
-    if topic is None:
-        raise JobInputError(f"the archive holds {', '.join(held)}: say which with --topic")
-    if topic not in held:
-        raise JobInputError(
-            f"the archive holds nothing of topic {topic}, but of {', '.join(held)}: name one in --topic"
-        )
-    return topic
 
 
 def _the_incarnation(manifest: Manifest, topic: str, topic_id: str | None) -> str:

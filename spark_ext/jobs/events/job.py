@@ -1,8 +1,8 @@
 """How a job on events is run: as a stream that goes on or ends, or on all that topics hold now; to a topic or files.
 
-A job is two pure functions of DataFrames: records to events (``event_time``), and events to rows. All else is here, and
-the same for a stream and a table, up to the last step. Where a stream stands is in its checkpoint, with the windows
-that are open: another run goes on there, and what was written is not written again.
+A job is two pure functions of DataFrames: records to events (``events.watermark``), and events to rows. All else is
+here, and the same for a stream and a table, up to the last step. Where a stream stands is in its checkpoint, with the
+windows that are open: another run goes on there, and what was written is not written again.
 """
 
 import os
@@ -16,7 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tqdm import tqdm
 
 from milena.commands.output import as_json
-from spark_ext.jobs.event_report import (
+from spark_ext.jobs.archiving.log_source import TopicChoice, log_state
+from spark_ext.jobs.events.report import (
     READ,
     WRITTEN,
     EventReport,
@@ -25,10 +26,9 @@ from spark_ext.jobs.event_report import (
     read_counts,
     written_counts,
 )
-from spark_ext.jobs.event_time import dated, in_time
-from spark_ext.jobs.job_cluster import JobCluster
-from spark_ext.jobs.log_source import TopicChoice, log_state
-from spark_ext.jobs.session import job_session
+from spark_ext.jobs.events.watermark import dated, in_time
+from spark_ext.jobs.running.cluster import JobCluster
+from spark_ext.jobs.running.session import job_session
 
 RECORDS_SCHEMA = "topic string, value binary, timestamp timestamp"
 """Of a record the columns that make an event; others are not even decoded."""

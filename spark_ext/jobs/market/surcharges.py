@@ -1,7 +1,7 @@
 """Prices by demand and supply: what an area costs extra, from what was asked for and offered in a window of time.
 
 Both kinds of events come in one stream, and are summed in one pass: two streams that are summed apart and joined would
-keep each window twice, and take twice as long. Works on a stream of ``market_events`` as on a table.
+keep each window twice, and take twice as long. Works on a stream of ``market.market_events`` as on a table.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Sessions: requests of one client to a site with no longer pause between two of them than a gap.
 
-A site is a topic of access-log lines. Works on a stream of events (``event_time``), which have the columns ``topic``,
-``client``, ``time``, ``path``, ``status`` and ``bytes``, as on a table.
+A site is a topic of access-log lines. Works on a stream of events (``events.watermark``), which have the columns
+``topic``, ``client``, ``time``, ``path``, ``status`` and ``bytes``, as on a table.
 """
 
 from pyspark.sql import Column, DataFrame

@@ -31,7 +31,7 @@ from typing import Self
 
 from milena.disk.files import Files, Lock
 from milena.model.errors import StartupError
-from spark_ext.jobs.archive_manifest import (
+from spark_ext.jobs.archiving.manifest import (
     DATA_FOLDER,
     MANIFEST_NAME,
     Addition,
@@ -42,7 +42,8 @@ from spark_ext.jobs.archive_manifest import (
     encode_manifest,
     file_path,
 )
-from spark_ext.jobs.archive_plan import (
+from spark_ext.jobs.archiving.parquet_check import checksum, offset_runs
+from spark_ext.jobs.archiving.plan import (
     ArchivePlan,
     ReadRange,
     Runs,
@@ -50,8 +51,7 @@ from spark_ext.jobs.archive_plan import (
     make_addition,
     unexplained,
 )
-from spark_ext.jobs.job_errors import ArchiveBusyError, JobInputError
-from spark_ext.jobs.parquet_check import checksum, offset_runs
+from spark_ext.jobs.running.errors import ArchiveBusyError, JobInputError
 
 LOCK_NAME = "archive.lock"
 STAGING_FOLDER = "staging"

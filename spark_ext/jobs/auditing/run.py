@@ -12,11 +12,12 @@ from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from milena.disk.files import Files
-from spark_ext.jobs.archive_directory import read_manifest
-from spark_ext.jobs.archive_manifest import Manifest
-from spark_ext.jobs.archive_reader import read_files
-from spark_ext.jobs.archive_run import ClusterPartitions
-from spark_ext.jobs.audit_report import (
+from spark_ext.jobs.archiving.directory import read_manifest
+from spark_ext.jobs.archiving.log_source import TopicChoice, log_state, read_ranges
+from spark_ext.jobs.archiving.manifest import Manifest, topic_in
+from spark_ext.jobs.archiving.reader import read_files
+from spark_ext.jobs.archiving.run import ClusterPartitions
+from spark_ext.jobs.auditing.report import (
     AuditRange,
     AuditReport,
     Difference,
@@ -24,10 +25,8 @@ from spark_ext.jobs.audit_report import (
     audit_ranges,
     example_text,
 )
-from spark_ext.jobs.job_cluster import JobCluster
-from spark_ext.jobs.job_errors import JobInputError
-from spark_ext.jobs.log_source import TopicChoice, log_state, read_ranges
-from spark_ext.jobs.replay_plan import topic_in
+from spark_ext.jobs.running.cluster import JobCluster
+from spark_ext.jobs.running.errors import JobInputError
 
 PLACE = ["partition", "offset"]
 PARTS = ("key", "value", "headers", "timestamp")

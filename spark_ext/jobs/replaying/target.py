@@ -2,7 +2,7 @@
 
 Under a name the cluster keeps offsets of groups, each committed in a transaction:
 
-    spark-NAME-all        what the name stands for, as a number (``replay_plan.agreed_number``)
+    spark-NAME-all        what the name stands for, as a number (``replaying.plan.agreed_number``)
     spark-NAME-PARTITION  the offset of the source up to which a partition is written, committed with the records
 
 All are there, at 0, before the first record is written. So a group that is missing later was forgotten, as groups are
@@ -20,10 +20,10 @@ from milena.cluster.transport import MemberOffsets
 from milena.cluster.view import TopicView
 from milena.records import ProducerIdentity, TopicPartition
 from spark_ext.cluster import QUESTIONS_AT_ONCE
-from spark_ext.jobs.archive_run import ClusterPartitions
-from spark_ext.jobs.job_cluster import JobCluster
-from spark_ext.jobs.job_errors import JobInputError
-from spark_ext.jobs.log_source import TopicChoice, log_state, topic_facts
+from spark_ext.jobs.archiving.log_source import TopicChoice, log_state, topic_facts
+from spark_ext.jobs.archiving.run import ClusterPartitions
+from spark_ext.jobs.running.cluster import JobCluster
+from spark_ext.jobs.running.errors import JobInputError
 from spark_ext.transaction import (
     GROUP_PREFIX,
     BatchTransaction,

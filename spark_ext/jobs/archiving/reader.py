@@ -6,9 +6,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from milena.disk.files import Files
 from milena.disk.os_files import OsFiles
-from spark_ext.jobs.archive_directory import read_manifest
-from spark_ext.jobs.archive_manifest import ArchivedFile
-from spark_ext.jobs.job_errors import JobInputError
+from spark_ext.jobs.archiving.directory import read_manifest
+from spark_ext.jobs.archiving.manifest import ArchivedFile
+from spark_ext.jobs.running.errors import JobInputError
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "

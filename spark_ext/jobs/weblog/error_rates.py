@@ -1,7 +1,7 @@
 """Alerts: windows of time in which a site, or a path of it, answered too many requests with errors.
 
-A site is a topic of access-log lines. Works on a stream of events (``event_time``), which have the columns ``topic``,
-``time``, ``path`` and ``status``, as on a table.
+A site is a topic of access-log lines. Works on a stream of events (``events.watermark``), which have the columns
+``topic``, ``time``, ``path`` and ``status``, as on a table.
 """
 
 from dataclasses import dataclass

@@ -6,8 +6,8 @@ from functools import wraps
 
 import click
 
-from spark_ext.jobs.event_job import EventRun
-from spark_ext.jobs.job_cluster import JobCluster, cluster_options
+from spark_ext.jobs.events.job import EventRun
+from spark_ext.jobs.running.cluster import JobCluster, cluster_options
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

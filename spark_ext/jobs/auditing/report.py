@@ -13,8 +13,8 @@ from enum import StrEnum, unique
 
 from milena.commands.output import table
 from milena.fields import Json
-from spark_ext.jobs.archive_manifest import ArchivedFile, Manifest, PartitionArchive
-from spark_ext.jobs.archive_plan import PartitionState, ReadRange
+from spark_ext.jobs.archiving.manifest import ArchivedFile, Manifest, PartitionArchive
+from spark_ext.jobs.archiving.plan import PartitionState, ReadRange
 
 
 @unique

@@ -13,12 +13,12 @@ from milena.cluster.view import TopicView
 from milena.errors import TargetNotFoundError, UnexpectedAnswerError
 from milena.model.batch.decode import iterate_headers
 from spark_ext.cluster import pin
-from spark_ext.jobs.archive_directory import STAGED_PARTITION, STAGED_TOPIC
-from spark_ext.jobs.archive_manifest import PartitionKey
-from spark_ext.jobs.archive_plan import PartitionState, ReadRange, Runs
-from spark_ext.jobs.archive_run import ClusterPartitions
-from spark_ext.jobs.job_cluster import JobCluster
-from spark_ext.jobs.job_errors import JobInputError
+from spark_ext.jobs.archiving.directory import STAGED_PARTITION, STAGED_TOPIC
+from spark_ext.jobs.archiving.manifest import PartitionKey
+from spark_ext.jobs.archiving.plan import PartitionState, ReadRange, Runs
+from spark_ext.jobs.archiving.run import ClusterPartitions
+from spark_ext.jobs.running.cluster import JobCluster
+from spark_ext.jobs.running.errors import JobInputError
 from spark_ext.options import parse_read_options
 from spark_ext.planner import PlannedRange
 
@@ -51,7 +51,7 @@ class TopicChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkLogSource:
-    """A cluster read by Spark; an implementation of ``archive_run.LogSource``.
+    """A cluster read by Spark; an implementation of ``archiving.run.LogSource``.
 
     ``session`` makes a session of the job's own, whose settings are changed; it is asked for only when there is
     something to read, because Spark takes seconds to start.

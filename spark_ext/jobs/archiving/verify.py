@@ -13,10 +13,10 @@ from milena.commands.output import table
 from milena.disk.files import Files
 from milena.fields import Json
 from milena.model.errors import MilenaError
-from spark_ext.jobs.archive_directory import read_manifest, unlisted_files
-from spark_ext.jobs.archive_manifest import ArchivedFile, Manifest, PartitionArchive, PartitionKey
-from spark_ext.jobs.archive_plan import Runs
-from spark_ext.jobs.parquet_check import checksum, offset_runs
+from spark_ext.jobs.archiving.directory import read_manifest, unlisted_files
+from spark_ext.jobs.archiving.manifest import ArchivedFile, Manifest, PartitionArchive, PartitionKey
+from spark_ext.jobs.archiving.parquet_check import checksum, offset_runs
+from spark_ext.jobs.archiving.plan import Runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from spark_ext.jobs.archive_manifest import (
+from spark_ext.jobs.archiving.manifest import (
     Addition,
     ArchivedFile,
     ArchiveGap,
@@ -19,7 +19,7 @@ from spark_ext.jobs.archive_manifest import (
     joined_gaps,
     whole_gap,
 )
-from spark_ext.jobs.job_errors import JobInputError, LostRecordsError
+from spark_ext.jobs.running.errors import JobInputError, LostRecordsError
 
 Runs = tuple[tuple[int, int], ...]
 """Offsets as ranges [start, end)."""

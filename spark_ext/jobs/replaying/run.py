@@ -16,13 +16,11 @@ from pyspark.sql import functions as sf
 
 from milena.disk.files import Files
 from milena.model.clock import SystemClock
-from spark_ext.jobs.archive_directory import read_manifest
-from spark_ext.jobs.archive_manifest import ArchivedFile, PartitionArchive
-from spark_ext.jobs.archive_reader import read_files
-from spark_ext.jobs.archive_verify import verify_file
-from spark_ext.jobs.job_cluster import JobCluster
-from spark_ext.jobs.job_errors import DamagedArchiveError, JobInputError
-from spark_ext.jobs.replay_plan import (
+from spark_ext.jobs.archiving.directory import read_manifest
+from spark_ext.jobs.archiving.manifest import ArchivedFile, PartitionArchive
+from spark_ext.jobs.archiving.reader import read_files
+from spark_ext.jobs.archiving.verify import verify_file
+from spark_ext.jobs.replaying.plan import (
     ReplayFilter,
     ReplaySource,
     agreed_number,
@@ -30,8 +28,10 @@ from spark_ext.jobs.replay_plan import (
     find_source,
     require_partitions,
 )
-from spark_ext.jobs.replay_report import PartitionReplay, ReplayReport, notes_on
-from spark_ext.jobs.replay_target import ReplayTarget
+from spark_ext.jobs.replaying.report import PartitionReplay, ReplayReport, notes_on
+from spark_ext.jobs.replaying.target import ReplayTarget
+from spark_ext.jobs.running.cluster import JobCluster
+from spark_ext.jobs.running.errors import DamagedArchiveError, JobInputError
 
 EVERYTHING = ReplayFilter()
 

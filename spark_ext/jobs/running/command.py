@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from milena.errors import BadCredentialsError
 from milena.model.errors import MilenaError
-from spark_ext.jobs.job_errors import EXIT_FAILED, JobError
+from spark_ext.jobs.running.errors import EXIT_FAILED, JobError
 
 EXIT_USAGE = 64
 EXIT_INTERRUPTED = 130

@@ -1,0 +1,1 @@
+"""Demand and supply of areas, and prices by them."""
