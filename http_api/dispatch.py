@@ -21,16 +21,18 @@ from http_api.answers import (
     json_answer,
     printable,
 )
-from http_api.call import Call, InFlight, Shared
+from http_api.call import Call
 from http_api.connections import Connections
 from http_api.console.files import console_files
 from http_api.cross_origin import CrossOrigin
 from http_api.endpoint import Route
+from http_api.in_flight import InFlight
 from http_api.openapi import encode_document
 from http_api.ports import Ports
 from http_api.quotas import Quotas
 from http_api.request_metrics import RequestMetrics
 from http_api.routing import Match, Router
+from http_api.shared import Shared
 from http_api.streams import Streams
 from http_api.unknown import check_known
 from milena.model.errors import MilenaError, RouteNotFoundError
@@ -112,7 +114,7 @@ class Dispatcher:
             response = self.failure(error, route, call.request_id)
         finally:
             self.shared.connections.rest(request.protocol)
-            self.shared.in_flight.body_bytes -= call.reserved_bytes
+            self.shared.in_flight.body_bytes -= call.body.reserved_bytes
             if self.shared.quotas.is_on:
                 call.pay(response)
             if call.begun is None:
@@ -162,18 +164,18 @@ class Dispatcher:
         access = route.access
         if not access.is_public:
             # Before anything is read of the rest, or said about it.
-            await call.identify(access)
+            await call.rights.identify(access, call.names)
         check_known(route, call.request)
         if route.is_exempt:
             return await route.handler(call)
         if self.shared.quotas.is_on:
             await call.take_turn()
         response = await self._run_admitted(route, call)
-        if (access.has_more or access.is_filtered) and not call.has_asked:
+        if (access.has_more or access.is_filtered) and not call.rights.has_asked:
             raise RuntimeError(f"{route.method} {route.path} never asked what its caller may")
         if route.method == "GET":
             # What was waited for is for those who may see it now.
-            call.check_again()
+            call.rights.check_again()
         return response
 
     async def _run_admitted(self, route: Route, call: Call) -> web.StreamResponse:
@@ -235,7 +237,7 @@ class Dispatcher:
                 seconds,
                 request.remote,
                 call.request_id,
-                call.known_principal,
+                call.rights.known_principal,
             )
 
     def observe(self, route: Route | None, status: int, seconds: float) -> None:

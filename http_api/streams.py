@@ -109,7 +109,7 @@ async def stream_answer(
             first = await anext(pieces)
             if call.request.method == "HEAD":
                 return bytes_answer(b"", kind.value, headers=headers)
-            with call.outside_of_flight():
+            with call.shared.in_flight.without_one():
                 return await _send(call, kind, first, pieces, topic_missing_code, headers)
 
 
@@ -141,7 +141,7 @@ async def _send(
             with call.shared.streams.ending_with(end):
                 await response.write(framing.opening(kind) + first)
                 async for piece in pieces:
-                    call.check_again()
+                    call.rights.check_again()
                     await response.write(piece or framing.keep_alive(kind))
                     await call.pay_piece(piece)
                     # A client that takes everything at once must not keep others waiting.

@@ -31,7 +31,7 @@ _NO_STORE = (("Cache-Control", "no-store"),)
 
 async def get_access(call: Call) -> web.Response:
     """The mode, and who asks."""
-    return _access(call, call.caller)
+    return _access(call, call.rights.caller)
 
 
 async def put_access(call: Call) -> web.Response:
@@ -43,9 +43,9 @@ async def put_access(call: Call) -> web.Response:
     # To ask for nothing is to make everybody a superuser.
     _require_superuser(call, "change the mode")
     # Who closes an open cluster without credentials is told so, and then is nobody.
-    caller = call.caller
+    caller = call.rights.caller
     await call.ports.access.set_mode(AccessMode(mode))
-    call.tell(f"access mode {mode}")
+    call.rights.tell(f"access mode {mode}")
     return _access(call, caller)
 
 
@@ -75,10 +75,10 @@ async def list_users(call: Call) -> web.Response:
 async def get_user(call: Call) -> web.Response:
     """One user: itself, or any for who may look at the cluster."""
     name = call.names["user"]
-    if call.caller.user == name:
-        call.has_asked = True
+    if call.rights.caller.user == name:
+        call.rights.has_asked = True
     else:
-        call.authorize(Operation.DESCRIBE, ResourceType.CLUSTER, [CLUSTER_NAME])
+        call.rights.authorize(Operation.DESCRIBE, ResourceType.CLUSTER, [CLUSTER_NAME])
     return json_answer(_user(call, call.ports.access.user(name)))
 
 
@@ -92,12 +92,12 @@ async def put_user(call: Call) -> web.Response:
     keeps_previous = fields.boolean("keep_previous")
     if keeps_previous and password is None:
         raise InvalidFieldError("the body: 'keep_previous' says what becomes of a new 'password'")
-    caller = call.caller
+    caller = call.rights.caller
     is_own = caller.user == name and caller.token_id is None and is_superuser is None
     if is_own and password is not None:
-        call.has_asked = True
+        call.rights.has_asked = True
     else:
-        call.authorize(Operation.ALTER, ResourceType.CLUSTER, [CLUSTER_NAME])
+        call.rights.authorize(Operation.ALTER, ResourceType.CLUSTER, [CLUSTER_NAME])
         _require_power_over(call, name, gives=bool(is_superuser))
     user, is_new = await call.ports.access.put_user(
         name, password=password, is_superuser=is_superuser, keeps_previous=keeps_previous
@@ -111,7 +111,7 @@ async def put_user(call: Call) -> web.Response:
         )
         if is_said
     ]
-    call.tell(f"user {name}: {', '.join(changed) or 'nothing'}")
+    call.rights.tell(f"user {name}: {', '.join(changed) or 'nothing'}")
     return json_answer(_user(call, user), status=201 if is_new else 200)
 
 
@@ -120,7 +120,7 @@ async def delete_user(call: Call) -> web.Response:
     name = call.names["user"]
     _require_power_over(call, name, gives=False)
     await call.ports.access.delete_user(name)
-    call.tell(f"user {name}: deleted")
+    call.rights.tell(f"user {name}: deleted")
     return empty_answer()
 
 
@@ -142,7 +142,7 @@ def _require_power_over(call: Call, name: str, *, gives: bool) -> None:
 
 
 def _require_superuser(call: Call, what: str) -> None:
-    caller = call.caller
+    caller = call.rights.caller
     if not caller.is_superuser:
         raise ForbiddenError(f"only a superuser may {what}, and {caller.principal} is none")
 
@@ -162,7 +162,7 @@ async def create_token(call: Call) -> web.Response:
     name = _own_or_any(call)
     fields = Fields(await call.optional_json_body(), "the body", shapes.NEW_TOKEN.fields)
     grants = tuple(_grant(item) for item in fields.objects("grants", shapes.GRANT.fields))
-    caller = call.caller
+    caller = call.rights.caller
     _check_covered(caller, grants)
     new = RequestedToken(
         note=fields.text("note") or "",
@@ -171,7 +171,7 @@ async def create_token(call: Call) -> web.Response:
         expires_ms_max=caller.expires_ms,
     )
     token, secret = await call.ports.access.create_token(name, new)
-    call.tell(f"token {token.token_id} of user {name}: made")
+    call.rights.tell(f"token {token.token_id} of user {name}: made")
     answer = {**_token(token), "token": secret.reveal()}
     return json_answer(answer, status=201, headers=_NO_STORE)
 
@@ -180,14 +180,14 @@ async def delete_token(call: Call) -> web.Response:
     """Revoke a token."""
     name, token_id = _own_or_any(call), call.names["token"]
     await call.ports.access.delete_token(name, token_id)
-    call.tell(f"token {token_id} of user {name}: deleted")
+    call.rights.tell(f"token {token_id} of user {name}: deleted")
     return empty_answer()
 
 
 def _own_or_any(call: Call) -> str:
     """The user of the path, whose tokens are its own affair, and superusers'."""
-    call.has_asked = True
-    name, caller = call.names["user"], call.caller
+    call.rights.has_asked = True
+    name, caller = call.names["user"], call.rights.caller
     if caller.user != name and not caller.is_superuser:
         raise ForbiddenError(
             f"tokens of user {name} are for that user and superusers to see, and {caller.principal} is neither"

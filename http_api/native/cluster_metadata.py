@@ -6,10 +6,11 @@ import orjson
 from aiohttp import web
 
 from http_api.answers import bytes_answer
-from http_api.call import Call, everything
+from http_api.call import Call
 from http_api.media import JSON_TYPE
 from http_api.params import IntegerParam
 from http_api.ports import ApiLimits
+from http_api.rights import everything
 from milena.model.access import ResourceType
 from milena.model.errors import NoQuorumError
 from raft_meta.machine.image import Broker, Image, Topic
@@ -80,7 +81,7 @@ async def get_metadata(call: Call) -> web.Response:
         except NoQuorumError:
             # Who looks for what is wrong, or for a leader that still gives records, is told what is known here.
             image = metadata.image
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     if is_seen is everything:
         body = _last.body_of(image, metadata.version)
     else:

@@ -81,9 +81,9 @@ def authorize_subscription(call: Call, topics: Iterable[str], pattern: str | Non
     Raises:
         ForbiddenError: it may not.
     """
-    call.authorize(Operation.READ, ResourceType.TOPIC, topics)
+    call.rights.authorize(Operation.READ, ResourceType.TOPIC, topics)
     if pattern:
-        call.authorize_all(Operation.READ, ResourceType.TOPIC)
+        call.rights.authorize_all(Operation.READ, ResourceType.TOPIC)
 
 
 def _owned(fields: Fields) -> Sequence[TopicPartition] | None:
@@ -111,7 +111,7 @@ async def commit(call: Call) -> web.Response:
     fields = Fields(await call.json_body(), "the body", COMMIT.fields)
     check_count(len(fields.required_items("offsets")), "offsets")
     offsets = [_offset(item) for item in fields.objects("offsets", COMMIT_ITEM.fields)]
-    call.authorize(Operation.READ, ResourceType.TOPIC, {offset.topic for offset in offsets})
+    call.rights.authorize(Operation.READ, ResourceType.TOPIC, {offset.topic for offset in offsets})
     member_id = fields.text("member_id") or None
     member_epoch = fields.integer("member_epoch", least=-1)
     if member_id is not None and member_epoch is None:
@@ -143,7 +143,7 @@ async def get_offsets(call: Call) -> web.Response:
         raise MalformedRequestError(
             "Invalid parameter 'topic' got '': name a topic, or leave it out"
         )
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     offsets = [one for one in await call.ports.groups.committed(group) if is_seen(one.topic)]
     if topic is not None:
         offsets = [offset for offset in offsets if offset.topic == topic]
@@ -164,7 +164,7 @@ def _offsets(offsets: Iterable[PartitionCommit]) -> Mapping[str, Mapping[str, ob
 
 async def list_groups(call: Call) -> web.Response:
     """All groups, without their members and offsets."""
-    is_seen = call.seen(ResourceType.GROUP)
+    is_seen = call.rights.seen(ResourceType.GROUP)
     groups = [one for one in await call.ports.groups.groups() if is_seen(one.group_id)]
     return json_answer(
         {"groups": [{**_head(group), "member_count": len(group.members)} for group in groups]}
@@ -174,7 +174,7 @@ async def list_groups(call: Call) -> web.Response:
 async def get_group(call: Call) -> web.Response:
     """A group with its members and what it has committed."""
     group = await call.ports.groups.describe(call.names["group"])
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     return json_answer(
         {
             **_head(group),
@@ -225,7 +225,7 @@ async def reset(call: Call) -> web.Response:
         partitions = fields.integers("partitions", least=0)
         check_count(len(partitions), "partitions")
     topic, target = fields.required_text("topic"), _target(fields)
-    call.authorize(Operation.READ, ResourceType.TOPIC, [topic])
+    call.rights.authorize(Operation.READ, ResourceType.TOPIC, [topic])
     offsets = await call.ports.groups.reset(group, topic, partitions, target)
     return json_answer({"group_id": group, "offsets": _offsets(offsets)})
 

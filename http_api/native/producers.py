@@ -14,7 +14,7 @@ async def allocate_producer(call: Call) -> web.Response:
     name = Fields(await call.optional_json_body(), "the body", NEW_PRODUCER.fields).text("name")
     if name is not None:
         check_producer_name("name", name)
-    call.authorize_producer(name)
+    call.rights.authorize_producer(name)
     state = await call.ports.metadata.allocate_producer(name)
     return json_answer(
         {

@@ -91,7 +91,7 @@ def _planned(row: PlannedReassignment) -> dict[str, object]:
 async def list_reassignments(call: Call) -> web.Response:
     """Partitions on the move, and how far they are."""
     rows = await call.ports.reassignments.running()
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     return json_answer({"reassignments": [_running(row) for row in rows if is_seen(row.topic)]})
 
 

@@ -55,7 +55,7 @@ async def transact(call: Call) -> web.Response:
     """Append records to several partitions and commit offsets, all of it or nothing."""
     format_ = _format(call)
     timeout_ms = _timeout_ms(call)
-    body = await call.body()
+    body = await call.body.whole()
     key = _idempotency(call, format_, body)
     steps, size = _request(call, body, format_, timeout_ms, key), len(body)
     # The steps let go of it when they have come to their end.
@@ -84,10 +84,12 @@ def _authorize(call: Call, topics: Iterable[str], offsets: Iterable[GroupOffsets
     Raises:
         ForbiddenError: it may not.
     """
-    call.authorize(Operation.WRITE, ResourceType.TOPIC, topics)
+    call.rights.authorize(Operation.WRITE, ResourceType.TOPIC, topics)
     for group in offsets:
-        call.authorize(Operation.READ, ResourceType.GROUP, [group.group])
-        call.authorize(Operation.READ, ResourceType.TOPIC, {row.topic for row in group.offsets})
+        call.rights.authorize(Operation.READ, ResourceType.GROUP, [group.group])
+        call.rights.authorize(
+            Operation.READ, ResourceType.TOPIC, {row.topic for row in group.offsets}
+        )
 
 
 def _timeout_ms(call: Call) -> int:
@@ -131,7 +133,7 @@ def _request(
         )
     records_max = call.ports.limits.records_per_request_max
     return TransactionRequest(
-        writes=(yield from _writes(writes, format_, body, records_max, call.may_create)),
+        writes=(yield from _writes(writes, format_, body, records_max, call.rights.may_create)),
         offsets=offsets,
         timeout_ms=timeout_ms,
         idempotency=key,
@@ -240,7 +242,7 @@ async def begin(call: Call) -> web.Response:
         raise InvalidFieldError(
             f"'timeout_ms' is {timeout_ms}; a transaction is open for at most {TRANSACTION_TIMEOUT_MS_MAX}"
         )
-    call.authorize_producer(name)
+    call.rights.authorize_producer(name)
     begun = await call.ports.transactions.begin(name, timeout_ms=timeout_ms)
     return json_answer(
         {
@@ -322,7 +324,7 @@ async def list_transactions(call: Call) -> web.Response:
     age_ms = OLDER_THAN_MS.read(call.query())
     grouped: dict[tuple[int, int], list[OpenTransaction]] = {}
     open_ones = await call.ports.transactions.open_transactions(older_than_ms=age_ms)
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     for found in open_ones:
         if not is_seen(found.topic):
             continue

@@ -47,7 +47,9 @@ async def commit(call: Call) -> web.Response:
         offsets = list(_offsets(fields, "offsets", 1))
     elif fields.has("partitions"):
         offsets = list(_offsets(fields, "partitions", 0))
-    call.authorize(Operation.READ, ResourceType.TOPIC, {offset.topic for offset in offsets or ()})
+    call.rights.authorize(
+        Operation.READ, ResourceType.TOPIC, {offset.topic for offset in offsets or ()}
+    )
     await call.ports.consumers.commit(*place(call), offsets)
     return empty_answer()
 

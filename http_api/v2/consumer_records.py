@@ -56,7 +56,7 @@ async def get_records(call: Call) -> web.StreamResponse:
     """The next records."""
     group, instance = place(call)
     # What comes is asked for when it is there: the answer may be one to a subscription of long ago.
-    call.has_asked = True
+    call.rights.has_asked = True
     query = call.query()
     token = read_token(query)
     timeout_ms, max_bytes = TIMEOUT.read(query), MAX_BYTES.read(query)
@@ -135,7 +135,7 @@ async def _written(call: Call, delivered: Delivered) -> Rows:
         ReplicaDamagedError: not all of it is whole. The coordinator has checked it, if it is of this release.
     """
     topics = {delivery.topic for delivery in delivered.deliveries}
-    call.authorize(Operation.READ, ResourceType.TOPIC, topics)
+    call.rights.authorize(Operation.READ, ResourceType.TOPIC, topics)
     size = sum(len(delivery.batches) for delivery in delivered.deliveries)
     if size < _THREAD_BYTES_MIN:
         written = _write(delivered)

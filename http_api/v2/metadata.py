@@ -35,7 +35,7 @@ async def root(call: Call) -> web.Response:
 
 async def list_topics(call: Call) -> web.Response:
     """Names of all topics."""
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     return _answer(call, sorted(filter(is_seen, call.ports.metadata.image.topic_ids)))
 
 
@@ -105,7 +105,7 @@ async def create_topic(call: Call) -> web.Response:
     for config in fields.objects("configs", NEW_CONFIG.fields):
         configs[config.required_text("name")] = config.setting("value") or ""
     name = fields.required_text("topic_name")
-    call.authorize_creation(name)
+    call.rights.authorize_creation(name)
     await call.ports.metadata.create_topic(
         NewTopic(
             name=name,

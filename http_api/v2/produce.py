@@ -56,11 +56,11 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
         raw_query=call.raw_query,
         content_type=call.header("Content-Type"),
         accept=call.header("Accept"),
-        may_create=call.may_create(call.names["topic"]),
+        may_create=call.rights.may_create(call.names["topic"]),
     )
     end = expected_end(call, head.acks)
     transaction = named_transaction(call, head.acks, is_conditional=end is not None)
-    body = await call.body()
+    body = await call.body.whole()
     if head.format is RecordFormat.BATCH:
         return await _produce_batch(call, head, body, end, transaction)
     steps, size = head.decode(body), len(body)

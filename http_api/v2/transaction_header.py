@@ -74,9 +74,9 @@ def authorize_transaction(call: Call, transaction: ProducerTransaction) -> None:
     producer = image.producers.get(transaction.producer_id)
     if producer is None and transaction.producer_id >= image.next_producer_id:
         # Begun a moment ago on another node, or never.
-        call.authorize_unheard_producer(transaction.producer_id)
+        call.rights.authorize_unheard_producer(transaction.producer_id)
         return
-    call.authorize_producer(None if producer is None else producer.name)
+    call.rights.authorize_producer(None if producer is None else producer.name)
 
 
 def transaction_of(producer_id: int, producer_epoch: int) -> ProducerTransaction:

@@ -61,7 +61,7 @@ async def create_acls(call: Call) -> web.Response:
 async def _add(call: Call, acls: Sequence[Acl]) -> web.Response:
     await call.ports.access.add_acls(acls)
     for acl in acls:
-        call.tell(f"added {_words(acl)}")
+        call.rights.tell(f"added {_words(acl)}")
     return empty_answer(201)
 
 
@@ -75,7 +75,7 @@ async def delete_acls(call: Call) -> web.Response:
         )
     removed = await call.ports.access.remove_acls(_filter(query))
     for acl in removed:
-        call.tell(f"removed {_words(acl)}")
+        call.rights.tell(f"removed {_words(acl)}")
     return json_answer({"data": [_resource(links, acl) for acl in removed]})
 
 

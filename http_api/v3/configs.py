@@ -44,7 +44,7 @@ def _config(links: Links, topic: str, config: ConfigValue) -> Resource:
 async def list_configs(call: Call) -> web.Response:
     """All configs in force for a topic; for a topic called ``-``, those of all topics."""
     links = Links(call)
-    is_seen = call.seen(ResourceType.TOPIC, Operation.DESCRIBE_CONFIGS)
+    is_seen = call.rights.seen(ResourceType.TOPIC, Operation.DESCRIBE_CONFIGS)
     if call.names["topic"] == ALL_TOPICS:
         return _all_configs(call, links, is_seen)
     topic = await find_topic(call)

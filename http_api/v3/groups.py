@@ -47,7 +47,7 @@ def _group(links: Links, group: GroupDescription) -> Resource:
 async def list_groups(call: Call) -> web.Response:
     """All groups."""
     links = Links(call)
-    is_seen = call.seen(ResourceType.GROUP)
+    is_seen = call.rights.seen(ResourceType.GROUP)
     groups = [group for group in await call.ports.groups.groups() if is_seen(group.group_id)]
     items = [_group(links, group) for group in groups]
     return item_answer(links.listing("KafkaConsumerGroupList", links.url(_ROOT), items))
@@ -141,7 +141,7 @@ async def list_assignments(call: Call) -> web.Response:
     links = Links(call)
     group = await _describe(call)
     member = _find_member(call, group)
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     shown = (where for where in sorted(member.assignment) if is_seen(where[0]))
     items = [_assignment(links, group, member, where) for where in shown]
     url = links.url(_ROOT, group.group_id, "consumers", member.member_id, "assignments")
@@ -154,7 +154,7 @@ async def get_assignment(call: Call) -> web.Response:
     group = await _describe(call)
     member = _find_member(call, group)
     topic, partition = call.names["topic"], call.names["partition"]
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     for where in member.assignment:
         if where[0] == topic and str(where[1]) == partition and is_seen(topic):
             return item_answer(_assignment(links, group, member, where))
@@ -181,7 +181,7 @@ class _Lag:
 
 async def _lags(call: Call, group: GroupDescription) -> Sequence[_Lag]:
     """Of all partitions that the caller is shown and where something is committed, in order."""
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     readers = {where: member for member in group.members for where in member.assignment}
     turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -247,7 +247,7 @@ async def get_lag(call: Call) -> web.Response:
     links = Links(call)
     group = await _describe(call)
     topic, partition = call.names["topic"], call.names["partition"]
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     for committed in group.offsets:
         if committed.topic == topic and str(committed.partition) == partition and is_seen(topic):
             offsets = await call.ports.reads.offsets(topic, committed.partition)

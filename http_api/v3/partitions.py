@@ -105,7 +105,7 @@ async def list_broker_replicas(call: Call) -> web.Response:
     links = Links(call)
     image = call.ports.metadata.image
     broker_id = find_broker(call).broker_id
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     items = [
         _replica(links, topic.name, partition, state, broker_id)
         for name, topic_id in sorted(image.topic_ids.items())

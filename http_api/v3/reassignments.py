@@ -34,7 +34,7 @@ async def get_reassignments(call: Call) -> web.Response:
     """Of one partition, of a topic's, or of all that there are."""
     links = Links(call)
     topic_name, number = call.names["topic"], call.names["partition"]
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     if number != ALL:
         topic, partition, state = await find_partition(call)
         if state.moving is None:

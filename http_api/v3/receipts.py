@@ -72,7 +72,7 @@ def job_of(call: Call) -> Job:
             options.timeout_ms or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
         ),
         transaction=named_transaction(call, options.acks),
-        may_create=call.may_create(call.names["topic"]),
+        may_create=call.rights.may_create(call.names["topic"]),
     )
 
 

@@ -29,12 +29,12 @@ async def produce(call: Call) -> web.StreamResponse:
     job = job_of(call)
     texts = JsonTexts(call.ports.limits.request_bytes_max)
     answer = _Answer(call)
-    with call.shared.streams.place(), call.outside_of_flight():
+    with call.shared.streams.place(), call.shared.in_flight.without_one():
         try:
-            async for data in call.pieces(lambda: texts.kept_bytes > 0):
+            async for data in call.body.pieces(lambda: texts.kept_bytes > 0):
                 for start in range(0, len(data), _STEP_BYTES):
                     await _take(call, job, texts, data[start : start + _STEP_BYTES], answer)
-                call.account(texts.kept_bytes)
+                call.body.account(texts.kept_bytes)
             texts.close()
         except MilenaError as error:
             if not answer.has_begun:
@@ -74,7 +74,7 @@ class _Answer:
 
 async def _take(call: Call, job: Job, texts: JsonTexts, data: bytes, answer: _Answer) -> None:
     """Append what has come whole, and then raise what is wrong behind it."""
-    call.check_again()
+    call.rights.check_again()
     values, broken = texts.feed(data)
     if (stored := texts_of(values)) is not None:
         receipts = await append_texts(call, job, stored) if stored else []

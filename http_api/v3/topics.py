@@ -37,7 +37,7 @@ async def list_topics(call: Call) -> web.Response:
     """All topics."""
     links = Links(call)
     image = call.ports.metadata.image
-    is_seen = call.seen(ResourceType.TOPIC)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     shown = (id_ for name, id_ in sorted(image.topic_ids.items()) if is_seen(name))
     items = [topic_resource(links, image.topics[id_]) for id_ in shown]
     return item_answer(links.listing("KafkaTopicList", links.url("topics"), items))
@@ -71,11 +71,11 @@ async def create_topic(call: Call) -> web.Response:
     """Create a topic, or only check that it could be."""
     links = Links(call)
     check_json_type(call.header("Content-Type"))
-    body = await call.body()
+    body = await call.body.whole()
     if not body:
         raise InvalidFieldError("Payload error. Request body is empty; a topic is expected.")
     new = _new_topic(Fields(parse_json(body), "the body", NEW_TOPIC_V3.fields))
-    call.authorize_creation(new.name)
+    call.rights.authorize_creation(new.name)
     topic = await call.ports.metadata.create_topic(new)
     resource = topic_resource(links, topic)
     if new.is_validate_only:

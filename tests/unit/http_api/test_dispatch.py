@@ -477,7 +477,7 @@ async def test_unpacking_a_bomb_holds_up_nobody_and_ends_at_the_bound(monkeypatc
             yield
         return b""
 
-    monkeypatch.setattr("http_api.call.unpack", counted)
+    monkeypatch.setattr("http_api.body.unpack", counted)
     limits = ApiLimits(request_bytes_max=8 << 20)
     async with serving(limits=limits) as api:
         bomb = gzip.compress(bytes(64 << 20), 9)

@@ -1,0 +1,174 @@
+"""The body of a request: how it comes, within its bounds, and how long that may take."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from aiohttp import web
+from aiohttp.http import HttpVersion11
+
+from http_api.codings import unpack, window_of
+from http_api.errors import BodyTimeoutError
+from http_api.shared import Shared
+from milena.model.errors import MalformedRequestError, RequestTooLargeError
+from milena.model.turns import LARGE_BYTES
+
+_PACKED_AT_ONCE_BYTES = 4 << 10
+"""A body that is no larger is unpacked in one go: it can become some 4 MB."""
+_CHUNK_BYTES_MIN = 4 << 10
+"""What comes in larger pieces is copied once, when all is there."""
+
+
+class RequestBody:
+    """Of one request. What it takes up in ``InFlight`` the dispatcher gives back."""
+
+    __slots__ = ("_request", "_shared", "reserved_bytes")
+
+    def __init__(self, request: web.BaseRequest, shared: Shared) -> None:
+        self._request = request
+        self._shared = shared
+        self.reserved_bytes = 0
+        """What it takes up."""
+
+    async def whole(self) -> bytes:
+        """The whole body, unpacked, within its bound.
+
+        Raises:
+            UnsupportedMediaTypeError: a content coding that is not taken.
+            RequestTooLargeError: above the bound, as announced or as it came (compressed bodies grow).
+            TooManyRequestsError: other bodies leave no room for it now.
+            BodyTimeoutError: it did not come in time.
+        """
+        coding = self._request.headers.get("Content-Encoding")
+        window = None if coding is None else window_of(coding)
+        body = await self._received()
+        if window is None:
+            return body
+        size = LARGE_BYTES if len(body) > _PACKED_AT_ONCE_BYTES else 0
+        return await self._shared.turns.run(unpack(body, window, self.account), size)
+
+    async def pieces(self, is_due: Callable[[], bool]) -> AsyncIterator[bytes]:
+        """The body as it comes; the caller bounds what it keeps, and tells when the rest must not take long.
+
+        It ends early, as if nothing more were to come, when the node is about to stop. A compressed one comes whole.
+
+        Raises:
+            UnsupportedMediaTypeError, RequestTooLargeError, MalformedRequestError: it cannot be read.
+            BodyTimeoutError: what was due did not come.
+        """
+        if self._request.headers.get("Content-Encoding"):
+            yield await self.whole()
+            return
+        if "Expect" in self._request.headers:
+            await self._send_continue()
+        began = self._shared.streams.ended_count
+        while self._shared.streams.ended_count == began:
+            data = await self._piece(is_due=is_due())
+            if not data:
+                return
+            yield data
+
+    async def _piece(self, *, is_due: bool) -> bytes:
+        connections, streams = self._shared.connections, self._shared.streams
+        began = streams.ended_count
+        wait_s = self._shared.in_flight.limits.body_wait_ms_max / 1000
+        connections.rest(self._request.protocol)
+        try:
+            async with asyncio.timeout(wait_s if is_due else None) as end:
+                with streams.ending_with(end):
+                    return await self._request.content.readany()
+        except TimeoutError:
+            if streams.ended_count == began:
+                raise BodyTimeoutError(
+                    f"the rest of a record did not come within {wait_s:g} s"
+                ) from None
+            return b""
+        except (web.RequestPayloadError, web.PayloadAccessError) as error:
+            raise MalformedRequestError(f"the body cannot be read: {error}") from None
+        finally:
+            connections.work(self._request.protocol)
+
+    async def _received(self) -> bytes:
+        """The body as it was sent."""
+        request = self._request
+        # What is announced is not there yet: else a few clients who announce much and send little keep others out.
+        announced = request.content_length
+        if announced:
+            self._check_size(announced)
+        content = request.content
+        if content.is_eof():
+            body = content.read_nowait(-1)
+            self.account(len(body))
+            return body
+        if "Expect" in request.headers:
+            await self._send_continue()
+        wait_s = self._shared.in_flight.limits.body_wait_ms_max / 1000
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self._read_slowly()
+        except TimeoutError:
+            raise BodyTimeoutError(f"the body did not come within {wait_s:g} s") from None
+        except (web.RequestPayloadError, web.PayloadAccessError) as error:
+            raise MalformedRequestError(f"the body cannot be read: {error}") from None
+
+    async def _read_slowly(self) -> bytes:
+        """Read while the client sends; for so long the request counts for nothing, and its connection may be closed.
+
+        Else clients that never come to an end would keep others out.
+        """
+        shared = self._shared
+        shared.in_flight.request_count -= 1
+        shared.connections.rest(self._request.protocol)
+        try:
+            body = await self._read_chunks()
+        except BaseException:
+            shared.in_flight.request_count += 1
+            raise
+        finally:
+            shared.connections.work(self._request.protocol)
+        shared.in_flight.readmit()
+        return body
+
+    async def _read_chunks(self) -> bytes:
+        content = self._request.content
+        chunks: list[bytes] = []
+        # Small chunks become one piece: thousands that are freed would leave a heap full of holes.
+        small = bytearray()
+        size = 0
+        while chunk := await content.readany():
+            size += len(chunk)
+            self.account(size)
+            if len(chunk) < _CHUNK_BYTES_MIN:
+                small += chunk
+                continue
+            if small:
+                chunks.append(bytes(small))
+                small.clear()
+            chunks.append(chunk)
+        if small:
+            chunks.append(bytes(small))
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _check_size(self, size: int) -> None:
+        most = self._shared.in_flight.limits.request_bytes_max
+        if size > most:
+            raise RequestTooLargeError(
+                f"the body has {size} bytes or more; at most {most} are taken in one request"
+            )
+
+    def account(self, size: int) -> None:
+        """Count bytes of the body that have come (compressed bodies grow)."""
+        self._check_size(size)
+        if size > self.reserved_bytes:
+            self._shared.in_flight.reserve(size - self.reserved_bytes)
+            self.reserved_bytes = size
+
+    async def _send_continue(self) -> None:
+        """Ask for the body, now that it is known to be wanted: curl waits a second for this."""
+        request = self._request
+        if (
+            request.version == HttpVersion11
+            and self._request.headers.get("Expect", "").lower() == "100-continue"
+        ):
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            # The interim answer is not part of the final one's size.
+            request.writer.output_size = 0

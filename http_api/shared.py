@@ -1,0 +1,26 @@
+"""What all requests of a server have in common."""
+
+from dataclasses import dataclass
+
+from http_api.connections import Connections
+from http_api.in_flight import InFlight
+from http_api.ports import Ports
+from http_api.quotas import Quotas
+from http_api.request_metrics import RequestMetrics
+from http_api.streams import Streams
+from milena.model.turns import Turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Values that all calls of a server have in common."""
+
+    ports: Ports
+    in_flight: InFlight
+    request_metrics: RequestMetrics
+    turns: Turns
+    connections: Connections
+    streams: Streams
+    quotas: Quotas
+    description: bytes
+    """The OpenAPI document, which never changes while the server runs."""
