@@ -18,7 +18,9 @@ import click
 
 from milena.model.errors import StartupError
 from node.config.docs import default_text
-from node.config.options import OPTIONS, NodeConfig, flag_of, load_config, warnings_of
+from node.config.options import OPTIONS, NodeConfig
+from node.config.rules import warnings_of
+from node.config.sources import flag_of, load_config
 from node.process import dev as dev_cluster
 from node.process.announce import announcement
 from node.process.logs import configure_logs

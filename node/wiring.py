@@ -28,7 +28,8 @@ from milena.model.clock import Clock, SystemClock
 from milena.model.errors import StartupError
 from node.assembly import Assembly, Ids, NodePorts
 from node.config.kinds import Address
-from node.config.options import NodeConfig, secret_of
+from node.config.options import NodeConfig
+from node.config.rules import secret_of
 from node.control.membership import Identity
 from node.metadata.discovery import find_voters
 from node.metadata.store import MetadataMachine

@@ -4,7 +4,8 @@ import sys
 from dataclasses import MISSING, fields
 from itertools import groupby
 
-from node.config.options import OPTIONS, NodeConfig, flag_of, variable_of
+from node.config.options import OPTIONS, NodeConfig
+from node.config.sources import flag_of, variable_of
 from raft_meta.machine.configs import KEYS, ConfigKey
 
 INTRODUCTION = """\

@@ -1,7 +1,7 @@
 """Kinds of configuration values: how one is read from text or TOML, what is allowed, and how both are said to people.
 
 Every kind reads the native TOML value and the text of an environment variable or flag alike, and raises ``ValueError``
-(also for a value of the wrong type) with a short reason; ``node.config.options`` adds the source, the name and the
+(also for a value of the wrong type) with a short reason; ``node.config.sources`` adds the source, the name and the
 allowed range.
 """
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from milena.model.errors import StartupError
-from node.config.options import flag_of
+from node.config.sources import flag_of
 
 EXIT_ALL_ENDED = 1
 EXIT_REFUSED = 78

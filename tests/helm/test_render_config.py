@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from node.config.options import NodeConfig, OptionDoc, flag_of, load_config
+from node.config.options import NodeConfig, OptionDoc
+from node.config.sources import flag_of, load_config
 from tests.helm.charts import NAMESPACE, RELEASE, VALUES, Rendering, nested, render
 from tests.helm.settings import passed_on
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from node.config.options import load_config
+from node.config.sources import load_config
 from node.process.tls import api_tls, peer_tls
 from tests.helm.certificates import issue
 from tests.helm.charts import Rendering, render

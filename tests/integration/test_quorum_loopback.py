@@ -9,7 +9,7 @@ import uvloop
 from cryptography.x509 import DNSName, UniformResourceIdentifier
 
 from milena.model.errors import FateUnknownError, NoQuorumError, RequestTooLargeError
-from node.config.options import load_config
+from node.config.sources import load_config
 from node.process.tls import peer_tls
 from raft_meta.consensus.library import COMMAND_BYTES_MAX
 from raft_meta.consensus.quorum import Role

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.config.options import load_config
+from node.config.sources import load_config
 from tests.support.http.console import RUN_S_MAX, Place, Step, blocks, started, steps
 
 pytestmark = pytest.mark.integration

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from http_api.routes import ROUTES
-from node.config.options import FOREIGN_VARIABLES, NodeConfig, load_config
+from node.config.options import NodeConfig
+from node.config.sources import FOREIGN_VARIABLES, load_config
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from milena.model.build_kind import build_kind
 from milena.model.errors import StartupError
 from node import cli
-from node.config.options import OPTIONS, NodeConfig, load_config
+from node.config.options import OPTIONS, NodeConfig
+from node.config.sources import load_config
 from node.process.announce import announcement
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from milena.model.access import AccessMode
-from node.config.options import load_config
+from node.config.sources import load_config
 from node.process.tls import api_tls
 from raft_meta.machine.commands import SetAccessMode
 from tests.support.fakes.ports import FakeNode

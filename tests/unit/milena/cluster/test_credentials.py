@@ -23,7 +23,7 @@ from milena.errors import (
     NotPermittedError,
 )
 from milena.model.secret import Secret
-from node.config.options import FOREIGN_VARIABLES
+from node.config.sources import FOREIGN_VARIABLES
 from tests.support.http.http_server import serving
 
 CANARY = "canary-of-a-secret"

@@ -5,7 +5,7 @@ import pytest
 from http_api.certificates import ClientCertificate
 from milena.model.errors import StartupError
 from node.access.certificate_names import CertificateNames, NamelessCertificateError
-from node.config.options import load_config
+from node.config.sources import load_config
 
 SPIFFE = r"URI:spiffe://example\.org/user/(.+)"
 

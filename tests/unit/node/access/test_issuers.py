@@ -6,7 +6,8 @@ import pytest
 
 from milena.model.errors import StartupError
 from node.access import issuers
-from node.config.options import NodeConfig, load_config
+from node.config.options import NodeConfig
+from node.config.sources import load_config
 from node.process.https import FetchError
 from tests.support.fakes.access import HandClock
 from tests.support.http.issuer import AUDIENCE, ISSUER, document, public_jwk

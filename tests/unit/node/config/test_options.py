@@ -9,14 +9,9 @@ from http_api.ports import ApiLimits
 from milena.model.errors import StartupError
 from node.config.docs import markdown
 from node.config.kinds import Address
-from node.config.options import (
-    OPTIONS,
-    NodeConfig,
-    load_config,
-    secret_of,
-    variable_of,
-    warnings_of,
-)
+from node.config.options import OPTIONS, NodeConfig
+from node.config.rules import secret_of, warnings_of
+from node.config.sources import load_config, variable_of
 
 THREE = "1=a:7082,2=b:7082,3=c:7082"
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from milena.model.errors import StartupError
-from node.config.options import load_config, secret_of
+from node.config.rules import secret_of
+from node.config.sources import load_config
 from node.process import dev
 from node.process.dev import NodePlan, plan_nodes, run_nodes
 

@@ -8,7 +8,8 @@ import pytest
 import uvloop
 
 from milena.model.errors import StartupError
-from node.config.options import NodeConfig, load_config
+from node.config.options import NodeConfig
+from node.config.sources import load_config
 from node.peers.port import PeerChannel, PeerClient, PeerListener, PeerServer, PeerUnreachableError
 from node.process.tls import PeerTls, api_tls, peer_tls, watches_of
 from raft_meta.consensus.frames import PeerIdentity

@@ -9,7 +9,7 @@ import uvloop
 from cryptography.x509 import DNSName, UniformResourceIdentifier
 
 from milena.model.errors import StartupError
-from node.config.options import load_config
+from node.config.sources import load_config
 from node.peers.port import PeerUnreachableError
 from node.process.tls import CertificateWatch, PeerTls, api_tls, peer_tls, watches_of
 from tests.support.http.api_server import serving
