@@ -51,22 +51,22 @@ DEFAULT_URL = "http://127.0.0.1:8082"
 FILE = click.Path(dir_okay=False)
 COMMAND_GROUP = "milena.commands"
 OWN_COMMANDS = {
-    "access": "access",
-    "acls": "acls",
-    "bench": "bench",
-    "consume": "consume",
-    "doctor": "doctor",
+    "access": "access.access",
+    "acls": "access.acls",
+    "bench": "benchmarks.bench",
+    "consume": "consuming.consume",
+    "doctor": "health.doctor",
     "groups": "groups",
     "nodes": "nodes",
-    "produce": "produce",
+    "produce": "producing.produce",
     "profiles": "profiles",
     "reassignments": "rebalance",
     "rebalance": "rebalance",
-    "status": "status",
-    "tokens": "tokens",
+    "status": "health.status",
+    "tokens": "access.tokens",
     "topics": "topics",
     "transactions": "transactions",
-    "users": "users",
+    "users": "access.users",
 }
 """The module of ``milena.commands`` that each is in, under its own name: one command must not wait for all of them."""
 SERVER_COMMANDS = frozenset({"start", "dev", "dump"})

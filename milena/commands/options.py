@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from milena.commands.lines import parse_separator
+from milena.commands.producing.lines import parse_separator
 from milena.commands.times import parse_moment
 from milena.model.clock import SystemClock
 

@@ -1,8 +1,8 @@
 """The configuration of a node: one frozen value, read once, checked as a whole.
 
-``node.config.sources`` reads it, ``node.config.rules`` checks it. Each field carries its doc and its kind as metadata; the
-command line's options, the messages of a refusal and ``docs/configuration.md`` are made from them, so that none can go
-stale. A field ``peer_listen`` is ``peer_listen`` in TOML, ``MILENA_PEER_LISTEN`` in the environment and
+``node.config.sources`` reads it, ``node.config.rules`` checks it. Each field carries its doc and its kind as metadata;
+the command line's options, the messages of a refusal and ``docs/configuration.md`` are made from them, so that none can
+go stale. A field ``peer_listen`` is ``peer_listen`` in TOML, ``MILENA_PEER_LISTEN`` in the environment and
 ``--peer-listen`` as a flag.
 """
 

@@ -350,7 +350,7 @@ def test_a_broken_installation_is_not_taken_for_a_missing_extra(monkeypatch):
 
 
 def test_an_announced_command_is_found():
-    command = cli.load_command(point("milena.commands.status:status"))
+    command = cli.load_command(point("milena.commands.health.status:status"))
     assert isinstance(command, click.Command)
 
 

@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from milena import cli
-from milena.commands import tokens as token_commands
+from milena.commands.access import tokens as token_commands
 from tests.support.fakes.access_api import TOKEN_SECRET
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving

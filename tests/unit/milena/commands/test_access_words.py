@@ -5,8 +5,8 @@ import re
 import pytest
 
 from milena.cluster.access_views import AclEntry, AclFilter, TokenGrant
-from milena.commands.access_output import grant_text
-from milena.commands.access_words import AclWords, parse_grant, parse_operations, parse_principal
+from milena.commands.access.output import grant_text
+from milena.commands.access.words import AclWords, parse_grant, parse_operations, parse_principal
 from milena.model.access import OPERATIONS_OF, Operation, ResourceType
 
 

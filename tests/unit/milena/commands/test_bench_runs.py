@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from milena import cli
-from milena.commands.bench_runs import BenchBound, BenchResult, Echo
-from milena.commands.latencies import Latencies
+from milena.commands.benchmarks.latencies import Latencies
+from milena.commands.benchmarks.runs import BenchBound, BenchResult, Echo
 from milena.errors import NotNowError
 from milena.model.types import TimestampType
 from milena.records import ConsumedRecord

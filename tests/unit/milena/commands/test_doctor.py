@@ -10,8 +10,8 @@ from milena.cluster.group_views import GroupSummary
 from milena.cluster.node_exam import NodeExam
 from milena.cluster.node_metrics import MetricsView
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
-from milena.commands.diagnosis import ClusterExam, Severity, diagnose
-from milena.commands.status_watch import GroupLag
+from milena.commands.health.diagnosis import ClusterExam, Severity, diagnose
+from milena.commands.health.status_watch import GroupLag
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
 

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from milena.commands.latencies import Latencies
+from milena.commands.benchmarks.latencies import Latencies
 
 
 def of(*durations, **options):

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from milena.commands.line_producer import LineOptions, LineProducer
-from milena.commands.line_source import BadSourceError
-from milena.commands.lines import LINE_BYTES_MAX, LineRule
-from milena.commands.produce_tally import ProduceTally
+from milena.commands.producing.line_producer import LineOptions, LineProducer
+from milena.commands.producing.line_source import BadSourceError
+from milena.commands.producing.lines import LINE_BYTES_MAX, LineRule
+from milena.commands.producing.tally import ProduceTally
 from milena.errors import BadRecordError, NotNowError, UnreachableError
 from milena.producing.deliveries import DeliveryRun
 from tests.support.time.fake_clock import FakeClock

@@ -2,7 +2,7 @@
 
 import pytest
 
-from milena.commands.lines import BadLineError, LineRule, LineSplitter, parse_separator
+from milena.commands.producing.lines import BadLineError, LineRule, LineSplitter, parse_separator
 
 
 def split(*pieces, bytes_max=100):

@@ -1,6 +1,6 @@
 """When records are due at a rate."""
 
-from milena.commands.pace import RecordSchedule
+from milena.commands.producing.pace import RecordSchedule
 
 
 def test_records_are_due_at_even_steps_from_the_first_on():

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from milena.cluster.admin import AdminClient
-from milena.commands.quorum_watch import BACK, LOST, QUIET_MS, QuorumWatch
+from milena.commands.consuming.quorum_watch import BACK, LOST, QUIET_MS, QuorumWatch
 from milena.errors import NotNowError, UnreachableError
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from milena.commands.line_source import READ_BYTES, BadSourceError, LineSource
+from milena.commands.producing.line_source import READ_BYTES, BadSourceError, LineSource
 from milena.commands.standard_streams import DaemonThread, write_all
 
 

@@ -7,7 +7,7 @@ import pytest
 from milena import cli
 from milena.cluster.admin import AdminClient
 from milena.cluster.node_metrics import parse_metrics
-from milena.commands.status_watch import watch
+from milena.commands.health.status_watch import watch
 from milena.errors import UnexpectedAnswerError
 from milena.records import TopicPartition
 from tests.support.fakes.api import FakeApi

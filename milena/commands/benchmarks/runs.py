@@ -13,8 +13,8 @@ from functools import partial
 from random import Random
 
 from milena.client import Client
-from milena.commands.latencies import Latencies
-from milena.commands.pace import RecordSchedule
+from milena.commands.benchmarks.latencies import Latencies
+from milena.commands.producing.pace import RecordSchedule
 from milena.errors import ClientError
 from milena.fields import Json
 from milena.model.clock import SystemClock

@@ -7,8 +7,8 @@ import click
 
 from milena.cluster.admin import AdminClient
 from milena.commands import output
-from milena.commands.diagnosis import ClusterExam, Finding, Severity, diagnose
-from milena.commands.status_watch import take_look
+from milena.commands.health.diagnosis import ClusterExam, Finding, Severity, diagnose
+from milena.commands.health.status_watch import take_look
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
 from milena.fields import Json
 from milena.model.clock import SystemClock

@@ -6,7 +6,7 @@ from enum import Enum, unique
 
 from milena.cluster.node_exam import NodeExam
 from milena.cluster.view import ClusterView
-from milena.commands.status_watch import GroupLag
+from milena.commands.health.status_watch import GroupLag
 
 SKEW_MS_MAX = 3_000
 """Dates have whole seconds, and an answer takes its time: less is not seen from outside."""

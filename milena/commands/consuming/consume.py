@@ -8,11 +8,11 @@ from functools import partial
 import click
 
 from milena.client import Client
-from milena.commands.consume_following import check_member, print_following
-from milena.commands.consume_options import ConsumeOptions
+from milena.commands.consuming.consume_options import ConsumeOptions
+from milena.commands.consuming.following import check_member, print_following
+from milena.commands.consuming.quorum_watch import quorum_watched
 from milena.commands.formats import Format, Layout
 from milena.commands.options import moment, separator
-from milena.commands.quorum_watch import quorum_watched
 from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import ClusterTarget, NoSuchPartitionError
 from milena.reading.cursor import OnOutOfRange

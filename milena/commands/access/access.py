@@ -2,7 +2,8 @@
 
 import click
 
-from milena.commands import access_output, output
+from milena.commands import output
+from milena.commands.access import output as access_output
 from milena.commands.target import ClusterTarget
 from milena.model.access import AccessMode
 

@@ -8,7 +8,7 @@ import click
 
 from milena.client import Client
 from milena.commands import output
-from milena.commands.bench_runs import (
+from milena.commands.benchmarks.runs import (
     BenchBound,
     BenchResult,
     bench_consume,
@@ -16,7 +16,7 @@ from milena.commands.bench_runs import (
     bench_produce,
 )
 from milena.commands.options import FiniteRange
-from milena.commands.produce import ACKS
+from milena.commands.producing.produce import ACKS
 from milena.commands.target import ClusterTarget, exit_code, told
 from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from milena.commands.lines import BadLineError, LineRule, LineSplitter
-from milena.commands.pace import RecordSchedule
-from milena.commands.produce_tally import BadLine, ProduceTally
+from milena.commands.producing.lines import BadLineError, LineRule, LineSplitter
+from milena.commands.producing.pace import RecordSchedule
+from milena.commands.producing.tally import BadLine, ProduceTally
 from milena.commands.standard_streams import DaemonThread
 from milena.errors import BadRecordError, ClientError, RecordTooLargeError
 from milena.model.clock import Clock

@@ -11,8 +11,8 @@ from functools import partial
 import click
 
 from milena.client import Client
-from milena.commands.consume_options import ConsumeOptions
-from milena.commands.quorum_watch import quorum_watched
+from milena.commands.consuming.consume_options import ConsumeOptions
+from milena.commands.consuming.quorum_watch import quorum_watched
 from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import EXIT_INTERRUPTED
 

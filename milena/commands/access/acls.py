@@ -7,8 +7,9 @@ import click
 
 from milena.cluster.access_views import AclEntry, AclFilter, acl_json
 from milena.cluster.admin import AdminClient
-from milena.commands import access_output, output
-from milena.commands.access_words import AclWords, parse_operations, parse_principal
+from milena.commands import output
+from milena.commands.access import output as access_output
+from milena.commands.access.words import AclWords, parse_operations, parse_principal
 from milena.commands.options import confirm
 from milena.commands.target import ClusterTarget
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType

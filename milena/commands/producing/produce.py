@@ -13,11 +13,11 @@ import click
 
 from milena.client import Client
 from milena.commands import output
-from milena.commands.line_producer import LineOptions, LineProducer
-from milena.commands.line_source import STANDARD_INPUT, BadSourceError, LineSource
-from milena.commands.lines import LineRule
 from milena.commands.options import FiniteRange, separator
-from milena.commands.produce_tally import ProduceTally, counted
+from milena.commands.producing.line_producer import LineOptions, LineProducer
+from milena.commands.producing.line_source import STANDARD_INPUT, BadSourceError, LineSource
+from milena.commands.producing.lines import LineRule
+from milena.commands.producing.tally import ProduceTally, counted
 from milena.commands.target import (
     EXIT_INTERRUPTED,
     EXIT_REFUSED,

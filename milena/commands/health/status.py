@@ -7,8 +7,8 @@ import click
 
 from milena.cluster.admin import AdminClient
 from milena.commands import output
+from milena.commands.health.status_watch import watch
 from milena.commands.options import FiniteRange
-from milena.commands.status_watch import watch
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
 from milena.model.clock import SystemClock
 

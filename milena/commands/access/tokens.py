@@ -8,8 +8,9 @@ import click
 
 from milena.cluster.access_views import NewToken, TokenGrant, TokenView
 from milena.cluster.admin import AdminClient
-from milena.commands import access_output, output
-from milena.commands.access_words import parse_grant
+from milena.commands import output
+from milena.commands.access import output as access_output
+from milena.commands.access.words import parse_grant
 from milena.commands.options import confirm
 from milena.commands.target import ClusterTarget
 from milena.commands.times import parse_duration

@@ -7,7 +7,8 @@ import click
 from milena.cluster.access_views import UserView
 from milena.cluster.admin import AdminClient
 from milena.cluster.credentials import SECRET_BYTES_MAX, password_of
-from milena.commands import access_output, output
+from milena.commands import output
+from milena.commands.access import output as access_output
 from milena.commands.options import confirm
 from milena.commands.target import ClusterTarget
 from milena.errors import TargetExistsError, TargetNotFoundError

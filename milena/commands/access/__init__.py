@@ -1,0 +1,1 @@
+"""Users, their tokens, and what each may."""

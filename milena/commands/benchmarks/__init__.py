@@ -1,0 +1,1 @@
+"""How quick a cluster is, as a client sees it."""

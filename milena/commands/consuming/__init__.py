@@ -1,0 +1,1 @@
+"""Records out of topics, to a terminal or a pipe."""

@@ -1,0 +1,1 @@
+"""How a cluster is, now and watched."""

@@ -1,0 +1,1 @@
+"""Lines of files and pipes, into topics."""
