@@ -17,8 +17,10 @@ from milena.model.errors import (
     UserNotFoundError,
 )
 from milena.model.types import WallMs
+from raft_meta.machine import quotas
 from raft_meta.machine.commands import (
     AlterAcls,
+    AlterQuota,
     CreateToken,
     DeleteTokens,
     DeleteUser,
@@ -50,7 +52,14 @@ _HOST = re.compile(r"[0-9A-Fa-f:.]{2,45}")
 _TOKEN_ID = re.compile(r"[0-9a-z]{8,32}")
 
 AccessCommand = (
-    InitAccess | SetAccessMode | PutUser | DeleteUser | CreateToken | DeleteTokens | AlterAcls
+    InitAccess
+    | SetAccessMode
+    | PutUser
+    | DeleteUser
+    | CreateToken
+    | DeleteTokens
+    | AlterAcls
+    | AlterQuota
 )
 
 
@@ -75,6 +84,9 @@ def apply(image: Image, index: int, now_ms: WallMs, command: AccessCommand) -> O
             outcome = _create_token(image, now_ms, command)
         case DeleteTokens():
             outcome = _delete_tokens(image, command)
+        case AlterQuota():
+            # Who may do what stays the same, and so does what is kept for a version of it.
+            return quotas.apply(image, command)
         case _:
             outcome = _alter_acls(image, command)
     if outcome.image is image:
@@ -157,7 +169,7 @@ def _delete_user(image: Image, command: DeleteUser) -> Outcome:
         acl_count=image.acl_count - len(acls),
     )
     _check_superuser_left(image, after)
-    return Outcome(after)
+    return Outcome(quotas.without_user(after, command.name))
 
 
 def _superusers(image: Image) -> bool:

@@ -25,6 +25,7 @@ from milena.model.errors import (
 from milena.model.types import WallMs
 from raft_meta.machine import (
     access,
+    audit,
     brokers,
     cluster,
     consumers,
@@ -45,6 +46,7 @@ from raft_meta.machine.commands import (
     AlterConfigs,
     AlterGroup,
     AlterIsr,
+    AlterQuota,
     CheckImage,
     ClaimController,
     Command,
@@ -63,6 +65,7 @@ from raft_meta.machine.commands import (
     ExpireOffsets,
     FenceBroker,
     FinishMarkers,
+    ForgetAudited,
     GiveUpReplicas,
     InitAccess,
     InitCluster,
@@ -77,7 +80,7 @@ from raft_meta.machine.commands import (
     UnregisterBroker,
 )
 from raft_meta.machine.copies import replace
-from raft_meta.machine.image import Image
+from raft_meta.machine.image import AuditEntry, Image
 from raft_meta.machine.outcome import Outcome
 
 _REFUSALS = (
@@ -105,12 +108,13 @@ ClientCommand = (
 class Applied:
     """The result of one command. ``error``: why it was refused; ``response`` holds it too, encoded.
 
-    A retry that was recognised has the first response and no ``error``.
+    A retry that was recognised has the first response and no ``error``. ``change``: what there is to tell of it.
     """
 
     image: Image
     response: bytes
     error: MilenaError | None = None
+    change: AuditEntry | None = None
 
 
 def apply(image: Image, index: int, envelope: Envelope) -> Applied:
@@ -133,19 +137,20 @@ def apply(image: Image, index: int, envelope: Envelope) -> Applied:
         response = encode_response(outcome.response)
     except _REFUSALS as error:
         outcome, response, refusal = Outcome(image), encode_error(error), error
+    after, change = audit.noted(image, outcome.image, envelope, index=index, now_ms=now_ms)
     after = replace(
-        outcome.image,
+        after,
         index=index,
         now_ms=now_ms,
-        proposers=proposers.with_response(outcome.image, envelope, response),
+        proposers=proposers.with_response(after, envelope, response),
     )
-    return Applied(after, response, refusal)
+    return Applied(after, response, refusal, change)
 
 
 def _dispatch(image: Image, index: int, now_ms: WallMs, command: Command) -> Outcome:
     _check_allowed(image, command)
     match command:
-        case InitCluster() | ClaimController() | CheckImage() | SetFeatureLevel():
+        case InitCluster() | ClaimController() | CheckImage() | SetFeatureLevel() | ForgetAudited():
             return cluster.apply(image, command)
         case (
             RegisterBroker() | UnfenceBroker() | FenceBroker() | DrainBroker() | UnregisterBroker()
@@ -181,6 +186,7 @@ def _dispatch_clients(image: Image, index: int, now_ms: WallMs, command: ClientC
             | CreateToken()
             | DeleteTokens()
             | AlterAcls()
+            | AlterQuota()
         ):
             return access.apply(image, index, now_ms, command)
 

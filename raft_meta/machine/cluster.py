@@ -1,13 +1,20 @@
-"""The cluster itself: its id and voters, who is controller, and its feature level."""
+"""The cluster itself: its id and voters, who is controller, its feature level, and what was told of its changes."""
 
 from milena.model.errors import CorruptLogError, FeatureLevelError, InvalidRequestError
+from raft_meta.machine import audit
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
-from raft_meta.machine.commands import CheckImage, ClaimController, InitCluster, SetFeatureLevel
+from raft_meta.machine.commands import (
+    CheckImage,
+    ClaimController,
+    ForgetAudited,
+    InitCluster,
+    SetFeatureLevel,
+)
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import Image
 from raft_meta.machine.outcome import Outcome
 
-ClusterCommand = InitCluster | ClaimController | CheckImage | SetFeatureLevel
+ClusterCommand = InitCluster | ClaimController | CheckImage | SetFeatureLevel | ForgetAudited
 
 
 def apply(image: Image, command: ClusterCommand) -> Outcome:
@@ -26,6 +33,8 @@ def apply(image: Image, command: ClusterCommand) -> Outcome:
             return Outcome(image)  # a mark in the log: see ``marks``
         case SetFeatureLevel():
             return _set_feature_level(image, command)
+        case ForgetAudited():
+            return audit.forget(image, command)
 
 
 def _init(image: Image, command: InitCluster) -> Outcome:

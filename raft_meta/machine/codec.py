@@ -1,6 +1,7 @@
 """Commands, responses and images as bytes: versioned msgpack, canonical (equal values are equal bytes).
 
-Envelope: msgpack ``[version, proposer, incarnation, sequence, now_ms, tag, fields]``; tags below never change meaning.
+Envelope: msgpack ``[version, proposer, incarnation, sequence, now_ms, tag, fields]``, and the principal if there is
+one; tags below never change meaning.
 Response: msgpack ``[version, value]``, or ``[version, code, message]`` for a refusal.
 
 Image: ``MLNI`` and a version byte, then frames, all big-endian:
@@ -38,7 +39,7 @@ from raft_meta.machine.outcome import Response
 T = TypeVar("T")
 
 FORMAT_VERSION = 1
-FEATURE_LEVEL_MAX = 7
+FEATURE_LEVEL_MAX = 8
 """The highest feature level that this release knows."""
 
 TAGS: dict[int, type[c.Command]] = {
@@ -76,6 +77,8 @@ TAGS: dict[int, type[c.Command]] = {
     32: c.CreateToken,
     33: c.DeleteTokens,
     34: c.AlterAcls,
+    35: c.AlterQuota,
+    36: c.ForgetAudited,
 }
 """Wire tag → command. A tag is never used again for something else."""
 LEVELS: dict[type[c.Command], int] = {
@@ -98,6 +101,8 @@ LEVELS: dict[type[c.Command], int] = {
     c.CreateToken: 7,
     c.DeleteTokens: 7,
     c.AlterAcls: 7,
+    c.AlterQuota: 8,
+    c.ForgetAudited: 8,
 }
 """The feature level from which on each command is allowed."""
 
@@ -130,6 +135,8 @@ def encode_envelope(envelope: c.Envelope) -> bytes:
         _TAG_OF[type(command)],
         shapes.pack(command),
     ]
+    if envelope.principal:
+        row.append(envelope.principal)
     try:
         packed = _packed(row)
         if _SUSPECT.search(packed) is not None:
@@ -146,7 +153,7 @@ def decode_envelope(data: bytes) -> c.Envelope:
         CorruptLogError: they are not a command, or one of a newer release; the node must stop.
     """
     row = _unpacked(data)
-    if not isinstance(row, list) or not row or row[0] != FORMAT_VERSION or len(row) != 7:
+    if not isinstance(row, list) or not row or row[0] != FORMAT_VERSION or len(row) not in {7, 8}:
         raise CorruptLogError("Not a metadata command of a format that this release knows.")
     numbers = [_integer(number) for number in row[1:6]]
     kind = TAGS.get(numbers[4])
@@ -155,12 +162,16 @@ def decode_envelope(data: bytes) -> c.Envelope:
             f"Metadata command {numbers[4]} is unknown to this release: a newer one wrote it. Upgrade this node."
         )
     command: c.Command = shapes.parse(kind, row[6])
+    principal = row[7] if len(row) > 7 else ""
+    if not isinstance(principal, str):
+        raise CorruptLogError("The principal of a metadata command is no text.")
     return c.Envelope(
         proposer=numbers[0],
         incarnation=numbers[1],
         sequence=numbers[2],
         now_ms=WallMs(numbers[3]),
         command=command,
+        principal=principal,
     )
 
 

@@ -545,6 +545,25 @@ class AlterAcls:
     removed: tuple[Acl, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterQuota:
+    """Bound what an entity may take, or no longer (None); what is not named stays. See ``image.Quota``.
+
+    Response: how many bounds it has.
+    """
+
+    user: str
+    client_id: str
+    changes: tuple[tuple[str, int | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetAudited:
+    """The audit topic has the entries up to this number, inclusive. Response: how many there were."""
+
+    through: int
+
+
 Command = (
     InitCluster
     | ClaimController
@@ -580,6 +599,8 @@ Command = (
     | CreateToken
     | DeleteTokens
     | AlterAcls
+    | AlterQuota
+    | ForgetAudited
 )
 
 
@@ -590,6 +611,7 @@ class Envelope:
     (proposer, incarnation, sequence) name the command: applied once, its response repeated to a retry.
     Incarnations grow from start to start; a lower one than the latest is refused. Sequences start at 1 in every
     incarnation, and fewer than ``proposers.WINDOW`` may be under way. ``now_ms`` is the proposer's wall clock.
+    ``principal``: on whose behalf, where somebody was asked; only from feature level 8 on.
     """
 
     proposer: int
@@ -597,3 +619,4 @@ class Envelope:
     sequence: int
     now_ms: WallMs
     command: Command
+    principal: str = ""

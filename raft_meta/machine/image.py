@@ -252,6 +252,8 @@ class RestConsumer:
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: PartitionSet = ()
+    principal: str = field(default="", metadata={"since": 8})
+    """Whose it is. Empty: nobody was asked who makes it."""
 
 
 ConsumerKey = tuple[str, str]
@@ -343,6 +345,38 @@ class Acl:
     host: str
 
 
+QuotaEntity = tuple[str, str]
+"""(user, client_id): whom a quota binds. ``quotas.EVERY``: each without one of its own; empty: whichever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What one entity may take. Words as in ``milena.model.quotas``; source: KIP-546."""
+
+    user: str
+    client_id: str
+    limits: tuple[tuple[str, int], ...]
+    """What is bounded, in ascending order, and by how much; never empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One change that an operator or a program asked for, as it was applied."""
+
+    number: int
+    """1, 2, 3, …: a gap among those that somebody holds says how many are missing. 0: from before they were counted."""
+    index: int
+    """Of the command in the metadata log."""
+    time_ms: WallMs
+    principal: str
+    """On whose behalf. Empty: nobody was asked, or the node did it by itself."""
+    node_id: int
+    """Which node proposed it."""
+    action: str
+    change: str
+    """What of it: a JSON object, without secrets."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """The whole state. ``index`` is that of the last command applied; ``now_ms`` never runs backwards."""
@@ -385,6 +419,13 @@ class Image:
     """By principal, in ascending order; only principals that have some."""
     acl_count: int = 0
     """How many there are in ``acls``."""
+    quotas: Map[QuotaEntity, Quota] = field(default_factory=Map)
+    audited: Map[int, AuditEntry] = field(default_factory=Map)
+    """By number: those that the audit topic does not have yet. Consecutive, up to ``audit_count``."""
+    audit_count: int = 0
+    """How many changes were numbered ever."""
+    audited_bytes: int = 0
+    """What ``audited`` takes up, by ``audit.size_of``."""
 
     def topic(self, name: str) -> Topic | None:
         """The topic of this name."""

@@ -13,11 +13,12 @@ from immutables import Map
 
 from milena.model.errors import CorruptLogError
 from milena.model.types import WallMs
-from raft_meta.machine import shapes
+from raft_meta.machine import audit, shapes
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import (
     Acl,
     AllocatedProducer,
+    AuditEntry,
     Broker,
     CommittedOffset,
     ConsumerKey,
@@ -28,6 +29,8 @@ from raft_meta.machine.image import (
     Partition,
     PartitionKey,
     Proposer,
+    Quota,
+    QuotaEntity,
     RestConsumer,
     Token,
     Topic,
@@ -38,7 +41,7 @@ from raft_meta.machine.image import (
 T = TypeVar("T")
 
 HEADER, BROKERS, TOPICS, PARTITIONS, PRODUCERS, PROPOSERS, RESPONSES, END = range(8)
-GROUPS, MEMBERS, OFFSETS, CONSUMERS, ENDINGS, USERS, TOKENS, ACLS = range(8, 16)
+GROUPS, MEMBERS, OFFSETS, CONSUMERS, ENDINGS, USERS, TOKENS, ACLS, QUOTAS, AUDITED = range(8, 18)
 """``END`` is the number of the digest's frame, not of a section."""
 
 
@@ -54,6 +57,7 @@ class _Header:
     next_producer_id: int
     access_mode: str = field(default="off", metadata={"since": 7})
     access_version: int = field(default=0, metadata={"since": 7})
+    audit_count: int = field(default=0, metadata={"since": 8})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +132,7 @@ def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
         next_producer_id=image.next_producer_id,
         access_mode=image.access_mode,
         access_version=image.access_version,
+        audit_count=image.audit_count,
     )
     yield HEADER, iter([shapes.pack(header)])
     yield BROKERS, _values(image.brokers)
@@ -144,9 +149,11 @@ def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
     yield USERS, _values(image.users)
     yield TOKENS, _values(image.tokens)
     yield ACLS, _acl_rows(image)
+    yield QUOTAS, _values(image.quotas)
+    yield AUDITED, _values(image.audited)
 
 
-K = TypeVar("K", int, str)
+K = TypeVar("K", int, str, QuotaEntity)
 
 
 def _values(items: Map[K, T]) -> Iterator[object]:
@@ -240,6 +247,8 @@ class ImageReader:
         self._users: dict[str, User] = {}
         self._tokens: dict[str, Token] = {}
         self._acls: dict[str, list[Acl]] = {}
+        self._quotas: dict[QuotaEntity, Quota] = {}
+        self._audited: dict[int, AuditEntry] = {}
 
     def take(self, section: int, items: list[object]) -> None:
         """The next items of a section, which may come in several parts.
@@ -263,6 +272,8 @@ class ImageReader:
             USERS: self._take_user,
             TOKENS: self._take_token,
             ACLS: self._take_acl,
+            QUOTAS: self._take_quota,
+            AUDITED: self._take_audited,
         }
         taker = takers.get(section)
         if taker is None:
@@ -355,6 +366,17 @@ class ImageReader:
         self._acls.setdefault(acl.principal, []).append(acl)
         return astuple(acl)
 
+    def _take_quota(self, item: object) -> tuple[int | str, ...]:
+        quota = shapes.parse(Quota, item)
+        entity = (quota.user, quota.client_id)
+        self._quotas[entity] = quota
+        return entity
+
+    def _take_audited(self, item: object) -> tuple[int | str, ...]:
+        entry = shapes.parse(AuditEntry, item)
+        self._audited[entry.number] = entry
+        return (entry.number,)
+
     def _all_groups(self) -> dict[str, Group]:
         return {
             row.group_id: Group(
@@ -421,4 +443,8 @@ class ImageReader:
             tokens=Map(self._tokens),
             acls=Map({principal: tuple(found) for principal, found in self._acls.items()}),
             acl_count=sum(len(found) for found in self._acls.values()),
+            quotas=Map(self._quotas),
+            audited=Map(self._audited),
+            audit_count=header.audit_count,
+            audited_bytes=sum(audit.size_of(entry) for entry in self._audited.values()),
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from raft_meta.machine import access, configs, group_rules, transactions
+from raft_meta.machine import access, audit, configs, group_rules, quotas, transactions
 from raft_meta.machine.image import Ending, Image, Partition, PartitionKey, TransactionKey
 
 
@@ -18,6 +18,8 @@ def violations(image: Image) -> list[str]:
         *_of_consumers(image),
         *_of_transactions(image),
         *access.problems(image),
+        *quotas.problems(image),
+        *audit.problems(image),
     ]
 
 
@@ -148,6 +150,8 @@ def _of_consumers(image: Image) -> Iterator[str]:
             yield f"{name}: {problem}"
         if not 0 < consumer.created_index <= image.index:
             yield f"{name} comes from the future"
+        if consumer.principal and image.feature_level < quotas.LEVEL:
+            yield f"{name} is somebody's below the feature level that says so"
         absent = None if problems else group_rules.absent_partition(image, consumer.assigned)
         if absent is not None:
             yield f"{name} names {absent}, which is not there"

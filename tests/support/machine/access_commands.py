@@ -1,9 +1,10 @@
-"""Random but mostly sensible commands about access."""
+"""Random but mostly sensible commands about access and quotas."""
 
 from dataclasses import dataclass
 from random import Random
 
 from milena.model import access as words
+from milena.model.quotas import EVERY, QuotaKey
 from milena.model.types import WallMs
 from raft_meta.machine import commands as c
 from raft_meta.machine.image import Acl, Grant, Image
@@ -23,7 +24,8 @@ class AccessSource:
 
     def next(self, image: Image) -> c.Command:
         makers = [self._mode, self._user, self._user, self._drop, self._token, self._forget]
-        return self.rng.choice([*makers, self._acls, self._acls, self._acls])(image)
+        makers += [self._acls, self._acls, self._acls, self._quota]
+        return self.rng.choice(makers)(image)
 
     def _mode(self, _: Image) -> c.Command:
         mode = self.rng.choice([*words.AccessMode, "open"])
@@ -68,6 +70,14 @@ class AccessSource:
         return c.AlterAcls(
             added=tuple(random_acl(self.rng) for _ in range(self.rng.randint(0, 3))),
             removed=tuple(self.rng.sample(there, min(len(there), self.rng.choice([0, 0, 1, 2])))),
+        )
+
+    def _quota(self, _: Image) -> c.Command:
+        keys = self.rng.sample([*QuotaKey, "none"], self.rng.choice([1, 1, 2]))
+        return c.AlterQuota(
+            user=self.rng.choice(["", EVERY, *USERS]),
+            client_id=self.rng.choice(["", EVERY, "app"]),
+            changes=tuple((key, self.rng.choice([None, 1, 7, 0])) for key in keys),
         )
 
 

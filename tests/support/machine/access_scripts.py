@@ -1,4 +1,4 @@
-"""Command lines of users, tokens and access control entries, for ``machine_scripts``.
+"""Command lines of users, tokens, access control entries and quotas, for ``machine_scripts``.
 
 init-access root [mode=required]                     the first user
 mode required
@@ -7,13 +7,14 @@ delete-user ann
 token tok00001 ann [of=7] [grants=TOPIC:orders*:READ+WRITE,..] [expires=5000]
 delete-tokens tok00001,..
 acls +User:ann:TOPIC:orders*:READ -User:ann:...:DENY:10.0.0.1      a star at the end makes a prefix of a name
+quota ann/app request_rate=5 producer_byte_rate=      /app and ann/ name one of both; nothing takes a bound away
 """
 
 from milena.model.types import WallMs
 from raft_meta.machine import commands as c
 from raft_meta.machine.image import Acl, Grant, Image
 
-VERBS = ("init-access", "mode", "user", "delete-user", "token", "delete-tokens", "acls")
+VERBS = ("init-access", "mode", "user", "delete-user", "token", "delete-tokens", "acls", "quota")
 
 
 def command_of(image: Image, verb: str, words: tuple[str, ...], named: dict[str, str]) -> c.Command:
@@ -49,6 +50,10 @@ def command_of(image: Image, verb: str, words: tuple[str, ...], named: dict[str,
             )
         case "delete-tokens":
             return c.DeleteTokens(token_ids=tuple(first.split(",")))
+        case "quota":
+            user, client_id = first.split("/")
+            changes = tuple((key, int(text) if text else None) for key, text in named.items())
+            return c.AlterQuota(user=user, client_id=client_id, changes=changes)
     return c.AlterAcls(
         added=tuple(acl_of(word[1:]) for word in words if word.startswith("+")),
         removed=tuple(acl_of(word[1:]) for word in words if word.startswith("-")),

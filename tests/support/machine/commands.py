@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from milena.model.types import WallMs
-from raft_meta.machine import codec, elections, reassignments
+from raft_meta.machine import audit, codec, elections, reassignments
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import Applied, apply
 from raft_meta.machine.image import Image
@@ -14,7 +14,7 @@ from tests.support.machine.group_commands import GroupSource
 from tests.support.machine.transaction_commands import TransactionSource
 
 BROKERS = 5
-NAMES = ("a", "b", "a.b", "a_b", "c-d")
+NAMES = ("a", "b", "a.b", "a_b", "c-d", audit.TOPIC)
 CONFIGS = (
     ("min.insync.replicas", "1"),
     ("min.insync.replicas", "2"),
@@ -298,8 +298,9 @@ class CommandSource:
             [
                 c.ClaimController(broker_id=self._broker()),
                 c.UnregisterBroker(broker_id=self._broker()),
-                c.SetFeatureLevel(feature_level=self.rng.randint(1, 7)),
+                c.SetFeatureLevel(feature_level=self.rng.randint(1, 8)),
                 c.CheckImage(index=image.index, image_hash=codec.image_hash(image)),
+                c.ForgetAudited(through=self.rng.randint(0, image.audit_count + 1)),
             ]
         )
 
@@ -323,6 +324,7 @@ class Proposals:
             sequence=self.sequences[proposer],
             now_ms=WallMs(self.rng.randint(0, 10_000)),
             command=command,
+            principal=self.rng.choice(["", "User:ann"]),
         )
         return self.last
 
@@ -335,7 +337,7 @@ def random_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
         c.InitCluster(
             cluster_id="cluster",
             voters=(1, 2, 3),
-            feature_level=rng.choice([1, 2, 3, 4, 5, 6, 7, 7]),
+            feature_level=rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 8, 8]),
         ),
         c.ClaimController(broker_id=1),
     ]

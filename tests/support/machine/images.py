@@ -29,7 +29,7 @@ def register(broker_id: int, *, rack: str | None = None, last: int = -1) -> c.Re
         peer_port=7082,
         rack=rack,
         feature_min=1,
-        feature_max=6,
+        feature_max=codec.FEATURE_LEVEL_MAX,
         was_clean_stop=False,
         reports=(),
     )

@@ -13,6 +13,8 @@ After every command the image must keep its invariants and survive a snapshot; e
     move t-0 3,4,5 [max=1] [throttle=100] | start-move t-0 | finish-move t-0 [leader=3] | cancel-move t-0 [leader=1]
     steps | handover      what the controller would do next for all moves
     again [incarnation=0] [sequence=1]      the last command once more, or under another number
+    principal User:ann | principal      on whose behalf what follows is done, without output
+    forget-audited 3
 
 ``group_scripts`` has those of groups, offsets and consumers, ``transaction_scripts`` those of transactions,
 ``access_scripts`` those of users, tokens and entries.
@@ -28,10 +30,12 @@ from raft_meta.machine import commands as c
 from raft_meta.machine.apply import apply
 from raft_meta.machine.image import (
     AllocatedProducer,
+    AuditEntry,
     Broker,
     Image,
     Partition,
     PartitionKey,
+    Quota,
     Reassignment,
     Token,
     User,
@@ -75,6 +79,7 @@ class MachineScript:
         self.last: c.Envelope | None = None
         self.sequence = 0
         self.topics_made = 0
+        self.principal = ""
         self.groups = groups.GroupLines()
         self.transactions = transactions.TransactionLines()
 
@@ -113,6 +118,7 @@ class MachineScript:
             "steps": lambda _: self._steps(),
             "handover": lambda _: self._elect(reassignments.plan_steps(self.image).handovers),
             "producer": lambda line: c.AllocateProducer(name=next(iter(line.words), None)),
+            "forget-audited": lambda line: c.ForgetAudited(through=int(line.words[0])),
         }
         line = Line.parse(text)
         if verb == "start":
@@ -123,6 +129,9 @@ class MachineScript:
                 self.execute(command)
             for broker_id in ids(line.words[0]):
                 self.execute(f"start {broker_id}")
+            return []
+        if verb == "principal":
+            self.principal = next(iter(line.words), "")
             return []
         if verb == "again":
             return self._again(line)
@@ -146,6 +155,7 @@ class MachineScript:
             sequence=self.sequence,
             now_ms=WallMs(1000 + self.sequence),
             command=command,
+            principal=self.principal,
         )
         output = self._apply(envelope)
         if isinstance(command, c.RegisterBroker) and remembers:
@@ -402,6 +412,8 @@ def differences(before: Image, now: Image) -> list[str]:
         *_map_differences("user {}".format, before.users, now.users),
         *_map_differences("token {}".format, before.tokens, now.tokens),
         *access.describe_acls(before, now),
+        *_map_differences("quota {0[0]}/{0[1]}".format, before.quotas, now.quotas),
+        *_map_differences("audit {}".format, before.audited, now.audited),
     ]
 
 
@@ -468,6 +480,8 @@ SHOWN_OF_NEW = {
     AllocatedProducer: ("producer_epoch", "name"),
     User: ("created_index", "verifiers", "is_superuser"),
     Token: ("user", "user_index", "expires_ms"),
+    Quota: ("limits",),
+    AuditEntry: ("index", "principal", "action", "change"),
 }
 
 
@@ -477,7 +491,7 @@ def changes(name: str, before: object, after: object) -> str:
         return f"{name}: gone"
     if before is None:
         shown = [(field, getattr(after, field)) for field in SHOWN_OF_NEW[type(after)]]
-        told = [f"{field} {render(value)}" for field, value in shown if value not in {None, ()}]
+        told = [f"{field} {render(value)}" for field, value in shown if value not in {None, (), ""}]
         return f"{name}: new, " + ", ".join(told)
     changed = [
         f"{field.name} {_field(getattr(before, field.name))} -> {_field(getattr(after, field.name))}"

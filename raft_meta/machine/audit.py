@@ -1,0 +1,171 @@
+"""Who changed what: an entry for each change that was applied, and which of them the audit topic is yet to get.
+
+Entries are made of commands as they are applied, so that every node makes the same ones and no way of changing
+something goes past them; the command's envelope names the principal. While there is a topic ``TOPIC`` they stay in
+the image until its log has them: the controller's node writes them there, and then proposes ``ForgetAudited``. So no
+crash loses one; and since each has a number, the writer sees in the log which is the last, and never writes one twice.
+
+Where the topic cannot be written for long, the oldest go when the others would take more than ``BYTES_MAX``: a cluster
+that is in such need must be mended, and mending is a change. The gap in the numbers says how many are missing.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, is_dataclass
+
+from milena.model.types import WallMs
+from raft_meta.machine import commands as c
+from raft_meta.machine.copies import replace
+from raft_meta.machine.image import AuditEntry, Image
+from raft_meta.machine.outcome import Outcome
+
+LEVEL = 8
+"""The feature level that knows of principals in commands, and keeps entries."""
+
+TOPIC = "__audit"
+BYTES_MAX = 4 << 20
+CHANGE_LENGTH_MAX = 256 << 10
+"""Longer ones are told by their length alone, so that a record of the topic can hold each."""
+_ENTRY_BYTES = 512
+"""What an entry takes up beside ``change``, at most."""
+
+TOLD: Mapping[type[c.Command], tuple[str, tuple[str, ...]]] = {
+    c.SetFeatureLevel: ("set_feature_level", ("feature_level",)),
+    c.UnregisterBroker: ("unregister_broker", ("broker_id",)),
+    c.CreateTopic: ("create_topic", ("name", "topic_id", "configs", "placement")),
+    c.DeleteTopic: ("delete_topic", ("topic_id",)),
+    c.AddPartitions: ("add_partitions", ("topic_id", "partition_count", "placement")),
+    c.AlterConfigs: ("alter_configs", ("topic_id", "changes")),
+    c.ReassignPartitions: ("reassign_partitions", ("targets",)),
+    c.DeleteGroup: ("delete_group", ("group_id",)),
+    c.InitAccess: ("init_access", ("name", "access_mode")),
+    c.SetAccessMode: ("set_access_mode", ("access_mode",)),
+    c.PutUser: ("put_user", ("name", "is_superuser")),
+    c.DeleteUser: ("delete_user", ("name",)),
+    c.CreateToken: ("create_token", ("token_id", "user", "note", "grants", "expires_ms")),
+    c.DeleteTokens: ("delete_tokens", ("token_ids",)),
+    c.AlterAcls: ("alter_acls", ("added", "removed")),
+    c.AlterQuota: ("alter_quota", ("user", "client_id", "changes")),
+}
+"""What is told of, as what, and which fields of it; the rest nodes do by themselves, or clients do all the time.
+
+Fields are named here one by one: a secret, or its hash, comes into no entry by growing into a command.
+"""
+
+
+def noted(
+    before: Image, after: Image, envelope: c.Envelope, *, index: int, now_ms: WallMs
+) -> tuple[Image, AuditEntry | None]:
+    """A command was applied, and made ``after`` of ``before``: what there is to tell, and the image that keeps it."""
+    told = TOLD.get(type(envelope.command))
+    if told is None or after is before:
+        return after, None
+    action, names = told
+    is_counted = after.feature_level >= LEVEL
+    number = after.audit_count + 1 if is_counted else 0
+    entry = AuditEntry(
+        number=number,
+        index=index,
+        time_ms=now_ms,
+        principal=envelope.principal,
+        node_id=envelope.proposer,
+        action=action,
+        change=_text(
+            {
+                **{name: _plain(getattr(envelope.command, name)) for name in names},
+                **_seen_before(before, envelope.command),
+            }
+        ),
+    )
+    if not is_counted:
+        return after, entry
+    if TOPIC not in after.topic_ids:
+        # Nobody waits for them any more, should it have been the topic that was deleted.
+        after = _without(after, after.audit_count)
+        return replace(after, audit_count=number), entry
+    after = replace(
+        after,
+        audit_count=number,
+        audited=after.audited.set(number, entry),
+        audited_bytes=after.audited_bytes + size_of(entry),
+    )
+    return _within_bounds(after), entry
+
+
+def forget(image: Image, command: c.ForgetAudited) -> Outcome:
+    """Forget what the topic has."""
+    after = _without(image, command.through)
+    return Outcome(after, len(image.audited) - len(after.audited))
+
+
+def size_of(entry: AuditEntry) -> int:
+    """What an entry takes up, about."""
+    return _ENTRY_BYTES + len(entry.change)
+
+
+def first_number(image: Image) -> int:
+    """Of the entries that wait; one above the last that was made where none does."""
+    return image.audit_count - len(image.audited) + 1
+
+
+def _without(image: Image, through: int) -> Image:
+    gone = range(first_number(image), min(through, image.audit_count) + 1)
+    if not gone:
+        return image
+    audited, size = image.audited.mutate(), image.audited_bytes
+    for number in gone:
+        size -= size_of(audited.pop(number))
+    return replace(image, audited=audited.finish(), audited_bytes=size)
+
+
+def _within_bounds(image: Image) -> Image:
+    while image.audited_bytes > BYTES_MAX:
+        image = _without(image, first_number(image))
+    return image
+
+
+def _text(change: object) -> str:
+    text = json.dumps(change, sort_keys=True, separators=(",", ":"))
+    if len(text) <= CHANGE_LENGTH_MAX:
+        return text
+    return json.dumps({"left_out_characters": len(text)}, separators=(",", ":"))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return value
+
+
+def _seen_before(before: Image, command: c.Command) -> dict[str, object]:
+    """What the command means to people, and only the image before it can say."""
+    match command:
+        case c.DeleteTopic() | c.AddPartitions() | c.AlterConfigs():
+            return {"name": before.topics[command.topic_id].name}
+        case c.PutUser():
+            present = before.users.get(command.name)
+            verifiers = () if present is None else present.verifiers
+            return {
+                "is_new": present is None,
+                "is_password_changed": command.verifiers != verifiers,
+            }
+        case _:
+            return {}
+
+
+def problems(image: Image) -> Iterator[str]:
+    """What is wrong with this part of an image."""
+    if image.audit_count and image.feature_level < LEVEL:
+        yield "changes are numbered below the feature level that does so"
+    wanted = range(first_number(image), image.audit_count + 1)
+    if len(image.audited) > image.audit_count or set(image.audited) != set(wanted):
+        yield "changes that wait for the audit topic are not the last ones"
+    if image.audited and TOPIC not in image.topic_ids:
+        yield "changes wait for an audit topic, and there is none"
+    if image.audited_bytes != sum(size_of(entry) for entry in image.audited.values()):
+        yield "the size of what waits for the audit topic is wrong"
+    for number, entry in image.audited.items():
+        if entry.number != number or not 0 < entry.index <= image.index:
+            yield f"change {number} is another one, or comes from the future"

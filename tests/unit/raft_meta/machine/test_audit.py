@@ -1,0 +1,147 @@
+"""Who changed what, in the state: bounds, format, and secrets in no entry; the rest is in the golden scripts."""
+
+from dataclasses import fields
+
+import msgpack  # type: ignore[import-untyped]  # ships no type hints
+import pytest
+
+from milena.model.errors import CorruptLogError
+from milena.model.types import WallMs
+from raft_meta.machine import audit, codec, invariants
+from raft_meta.machine import commands as c
+from raft_meta.machine.apply import Applied
+from raft_meta.machine.copies import replace
+from tests.support.machine.images import Cluster
+
+
+class AuditedCluster(Cluster):
+    """A cluster with an audit topic, whose changes ann asks for."""
+
+    def __init__(self, *, level: int = audit.LEVEL) -> None:
+        super().__init__([None], level=level)
+        self.create(((1,),), name=audit.TOPIC)
+
+    def asked(self, command: c.Command) -> Applied:
+        return self.apply(replace(self.envelope(command), principal="User:ann"))
+
+    def user(self, name: str, *verifiers: str) -> Applied:
+        return self.asked(c.PutUser(name=name, version=0, verifiers=verifiers, is_superuser=False))
+
+
+def test_the_oldest_go_when_nobody_takes_them_and_the_numbers_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = AuditedCluster()
+    waiting = cluster.image.audited[1]
+    monkeypatch.setattr(audit, "BYTES_MAX", 3 * audit.size_of(waiting))
+    for number in range(9):
+        cluster.user(f"user{number}")
+    assert cluster.image.audit_count == 10
+    assert max(cluster.image.audited) == 10
+    assert min(cluster.image.audited) == audit.first_number(cluster.image) > 1
+    assert cluster.image.audited_bytes <= audit.BYTES_MAX
+    assert not invariants.violations(cluster.image)
+
+
+def test_a_change_that_no_record_could_hold_is_told_by_its_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = AuditedCluster()
+    monkeypatch.setattr(audit, "CHANGE_LENGTH_MAX", 10)
+    change = cluster.user("ann").change
+    assert change is not None
+    assert change.change == '{"left_out_characters":77}'
+
+
+def test_no_secret_is_told() -> None:
+    """Fields that hold one are in no list of what is told, and their values in no entry."""
+    told = {name for _, names in audit.TOLD.values() for name in names}
+    assert told.isdisjoint({"verifier", "verifiers", "secret_hash"})
+    cluster = AuditedCluster()
+    cluster.user("bob", "verifier-of-bob")
+    bob = cluster.image.users["bob"]
+    made = c.CreateToken(
+        token_id="tok00001",
+        user="bob",
+        user_index=bob.created_index,
+        secret_hash=b"secret-hash-of-thirty-two-bytes!",
+        note="n",
+        grants=(),
+        expires_ms=WallMs(0),
+    )
+    assert cluster.asked(made).error is None
+    first = c.InitAccess(name="root", verifier="verifier-of-root", access_mode="off")
+    said = "".join(entry.change for entry in cluster.image.audited.values())
+    assert "verifier-of" not in said
+    assert "secret-hash" not in said
+    other = Cluster(level=audit.LEVEL).do(first).change
+    assert other is not None
+    assert "verifier-of" not in other.change
+
+
+def test_what_is_told_are_fields_of_commands() -> None:
+    for kind, (_, names) in audit.TOLD.items():
+        assert set(names) <= {field.name for field in fields(kind)}
+    assert len({action for action, _ in audit.TOLD.values()}) == len(audit.TOLD)
+
+
+def test_below_the_level_a_change_is_told_and_not_counted() -> None:
+    cluster = AuditedCluster(level=7)
+    applied = cluster.do(c.PutUser(name="ann", version=0, verifiers=(), is_superuser=False))
+    assert applied.change is not None
+    assert applied.change.number == 0
+    assert not cluster.image.audited
+    assert not cluster.image.audit_count
+
+
+def test_a_retry_is_told_of_once() -> None:
+    cluster = AuditedCluster()
+    envelope = cluster.envelope(c.PutUser(name="ann", version=0, verifiers=(), is_superuser=False))
+    assert cluster.apply(envelope).change is not None
+    assert cluster.apply(envelope).change is None
+
+
+def test_the_format_is_a_promise() -> None:
+    cluster = AuditedCluster()
+    cluster.user("ann")
+    image = cluster.image
+    chunks = [chunk[8:] for chunk in codec.encode_image(image)]
+    lead = msgpack.unpackb(codec.encode_image(image).__next__()[13:])
+    assert lead[1][0][-3:] == ["off", image.access_version, 2]
+    sections = dict(msgpack.unpackb(body) for body in chunks[1:])
+    entry = image.audited[2]
+    assert sections[17][1] == [2, image.index, 1000, "User:ann", 9, "put_user", entry.change]
+    assert codec.decode_image(codec.encode_image(image)) == image
+
+
+def test_an_envelope_names_who_asked_only_where_somebody_was() -> None:
+    cluster = AuditedCluster()
+    forget = cluster.envelope(c.ForgetAudited(through=3))
+    row = msgpack.unpackb(codec.encode_envelope(forget))
+    assert row[5:] == [36, [3]]
+    asked = replace(forget, principal="User:ann")
+    assert msgpack.unpackb(codec.encode_envelope(asked)) == [*row, "User:ann"]
+    assert codec.decode_envelope(codec.encode_envelope(asked)) == asked
+    with pytest.raises(CorruptLogError, match="no text"):
+        codec.decode_envelope(msgpack.packb([*row, 5]))
+    with pytest.raises(CorruptLogError):
+        codec.decode_envelope(msgpack.packb([*row, "User:ann", 5]))
+
+
+def test_entries_that_do_not_fit_an_image_are_found() -> None:
+    cluster = AuditedCluster()
+    cluster.user("ann")
+    image = cluster.image
+    assert not invariants.violations(image)
+    entry = image.audited[2]
+    for broken in (
+        replace(image, audited=image.audited.delete(2)),
+        replace(image, audited=image.audited.delete(1)),
+        replace(image, audit_count=1),
+        replace(image, audited_bytes=0),
+        replace(image, audited=image.audited.set(2, replace(entry, number=1))),
+        replace(image, audited=image.audited.set(2, replace(entry, index=image.index + 1))),
+        replace(image, feature_level=7),
+        replace(image, topic_ids=image.topic_ids.delete(audit.TOPIC)),
+    ):
+        assert invariants.violations(broken)
