@@ -374,6 +374,63 @@ class HealthPort(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySeries:
+    """One number over the last hour, the newest value last; NaN where nobody knows it.
+
+    ``node_id`` None: the sum over all nodes.
+    """
+
+    name: str
+    node_id: int | None
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusyPartition:
+    """A partition with traffic, and its rates over the last minute."""
+
+    topic: str
+    partition: int
+    leader: int
+    records_in_per_second: float
+    bytes_in_per_second: float
+    bytes_out_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryView:
+    """The last hour as the nodes that answered tell it."""
+
+    end_ms: int
+    """Wall clock of the last values."""
+    step_ms: int
+    series: Sequence[HistorySeries]
+    busiest: Sequence[BusyPartition]
+    """Those that take or give most."""
+    silent_nodes: Sequence[int]
+    """What they led is missing in the sums."""
+    left_out: int
+    """Topics and groups that had traffic, and for which nodes had no room."""
+
+
+class HistoryPort(Protocol):
+    """The last hour, in the memory of nodes."""
+
+    async def of_nodes(self) -> HistoryView:
+        """What each node did."""
+
+    async def of_topic(self, topic: str) -> HistoryView:
+        """What the nodes did for a topic.
+
+        Raises:
+            TopicNotFoundError: there is none.
+        """
+
+    async def of_group(self, group: str) -> HistoryView:
+        """How far a group was behind what could be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiLimits:
     """Bounds on what comes from outside."""
 
@@ -413,6 +470,7 @@ class Ports:
     transactions: TransactionsPort
     metadata: MetadataPort
     health: HealthPort
+    history: HistoryPort
     reassignments: ReassignmentsPort
     groups: GroupsPort
     consumers: ConsumersPort

@@ -48,8 +48,10 @@ from node.replication.transaction_ends import TransactionEnds
 from node.replication.transaction_markers import TransactionMarkers
 from node.services.admin import AdminService, TopicDefaults
 from node.services.health import HealthService
+from node.services.history import HistoryService
 from node.services.messages import (
     DELETE_RECORDS,
+    HISTORY,
     KEYED_TRANSACTION,
     MOVES,
     OPEN_TRANSACTION,
@@ -433,6 +435,15 @@ class Assembly:
             replicas=self.replicas,
             render_metrics=self.metrics.render,
         )
+        self.history = HistoryService(
+            metadata=self.metadata,
+            replicas=self.replicas,
+            peer=self._ports.peers,
+            clock=self._clock,
+            counts=self.counts,
+            topic=self.admin.topic,
+            free_bytes=self._ports.directory.free_bytes,
+        )
 
     def _listen(self) -> None:
         """Have new images told to the parts, in an order that they rely on; produce and reads listen by themselves."""
@@ -468,6 +479,7 @@ class Assembly:
             READ.name: self.reads.on_read,
             DELETE_RECORDS.name: self.deletions.on_delete_records,
             MOVES.name: self.reassignments.on_moves,
+            HISTORY.name: self.history.on_history,
             **self.groups.calls.peer_handlers,
             **self.consumers.peer_handlers,
         }
@@ -534,6 +546,7 @@ class Assembly:
             "replicas": self.replicas.run,
             "tick": self._tick,
             "housekeeping": self._housekeeping,
+            "history": self.history.run,
             "compactor": self.compactor.run,
             "scrubber": self.scrubber.run,
             "doubts": self.scrubber.attend,

@@ -250,6 +250,7 @@ class Node(Assembly):
                 deletions=self.deletions,
                 metadata=self.admin,
                 health=self.health,
+                history=self.history,
                 reassignments=self.reassignments,
                 groups=self.groups.service,
                 consumers=self.consumers.service,

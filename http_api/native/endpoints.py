@@ -9,6 +9,7 @@ from http_api.native import (
     cluster_metadata,
     description,
     health,
+    history,
     producers,
     reassignments,
     record_deletion,
@@ -308,6 +309,22 @@ NATIVE_ROUTES = (
         access=on_cluster(Operation.DESCRIBE),
         tag=Tag.NODE,
         is_exempt=True,
+    ),
+    route(
+        "GET /history",
+        "getHistory",
+        history.get_history,
+        "The last hour: rates, latency, disk, a group's lag",
+        ok(native.HISTORY, "Numbers every ten seconds, the newest last"),
+        history.TOPIC,
+        history.GROUP,
+        access=IN_REQUEST,
+        tag=Tag.CLUSTER,
+        description=(
+            "Each node keeps an hour in its memory, and is asked for it. Without parameters, what each node did; with "
+            "one, a topic's or a group's sum over them. Partitions with the most traffic of the last minute are named."
+        ),
+        errors=(TopicNotFoundError,),
     ),
     route(
         "GET /openapi.json",

@@ -48,6 +48,11 @@ def count(description: str = "", *, least: int = 0) -> Schema:
     return integer(description, minimum=least)
 
 
+def number(description: str = "") -> Schema:
+    """A number, maybe with a fraction."""
+    return _described({"type": "number"}, description)
+
+
 def boolean(description: str = "") -> Schema:
     """True or false."""
     return _described({"type": "boolean"}, description)

@@ -2,6 +2,7 @@
 
 from http_api.shapes import v2
 from http_api.shapes.blocks import (
+    Part,
     Shape,
     anything,
     boolean,
@@ -13,6 +14,7 @@ from http_api.shapes.blocks import (
     listing,
     mapping,
     nullable,
+    number,
     text,
 )
 
@@ -228,6 +230,50 @@ CLUSTER_VIEW = Shape(
             "is_current": boolean(
                 "all that any node has answered is in it; false with `since`, or without a majority"
             ),
+        }
+    ),
+)
+
+_RATES: dict[str, Part] = {
+    "records_in_per_second": number(),
+    "bytes_in_per_second": number("as stored"),
+    "bytes_out_per_second": number("read by clients, as stored"),
+}
+HISTORY = Shape(
+    "History",
+    fields(
+        {
+            "end_ms": count(
+                "Unix time of the last value of each series; those before it lie back by `step_ms` each"
+            ),
+            "step_ms": count(),
+            "series": listing(
+                Shape(
+                    "HistorySeries",
+                    fields(
+                        {
+                            "name": text(
+                                "`records_in_per_second`, `bytes_in_per_second`, `bytes_out_per_second`; of nodes "
+                                "`commit_ms_p99` (of acks=all), `sync_ms_p99`, `stored_bytes` and `disk_free_bytes`, "
+                                "too; of groups `lag`"
+                            ),
+                            "node_id": nullable(
+                                integer("null: the sum over the nodes that answered")
+                            ),
+                            "values": listing(nullable(number()), "null: not known"),
+                        }
+                    ),
+                )
+            ),
+            "busiest_partitions": listing(
+                Shape(
+                    "BusyPartition",
+                    fields({"topic": text(), "partition": count(), "leader": integer(), **_RATES}),
+                ),
+                "by what they took in the last minute, and those that gave most behind them",
+            ),
+            "silent_nodes": listing(integer(), "who did not answer: what it led is missing"),
+            "left_out": count("topics and groups for which nodes had no room"),
         }
     ),
 )

@@ -1,1 +1,1 @@
-"""Counts of a node, and how Prometheus reads them."""
+"""Counts of a node, how Prometheus reads them, and the last hour of them."""

@@ -20,6 +20,16 @@ class PartitionCounts:
     """Appended as follower."""
     replicated_bytes_out: int = 0
     """Sent to followers."""
+    _taken: tuple[int, int, int] = (0, 0, 0)
+
+    def take(self) -> tuple[int, int, int] | None:
+        """Records in, bytes in and bytes out since this was last called, which one part does; None: nothing."""
+        now = (self.records_in, self.bytes_in, self.bytes_out)
+        if now == self._taken:
+            return None
+        records, taken, given = self._taken
+        self._taken = now
+        return now[0] - records, now[1] - taken, now[2] - given
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from node.peers.messages import CallType, Message
+from node.peers.messages import Blob, CallType, Message
 
 
 class AppendBatchRequest(Message, frozen=True, kw_only=True):
@@ -198,6 +198,33 @@ class MovesAnswer(Message, frozen=True, kw_only=True):
     rows: tuple[ReplicaProgress, ...]
 
 
+class HistoryRequest(Message, frozen=True, kw_only=True):
+    """Tell the last hour of what you did: in all, or for a topic, or how far a group was behind on what you led."""
+
+    topic_id: str = field(name="topic", default="")
+    group: str = ""
+
+
+class BusyRow(Struct, frozen=True, array_like=True):
+    """A partition that is led there, and its rates over the last minute."""
+
+    topic_id: str
+    partition: int
+    records_in_per_second: float
+    bytes_in_per_second: float
+    bytes_out_per_second: float
+
+
+class HistoryAnswer(Message, frozen=True, kw_only=True):
+    """Series of one length, one behind the other as little-endian 32-bit floats; each ends with ``end_slot``."""
+
+    end_slot: int = field(name="end")
+    names: tuple[str, ...]
+    values: Blob
+    busiest: tuple[BusyRow, ...] = field(name="busy", default=())
+    left_out: int = field(name="left_out", default=0)
+
+
 PRODUCE = CallType("produce", AppendBatchRequest, AppendBatchAnswer)
 PRODUCE_IF = CallType("produce_if", AppendIfRequest, AppendIfAnswer)
 READ = CallType("read", ReadRequest, ReadAnswer)
@@ -207,3 +234,4 @@ OPEN_TRANSACTION = CallType("open_transaction", OpenTransactionRequest, OpenTran
 KEYED_TRANSACTION = CallType("keyed_transaction", KeyedTransactionRequest, KeyedTransactionAnswer)
 OPEN_TRANSACTIONS = CallType("open_transactions", OpenTransactionsRequest, OpenTransactionsAnswer)
 MOVES = CallType("moves", MovesRequest, MovesAnswer)
+HISTORY = CallType("history", HistoryRequest, HistoryAnswer)

@@ -5,6 +5,7 @@ disk.
 """
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +13,9 @@ from immutables import Map
 
 from http_api.ports import (
     ApiLimits,
+    BusyPartition,
+    HistorySeries,
+    HistoryView,
     NewTopic,
     PlannedReassignment,
     Ports,
@@ -164,6 +168,7 @@ class FakeNode:
             transactions=self.transactions,
             metadata=self,
             health=self,
+            history=self,
             reassignments=self,
             groups=self.groups,
             consumers=self.consumers,
@@ -569,6 +574,41 @@ class FakeNode:
 
     def _move(self, command: ReassignPartitions | StepReassignments) -> None:
         self._set_image(partitions=reassignments.apply(self.image, command).image.partitions)
+
+    # -- HistoryPort: each of two nodes tells the last minute, the other one nothing.
+
+    async def of_nodes(self) -> HistoryView:
+        self.fail("history")
+        return self._history("bytes_in_per_second", 1)
+
+    async def of_topic(self, topic: str) -> HistoryView:
+        self.fail("history")
+        if self.image.topic(topic) is None:
+            raise TopicNotFoundError(f"Topic '{topic}' not found.")
+        return self._history("bytes_in_per_second", None)
+
+    async def of_group(self, group: str) -> HistoryView:
+        self.fail("history")
+        return self._history("lag", None)
+
+    def _history(self, name: str, node_id: int | None) -> HistoryView:
+        return HistoryView(
+            end_ms=NOW_MS,
+            step_ms=10_000,
+            series=[HistorySeries(name=name, node_id=node_id, values=[math.nan, 0.25, 1e6 + 0.4])],
+            busiest=[
+                BusyPartition(
+                    topic="orders",
+                    partition=0,
+                    leader=1,
+                    records_in_per_second=2.06,
+                    bytes_in_per_second=1500.5,
+                    bytes_out_per_second=0,
+                )
+            ],
+            silent_nodes=[2],
+            left_out=0,
+        )
 
     # -- HealthPort
 

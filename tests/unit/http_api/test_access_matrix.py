@@ -13,6 +13,7 @@ from milena.model.access import ALLOWED_BY, CLUSTER_NAME, AccessMode, Operation
 from milena.model.batch.encode import encode_batch
 from milena.model.columns import RecordColumns
 from raft_meta.machine.commands import SetAccessMode
+from raft_meta.machine.image import CommittedOffset, Map
 from tests.support.fakes.ports import CLUSTER_ID, NOW_MS, FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.contract import GONE_BROKER, Ask, asks, token_id_of
@@ -60,6 +61,13 @@ MORE = {
 }
 """What is needed beside what the path says, of the requests in ``ASKS``."""
 
+OF_QUERY = {
+    "/history": Allowed("DESCRIBE", "CLUSTER", CLUSTER_NAME),
+    "/history?topic=orders": Allowed("DESCRIBE", "TOPIC", "orders"),
+    "/history?group=billing": Allowed("DESCRIBE", "GROUP", "billing"),
+}
+"""And where it is the query that names what is looked at."""
+
 
 def state_of(node: FakeNode) -> object:
     """All that a request may change."""
@@ -78,6 +86,8 @@ def needed(ask: Ask) -> tuple[Allowed, ...]:
     """All that is asked for before the request is carried out."""
     access = BY_ID[ask.operation].access
     found: list[Allowed] = list(MORE.get(ask.operation, ()))
+    if ask.path in OF_QUERY:
+        found.append(OF_QUERY[ask.path])
     if "Milena-Transaction" in ask.headers:
         found.append(PAYER)
     if access.needs is not None:
@@ -267,3 +277,15 @@ async def test_bad_credentials_are_refused_also_where_none_are_needed(headers):
     async with closed(AccessMode.OPTIONAL) as (api, _):
         assert (await api.get("/topics", headers=headers)).status == 401
         assert (await api.get("/livez", headers=headers)).status == 200
+
+
+async def test_a_groups_hour_is_not_for_who_may_not_see_one_of_its_topics():
+    async with closed() as (api, closed_node):
+        ann, orders = closed_node.user("ann"), api.node.add_topic("orders")
+        offset = CommittedOffset(offset=1, leader_epoch=-1, metadata="", commit_ms=NOW_MS)
+        of_group = Map({(orders.topic_id, 0): offset, ("deleted", 0): offset})
+        api.node.image = replace(api.node.image, offsets=Map({"billing": of_group}))
+        closed_node.allow("ann", Allowed("DESCRIBE", "GROUP", "billing"))
+        assert (await api.get("/history?group=billing", headers=ann)).status == 403
+        closed_node.allow("ann", Allowed("DESCRIBE", "TOPIC", "orders"))
+        assert (await api.get("/history?group=billing", headers=ann)).status == 200

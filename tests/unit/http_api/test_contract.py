@@ -127,6 +127,9 @@ def provoked(kind, ask):
         yield {"headers": {"Authorization": MARY}, "path": path.replace("/topics/-/", "/topics/t/")}
     if kind is e.QuotaExceededError:
         yield from [{}] * 4
+    if kind is e.TopicNotFoundError:
+        # Where it is the query that names one.
+        yield {"path": f"{path}?topic=nothing"}
     if kind is e.UserNotFoundError:
         yield {"path": path.replace("alice", "nobody")}
     if kind is e.UnsupportedMediaTypeError:

@@ -198,3 +198,17 @@ async def test_what_to_delete_must_be_said(api, body, error):
     assert (
         await api.post("/topics/t/partitions/x/records:delete", {"before_offset": 0})
     ).error == (404, 40402)
+
+
+async def test_the_last_hour_is_told_of_nodes_a_topic_or_a_group(api):
+    api.node.add_topic("orders")
+    nodes = (await api.get("/history")).json
+    assert nodes["series"] == [
+        {"name": "bytes_in_per_second", "node_id": 1, "values": [None, 0.2, 1000000]}
+    ]
+    assert nodes["busiest_partitions"][0]["records_in_per_second"] == 2.1
+    assert nodes["silent_nodes"] == [2]
+    assert (await api.get("/history?topic=orders")).json["series"][0]["node_id"] is None
+    assert (await api.get("/history?group=billing")).json["series"][0]["name"] == "lag"
+    assert (await api.get("/history?topic=nothing")).error == (404, 40401)
+    assert (await api.get("/history?topic=orders&group=billing")).status == 400

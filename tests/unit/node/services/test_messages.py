@@ -4,15 +4,18 @@ import msgpack
 import pytest
 
 from milena.model.errors import MalformedRequestError
-from node.peers.messages import Message, pack, unpack
+from node.peers.messages import Blob, Message, pack, unpack
 from node.services.messages import (
     AppendBatchAnswer,
     AppendBatchRequest,
     AppendIfAnswer,
     AppendIfRequest,
+    BusyRow,
     DeleteRecordsAnswer,
     DeleteRecordsRequest,
     ExtentRow,
+    HistoryAnswer,
+    HistoryRequest,
     KeyedTransactionAnswer,
     KeyedTransactionRequest,
     MovesAnswer,
@@ -129,6 +132,7 @@ ON_THE_WIRE = [
         ),
         {"rows": [["t1", 2, 3, 4, 5]]},
     ),
+    (HistoryRequest(topic_id="t1"), {"topic": "t1", "group": ""}),
 ]
 
 
@@ -139,6 +143,22 @@ def test_a_message_looks_as_it_always_did(message: Message, fields: dict[str, ob
     assert travelled == fields
     assert not body
     assert unpack(type(message), travelled) == message
+
+
+def test_an_hours_numbers_travel_behind_the_fields() -> None:
+    answer = HistoryAnswer(
+        end_slot=7, names=("lag",), values=Blob(b"1234"), busiest=(BusyRow("t1", 2, 1.5, 2, 3),)
+    )
+    fields, chunks = pack(answer)
+    travelled = msgpack.unpackb(msgpack.packb(fields))
+    assert travelled == {
+        "end": 7,
+        "names": ["lag"],
+        "values": 4,
+        "busy": [["t1", 2, 1.5, 2, 3]],
+        "left_out": 0,
+    }
+    assert unpack(HistoryAnswer, travelled, b"".join(chunks)) == answer
 
 
 def test_a_read_of_the_release_before_doubts_nothing() -> None:

@@ -1,0 +1,80 @@
+"""Native: the last hour."""
+
+from math import isnan
+
+from aiohttp import web
+
+from http_api.answers import json_answer
+from http_api.call import Call
+from http_api.params import text_param
+from http_api.ports import BusyPartition, HistorySeries, HistoryView
+from http_api.shapes.blocks import text
+from milena.model.access import CLUSTER_NAME, Operation, ResourceType
+from milena.model.errors import MalformedRequestError
+
+TOPIC = text_param("topic", "what was done for this topic", text(), "orders")
+GROUP = text_param("group", "how far this group was behind", text(), "billing")
+
+
+async def get_history(call: Call) -> web.Response:
+    """What nodes did in the last hour, or a topic's part of it, or a group's lag."""
+    query, history = call.query(), call.ports.history
+    topic, group = query.get(TOPIC.name), query.get(GROUP.name)
+    if topic is not None and group is not None:
+        raise MalformedRequestError("give 'topic' or 'group', not both")
+    if topic is not None:
+        call.authorize(Operation.DESCRIBE, ResourceType.TOPIC, [topic])
+        return _answer(await history.of_topic(topic))
+    if group is not None:
+        call.authorize(Operation.DESCRIBE, ResourceType.GROUP, [group])
+        # The lag is a sum over topics: who may not see one of them could tell it from the rest.
+        call.authorize(Operation.DESCRIBE, ResourceType.TOPIC, _topics_of(call, group))
+        return _answer(await history.of_group(group))
+    call.authorize(Operation.DESCRIBE, ResourceType.CLUSTER, [CLUSTER_NAME])
+    return _answer(await history.of_nodes())
+
+
+def _topics_of(call: Call, group: str) -> set[str]:
+    image = call.ports.metadata.image
+    return {
+        image.topics[topic_id].name
+        for topic_id, _ in image.offsets.get(group, {})
+        if topic_id in image.topics
+    }
+
+
+def _answer(view: HistoryView) -> web.Response:
+    return json_answer(
+        {
+            "end_ms": view.end_ms,
+            "step_ms": view.step_ms,
+            "series": [_series(one) for one in view.series],
+            "busiest_partitions": [_busy(one) for one in view.busiest],
+            "silent_nodes": list(view.silent_nodes),
+            "left_out": view.left_out,
+        }
+    )
+
+
+def _series(series: HistorySeries) -> dict[str, object]:
+    return {
+        "name": series.name,
+        "node_id": series.node_id,
+        "values": [None if isnan(value) else _short(value) for value in series.values],
+    }
+
+
+def _busy(row: BusyPartition) -> dict[str, object]:
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "leader": row.leader,
+        "records_in_per_second": _short(row.records_in_per_second),
+        "bytes_in_per_second": _short(row.bytes_in_per_second),
+        "bytes_out_per_second": _short(row.bytes_out_per_second),
+    }
+
+
+def _short(value: float) -> float:
+    """Whole where tenths say nothing: thousands of numbers are told at a time."""
+    return round(value) if value >= 100 else round(value, 1)

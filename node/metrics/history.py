@@ -1,0 +1,230 @@
+"""The last hour of a node, in its memory: what it took and gave, how long it took, how far groups are behind.
+
+Pure: ``node.services.history`` looks at replicas and offsets every ``STEP_MS`` and hands over what it saw. A node tells
+of what it leads; a topic's and a group's numbers are the sums of what all leaders tell. Lag is that of committed
+offsets, which every node's image has: nobody asks anybody while nobody looks.
+
+Bounds: the series have ``SERIES_BYTES_MAX``, the busiest partitions less than what is left of ``BYTES_MAX``.
+"""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import pairwise
+from typing import NamedTuple
+
+from node.metrics.counts import LATENCY_BOUNDS_MS, LatencyCounts, NodeCounts, PartitionCounts
+from node.metrics.series import STEP_MS, Floats, Ring, SeriesStore
+from raft_meta.machine.image import PartitionKey
+
+BYTES_MAX = 8 << 20
+SERIES_BYTES_MAX = 6 << 20
+BUSIEST_MAX = 256
+"""Partitions that are kept of one look, by what they took, and as many by what they gave."""
+BUSY_LOOKS = 60_000 // STEP_MS
+"""What is busy is told of the last minute."""
+
+TRAFFIC = ("records_in_per_second", "bytes_in_per_second", "bytes_out_per_second")
+NODE = (*TRAFFIC, "commit_ms_p99", "sync_ms_p99", "stored_bytes", "disk_free_bytes")
+GROUP = ("lag",)
+
+_TOPIC = "topic"
+_GROUP = "group"
+
+
+class PartitionTraffic(NamedTuple):
+    """What went through since the last look, or a second; in the order of ``TRAFFIC``."""
+
+    records_in: float = 0
+    bytes_in: float = 0
+    bytes_out: float = 0
+
+    def plus(self, other: "PartitionTraffic") -> "PartitionTraffic":
+        """The sum of both."""
+        return PartitionTraffic(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+
+    def per_second(self, ms: float) -> "PartitionTraffic":
+        """As a rate."""
+        return PartitionTraffic(self[0] * 1000 / ms, self[1] * 1000 / ms, self[2] * 1000 / ms)
+
+
+_NONE = PartitionTraffic()
+
+
+@dataclass(slots=True)
+class NodeLook:
+    """What a node saw of its replicas and of groups in one look, which may take several turns of the loop."""
+
+    stored_bytes: int = 0
+    disk_free_bytes: float = math.nan
+    partitions: dict[PartitionKey, PartitionTraffic] = field(default_factory=dict)
+    """Those with traffic."""
+    topics: dict[str, PartitionTraffic] = field(default_factory=dict)
+    """Their sums by topic."""
+    lags: dict[str, int] = field(default_factory=dict)
+    """Groups that are behind, by what of it is led here."""
+
+    def add_replica(self, key: PartitionKey, counts: PartitionCounts, stored_bytes: int) -> None:
+        """NodeLook at a replica of this node."""
+        self.stored_bytes += stored_bytes
+        if (taken := counts.take()) is not None:
+            self.add_traffic(key, PartitionTraffic(*taken))
+
+    def add_traffic(self, key: PartitionKey, traffic: PartitionTraffic) -> None:
+        """Look at what went through a replica."""
+        self.partitions[key] = traffic
+        self.topics[key[0]] = self.topics.get(key[0], _NONE).plus(traffic)
+
+    def add_lag(self, group: str, lag: int) -> None:
+        """NodeLook at what a group has committed of a partition that is led here."""
+        if lag > 0:
+            self.lags[group] = self.lags.get(group, 0) + lag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldHistory:
+    """What a node knows of itself, of a topic or of a group: series by name, the hour's last point last."""
+
+    end_slot: int
+    series: Mapping[str, Floats]
+    busiest: Sequence[tuple[PartitionKey, PartitionTraffic]]
+    """Rates of partitions that are led here."""
+    left_out: int
+
+
+class History:
+    """The last hour. Owned by the data loop."""
+
+    def __init__(self, counts: NodeCounts) -> None:
+        self._commit = _Quantile(counts.commit_ms)
+        self._sync = _Quantile(counts.sync_ms)
+        self._store = SeriesStore(SERIES_BYTES_MAX)
+        self._own: Ring | None = None
+        self._busiest: deque[tuple[float, dict[PartitionKey, PartitionTraffic]]] = deque(
+            maxlen=BUSY_LOOKS
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the series, estimated."""
+        return self._store.size_bytes
+
+    def add(self, slot: int, look: NodeLook, elapsed_ms: float) -> None:
+        """Put down a look that was taken ``elapsed_ms`` after the one before; one whose slot is taken is passed over.
+
+        Whoever sets a clock back has a gap until it is where it was.
+        """
+        if elapsed_ms <= 0 or (self._own is not None and slot <= self._own.last_slot):
+            return
+        total = reduce(PartitionTraffic.plus, look.topics.values(), _NONE)
+        own = (
+            *total.per_second(elapsed_ms),
+            self._commit.take(),
+            self._sync.take(),
+            look.stored_bytes,
+            look.disk_free_bytes,
+        )
+        if self._own is None:
+            self._own = Ring(len(NODE), slot, absent=math.nan)
+        self._own.put(slot, own, absent=math.nan)
+        self._store.begin(slot)
+        for topic_id, traffic in look.topics.items():
+            self._store.put(slot, (_TOPIC, topic_id), traffic.per_second(elapsed_ms))
+        for group, lag in look.lags.items():
+            self._store.put(slot, (_GROUP, group), (lag,))
+        self._busiest.append((elapsed_ms, _busiest_of(look.partitions)))
+
+    def of_node(self) -> ToldHistory:
+        """What this node did."""
+        return self._told({} if self._own is None else _columns(self._own, NODE, self._end))
+
+    def of_topic(self, topic_id: str) -> ToldHistory:
+        """What it did for a topic."""
+        told = self._told(self._subject((_TOPIC, topic_id), TRAFFIC))
+        busiest = [row for row in told.busiest if row[0][0] == topic_id]
+        return ToldHistory(
+            end_slot=told.end_slot, series=told.series, busiest=busiest, left_out=told.left_out
+        )
+
+    def of_group(self, group: str) -> ToldHistory:
+        """How far a group was behind on what it led."""
+        told = self._told(self._subject((_GROUP, group), GROUP))
+        return ToldHistory(
+            end_slot=told.end_slot, series=told.series, busiest=(), left_out=told.left_out
+        )
+
+    @property
+    def _end(self) -> int:
+        return 0 if self._own is None else self._own.last_slot
+
+    def _told(self, series: Mapping[str, Floats]) -> ToldHistory:
+        return ToldHistory(
+            end_slot=self._end,
+            series=series,
+            busiest=self._busy_rates(),
+            left_out=self._store.left_out,
+        )
+
+    def _subject(self, subject: tuple[str, str], names: Sequence[str]) -> Mapping[str, Floats]:
+        if self._own is None:
+            return {}
+        # Nothing is known of slots in which the node did not look.
+        looked = self._own.column(NODE.index("stored_bytes"), self._end, absent=math.nan)
+        ring = self._store.find(subject) or Ring(len(names), self._end)
+        columns = _columns(ring, names, self._end, absent=0.0)
+        for column in columns.values():
+            for at, seen in enumerate(looked):
+                if math.isnan(seen):
+                    column[at] = math.nan
+        return columns
+
+    def _busy_rates(self) -> list[tuple[PartitionKey, PartitionTraffic]]:
+        total_ms = sum(ms for ms, _ in self._busiest)
+        found: dict[PartitionKey, PartitionTraffic] = {}
+        for _, partitions in self._busiest:
+            for key, traffic in partitions.items():
+                found[key] = found.get(key, _NONE).plus(traffic)
+        return [(key, traffic.per_second(total_ms)) for key, traffic in found.items()]
+
+
+def _columns(
+    ring: Ring, names: Sequence[str], end_slot: int, *, absent: float = math.nan
+) -> dict[str, Floats]:
+    return {name: ring.column(index, end_slot, absent=absent) for index, name in enumerate(names)}
+
+
+def _busiest_of(
+    partitions: Mapping[PartitionKey, PartitionTraffic],
+) -> dict[PartitionKey, PartitionTraffic]:
+    if len(partitions) <= BUSIEST_MAX:
+        return dict(partitions)
+    by_writes = heapq.nlargest(BUSIEST_MAX, partitions, key=lambda key: partitions[key].bytes_in)
+    by_reads = heapq.nlargest(BUSIEST_MAX, partitions, key=lambda key: partitions[key].bytes_out)
+    return {key: partitions[key] for key in (*by_writes, *by_reads)}
+
+
+class _Quantile:
+    """The 99th percentile of what a histogram counted since the last look, even within its bucket."""
+
+    def __init__(self, counts: LatencyCounts) -> None:
+        self._counts = counts
+        self._before = list(counts.buckets)
+
+    def take(self) -> float:
+        """NaN: it counted nothing."""
+        now = list(self._counts.buckets)
+        new = [count - before for count, before in zip(now, self._before, strict=True)]
+        self._before = now
+        left = 0.99 * sum(new)
+        if not left:
+            return math.nan
+        # What took longer than the last bound is said to have taken that long.
+        bounds = (0, *LATENCY_BOUNDS_MS, LATENCY_BOUNDS_MS[-1])
+        for (low, high), count in zip(pairwise(bounds), new, strict=True):
+            if left <= count:
+                return low + (high - low) * left / count
+            left -= count
+        return float(LATENCY_BOUNDS_MS[-1])

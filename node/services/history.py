@@ -1,0 +1,229 @@
+"""The last hour: a look at this node every ten seconds, and what all nodes tell of themselves when somebody asks.
+
+A look at a hundred thousand replicas takes tens of milliseconds, in steps with everybody else's work in between.
+"""
+
+import asyncio
+import logging
+import math
+import struct
+from array import array
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+from http_api.ports import BusyPartition, HistorySeries, HistoryView
+from milena.model.clock import Clock
+from milena.model.errors import DiskFailedError, MilenaError
+from milena.model.turns import one_turn
+from node.metadata.store import MetadataStore
+from node.metrics.counts import NodeCounts
+from node.metrics.history import History, NodeLook, PartitionTraffic, ToldHistory
+from node.metrics.series import POINTS, STEP_MS, Floats
+from node.peers.messages import Blob, ask, peer_handler
+from node.peers.port import Peers
+from node.replication.local_replicas import LocalReplicas
+from node.services.messages import HISTORY, BusyRow, HistoryAnswer, HistoryRequest
+from raft_meta.machine.image import Image, Topic
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+ANSWER_MS = 2_000
+STEP = 1_000
+"""Replicas, or committed offsets, that are looked at in one turn of the loop: a millisecond."""
+BUSIEST_TOLD = 20
+"""By what they take, and as many by what they give."""
+
+
+class HistoryService:
+    """Implements ``http_api.ports.HistoryPort``."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        replicas: LocalReplicas,
+        peer: Peers,
+        clock: Clock,
+        counts: NodeCounts,
+        topic: Callable[[str], Awaitable[Topic]],
+        free_bytes: Callable[[], int],
+    ) -> None:
+        self._metadata = metadata
+        self._replicas = replicas
+        self._peer = peer
+        self._clock = clock
+        self._topic = topic
+        self._free_bytes = free_bytes
+        self._history = History(counts)
+        self._looked_ms = clock.now_ms()
+        self.on_history = peer_handler(HISTORY, self._tell)
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """NodeLook at the beginning of each slot of the wall clock until cancelled."""
+        while True:
+            await self._clock.sleep(STEP_MS - self._clock.wall_ms() % STEP_MS)
+            await self._look()
+
+    async def _look(self) -> None:
+        slot, look = self._clock.wall_ms() // STEP_MS, NodeLook()
+        now_ms = self._clock.now_ms()
+        for at, runner in enumerate(list(self._replicas), 1):
+            look.add_replica(
+                (runner.topic_id, runner.partition), runner.counts, runner.log.size_bytes
+            )
+            if at % STEP == 0:
+                await one_turn()
+        await self._look_at_groups(look, self._metadata.image)
+        try:
+            look.disk_free_bytes = self._free_bytes()
+        except DiskFailedError as error:
+            logger.info("free disk unknown: %s", error)
+        self._history.add(slot, look, now_ms - self._looked_ms)
+        self._looked_ms = now_ms
+
+    async def _look_at_groups(self, look: NodeLook, image: Image) -> None:
+        seen = 0
+        for group, offsets in image.offsets.items():
+            for key, committed in offsets.items():
+                runner = self._replicas.find(*key)
+                if runner is not None and runner.leader is not None:
+                    look.add_lag(group, runner.high_watermark - committed.offset)
+                seen += 1
+                if seen % STEP == 0:
+                    await one_turn()
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    async def of_nodes(self) -> HistoryView:
+        """Every node's own series."""
+        answers, silent = await self._ask_all(HistoryRequest())
+        end_slot = _end_of(answers)
+        series = [
+            HistorySeries(name=name, node_id=node_id, values=values)
+            for node_id, answer in answers
+            for name, values in _series_of(answer, end_slot)
+        ]
+        return self._view(end_slot, series, answers, silent)
+
+    async def of_topic(self, topic: str) -> HistoryView:
+        """Sums over nodes."""
+        topic_id = (await self._topic(topic)).topic_id
+        return await self._sums(HistoryRequest(topic_id=topic_id))
+
+    async def of_group(self, group: str) -> HistoryView:
+        """Sums over nodes; of a group that nobody was behind, nothing but zeros."""
+        return await self._sums(HistoryRequest(group=group))
+
+    async def _sums(self, request: HistoryRequest) -> HistoryView:
+        answers, silent = await self._ask_all(request)
+        end_slot = _end_of(answers)
+        sums: dict[str, Floats] = {}
+        for _, answer in answers:
+            for name, values in _series_of(answer, end_slot):
+                sums[name] = _sum(sums[name], values) if name in sums else values
+        series = [
+            HistorySeries(name=name, node_id=None, values=values) for name, values in sums.items()
+        ]
+        return self._view(end_slot, series, answers, silent)
+
+    async def _ask_all(
+        self, request: HistoryRequest
+    ) -> tuple[list[tuple[int, HistoryAnswer]], list[int]]:
+        """Answers by node, and the nodes that gave none."""
+        image, own = self._metadata.image, self._metadata.node_id
+        live = sorted({own, *image.live_brokers()})
+        answers = await asyncio.gather(
+            *(self._tell(request) if id_ == own else self._ask(id_, request) for id_ in live)
+        )
+        told = [(id_, found) for id_, found in zip(live, answers, strict=True) if found is not None]
+        return told, sorted(set(image.brokers) - {id_ for id_, _ in told})
+
+    async def _ask(self, node_id: int, request: HistoryRequest) -> HistoryAnswer | None:
+        try:
+            return await ask(self._peer, node_id, HISTORY, request, timeout_ms=ANSWER_MS)
+        except MilenaError as error:
+            logger.info("history unknown broker_id=%d: %s", node_id, error)
+            return None
+
+    async def _tell(self, request: HistoryRequest) -> HistoryAnswer:
+        told = self._told(request)
+        return HistoryAnswer(
+            end_slot=told.end_slot,
+            names=tuple(told.series),
+            values=Blob(b"".join(struct.pack(f"<{POINTS}f", *one) for one in told.series.values())),
+            busiest=tuple(BusyRow(*key, *traffic) for key, traffic in _top(told.busiest, _rates)),
+            left_out=told.left_out,
+        )
+
+    def _told(self, request: HistoryRequest) -> ToldHistory:
+        if request.topic_id:
+            return self._history.of_topic(request.topic_id)
+        return self._history.of_group(request.group) if request.group else self._history.of_node()
+
+    def _view(
+        self,
+        end_slot: int,
+        series: Sequence[HistorySeries],
+        answers: Iterable[tuple[int, HistoryAnswer]],
+        silent: Sequence[int],
+    ) -> HistoryView:
+        topics = self._metadata.image.topics
+        busiest = [
+            BusyPartition(
+                topic=topics[row.topic_id].name,
+                partition=row.partition,
+                leader=node_id,
+                records_in_per_second=row.records_in_per_second,
+                bytes_in_per_second=row.bytes_in_per_second,
+                bytes_out_per_second=row.bytes_out_per_second,
+            )
+            for node_id, answer in answers
+            for row in answer.busiest
+            if row.topic_id in topics
+        ]
+        return HistoryView(
+            end_ms=end_slot * STEP_MS,
+            step_ms=STEP_MS,
+            series=series,
+            busiest=_top(busiest, lambda row: (row.bytes_in_per_second, row.bytes_out_per_second)),
+            silent_nodes=silent,
+            left_out=sum(answer.left_out for _, answer in answers),
+        )
+
+
+def _rates(row: tuple[object, PartitionTraffic]) -> tuple[float, float]:
+    return row[1].bytes_in, row[1].bytes_out
+
+
+def _top(rows: Sequence[T], rates: Callable[[T], tuple[float, float]]) -> list[T]:
+    """Those that take most, and those that give most, the former first."""
+    takes = sorted(rows, key=lambda row: rates(row)[0], reverse=True)[:BUSIEST_TOLD]
+    gives = sorted(rows, key=lambda row: rates(row)[1], reverse=True)[:BUSIEST_TOLD]
+    return takes + [row for row in gives if row not in takes]
+
+
+def _end_of(answers: Sequence[tuple[int, HistoryAnswer]]) -> int:
+    return max((answer.end_slot for _, answer in answers), default=0)
+
+
+def _series_of(answer: HistoryAnswer, end_slot: int) -> Iterable[tuple[str, Floats]]:
+    """A node's series, moved so that they end with ``end_slot``."""
+    late = min(end_slot - answer.end_slot, POINTS)
+    for at, name in enumerate(answer.names):
+        values = struct.unpack_from(f"<{POINTS}f", answer.values.data, 4 * POINTS * at)
+        yield name, array("f", values[late:] + (math.nan,) * late)
+
+
+def _sum(one: Iterable[float], other: Iterable[float]) -> Floats:
+    """Point by point; what one of them does not know is what the other does."""
+    return array(
+        "f",
+        (
+            b if math.isnan(a) else a if math.isnan(b) else a + b
+            for a, b in zip(one, other, strict=True)
+        ),
+    )

@@ -1,0 +1,62 @@
+"""The last hour of whole nodes, as any of them tells it."""
+
+import math
+
+from http_api.group_ports import OffsetToCommit
+from http_api.ports import HistoryView
+from node.metrics.series import POINTS, STEP_MS
+from tests.support.clusters.nodes import cluster_of
+from tests.support.time.virtual_time import after, virtual
+
+
+def last(view: HistoryView, name: str, node_id: int | None = None) -> float:
+    (found,) = [one for one in view.series if (one.name, one.node_id) == (name, node_id)]
+    assert len(found.values) == POINTS
+    return found.values[-1]
+
+
+@virtual
+async def test_any_node_tells_a_topics_hour_and_who_leads_what_is_busy() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1, 3))
+        await after(STEP_MS)
+        for number in range(20):
+            await cluster.nodes[3].write("t", f"v{number}")
+        await after(STEP_MS)
+        for node in cluster.nodes.values():
+            view = await node.history.of_topic("t")
+            assert 1.9 < last(view, "records_in_per_second") < 2.1
+            assert (view.silent_nodes, view.left_out) == ([], 0)
+            (busy,) = view.busiest
+            assert (busy.topic, busy.partition, busy.leader) == ("t", 0, 2)
+            nodes = await node.history.of_nodes()
+            assert last(nodes, "records_in_per_second", 2) > 1.9
+            assert last(nodes, "records_in_per_second", 1) == 0
+            assert last(nodes, "stored_bytes", 1) > 0
+            assert last(nodes, "commit_ms_p99", 2) > 0
+            assert math.isnan(last(nodes, "commit_ms_p99", 1))
+
+
+@virtual
+async def test_a_node_that_is_gone_is_named_and_its_part_is_missing() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1, 3))
+        await after(STEP_MS)
+        await cluster.kill(2)
+        view = await cluster.nodes[1].history.of_topic("t")
+        assert view.silent_nodes == [2]
+        assert {one.node_id for one in (await cluster.nodes[1].history.of_nodes()).series} == {1, 3}
+
+
+@virtual
+async def test_a_groups_lag_is_known_without_asking_anybody() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1, 3))
+        for number in range(7):
+            await cluster.nodes[1].write("t", f"v{number}")
+        await cluster.nodes[1].groups.service.commit(
+            "g", [OffsetToCommit(topic="t", partition=0, offset=3)]
+        )
+        await after(STEP_MS)
+        assert last(await cluster.nodes[3].history.of_group("g"), "lag") == 4
+        assert last(await cluster.nodes[3].history.of_group("other"), "lag") == 0
