@@ -12,6 +12,8 @@ same cores, and each sample says how much of a core the client took, so that one
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
+from secrets import token_hex
 from time import perf_counter
 from typing import cast
 from urllib.parse import urlsplit
@@ -30,12 +32,13 @@ class HttpLoadError(Exception):
 class Ask:
     """Requests to send, one after the other and again from the first, and how a good answer is told.
 
-    ``proof`` must be in the body ``proof_count`` times; empty: the status is enough. ``units`` is what one answer
-    counts for.
+    ``fresh`` stands in them for what no two may share, an idempotency key say. ``proof`` must be in the body
+    ``proof_count`` times; empty: the status is enough. ``units`` is what one answer counts for.
     """
 
     requests: Sequence[bytes]
     units: float = 1.0
+    fresh: bytes = b""
     proof: bytes = b""
     proof_count: int = 1
 
@@ -60,6 +63,8 @@ class HttpLoad:
         self._ask = ask
         self._count = connections
         self._next = 0
+        self._mark = token_hex(8)
+        self._numbers = count()
         self._ends_s = 0.0
         self._busy = 0
         self._done: asyncio.Future[None] | None = None
@@ -105,7 +110,11 @@ class HttpLoad:
         """Requests take turns."""
         requests = self._ask.requests
         self._next = (self._next + 1) % len(requests)
-        return requests[self._next]
+        request = requests[self._next]
+        if not self._ask.fresh:
+            return request
+        mark = f"{self._mark}-{next(self._numbers):08}".encode()
+        return request.replace(self._ask.fresh, mark)
 
     def on_answer(self, connection: "_ClientConnection", seconds: float, body_bytes: int) -> None:
         """A good answer is there."""

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from itertools import cycle
 from time import perf_counter
+from typing import Self
 from urllib.parse import urlsplit
 
 from loadtest.bench.http_load import Ask, HttpLoadError
@@ -31,7 +32,15 @@ class OneClient:
         """Hang up."""
         self._socket.close()
 
-    def exchange(self, request: bytes, is_whole: IsWhole) -> None:
+    @classmethod
+    def to(cls, url: str) -> Self:
+        """A connection to whoever is named there."""
+        place = urlsplit(url)
+        assert place.hostname is not None, "URLs here name their host"
+        assert place.port is not None, "and port"
+        return cls(place.hostname, place.port)
+
+    def exchange(self, request: bytes, is_whole: IsWhole) -> bytes:
         """Send, and receive the answer.
 
         Raises:
@@ -44,6 +53,7 @@ class OneClient:
             if not piece:
                 raise HttpLoadError(f"the server closed the connection after {answer[:300]!r}")
             answer += piece
+        return answer
 
 
 def http_is_whole(ask: Ask) -> IsWhole:
@@ -73,10 +83,7 @@ def http_turn(url: str, ask: Ask, seconds: float) -> Turn:
     Raises:
         LoadError, OSError: the server did not do what was asked.
     """
-    place = urlsplit(url)
-    assert place.hostname is not None, "URLs here name their host"
-    assert place.port is not None, "and port"
-    client = OneClient(place.hostname, place.port)
+    client = OneClient.to(url)
     requests, is_whole = cycle(ask.requests), http_is_whole(ask)
     try:
         latencies_s, took_s = repeat(lambda: client.exchange(next(requests), is_whole), seconds)
@@ -85,7 +92,7 @@ def http_turn(url: str, ask: Ask, seconds: float) -> Turn:
     return Turn(latencies_s=latencies_s, units=ask.units * len(latencies_s), seconds=took_s)
 
 
-def repeat(work: Callable[[], None], seconds: float) -> tuple[list[float], float]:
+def repeat(work: Callable[[], object], seconds: float) -> tuple[list[float], float]:
     """Do it again and again, at least once; how long each took, and all together."""
     latencies_s: list[float] = []
     began_s = now_s = perf_counter()

@@ -141,6 +141,14 @@ SINGLE_LEADER_DURABLE = f"{SINGLE_LEADER}, durable"
 ETCD_ONE, ETCD_MANY = "etcd put, one client", "etcd put, 64 clients"
 COMMIT_ONE, COMMIT_MANY = "metadata commit, one client", "metadata commits, 64 clients"
 
+PLAIN_WRITES = "JSON 1 x 100 B, six partitions, acks=all, 64 clients"
+TRANSACTIONS = "transactions of two partitions, 64 clients"
+KEYED_TRANSACTIONS = f"{TRANSACTIONS}, each under a key"
+PLAIN_BATCHES = "JSON 1000 x 100 B, six partitions, acks=all"
+TRANSACTION_BATCHES = "transactions of 1000 x 100 B for each of six partitions"
+CONFIG_COMMITS = "metadata commit, one client, beside transactions"
+SESSION_COMMITS = "commit of a session's transaction, until it is read"
+
 NGINX = "nginx sendfile, 1 MB"
 FETCH = "binary fetch of 1 MB"
 
@@ -540,6 +548,48 @@ TARGETS: tuple[Target, ...] = (
             ("", "p50", Quantity.P50, 3.0, 1.5),
             ("-p99", "p99", Quantity.P99, 5.0, 2.0),
         )
+    ),
+    Target(
+        name="transactions",
+        what="transactions of two partitions, 64 clients / plain writes",
+        stage="transactions",
+        subject=TRANSACTIONS,
+        reference=PLAIN_WRITES,
+        durability=_SYNCED,
+        floor=0.1,
+        ambition=0.5,
+    ),
+    Target(
+        name="transactions-keyed",
+        what="transactions of two partitions, each under a key / without",
+        stage="transactions",
+        subject=KEYED_TRANSACTIONS,
+        reference=TRANSACTIONS,
+        durability=_SYNCED,
+        floor=0.7,
+        ambition=0.95,
+    ),
+    Target(
+        name="transaction-batches",
+        what="JSON 1000 x 100 B for each of six partitions / plain writes",
+        stage="transactions",
+        subject=TRANSACTION_BATCHES,
+        reference=PLAIN_BATCHES,
+        durability=_SYNCED,
+        floor=0.3,
+        ambition=0.7,
+    ),
+    Target(
+        name="transaction-commit",
+        what="commit of a session, p50 of one client / metadata commit",
+        stage="transactions",
+        subject=SESSION_COMMITS,
+        reference=CONFIG_COMMITS,
+        quantity=Quantity.P50,
+        durability=_SYNCED,
+        floor=5,
+        ambition=2,
+        is_less_better=True,
     ),
     Target(
         name="idle-cpu",

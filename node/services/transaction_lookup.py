@@ -129,6 +129,13 @@ class TransactionLookup:
         identity = (answer.producer_id, answer.producer_epoch)
         return KeyOutcome(identity, extents if answer.is_committed else None)
 
+    def is_known(self, topic_id: str, partition: int, key_hash: bytes) -> bool:
+        """Whether a replica of this node knows of a request under a key; that none does says nothing for certain."""
+        runner = self._replicas.find(topic_id, partition)
+        if runner is None:
+            return False
+        return runner.log.idempotency_lookup(key_hash, self._clock.wall_ms()) is not None
+
     async def check_key(self, topic: Topic, request: ProduceRequest) -> None:
         """Refuse a key under which records were written when the topic had fewer partitions, wherever they went.
 

@@ -8,7 +8,8 @@ transaction that this node does not commit is aborted by whoever leads its parti
 write whose fate is unknown makes the outcome of a request certain: it is not committed.
 
 An idempotency key is at home in the log of the first partition written, with the first batch: there the second request
-of a key finds the first, and what became of it.
+of a key finds the first, and what became of it. What goes to other partitions is written meanwhile, for that takes as
+long again; of a second request it is aborted, so one that is seen to be a second one waits for the home.
 """
 
 import asyncio
@@ -113,6 +114,15 @@ class _Part:
     @property
     def key(self) -> PartitionKey:
         return self.topic.topic_id, self.batch.partition
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenPart:
+    """A part as the batch that is written."""
+
+    part: _Part
+    batch: bytes
+    header: BatchHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,51 +313,59 @@ class TransactionService:
                 self._metadata.node_id, self._standing.broker_epoch, OWNED_TIMEOUT_MS
             ),
         )
-        encoded: list[tuple[bytes, BatchHeader]] = []
-        for number, part in enumerate(plan.parts):
+        written: list[_WrittenPart] = []
+        key = request.idempotency
+        for part in plan.parts:
             size = size_of_columns(part.batch.columns)
-            key = request.idempotency if number == 0 else None
             pieces = await self._turns.run(
-                encode(part.topic, part.settings, part.batch, size, key, transaction=stamp), size
+                encode(
+                    part.topic,
+                    part.settings,
+                    part.batch,
+                    size,
+                    None if written else key,
+                    transaction=stamp,
+                ),
+                size,
             )
             (piece,) = pieces
-            encoded.append((piece.batch, decode_header(piece.batch)))
-        if request.idempotency is None:
-            return await _all(
-                [
-                    self._bring(part, *batch, deadline)
-                    for part, batch in zip(plan.parts, encoded, strict=True)
-                ]
-            )
-        home = await self._bring_home(
-            plan.parts[0], *encoded[0], request.idempotency.key_hash, deadline
+            written.append(_WrittenPart(part, piece.batch, decode_header(piece.batch)))
+        if key is None:
+            return await _all([self._bring(one, deadline) for one in written])
+        home, *others = written
+        if self._lookup.is_known(*home.part.key, key.key_hash):
+            # A repeat, most likely: what is written beside its home would stay in the logs, as aborted.
+            receipt = await self._bring_home(home, key.key_hash, deadline)
+            return [receipt, *await _all([self._bring(one, deadline) for one in others])]
+        return await _all(
+            [
+                self._bring_home(home, key.key_hash, deadline),
+                *(self._bring(one, deadline) for one in others),
+            ]
         )
-        others = zip(plan.parts[1:], encoded[1:], strict=True)
-        return [home, *await _all([self._bring(part, *batch, deadline) for part, batch in others])]
 
-    async def _bring(
-        self, part: _Part, batch: bytes, header: BatchHeader, deadline: float
-    ) -> BatchReceipt:
+    async def _bring(self, written: _WrittenPart, deadline: float) -> BatchReceipt:
         return await self._to_leader.bring(
-            part.topic,
-            part.batch.partition,
-            batch,
-            header,
+            written.part.topic,
+            written.part.batch.partition,
+            written.batch,
+            written.header,
             acks=Acks.ALL,
             timeout_ms=int(self._left(deadline)),
         )
 
     async def _bring_home(
-        self, part: _Part, batch: bytes, header: BatchHeader, key_hash: bytes, deadline: float
+        self, written: _WrittenPart, key_hash: bytes, deadline: float
     ) -> BatchReceipt:
         """Write the batch that carries the request's key.
 
         Raises:
             _RepeatedError: another request came under the key.
         """
+        part, header = written.part, written.header
         receipt: BatchReceipt | None = None
         with suppress(TransactionInProgressError):
-            receipt = await self._bring(part, batch, header, deadline)
+            receipt = await self._bring(written, deadline)
         if receipt is not None and not receipt.is_duplicate:
             return receipt
         found = await self._lookup.keyed(part.topic, part.batch.partition, key_hash)

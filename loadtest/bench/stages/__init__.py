@@ -13,6 +13,7 @@ from loadtest.bench.stages import (
     soak,
     standing,
     tail,
+    transactions,
 )
 
 IN_TURNS: dict[str, InTurns] = {
@@ -23,6 +24,7 @@ IN_TURNS: dict[str, InTurns] = {
     "metadata": InTurns(start=metadata.commits),
     "fetch": InTurns(start=reading.fetch),
     "consumer": InTurns(start=reading.consumer),
+    "transactions": InTurns(start=transactions.transactions),
     "clients": InTurns(start=clients.clients),
     "access": InTurns(start=access.access),
 }

@@ -13,6 +13,7 @@ from loadtest.bench.samples import Rounds
 from loadtest.bench.stages.produce import CLIENTS, http_contender, start_milena
 from milena.cluster.admin import AdminClient
 
+ALTERED = "altered"
 _VALUE_BYTES = 100
 _VALUES = 16
 """The same value again would be no change."""
@@ -22,9 +23,9 @@ _FIRST_MS = 86_400_000
 async def commits(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """One client that waits for each, and 64 of them."""
     subject = await start_milena(plan, stack)
-    await subject.create_topic("altered", is_durable=True)
+    await subject.create_topic(ALTERED, is_durable=True)
     url = await subject.controller_url()
-    ask = await _config_ask(url)
+    ask = await config_ask(url)
     contenders = await _etcd(plan, stack, rounds)
     for name, connections in ((targets.COMMIT_ONE, 1), (targets.COMMIT_MANY, CLIENTS)):
         contenders.append(
@@ -33,10 +34,11 @@ async def commits(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
     return contenders
 
 
-async def _config_ask(url: str) -> Ask:
+async def config_ask(url: str) -> Ask:
+    """Changes of one topic's config, sent to the node that leads the quorum."""
     async with AdminClient(url) as admin:
         cluster = await admin.cluster_id()
-    path = f"/v3/clusters/{cluster}/topics/altered/configs/delete.retention.ms"
+    path = f"/v3/clusters/{cluster}/topics/{ALTERED}/configs/delete.retention.ms"
     return Ask(
         requests=[
             encode_request(

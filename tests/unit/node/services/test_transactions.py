@@ -318,6 +318,29 @@ class TestKeys:
             assert await read(cluster, 2, "u") == ["c"]
 
     @virtual
+    async def test_a_repeat_leaves_nothing_in_other_partitions(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            writes = (to("t", 0, "a"), to("u", 0, "b"))
+            await transact(cluster, 1, *writes, key=KEY)
+            end = cluster.runner(2, "u").log.log_end_offset
+            for node_id in (1, 2, 3):
+                assert (await transact(cluster, node_id, *writes, key=KEY)).is_duplicate
+            assert cluster.runner(2, "u").log.log_end_offset == end
+
+    @virtual
+    async def test_a_key_costs_no_round_trip(self) -> None:
+        async with cluster_of(Cluster(network_ms=lambda rng: 10.0)) as cluster:
+            await two_topics(cluster)
+            took_s: list[float] = []
+            for key in (None, None, KEY):
+                began_s = asyncio.get_running_loop().time()
+                await transact(cluster, 3, to("t", 0, "a"), to("u", 0, "b"), key=key)
+                took_s.append(asyncio.get_running_loop().time() - began_s)
+            # The first one had the node's first producer to allocate.
+            assert took_s[2] == pytest.approx(took_s[1])
+
+    @virtual
     async def test_one_after_the_topic_has_grown_is_refused_wherever_its_records_would_go(
         self,
     ) -> None:
