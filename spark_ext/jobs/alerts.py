@@ -13,14 +13,18 @@ from collections.abc import Sequence
 import click
 
 from spark_ext.jobs.events.job import EventJob, EventRun, run_event_job
-from spark_ext.jobs.events.options import WINDOW, event_options
+from spark_ext.jobs.events.options import event_options
 from spark_ext.jobs.running.command import run_command
+from spark_ext.jobs.running.picture import plot_option
+from spark_ext.jobs.running.spans import WINDOW
 from spark_ext.jobs.weblog.access_log import parsed
 from spark_ext.jobs.weblog.error_rates import AlertRule, alerts_of
+from spark_ext.jobs.weblog.pictures import alert_panels
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @event_options
+@plot_option
 @click.option("--window", "window_s", type=WINDOW, default="5m", show_default=True, metavar="SPAN",
               help="Requests are counted in windows of this length.")  # fmt: skip
 @click.option("--rate", "rate_min", type=click.FloatRange(0, 1), default=0.1, show_default=True,
@@ -39,6 +43,7 @@ def alerts(
     requests_min: int,
     status_min: int,
     by: str,
+    picture: str | None,
     is_json: bool,
 ) -> None:
     """Write an alert for each window in which too many requests ended in an error, from access-log lines.
@@ -58,8 +63,9 @@ def alerts(
         parse=parsed,
         compute=lambda events: alerts_of(events, rule),
         key=("site", "path"),
+        panels=alert_panels,
     )
-    run_event_job(job, run, is_json=is_json)
+    run_event_job(job, run, is_json=is_json, picture=picture)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -13,19 +13,25 @@ from collections.abc import Sequence
 import click
 
 from spark_ext.jobs.events.job import EventJob, EventRun, run_event_job
-from spark_ext.jobs.events.options import WINDOW, event_options
+from spark_ext.jobs.events.options import event_options
 from spark_ext.jobs.market.market_events import market_events
+from spark_ext.jobs.market.pictures import price_panels
 from spark_ext.jobs.market.surcharges import PriceRule, surcharges_of
 from spark_ext.jobs.running.command import run_command
+from spark_ext.jobs.running.picture import plot_option
+from spark_ext.jobs.running.spans import WINDOW
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @event_options
+@plot_option
 @click.option("--window", "window_s", type=WINDOW, default="1m", show_default=True, metavar="SPAN",
               help="Demand and supply are summed in windows of this length.")  # fmt: skip
 @click.option("--max-surcharge", "percent_max", type=click.IntRange(min=0, max=100_000), default=200,
               show_default=True, metavar="PERCENT", help="No price is above it.")  # fmt: skip
-def demand_prices(run: EventRun, *, window_s: int, percent_max: int, is_json: bool) -> None:
+def demand_prices(
+    run: EventRun, *, window_s: int, percent_max: int, picture: str | None, is_json: bool
+) -> None:
     """Write a surcharge for each area and window, by how much its demand exceeds its supply.
 
     Exit codes: 0 done, however many records could not be read; 2 the cluster or Spark failed, 4 no such topic,
@@ -37,8 +43,9 @@ def demand_prices(run: EventRun, *, window_s: int, percent_max: int, is_json: bo
         parse=market_events,
         compute=lambda events: surcharges_of(events, rule),
         key=("area",),
+        panels=price_panels,
     )
-    run_event_job(job, run, is_json=is_json)
+    run_event_job(job, run, is_json=is_json, picture=picture)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

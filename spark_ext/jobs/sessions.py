@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import click
 
 from spark_ext.jobs.events.job import EventJob, EventRun, run_event_job
-from spark_ext.jobs.events.options import WINDOW, event_options
+from spark_ext.jobs.events.options import event_options
 from spark_ext.jobs.running.command import run_command
+from spark_ext.jobs.running.spans import WINDOW
 from spark_ext.jobs.weblog.access_log import parsed
 from spark_ext.jobs.weblog.visits import sessions_of
 

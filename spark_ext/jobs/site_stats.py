@@ -2,10 +2,12 @@
 
     python -m spark_ext.jobs.site_stats --url http://node:8082 --topic access --output DIR
     spark-submit spark_ext/jobs/site_stats.py --archive ARCHIVE --output DIR --format csv
+    spark-submit spark_ext/jobs/site_stats.py --topic access --to hours --checkpoint DIR
 
 Each record's value is one line. What is counted, and by which hour, is told in ``weblog.site_report``; what is a line
 in ``weblog.access_log``. Lines that cannot be read are counted and written to ``DIR/quarantine.parquet``, with their
-place in the log and the reason.
+place in the log and the reason. As a stream it writes the same hours, each when it is over (``weblog.hours``), and only
+counts such lines; how it is run then is told in ``events.job``.
 """
 
 import os
@@ -14,7 +16,7 @@ from collections.abc import Sequence
 
 import click
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from milena.commands.output import as_json
@@ -22,11 +24,17 @@ from spark_ext.jobs.archiving.log_source import TopicChoice, log_state, read_ran
 from spark_ext.jobs.archiving.manifest import Manifest
 from spark_ext.jobs.archiving.plan import make_plan
 from spark_ext.jobs.archiving.reader import SCHEMA, read_archive
+from spark_ext.jobs.events.job import EventJob, run_event_job
+from spark_ext.jobs.events.options import StreamWanted, stream_options
 from spark_ext.jobs.running.cluster import JobCluster, cluster_options
 from spark_ext.jobs.running.command import run_command
+from spark_ext.jobs.running.picture import plot_option, save_picture
 from spark_ext.jobs.running.session import job_session
 from spark_ext.jobs.weblog.access_log import parsed
+from spark_ext.jobs.weblog.hours import hours_of
+from spark_ext.jobs.weblog.pictures import hour_panels
 from spark_ext.jobs.weblog.site_report import (
+    HOURLY_COLUMNS,
     HOURLY_SCHEMA,
     SiteReport,
     report_json,
@@ -57,6 +65,8 @@ QUARANTINE = ("topic", "partition", "offset", "timestamp", "reason", "value")
               help="How many paths to name.")  # fmt: skip
 @click.option("--hours-shown", default=HOURS_SHOWN, show_default=True, type=click.IntRange(min=1),
               metavar="N", help="How many hours to print; tables and JSON have all.")  # fmt: skip
+@stream_options
+@plot_option
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 def site_stats(
     cluster: JobCluster,
@@ -66,6 +76,8 @@ def site_stats(
     formats: tuple[str, ...],
     top: int,
     hours_shown: int,
+    stream: StreamWanted,
+    picture: str | None,
     is_json: bool,
 ) -> None:
     """Count requests, bytes, clients, status classes and paths by hour, from access-log lines.
@@ -75,6 +87,22 @@ def site_stats(
     """
     if archive_dir is None and not topics:
         raise click.UsageError("say what to read: --topic, or --archive")
+    if stream.checkpoint is not None:
+        if archive_dir is not None:
+            raise click.UsageError("--checkpoint is of a stream, of --topic: an archive is none")
+        job = EventJob(
+            name="site_stats",
+            parse=parsed,
+            compute=lambda events: hours_of(events, top=top),
+            key=("hour",),
+            at="hour",
+            panels=hour_panels,
+        )
+        run = stream.run(cluster, topics, output)
+        run_event_job(job, run, is_json=is_json, picture=picture)
+        return
+    if stream.target is not None or stream.is_once:
+        raise click.UsageError("--to and --once are of a stream: say --checkpoint, too")
     spark = job_session("milena-site-stats")
     if archive_dir is None:
         records = read_topics(spark, cluster, topics)
@@ -82,6 +110,10 @@ def site_stats(
         records = read_archive(spark, os.path.abspath(archive_dir), topics)
     directory = None if output is None else os.path.abspath(output)
     report = run_site_stats(spark, records, directory, formats=formats, top=top)
+    if picture is not None:
+        row = Row(*HOURLY_COLUMNS)
+        rows = [row(*table_row(counts)) for counts in report.hours]
+        save_picture(picture, title=f"site_stats: {len(rows):,} hours", panels=hour_panels(rows))
     text = as_json(report_json(report)) if is_json else report_text(report, hours_shown=hours_shown)
     click.echo(text)
 

@@ -1,5 +1,6 @@
 """The archive's commit: whatever stops a run, and wherever, nothing is archived twice and nothing is left out."""
 
+from functools import reduce
 from random import Random
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from milena.model.errors import DiskFailedError, DiskFullError
 from spark_ext.jobs.archiving.directory import ArchiveWriter, read_manifest, unlisted_files
 from spark_ext.jobs.archiving.manifest import ArchiveGap, GapReason, Manifest, file_path, whole_gap
-from spark_ext.jobs.archiving.run import summary_json, summary_text
+from spark_ext.jobs.archiving.run import joined, summary_json, summary_text
 from spark_ext.jobs.archiving.verify import verdict_json, verdict_text, verify_archive
 from spark_ext.jobs.running.errors import (
     ArchiveBusyError,
@@ -19,6 +20,7 @@ from tests.support.disk.memory_files import MemoryFiles, SimulatedCrashError
 from tests.support.spark.archives import (
     FakeLog,
     archived_offsets,
+    follow_archive,
     key,
     parquet_bytes,
     run_archive,
@@ -169,6 +171,78 @@ def test_runs_that_are_stopped_again_and_again_come_to_an_end():
             files.crash(rng, rng.choice(("none", "some", "all")))
     run_archive(files, ROOT, log)
     assert crashes > 20
+    assert_holds_exactly(files, log)
+
+
+def growing(log: FakeLog, *ends: int):
+    """Steps that move the end of the first partition."""
+    return (lambda end=end: log.partitions.update({key(0): (0, end)}) for end in ends)
+
+
+def test_a_run_that_follows_commits_what_is_new_and_holds_the_lock(files):
+    log = log_of(files, 6, 2)
+
+    def steps():
+        yield from growing(log, 11, 11)
+        with pytest.raises(ArchiveBusyError):
+            run_archive(files, ROOT, log)
+        log.partitions[key(2)] = (0, 3)
+        yield from growing(log, 30)
+
+    summaries = follow_archive(files, ROOT, log, steps(), records_max=9)
+    assert [s.records for s in summaries] == [8, 5, 0, 9, 9, 4]
+    assert [s.commit for s in summaries] == [1, 2, 2, 3, 4, 5]
+    assert_holds_exactly(files, log)
+    assert files.list_directory(f"{ROOT}/staging") == []
+    whole = reduce(joined, summaries)
+    assert (whole.records, whole.commit, whole.behind) == (35, 5, 0)
+    assert [(p.start_offset, p.next_offset) for p in whole.partitions] == [(0, 30), (0, 2), (0, 3)]
+
+
+def test_a_run_that_follows_may_stop_at_any_step():
+    """In its first commit, its second or between them; another run goes on, whichever kind it is of."""
+
+    def follow(files, log):
+        follow_archive(files, ROOT, log, growing(log, 11, 13))
+
+    files = MemoryFiles()
+    follow(files, log_of(files, 6, 2))
+    seen = set()
+    for step in range(files.operation_count):
+        files = MemoryFiles()
+        log = log_of(files, 6, 2)
+        files.crash_before(step)
+        with pytest.raises(SimulatedCrashError):
+            follow(files, log)
+        files.crash(Random(step), "some")
+        if files.exists(f"{ROOT}/manifest.json"):
+            manifest = read_manifest(files, ROOT)
+            assert verify_archive(files, ROOT).problems == ()
+            seen.add(manifest.commits)
+        log.partitions[key(0)] = (0, 17)
+        if step % 2:
+            run_archive(files, ROOT, log)
+        else:
+            follow_archive(files, ROOT, log, iter(()))
+        assert_holds_exactly(files, log)
+        assert unlisted_files(files, ROOT, read_manifest(files, ROOT)) == ()
+    assert seen == {0, 1, 2, 3}
+
+
+def test_what_is_late_of_a_commit_is_not_taken_for_the_next_ones(files):
+    """Tasks that Spark ran twice may outlive the commit that they were for."""
+
+    class Haunting(FakeLog):
+        folder = ""
+
+        def write(self, ranges, folder):
+            if self.folder:
+                super().write(ranges, self.folder)
+            self.folder = folder
+            super().write(ranges, folder)
+
+    log = Haunting(files, {key(): (0, 10)})
+    follow_archive(files, ROOT, log, growing(log, 15, 21))
     assert_holds_exactly(files, log)
 
 

@@ -11,14 +11,14 @@ from random import Random
 
 import pytest
 
-from spark_ext.jobs import alerts, demand_prices, sessions
+from spark_ext.jobs import alerts, demand_prices, sessions, site_stats
 from spark_ext.jobs.market.market_events import market_events
 from spark_ext.jobs.market_sample import market_sample
 from spark_ext.jobs.running.session import prepared
 from spark_ext.jobs.weblog.visits import sessions_of
 from tests.support.clusters.live_cluster import BASE_TIMESTAMP_MS, create_topic
 from tests.support.disk.stored_topics import put
-from tests.support.spark.access_lines import read_line, sample_lines
+from tests.support.spark.access_lines import Tally, read_line, sample_lines
 from tests.support.spark.committed_rows import values_in
 from tests.support.spark.event_windows import Sessions, Windows
 
@@ -315,6 +315,89 @@ def test_the_same_seed_makes_the_same_events():
     assert made(1) == made(1) != made(2)
 
 
+# -- hours of a site ---------------------------------------------------------------------------------
+
+HOUR_S, TOP = 3_600, 3
+
+
+def hours():
+    return Windows(
+        window_s=HOUR_S,
+        late_s=LATE_S,
+        time_of=lambda event: event.time,
+        key_of=lambda event: "all",
+    )
+
+
+def hours_in(windows):
+    """Hour, requests, bytes, clients, answers by class, errors and rankings of each window."""
+    found = []
+    for (start, _), events in windows.items():
+        tally = Tally()
+        for event in events:
+            tally.add(event)
+        classes = tuple(tally.by_class[digit] for digit in range(1, 6))
+        counts = (tally.requests, tally.size_bytes, len(tally.clients), *classes, sum(classes[3:]))
+        found.append(
+            (start, *counts, tally.top(tally.paths, TOP), tally.top(tally.error_paths, TOP))
+        )
+    return sorted(found)
+
+
+def written_hours(rows):
+    names = ["requests", "bytes", "clients", *(f"status_{d}xx" for d in range(1, 6)), "errors"]
+    return sorted(
+        (
+            instant(row["hour"]),
+            *(row[name] for name in names),
+            tuple((p["path"], p["requests"]) for p in row["top_paths"]),
+            tuple((p["path"], p["errors"]) for p in row["top_error_paths"]),
+        )
+        for row in rows
+    )
+
+
+def hour_words(cluster, topic, to, *more):
+    words = ["--url", cluster.node(1).url, "--topic", topic, "--to", to, "--top", str(TOP)]
+    return [*words, "--late", f"{LATE_S}s", *more]
+
+
+def test_hours_of_a_stream_are_those_that_are_over(cluster, spark, tmp_path, capsys):
+    """In three runs: the second goes on with an hour of the first, the third gets requests of hours that are over."""
+    node = cluster.node(1)
+    topic, to = create_topic(node, "hours-from", partitions=3), create_topic(node, "hours-to")
+    ordered = sorted((e.time, line) for line in sample_lines() if (e := read_line(line)))
+    parts = [ordered[:3000], ordered[3000:6000], ordered[6000:]]
+    parts[2][100:100] = ordered[:50]
+    expected = hours()
+    for part in parts:
+        for partition in range(3):
+            put(node, topic, partition, [line for _, line in part[partition::3]] + [b"no line"])
+        expected.run(read_line(line) for _, line in part)
+        words = hour_words(cluster, topic, to, "--checkpoint", str(tmp_path), "--once", "--json")
+        assert site_stats.run(words) == 0
+        assert written_hours(rows_of(cluster, to)) == hours_in(expected.closed)
+        report = printed(capsys)
+        assert (report["records"], report["unreadable"]) == (len(part) + 3, 3)
+        assert (report["late"] > 0) == (part is parts[2])
+    assert len(expected.late) == 50
+    assert len(expected.closed) > 70
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--archive", "a", "--checkpoint", "c"], "an archive is none"),
+        (["--topic", "t", "--to", "x"], "say --checkpoint, too"),
+        (["--topic", "t", "--once"], "say --checkpoint, too"),
+        (["--topic", "t", "--checkpoint", "c"], "--to a topic, or --output"),
+    ],
+)
+def test_options_of_a_stream_of_hours_that_make_no_sense_are_refused(words, told, capsys):
+    assert site_stats.run(words) == 64
+    assert told in capsys.readouterr().err
+
+
 # -- what is wrong is told before anything is written ----------------------------------------------------
 
 
@@ -347,22 +430,25 @@ def test_a_topic_that_is_not_there_ends_it_before_spark_begins(cluster, tmp_path
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", ["alerts", "demand_prices", "sessions"])
+@pytest.mark.parametrize("name", ["alerts", "demand_prices", "sessions", "site_stats"])
 def test_a_job_that_is_killed_writes_each_row_once(seed, name, cluster, tmp_path):
     """Three times, with its whole Spark, at a moment of the seed; then it runs to its end."""
     chance = Random(f"{name}-{seed}")
     node = cluster.node(1)
     topic = create_topic(node, f"killed-{name}-{seed}", partitions=2)
     to = create_topic(node, f"killed-{name}-{seed}-to")
-    if name in ("alerts", "sessions"):
+    if name != "demand_prices":
         lines = [line for line in sample_lines() if read_line(line) is not None]
         for partition in range(2):
             put(node, topic, partition, lines[partition::2])
-        windows = requests() if name == "alerts" else visits()
+        windows = {"alerts": requests, "sessions": visits, "site_stats": hours}[name]()
         windows.run(map(read_line, lines))
         if name == "alerts":
             words = alert_words(cluster, topic, to)
             wanted, written = alerts_in(windows.closed), written_alerts
+        elif name == "site_stats":
+            words = hour_words(cluster, topic, to)
+            wanted, written = hours_in(windows.closed), written_hours
         else:
             words = visit_words(cluster, topic, to)
             wanted, written = visits_in(windows.closed), written_visits

@@ -3,19 +3,20 @@
     archive.lock          held by the run; the kernel releases it with the process
     manifest.json         what is archived; replaced as a whole
     data/topic-T/ID/partition-P/FIRST-LAST.parquet
-    staging/RUN/          what a run writes before anybody may see it
+    staging/RUN-COMMIT/   what a run writes before anybody may see it
 
 A commit, in this order:
 
-    1. the writer puts Parquet files below ``staging/RUN/``
+    1. the writer puts Parquet files below ``staging/RUN-COMMIT/``
     2. each is read back: its offsets, its checksum; and synced
     3. each is renamed to its place below ``data/``; both folders are synced
     4. the manifest that lists them replaces the old one        <- here, and nowhere else, it becomes true
-    5. ``staging/RUN/`` goes
+    5. ``staging/RUN-COMMIT/`` goes
 
 Whoever stops in between leaves the old manifest and files that it does not list. The next run removes those first and
 archives the same offsets again: nothing is there twice, nothing is missing. Files that a manifest lists never change.
-Each run stages in a folder of its own: what a killed one started may go on writing for a while.
+Each commit of a run has a staging folder of its own: tasks of an earlier one, or of a killed run, may go on writing for
+a while.
 
 NB: step 4 needs a rename that is atomic and durable, and step 3 one that moves no bytes. POSIX file systems and
 HDFS have both. Object stores do not: they need another implementation of ``milena.disk.files``, in which the manifest
@@ -73,24 +74,24 @@ class ArchiveWriter:
     """The one run that may change an archive: a context manager that holds its lock.
 
     Entering it makes a new archive where there is none, and removes what a run that was interrupted left behind
-    (``leftovers`` names the files). ``run_id`` is one that no run had before.
+    (``leftovers`` names the files). ``run_id`` is one that no run had before; a run may commit more than once.
     """
 
     def __init__(self, files: Files, root: str, *, run_id: str) -> None:
         self._files = files
-        self._root = root
-        self._staging = f"{STAGING_FOLDER}/{run_id}"
+        self.root = root
+        self._run_id = run_id
         self._lock: Lock | None = None
         self.manifest = Manifest()
         self.leftovers: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
-        self._files.make_directory(self._root)
+        self._files.make_directory(self.root)
         try:
             self._lock = self._files.lock(self._path(LOCK_NAME))
         except StartupError as error:
             raise ArchiveBusyError(
-                f"another run is archiving to {self._root}: wait for it, or end it"
+                f"another run is archiving to {self.root}: wait for it, or end it"
             ) from error
         try:
             self.manifest = self._load_or_create()
@@ -110,8 +111,12 @@ class ArchiveWriter:
 
     @property
     def staging(self) -> str:
-        """The folder that a run's files are written to; it does not exist yet."""
+        """The folder that the files of the next commit are written to; it does not exist yet."""
         return self._path(self._staging)
+
+    @property
+    def _staging(self) -> str:
+        return f"{STAGING_FOLDER}/{self._run_id}-{self.manifest.commits}"
 
     def commit(
         self, cluster_id: str, plan: ArchivePlan, empty_in: Callable[[PartitionKey, int, int], Runs]
@@ -133,10 +138,11 @@ class ArchiveWriter:
         if not additions:
             return self.manifest
         manifest = self.manifest.with_additions(cluster_id, additions)
+        staging = self.staging
         self._adopt([file for files in staged.values() for file in files])
         self._files.write_atomically(self._path(MANIFEST_NAME), encode_manifest(manifest))
         self.manifest = manifest
-        self._files.remove_tree(self.staging)
+        self._files.remove_tree(staging)
         return manifest
 
     def _check_staged(self, planned: ReadRange) -> Iterator[StagedFile]:
@@ -182,14 +188,14 @@ class ArchiveWriter:
 
     def _load_or_create(self) -> Manifest:
         if self._files.exists(self._path(MANIFEST_NAME)):
-            return read_manifest(self._files, self._root)
-        strangers = set(self._files.list_directory(self._root)) - {
+            return read_manifest(self._files, self.root)
+        strangers = set(self._files.list_directory(self.root)) - {
             LOCK_NAME,
             MANIFEST_NAME + ".tmp",
         }
         if strangers:
             raise JobInputError(
-                f"{self._root} is no archive: it has no {MANIFEST_NAME}, but {min(strangers)}; "
+                f"{self.root} is no archive: it has no {MANIFEST_NAME}, but {min(strangers)}; "
                 "name an empty or new directory"
             )
         self._files.write_atomically(self._path(MANIFEST_NAME), encode_manifest(Manifest()))
@@ -201,7 +207,7 @@ class ArchiveWriter:
         for name in self._files.list_directory(staged):
             self._files.remove_tree(posixpath.join(staged, name))
             yield f"{STAGING_FOLDER}/{name}"
-        for path in unlisted_files(self._files, self._root, self.manifest):
+        for path in unlisted_files(self._files, self.root, self.manifest):
             self._files.remove(self._path(path))
             yield path
 
@@ -211,7 +217,7 @@ class ArchiveWriter:
             self._lock = None
 
     def _path(self, name: str) -> str:
-        return posixpath.join(self._root, name)
+        return posixpath.join(self.root, name)
 
 
 def _addition(

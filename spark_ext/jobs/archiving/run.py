@@ -1,11 +1,14 @@
-"""One run of the archive job: ask, plan, write, check, commit; what it says afterwards.
+"""Runs of the archive job: ask, plan, write, check, commit, once or again and again; what they say afterwards.
+
+The manifest is the checkpoint of a run that goes on: records and how far they go become true with one replacement of
+it, so that there is nothing else that could disagree with it after a crash.
 
 The steps are here, what they work on is behind two ports: ``LogSource`` (a cluster and Spark) and
 ``milena.disk.files``.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from milena.commands.output import table
@@ -75,6 +78,30 @@ class RunSummary:
         return sum(p.behind for p in self.partitions)
 
 
+def joined(earlier: RunSummary, later: RunSummary) -> RunSummary:
+    """Summary of two commits of one run, as if they were one."""
+    known = {p.key: p for p in earlier.partitions}
+    added = tuple(
+        replace(
+            p,
+            start_offset=known[p.key].start_offset,
+            records=known[p.key].records + p.records,
+            files=known[p.key].files + p.files,
+            size_bytes=known[p.key].size_bytes + p.size_bytes,
+        )
+        if p.key in known
+        else p
+        for p in later.partitions
+    )
+    gone = known.keys() - {p.key for p in added}
+    return RunSummary(
+        commit=later.commit,
+        partitions=tuple(sorted((*added, *(known[key] for key in gone)), key=lambda p: p.key)),
+        losses=tuple(dict.fromkeys((*earlier.losses, *later.losses))),
+        leftovers=earlier.leftovers,
+    )
+
+
 def run_archive(
     files: Files,
     root: str,
@@ -92,20 +119,58 @@ def run_archive(
         JobInputError, DamagedArchiveError: the archive, or what was asked for, does not allow it.
     """
     with ArchiveWriter(files, root, run_id=run_id) as writer:
-        before = writer.manifest
-        state = source.state()
-        if before.cluster_id not in {None, state.cluster_id}:
-            raise JobInputError(
-                f"{root} holds records of cluster {before.cluster_id}, not of {state.cluster_id}: "
-                "name another directory"
-            )
-        plan = make_plan(
-            before, state.partitions, records_max=records_max, is_loss_accepted=is_loss_accepted
+        return _commit_new(
+            writer, source, records_max=records_max, is_loss_accepted=is_loss_accepted
         )
-        if plan.to_read:
-            source.write(plan.to_read, writer.staging)
-            _require_same_topics(plan, source.state())
-        after = writer.commit(state.cluster_id, plan, source.empty_in)
+
+
+def follow_archive(
+    files: Files,
+    root: str,
+    source: LogSource,
+    *,
+    run_id: str,
+    is_over: Callable[[], bool],
+    on_commit: Callable[[RunSummary], None],
+    records_max: int | None = None,
+    is_loss_accepted: bool = False,
+) -> None:
+    """Archive what is new again and again under one lock, until ``is_over``, which waits, says so.
+
+    ``records_max`` is of a commit; what one leaves is the next one's, without a wait. ``on_commit`` gets the summary of
+    each, also where there was nothing new.
+
+    Raises:
+        ArchiveBusyError, LostRecordsError, JobInputError, DamagedArchiveError: as for ``run_archive``; what was
+            committed before stays.
+    """
+    with ArchiveWriter(files, root, run_id=run_id) as writer:
+        while True:
+            summary = _commit_new(
+                writer, source, records_max=records_max, is_loss_accepted=is_loss_accepted
+            )
+            on_commit(summary)
+            if not summary.behind and is_over():
+                return
+
+
+def _commit_new(
+    writer: ArchiveWriter, source: LogSource, *, records_max: int | None, is_loss_accepted: bool
+) -> RunSummary:
+    before = writer.manifest
+    state = source.state()
+    if before.cluster_id not in {None, state.cluster_id}:
+        raise JobInputError(
+            f"{writer.root} holds records of cluster {before.cluster_id}, not of {state.cluster_id}: "
+            "name another directory"
+        )
+    plan = make_plan(
+        before, state.partitions, records_max=records_max, is_loss_accepted=is_loss_accepted
+    )
+    if plan.to_read:
+        source.write(plan.to_read, writer.staging)
+        _require_same_topics(plan, source.state())
+    after = writer.commit(state.cluster_id, plan, source.empty_in)
     return _summary(plan, before, after, writer.leftovers)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import click
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 from tqdm import tqdm
@@ -28,10 +28,14 @@ from spark_ext.jobs.events.report import (
 )
 from spark_ext.jobs.events.watermark import dated, in_time
 from spark_ext.jobs.running.cluster import JobCluster
+from spark_ext.jobs.running.picture import Panel, save_picture
 from spark_ext.jobs.running.session import job_session
 
 RECORDS_SCHEMA = "topic string, value binary, timestamp timestamp"
 """Of a record the columns that make an event; others are not even decoded."""
+
+PICTURED_ROWS_MAX = 20_000
+"""The latest of the target: a picture does not show more, and a driver holds them."""
 
 POLL_S = 1
 """Spark keeps the reports of 100 batches, and makes fewer in a second."""
@@ -62,16 +66,21 @@ class EventJob:
     """What a job makes of records: ``parse`` gives them ``time`` and ``reason``, ``compute`` makes rows of events.
 
     The values of the columns ``key`` make the key of a row's record, separated by blanks: equal keys stay in order.
+    ``panels`` draws rows, of which the column ``at`` says the time; None for a job that draws nothing.
     """
 
     name: str
     parse: Callable[[DataFrame], DataFrame]
     compute: Callable[[DataFrame], DataFrame]
     key: Sequence[str]
+    at: str = "window_start"
+    panels: Callable[[Sequence[Row]], tuple[Panel, ...]] | None = None
 
 
-def run_event_job(job: EventJob, run: EventRun, *, is_json: bool) -> None:
-    """Run until the end, or until it is interrupted, and print what was done."""
+def run_event_job(
+    job: EventJob, run: EventRun, *, is_json: bool, picture: str | None = None
+) -> None:
+    """Run until the end, or until it is interrupted, print what was done, and draw what the target then holds."""
     _check_topics(run)
     spark = job_session(f"milena-{job.name.replace('_', '-')}")
     records = read_records(spark, run)
@@ -79,7 +88,26 @@ def run_event_job(job: EventJob, run: EventRun, *, is_json: bool) -> None:
         report = write_table(job, run, records)
     else:
         report = follow(start_stream(job, run, records), run, name=job.name)
+    if picture is not None:
+        rows = target_rows(spark, job, run)
+        title = f"{job.name} of {', '.join(run.topics)}: {len(rows):,} rows of {run.target or run.output}"
+        assert job.panels is not None, "a job without a picture has no option that asks for one"
+        save_picture(picture, title=title, panels=job.panels(rows))
     click.echo(as_json(event_report_json(report)) if is_json else event_report_text(report))
+
+
+def target_rows(spark: SparkSession, job: EventJob, run: EventRun) -> list[Row]:
+    """The latest rows that the target holds, of this run and of earlier ones; what is no row of the job is left out."""
+    schema = job.compute(job.parse(spark.createDataFrame([], RECORDS_SCHEMA))).schema
+    if run.target is None:
+        rows = spark.read.schema(schema).parquet(_location(run.output))
+    else:
+        options = {**run.cluster.options(), "subscribe": run.target}
+        records = spark.read.format("milena").options(**options).schema("value binary").load()
+        text = sf.make_valid_utf8(sf.col("value").cast("string"))
+        rows = records.select(sf.from_json(text, schema).alias("row")).select("row.*")
+    latest = rows.where(sf.col(job.at).isNotNull()).orderBy(sf.desc(job.at))
+    return latest.limit(PICTURED_ROWS_MAX).collect()
 
 
 def _check_topics(run: EventRun) -> None:

@@ -24,6 +24,12 @@ HOURLY_SCHEMA = (
     "top_error_paths array<struct<path: string, errors: bigint>>"
 )
 
+HOURLY_COLUMNS = (
+    *("hour", "requests", "bytes", "clients"),
+    *(f"status_{digit}xx" for digit in STATUS_CLASSES),
+    *("errors", "top_paths", "top_error_paths"),
+)
+
 Ranking = tuple[tuple[str, int], ...]
 """Paths with a count each, greatest first; equal ones by name."""
 
@@ -73,7 +79,7 @@ def site_report(lines: DataFrame, *, top: int) -> SiteReport:
     paths = (
         events.where(sf.col("path").isNotNull())
         .groupBy("hour", "path")
-        .agg(sf.count("*").alias("requests"), sf.count_if(_is_error()).alias("errors"))
+        .agg(sf.count("*").alias("requests"), sf.count_if(is_error()).alias("errors"))
     )
     rankings = _rankings(paths, top)
     counts = sorted(
@@ -115,20 +121,25 @@ def _epoch(column: str) -> Column:
     return sf.unix_timestamp(column)
 
 
-def _is_error() -> Column:
+def is_error() -> Column:
+    """Whether a request was answered with status 400 or above."""
     return sf.col("status") >= 400
 
 
-def _measures() -> list[Column]:
-    classes = [
+def status_counts() -> list[Column]:
+    """Columns ``status_1xx`` and so on: answers by status class."""
+    return [
         sf.count_if(sf.floor(sf.col("status") / 100) == digit).alias(f"status_{digit}xx")
         for digit in STATUS_CLASSES
     ]
+
+
+def _measures() -> list[Column]:
     return [
         sf.count("*").alias("requests"),
         sf.sum("bytes").alias("bytes"),
         sf.count_distinct("client").alias("clients"),
-        *classes,
+        *status_counts(),
     ]
 
 

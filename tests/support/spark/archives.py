@@ -1,7 +1,7 @@
 """A log and a writer of Parquet files without Spark, for tests of the archive job."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -141,3 +141,33 @@ def run_archive(
         records_max=records_max,
         is_loss_accepted=is_loss_accepted,
     )
+
+
+def follow_archive(
+    files: Files,
+    root: str,
+    log: FakeLog,
+    grow: Iterator[Callable[[], None]],
+    *,
+    records_max: int | None = None,
+) -> list[RunSummary]:
+    """A run that goes on: ``grow`` changes the log in each wait, and its end is that of the run."""
+    log.runs += 1
+    summaries: list[RunSummary] = []
+
+    def is_over() -> bool:
+        step = next(grow, None)
+        if step is not None:
+            step()
+        return step is None
+
+    archive_run.follow_archive(
+        files,
+        root,
+        log,
+        run_id=f"run-{log.runs}",
+        is_over=is_over,
+        on_commit=summaries.append,
+        records_max=records_max,
+    )
+    return summaries

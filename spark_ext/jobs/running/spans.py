@@ -1,0 +1,32 @@
+"""Spans of time on a command line."""
+
+import re
+
+import click
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class SpanType(click.ParamType[int]):
+    """A span of time such as ``30s``, ``5m``, ``1h`` or ``1d``; its value is seconds."""
+
+    name = "span"
+
+    def __init__(self, *, minimum_s: int = 0) -> None:
+        self._minimum_s = minimum_s
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Seconds."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d{1,6})([smhd])", value)
+        seconds = None if found is None else int(found[1]) * _SECONDS[found[2]]
+        if seconds is None or seconds < self._minimum_s:
+            self.fail(f"{value!r} is no span of time such as 30s, 5m, 1h or 1d", param, ctx)
+        return seconds
+
+
+SPAN, WINDOW = SpanType(), SpanType(minimum_s=1)
+"""Spans may be empty, windows not."""

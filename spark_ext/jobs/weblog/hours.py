@@ -1,0 +1,63 @@
+"""Statistics of a web site by the hour, of a stream: rows as ``site_report`` has them, each when its hour is over.
+
+Works on a stream of events (``events.watermark``), which have the columns ``time``, ``client``, ``path``, ``status``
+and ``bytes``, as on a table.
+
+Two aggregates, one on the other: by hour and path, then by hour. A stream cannot count distinct values, nor rank; but
+what the first gives is only of hours that are over, and is few: a row a path, with the clients that asked for it. The
+second keeps an hour for no longer than a batch.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from spark_ext.jobs.weblog.site_report import HOURLY_COLUMNS, is_error, status_counts
+
+HOUR = "1 hour"
+
+
+def hours_of(events: DataFrame, *, top: int) -> DataFrame:
+    """A row of ``site_report.HOURLY_SCHEMA`` an hour; ``top`` is how many paths are named.
+
+    The state holds for each open hour its paths, each with its distinct clients.
+    """
+    by_path = events.groupBy(sf.window("time", HOUR), "path").agg(
+        sf.count("*").alias("requests"),
+        sf.count_if(is_error()).alias("errors"),
+        sf.sum("bytes").alias("bytes"),
+        sf.collect_set("client").alias("clients"),
+        *status_counts(),
+    )
+    sums = [name for name in by_path.columns if name not in {"window", "path", "clients"}]
+    by_hour = by_path.groupBy("window").agg(
+        *(sf.sum(name).alias(name) for name in sums),
+        sf.collect_list("clients").alias("clients"),
+        # Requests that are no HTTP have no path: they count, and are in no ranking.
+        sf.collect_list(
+            sf.when(sf.col("path").isNotNull(), sf.struct("path", "requests", "errors"))
+        ).alias("paths"),
+    )
+    rows = by_hour.withColumns(
+        {
+            "hour": sf.col("window.start"),
+            "clients": sf.size(sf.array_distinct(sf.flatten("clients"))).cast("long"),
+            "top_paths": _top("requests", top),
+            "top_error_paths": _top("errors", top),
+        }
+    )
+    return rows.select(*HOURLY_COLUMNS)
+
+
+def _top(measure: str, count: int) -> Column:
+    """Of the column ``paths`` those with the greatest counts, equal ones by name."""
+    counted = sf.filter("paths", lambda path: path[measure] > 0)
+    # Ascending, so the greatest come first as the smallest negatives.
+    ranked = sf.sort_array(
+        sf.transform(
+            counted, lambda p: sf.struct((-p[measure]).alias("n"), p["path"].alias("path"))
+        )
+    )
+    return sf.transform(
+        sf.slice(ranked, 1, count),
+        lambda p: sf.struct(p["path"].alias("path"), (-p["n"]).alias(measure)),
+    )
