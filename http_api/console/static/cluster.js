@@ -2,6 +2,7 @@
 
 import { get, parseMetrics } from "./api.js";
 import { findings, minInsync, troubles } from "./health.js";
+import { Busiest, Charts, OF_CLUSTER, historyCall, useHistory } from "./history.js";
 import { useLook } from "./live.js";
 import { number, plural, size } from "./text.js";
 import { Badge, Facts, Head, Ids, Nothing, Table, Topic, href, html } from "./ui.js";
@@ -40,6 +41,7 @@ function Verdict({ found, view, count }) {
 
 export function Cluster({ cluster: { view } }) {
   const own = useLook("cluster", look);
+  const history = useHistory();
   if (!view) return html`<${Head} title="Cluster" />`;
   const seen = own.data ?? {};
   const found = findings({ view, ...seen, now: Date.now() });
@@ -48,7 +50,7 @@ export function Cluster({ cluster: { view } }) {
   const up = view.brokers.filter((b) => !b.is_fenced).length;
   const isKnown = view.is_current;
   return html`
-    <${Head} title="Cluster" calls=${["metadata", "readyz", "metrics", "transactions", "groups", "reassignments"]} />
+    <${Head} title="Cluster" calls=${["metadata", "readyz", "metrics", "transactions", "groups", "reassignments", historyCall()]} />
     <${Verdict} found=${found} view=${view} count=${bad.count} />
     <${Facts} facts=${[
       ["Nodes up", html`<a href=${href("nodes")}>${isKnown ? number(up) : "?"} of ${number(view.brokers.length)}</a>`],
@@ -72,6 +74,8 @@ export function Cluster({ cluster: { view } }) {
         { head: "Replicas", cell: (p) => html`<${Ids} ids=${p.replicas} inSync=${p.isr} />` },
         { head: "In sync", cell: (p) => html`<${Ids} ids=${p.isr} />` },
       ]} /></section>`}
+    <${Charts} answer=${history} charts=${OF_CLUSTER} />
+    <${Busiest} answer=${history} />
     ${view.topics.length === 0 && html`<${Nothing}>
       <h2>No topics yet</h2>
       <p>A topic is where records go. Make one with <code>milena topics create orders</code>, and write to it.</p>

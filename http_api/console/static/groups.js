@@ -3,6 +3,7 @@
 import { useState } from "./vendor/hooks.js";
 import { get, path, post } from "./api.js";
 import { GroupReset } from "./group_reset.js";
+import { Charts, OF_GROUP, historyCall, useHistory } from "./history.js";
 import { useAnswer, useAnswers, useLook } from "./live.js";
 import { number, time } from "./text.js";
 import { Answered, Badge, Danger, Facts, Filter, Head, Name, Table, Topic, href, html } from "./ui.js";
@@ -50,8 +51,9 @@ function One({ group_id, view }) {
   const answer = useAnswer(where);
   // Nothing committed is no lag, not a failure.
   const lags = useLook(lagsPath, (signal) => get(lagsPath, signal).catch((error) => { if (error.status !== 404) throw error; return { data: [] }; }));
+  const history = useHistory({ group: group_id });
   const again = () => (answer.again(), lags.again());
-  return html`<${Head} title=${html`Group <${Name} text=${group_id} />`} calls=${[where, lagsPath]}><a href=${href("groups")}>All groups</a><//>
+  return html`<${Head} title=${html`Group <${Name} text=${group_id} />`} calls=${[where, lagsPath, historyCall({ group: group_id })]}><a href=${href("groups")}>All groups</a><//>
     <${Answered} answer=${answer}>${(group) => html`
       <${Facts} facts=${[
         ["State", state(group)],
@@ -73,6 +75,7 @@ function One({ group_id, view }) {
           { head: "Note", cell: (l) => html`<${Name} text=${committed(group, l)?.metadata ?? ""} />` },
         ]} />`}<//>
       </section>
+      <${Charts} answer=${history} charts=${OF_GROUP} />
       <section><h2>Members</h2>
         <${Table} caption="Members" rows=${group.members} keyOf=${(m) => m.member_id} empty="Nobody reads as this group now." columns=${[
           { head: "Member", cell: (m) => html`<${Name} text=${m.member_id} /> ${m.is_rest ? html`<${Badge}>REST consumer<//>` : ""}`, by: (m) => m.member_id },

@@ -1,6 +1,7 @@
 // Nodes: who is there, what each leads, and what the node that served this page says of itself.
 
 import { get, parseMetrics } from "./api.js";
+import { Charts, OF_NODES, historyCall, useHistory } from "./history.js";
 import { useLook } from "./live.js";
 import { number, size } from "./text.js";
 import { Answered, Badge, Facts, Head, Name, Table, html } from "./ui.js";
@@ -35,7 +36,8 @@ function count(view) {
 
 export function Nodes({ cluster: { view, who } }) {
   const own = useLook("node", look);
-  const calls = ["metadata", "", "readyz", "metrics"];
+  const history = useHistory();
+  const calls = ["metadata", "", "readyz", "metrics", historyCall()];
   if (!view) return html`<${Head} title="Nodes" />`;
   const counts = count(view);
   const own_id = who?.node_id;
@@ -52,6 +54,7 @@ export function Nodes({ cluster: { view, who } }) {
       { head: "Rack", cell: (b) => (b.rack === null ? "–" : html`<${Name} text=${b.rack} />`), by: (b) => b.rack ?? "" },
       { head: "Address", cell: (b) => (isWeb(b) ? html`<a href=${`${b.url}/console/#/nodes`} rel="noreferrer"><${Name} text=${b.url} /></a>` : html`<${Name} text=${b.url} />`) },
     ]} />
+    <${Charts} answer=${history} charts=${OF_NODES} />
     <section><h2>This node${own_id === undefined ? "" : `, ${own_id}`}</h2>
       <p class="dim">Disk, Raft and rates are told by each node of itself: follow another one's address to see its own.</p>
       <${Answered} answer=${own}>${({ metrics, ready }) => html`<${Facts} facts=${[

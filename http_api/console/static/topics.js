@@ -3,6 +3,7 @@
 import { useState } from "./vendor/hooks.js";
 import { get, partitionMetric, path } from "./api.js";
 import { minInsync } from "./health.js";
+import { Busiest, Charts, OF_TOPIC, historyCall, useHistory } from "./history.js";
 import { useAnswers, useLook } from "./live.js";
 import { number, size } from "./text.js";
 import { AddPartitions, CreateTopic, DeleteTopic, EmptyTopic, SetConfig } from "./topic_forms.js";
@@ -39,11 +40,12 @@ export function Topics({ names, cluster }) {
 function List({ cluster: { view, metadata } }) {
   const [wanted, setWanted] = useState("");
   const own = useLook("topics", look);
+  const history = useHistory();
   const rows = view.topics.filter((topic) => topic.name.toLowerCase().includes(wanted.toLowerCase()));
   const here = (topic, of) => own.data && sum(topic.partitions.map((p) => own.data[of].get(`${topic.name}/${p.partition}`)));
   const replicas = (topic) => Math.max(0, ...topic.partitions.map((p) => p.replicas.length));
   return html`
-    <${Head} title="Topics" calls=${["metadata", "metrics"]} />
+    <${Head} title="Topics" calls=${["metadata", "metrics", historyCall()]} />
     <${CreateTopic} isOpen=${view.topics.length === 0} onDone=${metadata.again} />
     <div class="tools"><${Filter} label="Filter" value=${wanted} onValue=${setWanted} count=${rows.length} of=${view.topics.length} /></div>
     <${Table} caption="Topics" rows=${rows} keyOf=${(t) => t.name} empty=${view.topics.length ? "No topic is called so." : "No topics yet."} columns=${[
@@ -56,12 +58,14 @@ function List({ cluster: { view, metadata } }) {
       { head: "Records/s led here", num: true, cell: (t) => number(own.data && Math.round(here(t, "rate"))), by: (t) => here(t, "rate") },
       { head: "", cell: (t) => html`<a href=${href("messages", t.name)}>messages</a>` },
     ]} />
-    <p class="dim">Sizes and rates are of this node's replicas alone; other nodes tell their own.</p>`;
+    <p class="dim">Sizes and rates are of this node's replicas alone; other nodes tell their own.</p>
+    <${Busiest} answer=${history} />`;
 }
 
 function One({ topic, cluster: { view, metadata } }) {
   const { cluster_id } = view;
   const own = useLook("topic", look);
+  const history = useHistory({ topic: topic.name });
   const [shown, setShown] = useState([]);
   const offsets = useAnswers(shown.map((partition) => path`topics/${topic.name}/partitions/${partition}/offsets`));
   const told = new Map(shown.map((partition, at) => [partition, offsets.data?.[at]]));
@@ -77,7 +81,7 @@ function One({ topic, cluster: { view, metadata } }) {
   };
   const stored = (p) => own.data?.stored.get(`${topic.name}/${p.partition}`);
   const offset = (p, of) => told.get(p.partition)?.data?.[of];
-  const calls = ["metadata", path`topics/${topic.name}`, ...shown.slice(0, 1).map((p) => path`topics/${topic.name}/partitions/${p}/offsets`), path`v3/clusters/${cluster_id}/topics/${topic.name}/configs`, "metrics"];
+  const calls = ["metadata", path`topics/${topic.name}`, ...shown.slice(0, 1).map((p) => path`topics/${topic.name}/partitions/${p}/offsets`), path`v3/clusters/${cluster_id}/topics/${topic.name}/configs`, "metrics", historyCall({ topic: topic.name })];
   return html`
     <${Head} title=${html`<${Name} text=${topic.name} />`} calls=${calls}><a href=${href("messages", topic.name)}>Messages</a><//>
     <${Facts} facts=${[
@@ -101,6 +105,7 @@ function One({ topic, cluster: { view, metadata } }) {
       ]} />
       <p class="dim">★ leads. Struck out: not in sync. Sizes are of this node's replicas alone.</p>
     </section>
+    <${Charts} answer=${history} charts=${OF_TOPIC} />
     <section><h2>Configs</h2>
       <${Answered} answer=${configs}>${({ data }) => html`
         <${Table} caption="Configs" rows=${[...data].sort((a, b) => a.is_default - b.is_default)} keyOf=${(c) => c.name} columns=${[
@@ -109,6 +114,7 @@ function One({ topic, cluster: { view, metadata } }) {
           { head: "Default", cell: (c) => (c.is_default ? html`<span class="dim">is the default</span>` : html`<span class="mono"><${Name} text=${c.synonyms.at(-1).value} /></span>`) },
         ]} />`}<//>
     </section>
+    <${Busiest} answer=${history} rows=${5} />
     <section><h2>Change it</h2><div class="actions">
       <${SetConfig} cluster_id=${cluster_id} topic=${topic} configs=${configs.data?.data ?? []} onDone=${again} />
       <${AddPartitions} cluster_id=${cluster_id} topic=${topic} onDone=${again} />

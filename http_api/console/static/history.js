@@ -1,0 +1,73 @@
+// The last hour as nodes remember it: charts of rates, latency, disk and lag, and the partitions with the most traffic.
+
+import { withQuery } from "./api.js";
+import { Chart } from "./chart.js";
+import { useAnswer } from "./live.js";
+import { number, plural, size } from "./text.js";
+import { Answered, Table, Topic, html } from "./ui.js";
+
+const EVERY_MS = 20000;
+
+const rate = (value) => (value === null ? "–" : `${number(Math.round(value))}/s`);
+const bytesRate = (value) => (value === null ? "–" : `${size(value)}/s`);
+const ms = (value) => (value === null ? "–" : `${number(Math.round(value * 10) / 10)} ms`);
+
+const RECORDS_IN = { title: "Records in", names: { records_in_per_second: "in" }, show: rate };
+const BYTES = { title: "Bytes in and out", names: { bytes_in_per_second: "in", bytes_out_per_second: "out" }, show: bytesRate };
+const COMMIT = { title: "Commit of acks=all, 99 of 100 within", names: { commit_ms_p99: "the slowest node" }, show: ms };
+
+export const OF_CLUSTER = [RECORDS_IN, BYTES, { ...COMMIT, join: (a, b) => Math.max(a, b) }];
+export const OF_TOPIC = [RECORDS_IN, BYTES];
+export const OF_GROUP = [{ title: "Lag", names: { lag: "records behind" }, show: (value) => number(value === null ? null : Math.round(value)) }];
+export const OF_NODES = [
+  { title: "Records in", names: { records_in_per_second: "" }, show: rate },
+  { title: "Bytes in", names: { bytes_in_per_second: "" }, show: bytesRate },
+  { title: "Bytes out", names: { bytes_out_per_second: "" }, show: bytesRate },
+  { title: COMMIT.title, names: { commit_ms_p99: "" }, show: ms },
+  { title: "Sync of a log, 99 of 100 within", names: { sync_ms_p99: "" }, show: ms },
+  { title: "Free disk", names: { disk_free_bytes: "" }, show: size },
+];
+
+/** What nodes did; `of` may name a topic or a group. */
+export const useHistory = (of = {}) => useAnswer(withQuery("history", of), EVERY_MS);
+export const historyCall = (of = {}) => withQuery("history", of);
+
+const sum = (a, b) => a + b;
+const joined = (one, other, join) => one.map((value, at) => (value === null ? other[at] : other[at] === null ? value : join(value, other[at])));
+
+/** Lines of a chart: one for each name, over all nodes, or (a name without a label) one for each node. */
+export function linesOf(series, { names, join = sum }) {
+  return Object.entries(names).flatMap(([name, label]) => {
+    const found = series.filter((one) => one.name === name);
+    if (!label) return found.map((one) => ({ label: `node ${one.node_id}`, values: one.values }));
+    if (!found.length) return [];
+    return [{ label, values: found.map((one) => one.values).reduce((all, one) => joined(all, one, join)) }];
+  });
+}
+
+/** The charts of an answer. */
+export function Charts({ answer, charts }) {
+  return html`<section><h2>The last hour</h2>
+    <${Answered} answer=${answer}>${({ end_ms, step_ms, series, silent_nodes }) => html`
+      ${silent_nodes.length > 0 && html`<p class="box warn">${plural(silent_nodes.length, "node")} did not answer (${silent_nodes.join(", ")}): what they led is missing.</p>`}
+      <div class="charts">${charts.map((chart) => html`<${Chart} key=${chart.title} title=${chart.title} lines=${linesOf(series, chart)} endMs=${end_ms} stepMs=${step_ms} show=${chart.show} />`)}</div>
+      <p class="dim">Each node keeps an hour in its memory, from its start on; a value is of ten seconds.</p>`}<//>
+  </section>`;
+}
+
+/** The partitions with the most traffic, of those that the answer names. */
+export function Busiest({ answer, rows = 10 }) {
+  const found = answer.data?.busiest_partitions;
+  if (!found) return null;
+  return html`<section><h2>Busiest partitions</h2>
+    <${Table} caption="Busiest partitions" rows=${found} page=${rows} keyOf=${(p) => `${p.topic}/${p.partition}`} empty="Nothing went in or out in the last minute." columns=${[
+      { head: "Topic", cell: (p) => html`<${Topic} name=${p.topic} />`, by: (p) => p.topic },
+      { head: "Partition", num: true, cell: (p) => p.partition, by: (p) => p.partition },
+      { head: "Leader", num: true, cell: (p) => p.leader, by: (p) => p.leader },
+      { head: "Records in", num: true, cell: (p) => rate(p.records_in_per_second), by: (p) => p.records_in_per_second },
+      { head: "Bytes in", num: true, cell: (p) => bytesRate(p.bytes_in_per_second), by: (p) => p.bytes_in_per_second },
+      { head: "Bytes out", num: true, cell: (p) => bytesRate(p.bytes_out_per_second), by: (p) => p.bytes_out_per_second },
+    ]} />
+    <p class="dim">Of the last minute. One that is far above its topic's others mostly has a key that many records share.</p>
+  </section>`;
+}
