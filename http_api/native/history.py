@@ -23,14 +23,14 @@ async def get_history(call: Call) -> web.Response:
     if topic is not None and group is not None:
         raise MalformedRequestError("give 'topic' or 'group', not both")
     if topic is not None:
-        call.authorize(Operation.DESCRIBE, ResourceType.TOPIC, [topic])
+        call.rights.authorize(Operation.DESCRIBE, ResourceType.TOPIC, [topic])
         return _answer(await history.of_topic(topic))
     if group is not None:
-        call.authorize(Operation.DESCRIBE, ResourceType.GROUP, [group])
+        call.rights.authorize(Operation.DESCRIBE, ResourceType.GROUP, [group])
         # The lag is a sum over topics: who may not see one of them could tell it from the rest.
-        call.authorize(Operation.DESCRIBE, ResourceType.TOPIC, _topics_of(call, group))
+        call.rights.authorize(Operation.DESCRIBE, ResourceType.TOPIC, _topics_of(call, group))
         return _answer(await history.of_group(group))
-    call.authorize(Operation.DESCRIBE, ResourceType.CLUSTER, [CLUSTER_NAME])
+    call.rights.authorize(Operation.DESCRIBE, ResourceType.CLUSTER, [CLUSTER_NAME])
     return _answer(await history.of_nodes())
 
 
