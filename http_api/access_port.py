@@ -1,10 +1,11 @@
 """What handlers need of a node to show and change users, tokens, access control entries and the mode."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from milena.model.access import AccessMode
+from milena.model.quotas import QuotaKey
 from milena.model.secret import Secret
 from raft_meta.machine.image import Acl, Grant, Token, User
 
@@ -62,6 +63,16 @@ class AccessPort(Protocol):
 
         Raises:
             LastSuperuserError: there is none with a password.
+        """
+
+    async def alter_quota(
+        self, user: str, client_id: str, changes: Mapping[QuotaKey, int | None]
+    ) -> None:
+        """Bound what somebody may take, or no longer (None); see ``raft_meta.machine.image.Quota``.
+
+        Raises:
+            InvalidAccessError: it binds nobody, or by a number that is none.
+            AccessLimitError: there would be too many.
         """
 
     def user(self, name: str) -> User:

@@ -10,10 +10,13 @@ from http_api.answers import Pairs
 from http_api.body import RequestBody
 from http_api.media import check_json_type
 from http_api.ports import Ports
+from http_api.quotas import CLIENT_ID_HEADER, Bound, Payer, payer_of
 from http_api.rights import Rights
 from http_api.schemas import parse_json, parse_query
 from http_api.shared import Shared
 from http_api.streams import pause
+from milena.model.errors import QuotaExceededError
+from milena.model.quotas import QuotaKey
 
 
 @dataclass(slots=True)
@@ -31,6 +34,8 @@ class Call:
     """An answer that has begun and has no end yet; what is measured of it is the time until it began."""
     begun_s: float = 0.0
     """When, on the loop's clock."""
+    is_last: bool = False
+    """Its connection is closed with its answer."""
     rights: Rights = field(init=False)
     body: RequestBody = field(init=False)
 
@@ -84,27 +89,45 @@ class Call:
     # -- quotas ----------------------------------------------------------------------------------
 
     @property
-    def _payer(self) -> str:
-        return self.rights.known_principal or self.request.remote or ""
+    def payer(self) -> Payer:
+        """Whose quota it is."""
+        given = self.request.headers.get(CLIENT_ID_HEADER)
+        return payer_of(self.rights.known_principal, self.request.remote, given)
 
     async def take_turn(self) -> None:
         """Count the request against its caller's quota, and wait a little where that is spent.
 
         Raises:
-            QuotaExceededError: it is spent for longer; nothing was done.
+            QuotaExceededError: it is spent for longer, or the caller has too many connections; nothing was done.
         """
-        quotas = self.shared.quotas
+        quotas, payer = self.shared.quotas, self.payer
+        bound = quotas.bound(payer, QuotaKey.CONNECTION_COUNT)
+        if bound is not None:
+            self._have_connection(payer, bound)
         clock = asyncio.get_running_loop().time
-        wait_s = quotas.short_wait_s(self._payer, clock())
-        quotas.charge(self._payer, clock(), requests=1)
+        wait_s = quotas.short_wait_s(payer, clock())
+        quotas.charge(payer, clock(), requests=1)
         if wait_s > 0:
             await pause(wait_s)
+
+    def _have_connection(self, payer: Payer, bound: Bound) -> None:
+        connections, connection = self.shared.connections, self.request.protocol
+        if connections.is_of(connection, bound.owner):
+            return
+        try:
+            self.shared.quotas.check_count(
+                payer, QuotaKey.CONNECTION_COUNT, connections.count_of(bound.owner)
+            )
+        except QuotaExceededError:
+            self.is_last = True
+            raise
+        connections.claim(connection, bound.owner)
 
     def pay(self, response: web.StreamResponse | None) -> None:
         """Count what the request brought, and what it was answered with."""
         body = getattr(response, "body", None)
         self.shared.quotas.charge(
-            self._payer,
+            self.payer,
             asyncio.get_running_loop().time(),
             bytes_in=self.body.reserved_bytes,
             bytes_out=len(body) if isinstance(body, bytes) else 0,
@@ -115,8 +138,8 @@ class Call:
         quotas = self.shared.quotas
         if not quotas.is_on:
             return
-        now_s = asyncio.get_running_loop().time()
-        quotas.charge(self._payer, now_s, bytes_out=len(piece))
-        wait_s = quotas.wait_s(self._payer, now_s)
+        payer, now_s = self.payer, asyncio.get_running_loop().time()
+        quotas.charge(payer, now_s, bytes_out=len(piece))
+        wait_s = quotas.wait_s(payer, now_s)
         if wait_s > 0:
             await pause(wait_s)

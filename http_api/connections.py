@@ -6,10 +6,14 @@ still get in.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Hashable
 from typing import Protocol
 
 _log = logging.getLogger("http_api")
+
+Owner = tuple[str, str]
+"""Who shares a bound on connections: see ``quotas.Bound``."""
 
 
 class Closable(Hashable, Protocol):
@@ -29,6 +33,9 @@ class Connections:
         self._most = most
         self._resting: dict[Closable, None] = {}
         self._working: set[Closable] = set()
+        self._owners: dict[Closable, Owner] = {}
+        """Of those that count against somebody's quota."""
+        self._counts: Counter[Owner] = Counter()
         self.closed_count = 0
         """How many made room for others."""
 
@@ -49,6 +56,7 @@ class Connections:
                     self._most,
                 )
             self.closed_count += 1
+            self._release(oldest)
             oldest.force_close()
 
     def work(self, connection: Closable) -> None:
@@ -67,3 +75,28 @@ class Connections:
         """Forget a connection that is closed."""
         self._resting.pop(connection, None)
         self._working.discard(connection)
+        self._release(connection)
+
+    # -- whose they are ----------------------------------------------------------------------------
+
+    def is_of(self, connection: Closable, owner: Owner) -> bool:
+        """Whether it counts as this owner's."""
+        return self._owners.get(connection) == owner
+
+    def count_of(self, owner: Owner) -> int:
+        """How many count as this owner's."""
+        return self._counts[owner]
+
+    def claim(self, connection: Closable, owner: Owner) -> None:
+        """An open connection counts as this owner's from now on: whoever asked last over it."""
+        self._release(connection)
+        if connection in self._resting or connection in self._working:
+            self._owners[connection] = owner
+            self._counts[owner] += 1
+
+    def _release(self, connection: Closable) -> None:
+        owner = self._owners.pop(connection, None)
+        if owner is not None:
+            self._counts[owner] -= 1
+            if not self._counts[owner]:
+                del self._counts[owner]

@@ -18,7 +18,10 @@ _OTHER_ORIGINS = frozenset({"cross-site", "same-site"})
 """What browsers say of a request in ``Sec-Fetch-Site`` when a page of another origin makes it."""
 
 _EXPOSED = ", ".join(HEADERS)
-_TAKEN = "Content-Type, Content-Encoding, Idempotency-Key, If-Match, Last-Event-ID, Milena-Transaction, X-Request-Id"
+_TAKEN = (
+    "Content-Type, Content-Encoding, Idempotency-Key, If-Match, Last-Event-ID, Milena-Client-Id, "
+    "Milena-Transaction, X-Request-Id"
+)
 _PREFLIGHT_S = "600"
 """How long a browser remembers what it was told."""
 

@@ -73,7 +73,7 @@ class Dispatcher:
             turns=Turns(),
             connections=Connections(ports.limits.connections_max),
             streams=Streams(ports.limits.streams_max),
-            quotas=Quotas(ports.limits),
+            quotas=Quotas(ports.limits, lambda: ports.metadata.image.quotas),
             description=encode_document(table),
         )
         self._router = Router(table)
@@ -127,6 +127,8 @@ class Dispatcher:
             return call.begun
         if not response.prepared:
             response.headers.update(own)
+            if call.is_last:
+                response.force_close()
         return response
 
     def failure(self, error: BaseException, route: Route | None, request_id: str) -> web.Response:

@@ -210,6 +210,8 @@ class NewConsumer:
     is_auto_commit: bool
     fetch_min_bytes: int
     request_timeout_ms: int
+    principal: str = ""
+    """Whose it is; empty where nobody was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ _TAGS = {
     Tag.V3_CONFIGS: "Configs of topics, in the v3 dialect",
     Tag.V3_PARTITIONS: "Partitions and replicas, in the v3 dialect",
     Tag.V3_GROUPS: "Consumer groups, their members and their lag, in the v3 dialect",
-    Tag.ACCESS: "The access mode, users and their tokens",
+    Tag.ACCESS: "The access mode, users and their tokens, quotas",
     Tag.V3_ACLS: "Access control entries, in the v3 dialect",
     Tag.NODE: "The node that is asked: probes, metrics, this document",
 }

@@ -1,98 +1,223 @@
-"""How much of a node each caller may take: requests a second, bytes that it sends, bytes that it is sent.
+"""How much of a node each caller may take: requests a second, bytes that it sends, bytes that it is sent, and counts.
 
 Token buckets, of which two seconds may be spent at once. What a request costs is known in its end, so that bytes are
 charged then, and whoever has spent too much waits before the next one: a short while the node waits for it, for longer
-it is told when to come again. A caller is who it is known as; where nobody is asked, the address that it calls from.
-Quotas are a node's own, as Kafka's are a broker's: a caller of three nodes may have three times as much.
+it is told when to come again. Quotas are a node's own, as Kafka's are a broker's: a caller of three nodes may have
+three times as much.
 
-Source: KIP-13, KIP-124. Pure; times are monotonic s.
+What a caller may take is what the replicated state says of its user and client id: the most specific entity that
+bounds a thing counts for it, and all who share the entity's names share one bucket. Where none does, a node's own
+options are a bound for each caller: who it is known as, or, where nobody is asked, the address that it calls from.
+
+Source: KIP-13, KIP-124, KIP-546. Pure; times are monotonic s.
 """
 
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from immutables import Map
 
 from http_api.ports import ApiLimits
+from milena.model.access import USER_PREFIX
 from milena.model.errors import QuotaExceededError
+from milena.model.quotas import ANONYMOUS_USER, CLIENT_ID, EVERY, QuotaKey
+from raft_meta.machine.image import Quota, QuotaEntity
 
 BURST_S = 2.0
 WAIT_S_MAX = 0.2
 """So long a request waits here; a client that waits longer had better hear of it."""
+FULL_RETRY_S = 1.0
+"""When to come again where a count is reached: nobody knows when something of it ends."""
 CALLERS_MAX = 10_000
+
+CLIENT_ID_HEADER = "Milena-Client-Id"
+"""How a program calls itself, as Kafka's ``client.id``: whoever it is may say what it likes."""
+
+_CLIENT_ID = re.compile(CLIENT_ID)
+
+
+class Payer(NamedTuple):
+    """Who takes something of the node."""
+
+    name: str
+    """The principal; where nobody is asked, the address."""
+    user: str
+    client_id: str
+
+
+def payer_of(principal: str, address: str | None, client_id: str | None) -> Payer:
+    """Who pays for a request: ``principal`` is empty where nobody was asked. No client id is one that is empty."""
+    is_said = client_id is not None and _CLIENT_ID.fullmatch(client_id) is not None
+    said = client_id if is_said and client_id else ""
+    if not principal:
+        return Payer(address or "", ANONYMOUS_USER, said)
+    return Payer(principal, principal.removeprefix(USER_PREFIX), said)
+
+
+class Bound(NamedTuple):
+    """How much of one thing somebody may take, together with all who share the bound."""
+
+    owner: tuple[str, str]
+    """(name of the caller, client id); empty where it is whoever's."""
+    amount: int
 
 
 @dataclass(slots=True)
 class QuotaUse:
-    """What counts of a caller's past, as of ``since_s``."""
+    """What counts of a past, as of ``since_s``."""
 
     since_s: float
-    requests: float = 0.0
-    bytes_in: float = 0.0
-    bytes_out: float = 0.0
+    spent: float = 0.0
+
+
+_Bounds = Mapping[QuotaKey, Bound]
+_RATES = (QuotaKey.REQUEST_RATE, QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE)
 
 
 class Quotas:
     """All callers of a node. Belongs to one event loop."""
 
-    def __init__(self, limits: ApiLimits) -> None:
-        self._request_rate = limits.request_rate
-        self._producer_rate = limits.producer_byte_rate
-        self._consumer_rate = limits.consumer_byte_rate
-        self.is_on = bool(self._request_rate or self._producer_rate or self._consumer_rate)
+    def __init__(
+        self,
+        limits: ApiLimits,
+        replicated: Callable[[], Map[QuotaEntity, Quota]] = Map[QuotaEntity, Quota],
+    ) -> None:
+        rates = (limits.request_rate, limits.producer_byte_rate, limits.consumer_byte_rate)
+        self._defaults = {key: rate for key, rate in zip(_RATES, rates, strict=True) if rate}
+        self._replicated = replicated
+        self._quotas = replicated()
+        self._bounds: dict[Payer, _Bounds] = {}
+        """Worked out of ``_quotas``."""
+        self._uses: dict[tuple[QuotaKey, tuple[str, str]], QuotaUse] = {}
+        self._places: dict[tuple[QuotaKey, tuple[str, str]], int] = {}
+
+    @property
+    def is_on(self) -> bool:
         """Otherwise nobody needs to be asked or charged."""
-        self._spent: dict[str, QuotaUse] = {}
+        return bool(self._defaults or self._replicated())
+
+    def bound(self, payer: Payer, key: QuotaKey) -> Bound | None:
+        """How much of a thing a caller may take; None: as much as it likes."""
+        return self._bounds_of(payer).get(key)
 
     def charge(
-        self, caller: str, now_s: float, *, requests: int = 0, bytes_in: int = 0, bytes_out: int = 0
+        self,
+        payer: Payer,
+        now_s: float,
+        *,
+        requests: int = 0,
+        bytes_in: int = 0,
+        bytes_out: int = 0,
     ) -> None:
         """Count what a caller took."""
-        spent = self._as_of(caller, now_s)
-        if self._request_rate:
-            spent.requests += requests
-        if self._producer_rate:
-            spent.bytes_in += bytes_in
-        if self._consumer_rate:
-            spent.bytes_out += bytes_out
+        bounds = self._bounds_of(payer)
+        for key, amount in zip(_RATES, (requests, bytes_in, bytes_out), strict=True):
+            bound = bounds.get(key)
+            if bound is not None and amount:
+                self._as_of(key, bound, now_s).spent += amount
 
-    def wait_s(self, caller: str, now_s: float) -> float:
+    def wait_s(self, payer: Payer, now_s: float) -> float:
         """How long a caller is to wait before it takes more; 0: it need not."""
-        if caller not in self._spent:
-            return 0.0
-        spent = self._as_of(caller, now_s)
-        return max(
-            _excess_s(spent.requests, self._request_rate),
-            _excess_s(spent.bytes_in, self._producer_rate),
-            _excess_s(spent.bytes_out, self._consumer_rate),
-        )
+        longest_s = 0.0
+        for key, bound in self._bounds_of(payer).items():
+            if (key, bound.owner) in self._uses:
+                spent = self._as_of(key, bound, now_s).spent
+                longest_s = max(longest_s, spent / bound.amount - BURST_S)
+        return longest_s
 
-    def short_wait_s(self, caller: str, now_s: float) -> float:
+    def short_wait_s(self, payer: Payer, now_s: float) -> float:
         """The same, where it is short.
 
         Raises:
             QuotaExceededError: it is not; it says when to come again.
         """
-        wait_s = self.wait_s(caller, now_s)
+        wait_s = self.wait_s(payer, now_s)
         if wait_s > WAIT_S_MAX:
             raise QuotaExceededError(
-                f"{caller} has used up its quota on this node: come again in {wait_s:.1f} s",
+                f"{payer.name} has used up its quota on this node: come again in {wait_s:.1f} s",
                 retry_after_s=wait_s,
             )
         return wait_s
 
-    def _as_of(self, caller: str, now_s: float) -> QuotaUse:
-        spent = self._spent.pop(caller, None)
-        if spent is None:
-            if len(self._spent) >= CALLERS_MAX:
+    def check_count(self, payer: Payer, key: QuotaKey, present: int, more: int = 1) -> None:
+        """Refuse ``more`` of a thing beside those that there are.
+
+        Raises:
+            QuotaExceededError: it would be above the caller's bound.
+        """
+        bound = self.bound(payer, key)
+        if bound is not None and present + more > bound.amount:
+            raise QuotaExceededError(
+                f"the {key} of {payer.name} is {bound.amount}, and it has {present}: end one of them first",
+                retry_after_s=FULL_RETRY_S,
+            )
+
+    @contextmanager
+    def place(self, payer: Payer, key: QuotaKey, count: int = 1) -> Iterator[None]:
+        """For so long the caller has so many more of a thing.
+
+        Raises:
+            QuotaExceededError: it would be above its bound.
+        """
+        bound = self.bound(payer, key)
+        if bound is None:
+            yield
+            return
+        held = (key, bound.owner)
+        self.check_count(payer, key, self._places.get(held, 0), count)
+        self._places[held] = self._places.get(held, 0) + count
+        try:
+            yield
+        finally:
+            self._places[held] -= count
+            if not self._places[held]:
+                del self._places[held]
+
+    # -- whose bound it is -------------------------------------------------------------------------
+
+    def _bounds_of(self, payer: Payer) -> _Bounds:
+        quotas = self._replicated()
+        if quotas is not self._quotas:
+            self._quotas = quotas
+            self._bounds.clear()
+        bounds = self._bounds.get(payer)
+        if bounds is None:
+            if len(self._bounds) >= CALLERS_MAX:
+                del self._bounds[next(iter(self._bounds))]
+            bounds = self._bounds[payer] = self._worked_out(payer)
+        return bounds
+
+    def _worked_out(self, payer: Payer) -> _Bounds:
+        bounds = {key: Bound((payer.name, ""), amount) for key, amount in self._defaults.items()}
+        for user, client_id in reversed(_entities_of(payer)):
+            quota = self._quotas.get((user, client_id))
+            if quota is not None:
+                owner = (payer.name if user else "", payer.client_id if client_id else "")
+                bounds |= {QuotaKey(key): Bound(owner, amount) for key, amount in quota.limits}
+        return bounds
+
+    def _as_of(self, key: QuotaKey, bound: Bound, now_s: float) -> QuotaUse:
+        use = self._uses.pop((key, bound.owner), None)
+        if use is None:
+            if len(self._uses) >= CALLERS_MAX:
                 # Who took nothing for longest.
-                del self._spent[next(iter(self._spent))]
-            spent = QuotaUse(now_s)
-        passed_s = now_s - spent.since_s
+                del self._uses[next(iter(self._uses))]
+            use = QuotaUse(now_s)
+        passed_s = now_s - use.since_s
         if passed_s > 0:
-            spent.since_s = now_s
-            spent.requests = max(0.0, spent.requests - passed_s * self._request_rate)
-            spent.bytes_in = max(0.0, spent.bytes_in - passed_s * self._producer_rate)
-            spent.bytes_out = max(0.0, spent.bytes_out - passed_s * self._consumer_rate)
-        self._spent[caller] = spent
-        return spent
+            use.since_s = now_s
+            use.spent = max(0.0, use.spent - passed_s * bound.amount)
+        self._uses[key, bound.owner] = use
+        return use
 
 
-def _excess_s(spent: float, rate: int) -> float:
-    return max(0.0, spent / rate - BURST_S) if rate else 0.0
+def _entities_of(payer: Payer) -> tuple[QuotaEntity, ...]:
+    """Whose quotas may bind a caller, the most specific first: the order of KIP-546."""
+    clients = (payer.client_id, EVERY) if payer.client_id else (EVERY,)
+    return (
+        *((user, client) for user in (payer.user, EVERY) for client in (*clients, "")),
+        *(("", client) for client in clients),
+    )

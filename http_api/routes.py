@@ -4,6 +4,7 @@ from http_api.endpoint import Route
 from http_api.native.access_endpoints import ACCESS_ROUTES
 from http_api.native.endpoints import NATIVE_ROUTES
 from http_api.native.group_endpoints import GROUP_ROUTES
+from http_api.native.quota_endpoints import QUOTA_ROUTES
 from http_api.v2.consumer_endpoints import CONSUMER_ROUTES
 from http_api.v2.endpoints import V2_ROUTES
 from http_api.v3.endpoints import V3_ROUTES
@@ -15,4 +16,5 @@ ROUTES: tuple[Route, ...] = (
     *V3_ROUTES,
     *NATIVE_ROUTES,
     *ACCESS_ROUTES,
+    *QUOTA_ROUTES,
 )

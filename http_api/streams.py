@@ -24,6 +24,7 @@ from milena.model.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
+from milena.model.quotas import QuotaKey
 from milena.model.turns import one_turn
 
 if TYPE_CHECKING:
@@ -103,9 +104,14 @@ async def stream_answer(
 
     Raises:
         TooManyRequestsError: there are as many streams as there may be.
+        QuotaExceededError: the caller has as many as it may have.
     """
     async with aclosing(pieces):
-        with call.shared.streams.place(places):
+        quotas = call.shared.quotas
+        with (
+            quotas.place(call.payer, QuotaKey.STREAM_COUNT, places),
+            call.shared.streams.place(places),
+        ):
             first = await anext(pieces)
             if call.request.method == "HEAD":
                 return bytes_answer(b"", kind.value, headers=headers)

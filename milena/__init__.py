@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         AclEntry,
         AclFilter,
         NewToken,
+        QuotaView,
         TokenGrant,
         TokenView,
         UserView,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         UnreadableOffsetError,
     )
     from milena.model.access import AccessMode, Operation, PatternType, Permission, ResourceType
+    from milena.model.quotas import QuotaKey
     from milena.model.secret import Secret
     from milena.producing.deliveries import Deliveries, DeliveryReceipts, DeliveryRun
     from milena.producing.delivery import Delivery
@@ -147,6 +149,8 @@ __all__ = [
     "ProducerError",
     "ProducerFencedError",
     "ProducerOptions",
+    "QuotaKey",
+    "QuotaView",
     "RebalanceListener",
     "Receipt",
     "RecordTooLargeError",
@@ -190,6 +194,7 @@ _MODULES = {
         "AclEntry",
         "AclFilter",
         "NewToken",
+        "QuotaView",
         "TokenGrant",
         "TokenView",
         "UserView",
@@ -204,6 +209,7 @@ _MODULES = {
     "milena.cluster.admin": ("AdminClient", "OffsetRange"),
     "milena.client": ("Client",),
     "milena.cluster.credentials": ("Credentials",),
+    "milena.model.quotas": ("QuotaKey",),
     "milena.model.secret": ("Secret",),
     "milena.consuming.consumer": ("Consumer",),
     "milena.consuming.options": ("ConsumerOptions", "RebalanceListener"),

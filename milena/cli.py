@@ -60,6 +60,7 @@ OWN_COMMANDS = {
     "nodes": "nodes",
     "produce": "producing.produce",
     "profiles": "profiles",
+    "quotas": "access.quotas",
     "reassignments": "rebalance",
     "rebalance": "rebalance",
     "status": "health.status",

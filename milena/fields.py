@@ -100,6 +100,16 @@ class AnswerFields:
             key: value if isinstance(value, str) else str(value) for key, value in values.items()
         }
 
+    def numbers(self, name: str) -> dict[str, int]:
+        """An object of integers; absent means empty."""
+        values = self._values.get(name, {})
+        if not isinstance(values, dict):
+            raise self._wrong(name, "an object", values)
+        found = {key: value for key, value in values.items() if type(value) is int}
+        if len(found) != len(values):
+            raise self._wrong(name, "an object of integers", values)
+        return found
+
     def _wrong(self, name: str, wanted: str, value: Json) -> UnexpectedAnswerError:
         return UnexpectedAnswerError(f"{self._where}.{name}: expected {wanted}, got {_kind(value)}")
 

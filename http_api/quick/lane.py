@@ -28,9 +28,11 @@ from http_api.dispatch import Dispatcher
 from http_api.endpoint import QuickHandler, Route
 from http_api.quick.parsed_head import ParsedHead
 from http_api.quick.plain_answer import encode_answer
+from http_api.quotas import CLIENT_ID_HEADER, payer_of
 from http_api.unknown import CONDITIONS, TRANSACTION_HEADER, check_query
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
+from milena.model.quotas import QuotaKey
 from milena.model.requests import ProduceReceipt
 
 HEAD_END = b"\r\n\r\n"
@@ -69,6 +71,7 @@ class Head:
     body_bytes: int
     caller: Caller
     """Who sent it, and may do what it says."""
+    client_id: str | None
 
 
 class Resting(Closable, Protocol):
@@ -234,7 +237,12 @@ class QuickLane:
 
     def _pays(self, head: Head, connection: Resting, now_s: float) -> bool:
         """Count a request against its caller's quota; False, and nothing counted, where that is spent."""
-        payer = head.caller.known_principal or _remote(connection.peername) or ""
+        remote = _remote(connection.peername)
+        payer = payer_of(head.caller.known_principal, remote, head.client_id)
+        bound = self._quotas.bound(payer, QuotaKey.CONNECTION_COUNT)
+        connections = self._dispatcher.shared.connections
+        if bound is not None and not connections.is_of(connection, bound.owner):
+            return False
         if self._quotas.wait_s(payer, now_s) > 0:
             return False
         self._quotas.charge(payer, now_s, requests=1, bytes_in=head.body_bytes)
@@ -288,7 +296,13 @@ class QuickLane:
         if len(self._heads) >= HEADS_MAX:
             del self._heads[next(iter(self._heads))]
         self._heads[key] = Head(
-            message.method, message.url.raw_path, route, handler, body_bytes, caller
+            message.method,
+            message.url.raw_path,
+            route,
+            handler,
+            body_bytes,
+            caller,
+            message.headers.get(CLIENT_ID_HEADER),
         )
 
     def _read(

@@ -50,7 +50,7 @@ async def commit(call: Call) -> web.Response:
     call.rights.authorize(
         Operation.READ, ResourceType.TOPIC, {offset.topic for offset in offsets or ()}
     )
-    await call.ports.consumers.commit(*place(call), offsets)
+    await call.ports.consumers.commit(*await place(call), offsets)
     return empty_answer()
 
 
@@ -73,7 +73,7 @@ def _offsets(fields: Fields, name: str, step: int) -> Iterator[OffsetToCommit]:
 async def get_offsets(call: Call) -> web.Response:
     """Committed offsets of the partitions in the body or the query; of those that it is assigned when neither says."""
     type_ = metadata_type(call.header("Accept"))
-    group, instance = place(call)
+    group, instance = await place(call)
     body = await call.optional_json_body()
     if body != {}:
         partitions = parse_partitions(body)

@@ -54,7 +54,7 @@ class Rows:
 
 async def get_records(call: Call) -> web.StreamResponse:
     """The next records."""
-    group, instance = place(call)
+    group, instance = await place(call)
     # What comes is asked for when it is there: the answer may be one to a subscription of long ago.
     call.rights.has_asked = True
     query = call.query()
@@ -98,7 +98,7 @@ async def _pieces(
     is_following: bool,
 ) -> AsyncGenerator[bytes, None]:
     """One call after the other, or only one."""
-    group, instance = place(call)
+    group, instance = await place(call)
     retries = Retries()
     if is_following:
         # The answer begins before there is anything in it.

@@ -23,10 +23,12 @@ from http_api.unknown import nearest
 from http_api.urls import base_url, path_of
 from http_api.v2.tokens import read_token
 from milena.model.errors import (
+    ConsumerNotFoundError,
     InvalidConsumerError,
     MalformedRequestError,
     UnsupportedSchemaError,
 )
+from milena.model.quotas import QuotaKey
 
 FORMATS = ("binary", "json", "text")
 _SCHEMA_FORMATS = ("avro", "jsonschema", "protobuf")
@@ -50,9 +52,26 @@ _MISSPELT_LIKENESS = 0.8
 """Above what any two settings that are meant have in common, but for those of ``_OF_OTHERS``."""
 
 
-def place(call: Call) -> tuple[str, str]:
-    """Group and instance of the path."""
-    return call.names["group"], call.names["instance"]
+async def place(call: Call) -> tuple[str, str]:
+    """Group and instance of the path: a consumer is its maker's and superusers'.
+
+    Raises:
+        ConsumerNotFoundError: it is another's, of whom nothing is said.
+    """
+    group, instance = call.names["group"], call.names["instance"]
+    rights = call.rights
+    if not rights.known_principal:
+        return group, instance
+    caller = rights.caller
+    if caller.is_enforced and not caller.is_superuser:
+        consumer = call.ports.metadata.image.consumers.get((group, instance))
+        if consumer is None:
+            # It may be younger than what this node has heard of.
+            image = await call.ports.metadata.current_image()
+            consumer = image.consumers.get((group, instance))
+        if consumer is not None and consumer.principal not in {"", caller.principal}:
+            raise ConsumerNotFoundError(f"group {group!r} has no consumer {instance!r}")
+    return group, instance
 
 
 async def create(call: Call) -> web.Response:
@@ -65,9 +84,20 @@ async def create(call: Call) -> web.Response:
     for name in fields.names() - NEW_CONSUMER.fields:
         _refuse_misspelt(name)
     consumer = _new_consumer(fields, call)
+    _check_count(call)
     instance = await call.ports.consumers.create(group, consumer)
     uri = base + path_of("consumers", group, "instances", instance)
     return json_answer({"instance_id": instance, "base_uri": uri}, content_type=type_)
+
+
+def _check_count(call: Call) -> None:
+    """Refuse one consumer too many; two that are made at once may both be the last."""
+    quotas, payer = call.shared.quotas, call.payer
+    if quotas.bound(payer, QuotaKey.CONSUMER_COUNT) is not None:
+        owner = call.rights.known_principal
+        consumers = call.ports.metadata.image.consumers.values()
+        present = sum(consumer.principal == owner for consumer in consumers)
+        quotas.check_count(payer, QuotaKey.CONSUMER_COUNT, present)
 
 
 def _refuse_misspelt(name: str) -> None:
@@ -94,6 +124,7 @@ def _new_consumer(fields: Fields, call: Call) -> NewConsumer:
         is_auto_commit=_is_auto_commit(fields),
         fetch_min_bytes=1 if min_bytes is None else min_bytes,
         request_timeout_ms=min(timeout_ms, call.ports.limits.fetch_wait_ms_max),
+        principal=call.rights.known_principal,
     )
 
 
@@ -137,7 +168,7 @@ def _is_auto_commit(fields: Fields) -> bool:
 
 async def delete(call: Call) -> web.Response:
     """Forget a consumer."""
-    await call.ports.consumers.delete(*place(call), token=read_token(call.query()))
+    await call.ports.consumers.delete(*await place(call), token=read_token(call.query()))
     return empty_answer()
 
 
@@ -147,20 +178,20 @@ async def subscribe(call: Call) -> web.Response:
     fields = Fields(await call.json_body(), "the body", SUBSCRIBE.fields)
     topics, pattern = fields.strings("topics"), fields.text("topic_pattern")
     authorize_subscription(call, topics, pattern)
-    await call.ports.consumers.subscribe(*place(call), topics, pattern, token=token)
+    await call.ports.consumers.subscribe(*await place(call), topics, pattern, token=token)
     return empty_answer()
 
 
 async def unsubscribe(call: Call) -> web.Response:
     """Give up what it is subscribed to, or assigned."""
-    await call.ports.consumers.unsubscribe(*place(call), token=read_token(call.query()))
+    await call.ports.consumers.unsubscribe(*await place(call), token=read_token(call.query()))
     return empty_answer()
 
 
 async def get_subscription(call: Call) -> web.Response:
     """The consumer's subscription, and what it has of it."""
     type_ = metadata_type(call.header("Accept"))
-    subscription = await call.ports.consumers.subscription(*place(call))
+    subscription = await call.ports.consumers.subscription(*await place(call))
     by_topic: dict[str, list[int]] = {}
     for topic, partition in subscription.partitions:
         by_topic.setdefault(topic, []).append(partition)
@@ -178,14 +209,14 @@ async def assign(call: Call) -> web.Response:
     token = read_token(call.query())
     partitions = parse_partitions(await call.json_body())
     authorize_subscription(call, {topic for topic, _ in partitions}, None)
-    await call.ports.consumers.assign(*place(call), partitions, token=token)
+    await call.ports.consumers.assign(*await place(call), partitions, token=token)
     return empty_answer()
 
 
 async def get_assignments(call: Call) -> web.Response:
     """Partitions that the consumer reads."""
     type_ = metadata_type(call.header("Accept"))
-    partitions = await call.ports.consumers.assignments(*place(call))
+    partitions = await call.ports.consumers.assignments(*await place(call))
     listed = [{"topic": topic, "partition": partition} for topic, partition in partitions]
     return json_answer({"partitions": listed}, content_type=type_)
 
@@ -255,7 +286,7 @@ async def _seek_to(call: Call, name: Reset) -> web.Response:
 
 
 async def _seek(call: Call, seeks: list[Seek]) -> web.Response:
-    await call.ports.consumers.seek(*place(call), seeks)
+    await call.ports.consumers.seek(*await place(call), seeks)
     return empty_answer()
 
 

@@ -18,6 +18,7 @@ from http_api.formats.v3_records import texts_of
 from http_api.media import JSON_TYPE, check_json_type
 from http_api.v3.receipts import Job, append, append_texts, failure, item_of, job_of
 from milena.model.errors import MilenaError
+from milena.model.quotas import QuotaKey
 
 _STEP_BYTES = 128 << 10
 """Of a body that comes in large pieces (a compressed one comes whole), so that it holds nobody up."""
@@ -29,7 +30,11 @@ async def produce(call: Call) -> web.StreamResponse:
     job = job_of(call)
     texts = JsonTexts(call.ports.limits.request_bytes_max)
     answer = _Answer(call)
-    with call.shared.streams.place(), call.shared.in_flight.without_one():
+    with (
+        call.shared.quotas.place(call.payer, QuotaKey.STREAM_COUNT),
+        call.shared.streams.place(),
+        call.shared.in_flight.without_one(),
+    ):
         try:
             async for data in call.body.pieces(lambda: texts.kept_bytes > 0):
                 for start in range(0, len(data), _STEP_BYTES):

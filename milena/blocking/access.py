@@ -1,6 +1,6 @@
 """Access control for programs that block: ``milena.sync`` has it as ``client.admin.access``."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from milena.cluster.access_views import (
@@ -8,12 +8,14 @@ from milena.cluster.access_views import (
     AclEntry,
     AclFilter,
     NewToken,
+    QuotaView,
     TokenGrant,
     TokenView,
     UserView,
 )
 from milena.cluster.admin import AdminClient
 from milena.model.access import AccessMode
+from milena.model.quotas import QuotaKey
 from milena.model.secret import Secret
 
 T = TypeVar("T")
@@ -92,6 +94,26 @@ class AccessAdmin:
     def delete_token(self, user: str, token_id: str) -> None:
         """Let a token be good for nothing, at once."""
         self._call(lambda admin: admin.access.delete_token(user, token_id))
+
+    def quotas(self) -> list[QuotaView]:
+        """All quotas, by user and client id."""
+        return self._call(lambda admin: admin.access.quotas())
+
+    def alter_quota(
+        self,
+        limits: Mapping[QuotaKey, int | None],
+        *,
+        user: str | None = None,
+        client_id: str | None = None,
+    ) -> QuotaView:
+        """Bound what a user, the programs of a client id, or both may take; returns all that bounds them now."""
+        return self._call(
+            lambda admin: admin.access.alter_quota(limits, user=user, client_id=client_id)
+        )
+
+    def delete_quota(self, *, user: str | None = None, client_id: str | None = None) -> None:
+        """Take a quota away."""
+        self._call(lambda admin: admin.access.delete_quota(user=user, client_id=client_id))
 
     def acls(self, wanted: AclFilter | None = None) -> list[AclEntry]:
         """The entries of a filter, sorted; None: all."""

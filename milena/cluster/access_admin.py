@@ -1,6 +1,6 @@
 """Administration of access control: users, tokens, access control entries and the mode; an HTTP call or two each."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import quote
 
 from milena.cluster.access_views import (
@@ -8,6 +8,7 @@ from milena.cluster.access_views import (
     AclEntry,
     AclFilter,
     NewToken,
+    QuotaView,
     TokenGrant,
     TokenView,
     UserView,
@@ -16,12 +17,14 @@ from milena.cluster.access_views import (
     acl_json,
     grant_json,
     new_token,
+    quota_view,
     token_view,
     user_view,
 )
 from milena.cluster.http import HttpSession
 from milena.fields import AnswerFields, Json
 from milena.model.access import AccessMode
+from milena.model.quotas import QuotaKey
 from milena.model.secret import Secret
 
 
@@ -148,6 +151,39 @@ class AccessAdmin:
             TargetNotFoundError: there is no such user, or none of this id is the user's.
         """
         await self._http.delete(f"{_tokens_path(user)}/{quote(token_id, safe='')}")
+
+    async def quotas(self) -> list[QuotaView]:
+        """All quotas, by user and client id."""
+        answer = AnswerFields(await self._http.get("/quotas"), "quotas")
+        return [quota_view(found) for found in answer.objects("quotas")]
+
+    async def alter_quota(
+        self,
+        limits: Mapping[QuotaKey, int | None],
+        *,
+        user: str | None = None,
+        client_id: str | None = None,
+    ) -> QuotaView:
+        """Bound what a user, the programs of a client id, or both may take; returns all that bounds them now.
+
+        Args:
+            limits: what is bounded and by how much; None: no longer. What is not named stays.
+            user: a name; ``*``: each user that has no quota of its own.
+            client_id: as ``user``, of programs.
+
+        Raises:
+            AnswerError: nobody is named, or a number that is none; the message says what to change.
+        """
+        body: dict[str, Json] = {"limits": {key.value: amount for key, amount in limits.items()}}
+        named = {"user": user, "client_id": client_id}
+        body.update({name: value for name, value in named.items() if value is not None})
+        return quota_view(AnswerFields(await self._http.put("/quotas", body), "quota"))
+
+    async def delete_quota(self, *, user: str | None = None, client_id: str | None = None) -> None:
+        """Take a quota away; parameters as ``alter_quota``. One that is not there is no error."""
+        named = {"user": user, "client_id": client_id}
+        params = {name: value for name, value in named.items() if value is not None}
+        await self._http.delete("/quotas", params)
 
     async def acls(self, wanted: AclFilter | None = None) -> list[AclEntry]:
         """The entries of a filter, sorted; None: all."""

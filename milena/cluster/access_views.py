@@ -3,6 +3,7 @@
 Types, operations and permissions are the words of ``milena.model.access``, or those of a later release.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from milena.fields import AnswerFields, Json
@@ -33,6 +34,18 @@ class UserView:
     is_superuser: bool
     password_count: int
     token_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaView:
+    """What somebody may take. None for a user or client id: whichever; ``*``: each that has none of its own.
+
+    ``limits``: by the words of ``milena.model.quotas.QuotaKey``, or of a later release.
+    """
+
+    user: str | None
+    client_id: str | None
+    limits: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +129,15 @@ def user_view(found: AnswerFields) -> UserView:
         is_superuser=found.boolean("is_superuser"),
         password_count=found.integer("password_count"),
         token_count=found.integer("token_count"),
+    )
+
+
+def quota_view(found: AnswerFields) -> QuotaView:
+    """A quota, as a list and an answer of its own have it."""
+    return QuotaView(
+        user=found.optional_text("user"),
+        client_id=found.optional_text("client_id"),
+        limits=found.numbers("limits"),
     )
 
 

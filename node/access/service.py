@@ -6,7 +6,7 @@ change what has been asked before.
 
 import base64
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from http_api.access_port import AclSelection, RequestedToken
 from milena.model.access import AccessMode
@@ -19,6 +19,7 @@ from milena.model.errors import (
     TokenNotFoundError,
     UserNotFoundError,
 )
+from milena.model.quotas import QuotaKey
 from milena.model.secret import Secret
 from milena.model.types import WallMs
 from node.access.callers import TOKEN_PREFIX, secret_hash
@@ -27,6 +28,7 @@ from node.metadata.store import MetadataStore
 from raft_meta.machine.access import ACLS_PER_REQUEST_MAX
 from raft_meta.machine.commands import (
     AlterAcls,
+    AlterQuota,
     CreateToken,
     DeleteTokens,
     DeleteUser,
@@ -44,7 +46,7 @@ SECRET_BYTES = 32
 ID_BYTES = 10
 PASSWORD_LENGTH_MIN, PASSWORD_LENGTH_MAX = 8, 1024
 
-_Change = SetAccessMode | PutUser | DeleteUser | CreateToken | DeleteTokens | AlterAcls
+_Change = SetAccessMode | PutUser | DeleteUser | CreateToken | DeleteTokens | AlterAcls | AlterQuota
 
 
 def check_password(password: str) -> None:
@@ -80,6 +82,14 @@ class AccessService:
     async def set_mode(self, mode: AccessMode) -> None:
         """Let the cluster ask so much of those who call it."""
         await self._propose(SetAccessMode(access_mode=mode), f"set the access mode to {mode}")
+
+    async def alter_quota(
+        self, user: str, client_id: str, changes: Mapping[QuotaKey, int | None]
+    ) -> None:
+        """Bound what somebody may take, or no longer (None)."""
+        plain = tuple((key.value, amount) for key, amount in changes.items())
+        command = AlterQuota(user=user, client_id=client_id, changes=plain)
+        await self._propose(command, "change a quota")
 
     # -- users -----------------------------------------------------------------------------------
 

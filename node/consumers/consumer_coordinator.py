@@ -8,6 +8,8 @@ its group. Handlers run under ``CoordinatorCalls``, which see to it that this no
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from msgspec import UNSET
+
 from milena.model.clock import Clock
 from milena.model.errors import (
     ConsumerExistsError,
@@ -61,7 +63,7 @@ from node.metadata.lookup import GetTopic
 from node.metadata.store import MetadataStore
 from node.peers.messages import Done
 from node.peers.port import Peers
-from raft_meta.machine import group_rules, partition_sets
+from raft_meta.machine import group_rules, partition_sets, quotas
 from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
 from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsumer
 
@@ -183,6 +185,8 @@ class ConsumerCoordinator:
     # -- making and forgetting -------------------------------------------------------------------
 
     async def _on_create(self, request: ConsumerCreateRequest) -> Done:
+        # Nodes of the release before would stop at what they cannot read.
+        is_said = self._metadata.image.feature_level >= quotas.LEVEL
         consumer = RestConsumer(
             group_id=request.group_id,
             instance=request.instance,
@@ -192,6 +196,7 @@ class ConsumerCoordinator:
             is_auto_commit=request.is_auto_commit,
             fetch_min_bytes=request.fetch_min_bytes,
             request_timeout_ms=request.request_timeout_ms,
+            principal=request.principal if is_said and request.principal is not UNSET else "",
         )
         try:
             await self._store.put(consumer, is_new=True)

@@ -1,7 +1,7 @@
 """REST consumers' calls between nodes, declared: to the group's coordinator, from it, and to a partition's leader."""
 
 import msgspec
-from msgspec import field
+from msgspec import UNSET, UnsetType, field
 
 from http_api.group_ports import Reset
 from node.groups.group_messages import GroupRequest, PartitionsByTopic
@@ -37,6 +37,8 @@ class ConsumerCreateRequest(ConsumerRequest, frozen=True, kw_only=True):
     is_auto_commit: bool = field(name="auto")
     fetch_min_bytes: int = field(name="min_bytes")
     request_timeout_ms: int = field(name="timeout_ms")
+    principal: str | UnsetType = UNSET
+    """Whose it is; not sent where nobody was asked."""
 
 
 class ConsumerDeleteRequest(ClientRequest, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from http_api.group_ports import (
     ConsumerSubscription,
@@ -124,6 +124,7 @@ class ConsumersService:
                 is_auto_commit=consumer.is_auto_commit,
                 fetch_min_bytes=consumer.fetch_min_bytes,
                 request_timeout_ms=consumer.request_timeout_ms,
+                principal=consumer.principal or UNSET,
             ),
             repeat=Repeat.ALWAYS if is_drawn else Repeat.ELSEWHERE,
         )

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from milena.cluster.access_views import (
     AccessView,
     AclEntry,
+    QuotaView,
     TokenGrant,
     TokenView,
     UserView,
@@ -61,6 +62,35 @@ def user_json(user: UserView) -> dict[str, Json]:
         "password_count": user.password_count,
         "token_count": user.token_count,
     }
+
+
+def quotas_text(quotas: Iterable[QuotaView]) -> str:
+    """A line for each bound."""
+    return table(
+        ("USER", "CLIENT ID", "BOUND", "AMOUNT"),
+        [
+            (q.user or "-", q.client_id or "-", key, q.limits[key])
+            for q in quotas
+            for key in sorted(q.limits)
+        ],
+    )
+
+
+def quota_text(quota: QuotaView) -> str:
+    """One quota in a sentence."""
+    bounds = [f"{key} {quota.limits[key]}" for key in sorted(quota.limits)]
+    return f"quota of {quota_owner(quota.user, quota.client_id)}: {', '.join(bounds) or 'nothing'}"
+
+
+def quota_owner(user: str | None, client_id: str | None) -> str:
+    """Whom a quota binds, in words."""
+    parts = (("user", user), ("client id", client_id))
+    return ", ".join(f"{what} {name}" for what, name in parts if name is not None)
+
+
+def quota_json(quota: QuotaView) -> dict[str, Json]:
+    """The same for programs."""
+    return {"user": quota.user, "client_id": quota.client_id, "limits": dict(quota.limits)}
 
 
 def tokens_text(tokens: Iterable[TokenView]) -> str:

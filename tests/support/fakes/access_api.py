@@ -24,6 +24,7 @@ class FakeAccessApi:
         self.superusers = set()
         self.tokens = {}
         self.entries = []
+        self.quotas = {}
         self.asked = []
 
     def be(self, user, **more):
@@ -72,6 +73,9 @@ class FakeAccessApi:
             web.get("/users", self._users),
             web.get("/users/{u}", self._of_user(self._user)),
             web.put("/users/{u}", self._put_user),
+            web.get("/quotas", self._quotas),
+            web.put("/quotas", self._put_quota),
+            web.delete("/quotas", self._delete_quota),
             web.delete("/users/{u}", self._of_user(self._delete_user)),
             web.get("/users/{u}/tokens", self._of_user(self._tokens)),
             web.post("/users/{u}/tokens", self._of_user(self._create_token)),
@@ -162,6 +166,28 @@ class FakeAccessApi:
         if not there:
             return self._refused(404, 40414, "token_not_found", "There is no such token.")
         self.tokens[user].remove(there[0])
+        return web.Response(status=204)
+
+    @staticmethod
+    def _quota(entity, limits):
+        return {"user": entity[0], "client_id": entity[1], "limits": limits}
+
+    async def _quotas(self, request):
+        await self._note(request)
+        found = [self._quota(entity, self.quotas[entity]) for entity in self.quotas]
+        return web.json_response({"quotas": found})
+
+    async def _put_quota(self, request):
+        await self._note(request)
+        body = await request.json()
+        entity = (body.get("user"), body.get("client_id"))
+        limits = {**self.quotas.get(entity, {}), **body["limits"]}
+        self.quotas[entity] = {key: amount for key, amount in limits.items() if amount is not None}
+        return web.json_response(self._quota(entity, self.quotas[entity]))
+
+    async def _delete_quota(self, request):
+        await self._note(request)
+        self.quotas.pop((request.query.get("user"), request.query.get("client_id")), None)
         return web.Response(status=204)
 
     def _matching(self, request):

@@ -385,6 +385,9 @@ def access_asks() -> list[Ask]:
         get("v3ListAcls", acls),
         get("v3ListAcls", f"{acls}?principal=User:alice&operation=READ"),
         delete("v3DeleteAcls", f"{acls}?resource_name=orders", 200),
+        put("putQuota", "/quotas", {"user": "alice", "limits": {"request_rate": 1_000_000}}),
+        get("listQuotas", "/quotas"),
+        delete("deleteQuota", "/quotas?user=alice"),
         delete("deleteUser", user),
     ]
 

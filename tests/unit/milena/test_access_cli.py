@@ -303,3 +303,43 @@ async def test_words_that_say_nothing_that_could_be_done(api, milena, words, tol
     assert code == 64
     assert told in " ".join(err.split())
     assert api.access.asked == []
+
+
+# -- quotas ------------------------------------------------------------------------------------------
+
+
+async def test_quotas_are_set_listed_and_deleted(api, milena):
+    assert await milena("quotas", "list") == (0, "", "no quotas\n")
+    set_it = ("quotas", "set", "request_rate=5", "stream_count=2", "--user", "ann")
+    _, out, _ = await milena(*set_it)
+    assert out == "quota of user ann: request_rate 5, stream_count 2\n"
+    _, out, _ = await milena("quotas", "set", "stream_count=none", "--user", "ann", "--json")
+    assert json.loads(out) == {"user": "ann", "client_id": None, "limits": {"request_rate": 5}}
+    await milena("quotas", "set", "consumer_count=1", "--user", "*", "--client-id", "app")
+    _, out, _ = await milena("quotas", "list")
+    assert [line.split() for line in out.splitlines()[1:]] == [
+        ["ann", "-", "request_rate", "5"],
+        ["*", "app", "consumer_count", "1"],
+    ]
+    _, out, _ = await milena("quotas", "delete", "--user", "*", "--client-id", "app")
+    assert out == "no quota of user *, client id app\n"
+    _, out, _ = await milena("quotas", "list", "--json")
+    assert [quota["user"] for quota in json.loads(out)] == ["ann"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("set", "request_rate=5"), "say whom it binds"),
+        (("set", "--user", "ann"), "Missing argument"),
+        (("set", "rate=5", "--user", "ann"), "'rate' is no bound: request_rate"),
+        (("set", "request_rate=0", "--user", "ann"), "say request_rate=AMOUNT"),
+        (("set", "request_rate", "--user", "ann"), "or request_rate=none"),
+        (("delete",), "say whom it binds"),
+    ],
+)
+async def test_what_is_no_quota_is_refused(api, milena, words, told):
+    code, _, err = await milena("quotas", *words)
+    assert code == 64
+    assert told in err
+    assert not api.access.asked

@@ -8,7 +8,7 @@ import pytest
 from milena import Client, sync
 from milena.blocking.access import AccessAdmin as BlockingAccessAdmin
 from milena.cluster.access_admin import AccessAdmin
-from milena.cluster.access_views import AclEntry, AclFilter, TokenGrant, UserView
+from milena.cluster.access_views import AclEntry, AclFilter, QuotaView, TokenGrant, UserView
 from milena.cluster.http import HttpCall, RawAnswer
 from milena.cluster.http_connection import HttpRequest
 from milena.errors import (
@@ -21,6 +21,7 @@ from milena.errors import (
     UnreachableError,
 )
 from milena.model.access import AccessMode
+from milena.model.quotas import QuotaKey
 from milena.model.secret import Secret
 from tests.support.fakes.access_api import TOKEN_SECRET
 from tests.support.fakes.api import FakeApi
@@ -176,6 +177,21 @@ async def test_entries_are_added_found_and_removed(api, access):
     assert await access.remove_acls(wanted) == [read]
     assert api.access.asked[-1] == ("DELETE", "/v3/clusters/c1/acls", said)
     assert await access.acls() == [deny]
+
+
+async def test_quotas_are_set_listed_and_deleted(api, access):
+    keys = {QuotaKey.REQUEST_RATE: 5, QuotaKey.STREAM_COUNT: 2}
+    made = await access.alter_quota(keys, user="ann", client_id="*")
+    assert made == QuotaView(
+        user="ann", client_id="*", limits={"request_rate": 5, "stream_count": 2}
+    )
+    assert await access.quotas() == [made]
+    left = await access.alter_quota({QuotaKey.STREAM_COUNT: None}, user="ann", client_id="*")
+    assert left.limits == {"request_rate": 5}
+    only = await access.alter_quota({QuotaKey.CONSUMER_COUNT: 1}, client_id="app")
+    assert (only.user, only.client_id) == (None, "app")
+    await access.delete_quota(user="ann", client_id="*")
+    assert await access.quotas() == [only]
 
 
 async def test_what_nobody_may_do_is_said(api, access):

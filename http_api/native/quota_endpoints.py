@@ -1,0 +1,53 @@
+"""The table of endpoints of quotas."""
+
+from http_api.access import on_cluster
+from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
+from http_api.error_sets import CHANGE_ERRORS
+from http_api.errors import InvalidFieldError
+from http_api.native import quotas
+from http_api.params import text_param
+from http_api.shapes import quotas as shapes
+from http_api.shapes.blocks import text
+from milena.model import errors as e
+from milena.model.access import Operation
+
+QUOTA_ROUTES = (
+    route(
+        "GET /quotas",
+        "listQuotas",
+        quotas.list_quotas,
+        "All quotas",
+        ok(shapes.QUOTAS, "The quotas, by user and client id"),
+        access=on_cluster(Operation.DESCRIBE_CONFIGS),
+        tag=Tag.ACCESS,
+        is_current=True,
+    ),
+    route(
+        "PUT /quotas",
+        "putQuota",
+        quotas.put_quota,
+        "Bound what somebody may take",
+        ok(shapes.QUOTA, "What bounds it now"),
+        access=on_cluster(Operation.ALTER_CONFIGS),
+        tag=Tag.ACCESS,
+        description=(
+            "Of a user, of all programs of one client id, or of both. A bound that is null is taken away, others stay. "
+            "The most specific quota that bounds a thing counts: of user and client id, then of the user, then of the "
+            "client id; a name before `*`."
+        ),
+        body=Body(content=json_content(shapes.QUOTA_CHANGE)),
+        errors=(InvalidFieldError, e.InvalidAccessError, e.AccessLimitError, *CHANGE_ERRORS),
+    ),
+    route(
+        "DELETE /quotas",
+        "deleteQuota",
+        quotas.delete_quota,
+        "Take a quota away",
+        (Answer(status=204, description="There is none"),),
+        text_param("user", "Whose it is", text(), "shop"),
+        text_param("client_id", "Of which programs", text(), "checkout"),
+        access=on_cluster(Operation.ALTER_CONFIGS),
+        tag=Tag.ACCESS,
+        errors=(e.InvalidAccessError, *CHANGE_ERRORS),
+    ),
+)

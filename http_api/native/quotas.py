@@ -1,0 +1,44 @@
+"""Native: quotas of users and client ids."""
+
+from aiohttp import web
+
+from http_api.answers import empty_answer, json_answer
+from http_api.call import Call
+from http_api.schemas import Fields
+from http_api.shapes import quotas as shapes
+from milena.model.quotas import QuotaKey
+from raft_meta.machine.image import Quota
+
+
+async def list_quotas(call: Call) -> web.Response:
+    """All that were set."""
+    quotas = call.ports.metadata.image.quotas
+    return json_answer({"quotas": [_quota(quotas[entity]) for entity in sorted(quotas)]})
+
+
+async def put_quota(call: Call) -> web.Response:
+    """Bound what somebody may take, or no longer."""
+    fields = Fields(await call.json_body(), "the body", shapes.QUOTA_CHANGE.fields)
+    user, client_id = fields.text("user") or "", fields.text("client_id") or ""
+    limits = Fields(fields.raw("limits"), "'limits'", shapes.LIMITS.fields)
+    changes = {QuotaKey(name): limits.integer(name, least=1) for name in sorted(limits.names())}
+    await call.ports.access.alter_quota(user, client_id, changes)
+    present = call.ports.metadata.image.quotas.get((user, client_id))
+    left = present or Quota(user=user, client_id=client_id, limits=())
+    return json_answer(_quota(left))
+
+
+async def delete_quota(call: Call) -> web.Response:
+    """Take a quota away, if there is one."""
+    query = call.query()
+    user, client_id = query.get("user", ""), query.get("client_id", "")
+    await call.ports.access.alter_quota(user, client_id, dict.fromkeys(QuotaKey))
+    return empty_answer()
+
+
+def _quota(quota: Quota) -> dict[str, object]:
+    return {
+        "user": quota.user or None,
+        "client_id": quota.client_id or None,
+        "limits": dict(quota.limits),
+    }

@@ -1,0 +1,32 @@
+"""Requests and answers about quotas."""
+
+from http_api.shapes.blocks import Shape, fields, integer, listing, nullable, text
+from milena.model.quotas import EVERY, QuotaKey
+
+_WHAT = {
+    QuotaKey.REQUEST_RATE: "requests/s to each node",
+    QuotaKey.PRODUCER_BYTE_RATE: "bytes/s sent to each node",
+    QuotaKey.CONSUMER_BYTE_RATE: "bytes/s that each node sends",
+    QuotaKey.CONNECTION_COUNT: "connections to each node",
+    QuotaKey.STREAM_COUNT: "streams of each node",
+    QuotaKey.CONSUMER_COUNT: "REST consumers of the cluster",
+}
+_USER = nullable(text(f"whose; `{EVERY}`: each that has none of its own; absent: whoever it is"))
+_CLIENT_ID = nullable(text(f"of which programs; `{EVERY}`: each that has none of its own"))
+
+LIMITS = Shape(
+    "QuotaLimits",
+    fields(
+        {},
+        {key.value: nullable(integer(what, minimum=1)) for key, what in _WHAT.items()},
+        is_closed=True,
+    ),
+    {"producer_byte_rate": 1_000_000},
+)
+QUOTA = Shape("Quota", fields({"user": _USER, "client_id": _CLIENT_ID, "limits": LIMITS}))
+QUOTAS = Shape("Quotas", fields({"quotas": listing(QUOTA)}))
+QUOTA_CHANGE = Shape(
+    "QuotaChangeIn",
+    fields({"limits": LIMITS}, {"user": _USER, "client_id": _CLIENT_ID}, is_closed=True),
+    {"user": "shop", "limits": {"producer_byte_rate": 1_000_000}},
+)

@@ -1,0 +1,101 @@
+"""``milena quotas``: how much users and programs may take of a cluster."""
+
+import click
+
+from milena.commands import output
+from milena.commands.access import output as access_output
+from milena.commands.target import ClusterTarget
+from milena.model.quotas import QuotaKey
+
+USER = click.option("--user", metavar="NAME", help="Whose; '*': each that has none of its own.")
+CLIENT_ID = click.option(
+    "--client-id", metavar="ID", help="Of which programs; '*': each that has none of its own."
+)
+NONE = "none"
+
+
+@click.group()
+def quotas() -> None:
+    """List, set and delete quotas.
+
+    The most specific one that bounds a thing counts: of user and client id, then of the user, then of the client id.
+    Programs say their client id in the header Milena-Client-Id.
+    """
+
+
+@quotas.command("list")
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def list_quotas(target: ClusterTarget, is_json: bool) -> None:
+    """List all quotas."""
+    found = target.run(lambda client: client.access.quotas())
+    if is_json:
+        click.echo(output.as_json([access_output.quota_json(quota) for quota in found]))
+    elif found:
+        click.echo(access_output.quotas_text(found))
+    else:
+        click.echo("no quotas", err=True)
+
+
+@quotas.command("set")
+@click.argument("bounds", nargs=-1, required=True, metavar="BOUND=AMOUNT...")
+@USER
+@CLIENT_ID
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def set_quota(
+    target: ClusterTarget,
+    bounds: tuple[str, ...],
+    user: str | None,
+    client_id: str | None,
+    is_json: bool,
+) -> None:
+    """Bound what somebody may take; BOUND=none takes a bound away.
+
+    Rates are of each node and second: request_rate, producer_byte_rate, consumer_byte_rate. Counts: connection_count,
+    stream_count of each node; consumer_count, REST consumers of the cluster.
+    """
+    _check_named(user, client_id)
+    limits = dict(_bound(text) for text in bounds)
+    quota = target.run(
+        lambda client: client.access.alter_quota(limits, user=user, client_id=client_id)
+    )
+    if is_json:
+        click.echo(output.as_json(access_output.quota_json(quota)))
+    else:
+        click.echo(access_output.quota_text(quota))
+
+
+@quotas.command("delete")
+@USER
+@CLIENT_ID
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def delete_quota(
+    target: ClusterTarget, user: str | None, client_id: str | None, is_json: bool
+) -> None:
+    """Take a quota away, if there is one."""
+    _check_named(user, client_id)
+    target.run(lambda client: client.access.delete_quota(user=user, client_id=client_id))
+    if is_json:
+        click.echo(output.as_json({"user": user, "client_id": client_id, "limits": {}}))
+    else:
+        click.echo(f"no quota of {access_output.quota_owner(user, client_id)}")
+
+
+def _check_named(user: str | None, client_id: str | None) -> None:
+    if user is None and client_id is None:
+        raise click.UsageError("say whom it binds: --user NAME, --client-id ID, or both")
+
+
+def _bound(text: str) -> tuple[QuotaKey, int | None]:
+    name, sign, amount = text.partition("=")
+    try:
+        key = QuotaKey(name)
+    except ValueError:
+        raise click.UsageError(f"{name!r} is no bound: {', '.join(QuotaKey)}") from None
+    if amount == NONE:
+        return key, None
+    if not sign or not (amount.isascii() and amount.isdecimal()) or int(amount) < 1:
+        raise click.UsageError(f"{text!r}: say {name}=AMOUNT, a whole number, or {name}={NONE}")
+    return key, int(amount)

@@ -1,0 +1,87 @@
+"""A REST consumer is its maker's: others are told that there is none, and a quota bounds how many somebody has."""
+
+import pytest
+
+from raft_meta.machine.commands import AlterQuota
+from raft_meta.machine.copies import replace
+from raft_meta.machine.image import RestConsumer
+from tests.support.fakes.ports import FakeNode
+from tests.support.http.api_server import serving
+from tests.support.http.credentials import Allowed, ClosedNode
+
+READS = (Allowed("ALL", "TOPIC", "t"), Allowed("ALL", "GROUP", "g"))
+PATH = "/consumers/g/instances/c"
+
+
+def remember(node: FakeNode, instance: str, principal: str) -> None:
+    """The replicated state knows of a consumer."""
+    consumer = RestConsumer(
+        group_id="g",
+        instance=instance,
+        created_index=1,
+        format="json",
+        auto_offset_reset="latest",
+        is_auto_commit=True,
+        fetch_min_bytes=1,
+        request_timeout_ms=1000,
+        principal=principal,
+    )
+    consumers = node.image.consumers.set(("g", instance), consumer)
+    node.image = replace(node.image, consumers=consumers)
+
+
+@pytest.fixture
+async def closed():
+    node = FakeNode()
+    node.add_topic("t")
+    async with serving(node) as api:
+        closed = ClosedNode(node)
+        for name in ("ann", "bob"):
+            closed.user(name, *READS)
+        yield (
+            api,
+            node,
+            {name: closed.token(name, f"token{name}") for name in ("ann", "bob", "root")},
+        )
+
+
+async def test_who_makes_one_is_written_down(closed):
+    api, node, as_ = closed
+    assert (await api.post("/consumers/g", {"name": "c"}, headers=as_["ann"])).status == 200
+    assert node.consumers.known["g", "c"].settings.principal == "User:ann"
+
+
+async def test_another_is_told_that_there_is_none(closed):
+    api, node, as_ = closed
+    await api.post("/consumers/g", {"name": "c"}, headers=as_["ann"])
+    remember(node, "c", "User:ann")
+    for method, path, body in (
+        ("GET", f"{PATH}/subscription", None),
+        ("GET", f"{PATH}/assignments", None),
+        ("GET", f"{PATH}/records", None),
+        ("POST", f"{PATH}/subscription", {"topics": ["t"]}),
+        ("POST", f"{PATH}/offsets", {}),
+        ("DELETE", PATH, None),
+    ):
+        refused = await api.call(method, path, json=body, headers=as_["bob"])
+        assert refused.error == (404, 40403), (method, path)
+    for name in ("root", "ann"):
+        assert (await api.get(f"{PATH}/subscription", headers=as_[name])).status == 200
+
+
+async def test_one_that_nobody_was_asked_for_is_everybodys_who_may_read_its_group(closed):
+    api, node, as_ = closed
+    await api.post("/consumers/g", {"name": "c"}, headers=as_["ann"])
+    remember(node, "c", "")
+    assert (await api.get(f"{PATH}/subscription", headers=as_["bob"])).status == 200
+
+
+async def test_a_quota_bounds_how_many_somebody_has(closed):
+    api, node, as_ = closed
+    node.access.store.apply(AlterQuota(user="ann", client_id="", changes=(("consumer_count", 1),)))
+    remember(node, "first", "User:ann")
+    remember(node, "other", "User:bob")
+    refused = await api.post("/consumers/g", {"name": "c"}, headers=as_["ann"])
+    assert refused.error == (429, 42903)
+    assert refused.headers["Retry-After"] == "1"
+    assert (await api.post("/consumers/g", {"name": "c"}, headers=as_["bob"])).status == 200
