@@ -8,10 +8,11 @@ Source: Adya, "Weak Consistency" (1999), for G0, G1a, G1c; Kingsbury and Alvaro,
 inferred from what clients saw; Jepsen's names for logs (``jepsen.tests.kafka``).
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from tests.chaos.dependencies import check_dependencies
 from tests.chaos.history import (
@@ -125,11 +126,47 @@ def judge_transactions(report: Report, events: Iterable[Event]) -> None:
         f"{counts[Outcome.OK]} committed, {counts[Outcome.FAILED]} aborted, "
         f"{counts[Outcome.UNKNOWN]} unknown ({there} of them committed), longest gap {gap:.2f} s"
     )
+    held_s, held_by = longest_hold(outcomes)
     consumed = sum(len(one.consumed) for one in outcomes.tried if outcomes.is_there(one))
     report.figures += [
         ("transactions", told),
+        ("readers held up by one that died", f"{held_s:.2f} s at most {held_by}".rstrip()),
         ("records consumed and produced from", str(consumed)),
     ]
+
+
+def longest_hold(outcomes: Outcomes) -> tuple[float, str]:
+    """How long after the end of a transaction's program readers stood before its records, and which one's that was.
+
+    Of those that did not commit: whoever commits waits for readers. They stand until one of them is given a record
+    behind it, so that what holds up everything holds it up, too.
+    """
+    passed_s = {place: _passed_s(outcomes, place) for place in outcomes.committed.truth}
+    worst = 0.0, ""
+    for one in outcomes.tried:
+        if outcomes.is_there(one):
+            continue
+        for place, record, _ in one.writes:
+            offset = outcomes.uncommitted.places.get((place, record))
+            if offset is None or place not in passed_s:
+                continue
+            offsets, times = passed_s[place]
+            behind = bisect_right(offsets, offset)
+            if behind < len(offsets):
+                worst = max(worst, (times[behind] - one.at_s, f"({one.name}, p{place}@{offset})"))
+    return worst
+
+
+def _passed_s(outcomes: Outcomes, place: int) -> tuple[list[int], list[float]]:
+    """Offsets in a place that readers of committed records were given, rising; when first one at or above each was."""
+    first: dict[int, float] = {}
+    for read in outcomes.committed.reads:
+        if read.partition == place:
+            for offset, _ in read.records:
+                first[offset] = min(read.at_s, first.get(offset, read.at_s))
+    offsets = sorted(first)
+    times = [*accumulate((first[offset] for offset in reversed(offsets)), min)][::-1]
+    return offsets, times
 
 
 def findings(outcomes: Outcomes) -> Iterator[Finding]:

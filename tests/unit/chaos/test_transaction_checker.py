@@ -109,6 +109,15 @@ CASES = {
         [A, B, *final({**BOTH, 0: {**BOTH[0], 4: "b:0"}})], {"doubled-transaction"}, set(), 1),
     "twice, once of it aborted": (
         [A, B, *final(BOTH, {**BOTH, 0: {**BOTH[0], 4: "b:0"}})], set(), set(), 0),
+    "done again, since its answer was lost": (
+        [A, aborted(UNKNOWN), *final({0: {**BOTH[0], 4: "b:0"}, 1: {**BOTH[1], 4: "b:1"}})],
+        {"doubled-transaction"}, set(), 1),
+    "a zombie's write counts as its successor's": (
+        [A, B, tried("b#1", [(0, "z:0")], FAILED, sent_s=0.5),
+         *final({**BOTH, 0: {**BOTH[0], 3: "z:0"}})], {"aborted-read"}, set(), 1),
+    "a zombie's write stays among those that count for nobody": (
+        [A, B, tried("b#1", [(0, "z:0")], FAILED, sent_s=0.5),
+         *final(BOTH, {**BOTH, 0: {**BOTH[0], 3: "z:0"}})], set(), set(), 0),
     "out of order": (
         [A, B, tried("c#0", [(0, "c:0"), (0, "c:1")]),
          *final({**BOTH, 0: {**BOTH[0], 4: "c:1", 5: "c:0"}})], {"reordered"}, set(), 1),
@@ -202,3 +211,15 @@ def test_what_is_not_read_back_is_not_judged():
     assert not report.violations
     assert report.verdict is Verdict.NOT_LIVE
     assert "p1 on any node" in report.missed[0]
+
+
+def test_it_is_told_how_long_one_that_died_held_readers_up():
+    dead = tried("b#0", [(0, "b:0"), (1, "b:1")], FAILED, at_s=4.0)
+    late = tried("c#0", [(0, "c:0", 3)], at_s=5.0)
+    read = page(0, [(0, "a:0"), (3, "c:0")])
+    events = [A, dead, late, read, *final({**ONLY_A, 0: {0: "a:0", 3: "c:0"}}, {
+        0: {0: "a:0", 2: "b:0", 3: "c:0"}, 1: {0: "a:1", 2: "b:1"},
+    })]  # fmt: skip
+    report = check([*PLAIN, *events])
+    assert report.verdict is Verdict.GOOD
+    assert ("readers held up by one that died", "5.00 s at most (b#0, p0@2)") in report.figures
