@@ -154,7 +154,8 @@ class Rights:
         may = self.caller.may_with_some(Operation.WRITE, ResourceType.TOPIC) or self.caller.may(
             Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME
         )
-        self._require(may, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
+        # What is missing is a topic to write to: who has one needs no right to the cluster.
+        self._require(may, Operation.WRITE, ResourceType.TOPIC, "of any name")
 
     def authorize_unheard_producer(self, producer_id: int) -> None:
         """Refuse for now unless the caller may write as any producer: this node does not know which one it is.

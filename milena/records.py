@@ -82,6 +82,19 @@ Position = int | StartAt | TimestampMs | LastN
 """Where in a partition to begin; an integer is an offset."""
 
 
+def check_position(start: object) -> None:
+    """Refuse what is no position: a text of one, say, which a node would never hear of.
+
+    Raises:
+        TypeError: it says what there is.
+    """
+    if not isinstance(start, Position):
+        raise TypeError(
+            f"start={start!r} is no position: give an offset, StartAt.EARLIEST, StartAt.LATEST, TimestampMs(ms) or "
+            "LastN(count)"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedChunk:
     """Whole stored batches as a node sent them, checksums verified; what Spark turns into Arrow.

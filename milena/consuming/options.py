@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from milena.reading.cursor import OnOutOfRange
-from milena.records import Position, StartAt, TopicPartition
+from milena.records import Position, StartAt, TopicPartition, check_position
 
 Assignor = Literal["sticky", "range", "roundrobin"]
 """How a group's partitions are shared out: moving as few as possible, side by side over topics, or in turn."""
@@ -109,6 +109,7 @@ class ConsumerOptions:
     """How long failures are waited out before ``poll`` raises; the next ``poll`` begins anew."""
 
     def __post_init__(self) -> None:
+        check_position(self.start)
         if self.group is not None and not self.group:
             raise ValueError("group='' is no name of a group")
         if self.assignor not in ASSIGNORS:

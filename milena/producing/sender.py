@@ -30,6 +30,7 @@ from milena.errors import (
     ClientError,
     ConditionFailedError,
     DeliveryTimeoutError,
+    NotPermittedError,
     ProducerFencedError,
     RecordTooLargeError,
     TooLargeError,
@@ -220,7 +221,7 @@ class Sender:
             raise self.fenced
         if self._options.is_sequenced:
             if lane.sequence.identity is None:
-                lane.sequence.begin(await self._identity_but(lane.sequence.spoiled))
+                lane.sequence.begin(await self._identity_for(lane))
             shipment.stamp = lane.sequence.take(shipment.record_count)
         try:
             shipment.encoded = await self._encode(shipment)
@@ -305,6 +306,17 @@ class Sender:
             # Several lanes wait for one id, and one of them may be cancelled.
             self._identity = await asyncio.shield(self._allocating)
         return self._identity
+
+    async def _identity_for(self, lane: Lane) -> ProducerIdentity:
+        try:
+            return await self._identity_but(lane.sequence.spoiled)
+        except NotPermittedError as error:
+            # It says of no topic that it may not be written to: ids are of none.
+            raise NotPermittedError(
+                f"{error.message}; nothing was written to {lane.topic}",
+                status=error.status,
+                error_code=error.error_code,
+            ) from error
 
     async def close(self) -> None:
         """End a question for an id that nobody waits for any more."""

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from milena.errors import UnexpectedAnswerError, UnreadableOffsetError
 from milena.model.batch.decode import iterate_batches
-from milena.records import FetchedChunk, LastN, Position, StartAt
+from milena.records import FetchedChunk, LastN, Position, StartAt, check_position
 
 
 @unique
@@ -67,6 +67,7 @@ class ReadPlan:
     on_out_of_range: OnOutOfRange = OnOutOfRange.FAIL
 
     def __post_init__(self) -> None:
+        check_position(self.start)
         start = self.start.value if isinstance(self.start, LastN) else self.start
         if isinstance(start, int) and start < 0:
             raise ValueError(f"start={start} must be 0 or above; LastN counts from the end")

@@ -30,15 +30,12 @@ from raft_meta.machine.commands import (
     FinishMarkers,
     TransactionEnd,
 )
+from raft_meta.machine.transactions import ENDS_PER_COMMAND_MAX, MARKERS_PER_COMMAND_MAX
 
 logger = logging.getLogger(__name__)
 
-ENDS_MAX = 1_000
-"""Ends a command."""
 COMMAND_BYTES_MAX = 256 << 10
 """Well below the quorum's bound of 1 MiB."""
-MARKERS_MAX = 4_000
-"""Finished markers a command: 60 bytes each."""
 QUEUED_MAX = 20_000
 """Ends that wait; whoever waits for one holds a request."""
 PROPOSE_TIMEOUT_MS = 5_000
@@ -129,7 +126,7 @@ class TransactionEnds:
     def _take(self) -> list[_QueuedEnd]:
         taken: list[_QueuedEnd] = []
         size = 0
-        while self._queue and len(taken) < ENDS_MAX:
+        while self._queue and len(taken) < ENDS_PER_COMMAND_MAX:
             size += self._queue[0].size
             if taken and size > COMMAND_BYTES_MAX:
                 break
@@ -138,7 +135,7 @@ class TransactionEnds:
 
     async def _run_markers(self) -> None:
         while self._finished:
-            taken = list(self._finished)[:MARKERS_MAX]
+            taken = list(self._finished)[:MARKERS_PER_COMMAND_MAX]
             try:
                 await self._metadata.propose(
                     FinishMarkers(markers=tuple(taken)), timeout_ms=PROPOSE_TIMEOUT_MS

@@ -52,6 +52,8 @@ COMMITTED, ABORTED = "committed", "aborted"
 """Values of ``AllocatedProducer.last``."""
 
 ENDS_PER_COMMAND_MAX = 1_000
+MARKERS_PER_COMMAND_MAX = 4_000
+"""60 bytes each."""
 ITEMS_PER_TRANSACTION_MAX = 1_000
 """Extents and group offsets of one transaction together. A thousand extents take 57 kB of a command."""
 ENDINGS_MAX = 100_000
@@ -89,7 +91,7 @@ def apply(image: Image, index: int, now_ms: WallMs, command: TransactionCommand)
     """Carry out a command about transactions; ``index`` and ``now_ms`` as for commits of groups.
 
     Raises:
-        RequestTooLargeError: more ends than one command may have; refused as a whole.
+        RequestTooLargeError: more ends or markers than one command may have; refused as a whole.
     """
     if isinstance(command, FinishMarkers):
         return _finish(image, command)
@@ -245,6 +247,10 @@ def check_end(end: TransactionEnd) -> None:
 
 
 def _finish(image: Image, command: FinishMarkers) -> Outcome:
+    if len(command.markers) > MARKERS_PER_COMMAND_MAX:
+        raise RequestTooLargeError(
+            f"{len(command.markers)} markers in one command; at most {MARKERS_PER_COMMAND_MAX}."
+        )
     remaining = image.ending.mutate()
     count = image.ending_count
     for marker in command.markers:

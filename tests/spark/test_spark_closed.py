@@ -105,8 +105,8 @@ def test_a_token_that_may_read_one_topic_reads_it_and_no_other(closed, spark, tm
     assert "User:reader may not" in told
     rows = spark.range(3).selectExpr("string(id) as value")
     told = refused(lambda: written(rows, closed, mine, milena_token=token))
-    # Of no topic: before it writes to one, a writer has itself numbered.
-    assert "User:reader may not IDEMPOTENT_WRITE" in told
+    assert "User:reader may not WRITE TOPIC" in told
+    assert f"nothing was written to {mine}" in told
     assert token not in told
 
 

@@ -305,6 +305,14 @@ async def test_a_long_poll_is_answered_by_what_its_caller_may_see_then(closed):
     assert shown["topics"] == []
 
 
+async def test_who_may_write_nowhere_is_told_so_when_it_asks_for_a_producer_id(closed):
+    api, node = closed
+    eve = node.user("eve", Allowed("READ", "TOPIC", "orders"))
+    answer = await api.post("/producers", {}, "application/json", headers=eve)
+    assert answer.status == 403
+    assert "User:eve may not WRITE TOPIC of any name" in answer.json["message"]
+
+
 async def test_a_handler_that_forgets_to_ask_is_a_bug_and_no_answer(closed, monkeypatch):
     _, node = closed
 

@@ -159,6 +159,11 @@ def test_options_out_of_their_range_are_refused(options, message):
         ConsumerOptions(**options)
 
 
+def test_a_start_that_is_no_position_is_refused():
+    with pytest.raises(TypeError, match="start='latest' is no position"):
+        ConsumerOptions(start="latest")
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -14,6 +14,7 @@ from milena.errors import (
     BufferFullError,
     ClientClosedError,
     DeliveryTimeoutError,
+    NotPermittedError,
     ProducerFencedError,
     RecordTooLargeError,
     ServerFailedError,
@@ -361,6 +362,16 @@ async def test_the_id_is_asked_for_until_it_comes():
     async with producing(cluster) as producer:
         assert (await (await producer.send("t", b"v"))).offset == 0
     assert cluster.identities == 1
+
+
+async def test_who_may_write_to_no_topic_is_told_to_which_nothing_was_written():
+    cluster = ScriptedCluster()
+    told = "User:ann may not WRITE TOPIC of any name"
+    cluster.identity_failures = [NotPermittedError(told, status=403, error_code=40301)]
+    async with producing(cluster) as producer:
+        with pytest.raises(NotPermittedError, match=f"{told}; nothing was written to t") as refused:
+            await (await producer.send("t", b"v"))
+    assert (refused.value.status, refused.value.error_code) == (403, 40301)
 
 
 async def test_records_without_an_id_in_time_were_not_written():

@@ -41,6 +41,12 @@ def test_a_plan_refuses_negative_offsets(plan):
         cursor(**plan)
 
 
+@pytest.mark.parametrize("start", ["earliest", "7", None, 7.0])
+def test_a_plan_refuses_a_start_that_is_no_position(start):
+    with pytest.raises(TypeError, match=f"start={start!r} is no position: give an offset"):
+        cursor(start=start)
+
+
 @pytest.mark.parametrize(
     ("plan", "must_pin"),
     [

@@ -44,8 +44,12 @@ class TestBounds:
 
     def test_as_many_ends_as_one_command_may_have(self, cluster: TransactionCluster) -> None:
         one = cluster.begin()
-        error = cluster.do(c.EndTransactions(ends=(aborted(one),) * 1001)).error
-        assert isinstance(error, RequestTooLargeError)
+        marker = c.FinishedMarker(topic_id="t", partition=0, producer_id=1, producer_epoch=0)
+        for command in (
+            c.EndTransactions(ends=(aborted(one),) * 1001),
+            c.FinishMarkers(markers=(marker,) * 4001),
+        ):
+            assert isinstance(cluster.do(command).error, RequestTooLargeError)
         assert outcome(cluster, one) is NotCommitted.OPEN
         assert cluster.end(*[aborted(one)] * 1000) == ("",) * 1000
 
