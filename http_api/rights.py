@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from aiohttp import web
 
+from http_api import on_behalf
 from http_api.access import ALL_TOPICS, Access
 from http_api.callers import ANYBODY, Caller, CallersPort
 from http_api.certificates import ClientCertificate
@@ -46,6 +47,8 @@ class Rights:
         if not callers.holds(self._caller):
             given = self._credentials()
             self._caller = callers.known(*given) or await callers.identify(*given)
+        # One connection's requests share a context: what the one before said must not stay.
+        on_behalf.principal.set(self._caller.known_principal)
         self._authorize_path()
 
     def check_again(self) -> None:

@@ -47,6 +47,7 @@ from node.replication.local_replicas import LocalReplicas
 from node.replication.transaction_ends import TransactionEnds
 from node.replication.transaction_markers import TransactionMarkers
 from node.services.admin import AdminService, TopicDefaults
+from node.services.audit_writer import AuditWriter
 from node.services.health import HealthService
 from node.services.history import HistoryService
 from node.services.messages import (
@@ -381,6 +382,14 @@ class Assembly:
             topic_to_read=self.admin.topic,
             standing=self.membership,
         )
+        self.audit_writer = AuditWriter(
+            metadata=self.metadata,
+            offsets=self.reads.offsets,
+            fetch=self.reads.fetch,
+            write=self.produce.write_own,
+            clock=ports.clock,
+            on_failure=ports.on_fatal,
+        )
         self.reassignments = ReassignmentService(
             metadata=self.metadata, replicas=self.replicas, peer=ports.peers, pool=ports.pool
         )
@@ -460,6 +469,7 @@ class Assembly:
             # REST consumers follow their groups, and watch the replicas that there are by now.
             self.groups.on_image,
             self.consumers.on_image,
+            self.audit_writer.on_image,
         ):
             self.metadata.listen(listener)
 
@@ -601,6 +611,7 @@ class Assembly:
     async def close_parts(self) -> None:
         """End what still waits or is under way, whoever asks before who is asked; logs are synced and closed."""
         self.controller.close()
+        await self.audit_writer.close()
         await self.transaction_markers.close()
         await self.transaction_ends.close()
         await self.produce.close()

@@ -31,6 +31,7 @@ from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.config.rules import secret_of
 from node.control.membership import Identity
+from node.metadata.audit_lines import AuditLines
 from node.metadata.discovery import find_voters
 from node.metadata.store import MetadataMachine
 from node.peers.codec import PeerChannel
@@ -105,6 +106,7 @@ class Node(Assembly):
         )
         self._ids = ids
         self._machine = MetadataMachine()
+        self._machine.on_audited(AuditLines(config.audit_file).write)
         self._secret = secret_of(config)
         self._peer_tls = peer_tls(config)
         self._api_tls = api_tls(config)

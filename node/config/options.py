@@ -271,6 +271,15 @@ class NodeConfig:
             SECURITY,
         ),
     )
+    audit_file: Path | None = field(
+        default=None,
+        metadata=option(
+            kinds.path("file"),
+            "File to which each change of users, access, quotas, topics and moves is added as a JSON line.",
+            SECURITY,
+            says="the node's log",
+        ),
+    )
     access_silence_ms_max: int = field(
         default=30_000,
         metadata=option(

@@ -12,7 +12,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 
 from immutables import Map
+from msgspec import UNSET
 
+from http_api import on_behalf
 from milena.model.clock import Clock
 from milena.model.errors import FencedError, NotCoordinatorError
 from milena.model.types import MonotonicMs
@@ -107,10 +109,13 @@ class GroupCoordinator:
             broker_epoch=self._standing.broker_epoch,
             group_id=request.group_id,
         )
+        asked = on_behalf.principal.set("" if request.principal is UNSET else request.principal)
         try:
             await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
         except FencedError as error:
             raise NotCoordinatorError(f"{error.message} Nothing was deleted.") from error
+        finally:
+            on_behalf.principal.reset(asked)
         return Done()
 
     # -- REST consumers --------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 import msgspec
-from msgspec import field
+from msgspec import UNSET, UnsetType, field
 
 from http_api.group_ports import TopicPartition
 from node.peers.messages import CallType, Done, Message
@@ -67,6 +67,9 @@ class GroupCommitRequest(GroupRequest, frozen=True, kw_only=True):
 
 class GroupDeleteRequest(GroupRequest, frozen=True, kw_only=True):
     """Forget the group."""
+
+    principal: str | UnsetType = UNSET
+    """On whose behalf; not sent where nobody was asked."""
 
 
 HEARTBEAT = CallType("group_heartbeat", GroupHeartbeatRequest, GroupHeartbeatAnswer)

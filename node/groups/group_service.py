@@ -7,6 +7,9 @@ node sees what any node has acknowledged.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from msgspec import UNSET
+
+from http_api import on_behalf
 from http_api.group_ports import (
     GroupDescription,
     Heartbeat,
@@ -251,4 +254,6 @@ class GroupService:
     async def delete(self, group: str) -> None:
         """Forget the group and its offsets."""
         group_rules.check_group_id(group)
-        await self._calls.call(DELETE, GroupDeleteRequest(group_id=group), repeat=Repeat.NEVER)
+        principal = on_behalf.principal.get() or UNSET
+        request = GroupDeleteRequest(group_id=group, principal=principal)
+        await self._calls.call(DELETE, request, repeat=Repeat.NEVER)

@@ -5,14 +5,15 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable
 
+from http_api import on_behalf
 from milena.model.clock import Clock
 from milena.model.errors import FateUnknownError, FeatureLevelError, NoQuorumError
 from node.metadata.image_checks import ImageChecks
 from raft_meta.consensus.quorum import Quorum
-from raft_meta.machine import codec
+from raft_meta.machine import audit, codec
 from raft_meta.machine.apply import apply
 from raft_meta.machine.commands import CheckImage, Command, Envelope
-from raft_meta.machine.image import Image
+from raft_meta.machine.image import AuditEntry, Image
 from raft_meta.machine.marks import Comparison, ImageMarks
 from raft_meta.machine.proposers import WINDOW
 
@@ -35,6 +36,7 @@ class MetadataMachine:
         self._published = self.image
         self._on_change: Callable[[], None] = lambda: None
         self._compare: Callable[[Comparison], None] = lambda comparison: None
+        self._tell: Callable[[AuditEntry], None] = lambda entry: None
 
     def on_change(self, on_change: Callable[[], None]) -> None:
         """Call ``on_change`` (on the quorum's thread) after changes of the image: once for those that come together."""
@@ -43,6 +45,10 @@ class MetadataMachine:
     def on_check(self, compare: Callable[[Comparison], None]) -> None:
         """Call ``compare`` (on the quorum's thread) after every check whose mark this node has kept."""
         self._compare = compare
+
+    def on_audited(self, tell: Callable[[AuditEntry], None]) -> None:
+        """Call ``tell`` (on the quorum's thread) after every command that changed what is told of."""
+        self._tell = tell
 
     def apply(self, index: int, command: bytes) -> bytes:
         """Apply one committed command."""
@@ -54,6 +60,8 @@ class MetadataMachine:
             comparison = self.marks.take(envelope.command, applied.image)
             if comparison is not None:
                 self._compare(comparison)
+        if applied.change is not None:
+            self._tell(applied.change)
         return applied.response
 
     def publish(self) -> None:
@@ -252,6 +260,11 @@ class MetadataStore:
                 "every node is of a release that supports it; nothing was changed"
             )
 
+    def _principal(self, command: Command) -> str:
+        """Who is to be told of; nodes of the release before would stop at an envelope that says it."""
+        is_told = type(command) in audit.TOLD and self.image.feature_level >= audit.LEVEL
+        return on_behalf.principal.get() if is_told else ""
+
     async def _propose(self, command: Command, timeout_ms: int) -> bytes:
         envelope = Envelope(
             proposer=self.node_id,
@@ -259,6 +272,7 @@ class MetadataStore:
             sequence=next(self._sequences),
             now_ms=self._clock.wall_ms(),
             command=command,
+            principal=self._principal(command),
         )
         encoded = codec.encode_envelope(envelope)
         deadline = self._clock.now_ms() + timeout_ms

@@ -22,6 +22,7 @@ from milena.model.errors import (
 )
 from node.metadata.cluster_watch import ClusterWatch
 from node.metadata.store import MetadataStore
+from node.services.own_topics import check_written_by_clients
 from node.services.producers import ProducerService
 from raft_meta.machine import bounds, configs, placement
 from raft_meta.machine.brokers import check_removable
@@ -109,6 +110,7 @@ class AdminService:
 
     async def topic_to_write(self, name: str, partition: int = 0, *, may_create: bool) -> Topic:
         """The topic; a missing one is created when auto-creation is on, for who may create it."""
+        check_written_by_clients(name)
         try:
             return await self.topic(name, partition)
         except TopicNotFoundError as error:

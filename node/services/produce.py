@@ -46,6 +46,7 @@ from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
 from node.services.encoding import TransactionStamp, encode
 from node.services.gather import WriteGatherer
+from node.services.own_topics import check_written_by_clients
 from node.services.producers import ProducerService
 from node.services.record_batches import (
     Appended,
@@ -124,11 +125,16 @@ class ProduceService:
             MilenaError: nothing was done. All else is raised by what is returned, also that a partition is missing: the
                 quorum is asked before that is said.
         """
+        check_written_by_clients(request.topic)
         topic = self._metadata.image.topic(request.topic)
         if topic is None or highest_partition(request) >= topic.partition_count:
             return in_a_task(self._produce_to_new(request), self._tasks)
         if request.idempotency is not None and topic.growths:
             return in_a_task(self._produce_under_key(topic, request), self._tasks)
+        return self._produce(topic, request)
+
+    def write_own(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
+        """The same for the cluster itself, to a topic of its own that is there."""
         return self._produce(topic, request)
 
     async def _produce_to_new(self, request: ProduceRequest) -> Sequence[ProduceReceipt]:

@@ -41,6 +41,8 @@ SET_BY_CHART = frozenset(
         "tls_principal_rule",
         # No value brings a file of an issuer's keys into a pod; `oidc_jwks_url` needs none.
         "oidc_jwks_file",
+        # Of a pod the log is collected, and no file.
+        "audit_file",
     }
 )
 """Settings that differ from node to node or follow from other values."""

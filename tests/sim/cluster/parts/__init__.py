@@ -3,6 +3,7 @@
 To add one: a module with a subclass of ``Part``, and its name here, among those that came later, too.
 """
 
+from tests.sim.cluster.parts.audited import AuditTopic
 from tests.sim.cluster.parts.compacted import CompactedTopic
 from tests.sim.cluster.parts.conditional import ConditionalTopic
 from tests.sim.cluster.parts.growing import GrowingTopic
@@ -23,6 +24,7 @@ PARTS: dict[str, type[Part]] = {
     "transactional": TransactionalTopics,
     "rehashed": RehashedTopic,
     "guarded": GuardedTopic,
+    "audited": AuditTopic,
 }
-LATER_PARTS = ("moving", "conditional", "transactional", "rehashed", "guarded")
+LATER_PARTS = ("moving", "conditional", "transactional", "rehashed", "guarded", "audited")
 """Of these, drawn apart from everything else: see ``World.later``."""

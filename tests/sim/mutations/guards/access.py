@@ -62,4 +62,28 @@ ACCESS: tuple[Mutation, ...] = (
         new="call.rights.has_asked = True",
         by="tests/unit/http_api/test_access_matrix.py",
     ),
+    Mutation(
+        name="audit-anywhere",
+        guard="a change is written to the audit topic at the offset after the last one, or not at all",
+        module="node.services.audit_writer",
+        old="expected_end=end.offset,",
+        new="expected_end=None,",
+        by="tests/unit/node/services/test_audit_writer.py",
+    ),
+    Mutation(
+        name="audit-from-memory",
+        guard="who does not know what the audit topic has last reads it there",
+        module="node.services.audit_writer",
+        old="return LogEnd(topic.topic_id, last + 1, number_in(values[-1]) if values else 0)",
+        new="return LogEnd(topic.topic_id, last + 1, 0)",
+        by="tests/unit/node/services/test_audit_writer.py",
+    ),
+    Mutation(
+        name="audit-forged",
+        guard="nobody but the cluster writes to the audit topic",
+        module="node.services.own_topics",
+        old="if topic == audit.TOPIC:",
+        new="if False:",
+        by="tests/unit/node/services/test_audit_writer.py",
+    ),
 )

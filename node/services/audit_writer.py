@@ -1,0 +1,179 @@
+"""Writes what was changed into the audit topic, each change once: the controller's node, out of the image.
+
+Entries stay in the image until ``ForgetAudited`` says that the log has them, so that no crash loses one. The log itself
+says which was the last: a writer that does not know, since it began or got no answer, reads the last record, and
+writes what has a higher number at exactly the offset after it, or not at all (``expected_end``). Of two writers, one
+of which has not heard yet that it is controller no more, one is refused, looks again, and finds what the other wrote.
+So is a write whose answer was lost: it stands there, or its place is free.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from milena.model.batch.decode import records_in
+from milena.model.clock import Clock
+from milena.model.errors import MilenaError
+from milena.model.requests import (
+    Acks,
+    FetchRequest,
+    FetchResult,
+    PartitionOffsets,
+    ProduceReceipt,
+    ProduceRequest,
+    Records,
+)
+from node.metadata.audit_records import as_json, number_in
+from node.metadata.store import MetadataStore
+from raft_meta.machine import audit
+from raft_meta.machine.commands import ForgetAudited
+from raft_meta.machine.image import AuditEntry, Image, Topic
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 500
+TIMEOUT_MS = 10_000
+RECORDS_MAX = 1_000
+BYTES_MAX = 512 << 10
+"""A write: one entry at least, and no more than this of further ones."""
+FETCH_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where the audit topic ends, and the number of its last entry."""
+
+    topic_id: str
+    offset: int
+    number: int
+
+
+class AuditWriter:
+    """One task while there is something to write and this node is the controller's. Owned by the data loop."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        offsets: Callable[[str, int], Awaitable[PartitionOffsets]],
+        fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
+        write: Callable[[Topic, ProduceRequest], Awaitable[Sequence[ProduceReceipt]]],
+        clock: Clock,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._metadata = metadata
+        self._offsets = offsets
+        self._fetch = fetch
+        self._write = write
+        self._clock = clock
+        self._on_failure = on_failure
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def on_image(self, image: Image) -> None:
+        """Begin if there is something to write."""
+        if self._task is None and not self._is_closed and self._has_work(image):
+            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._on_done)
+
+    def _has_work(self, image: Image) -> bool:
+        return bool(image.audited) and image.controller_id == self._metadata.node_id
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        self._task = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._on_failure(error)
+        else:
+            # What came between its last look and its end.
+            self.on_image(self._metadata.image)
+
+    async def close(self) -> None:
+        """Write nothing more."""
+        self._is_closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        end: LogEnd | None = None
+        while self._has_work(image := self._metadata.image):
+            try:
+                end = await self._step(image, end)
+            except MilenaError as error:
+                logger.info("the audit topic waits count=%d: %s", len(image.audited), error)
+                end = None
+                await self._clock.sleep(RETRY_MS)
+
+    async def _step(self, image: Image, end: LogEnd | None) -> LogEnd:
+        """Write what comes next, if anything, and have forgotten what is written.
+
+        Raises:
+            MilenaError: where the log ends is not known any more.
+        """
+        topic = image.topic(audit.TOPIC)
+        assert topic is not None, "changes wait for an audit topic, and there is none"
+        if end is None or end.topic_id != topic.topic_id:
+            end = await self._find_end(topic)
+        entries = next_entries(image, after=end.number)
+        if entries:
+            end = await self._append(topic, end, entries)
+        await self._metadata.propose(ForgetAudited(through=end.number), timeout_ms=TIMEOUT_MS)
+        return end
+
+    async def _find_end(self, topic: Topic) -> LogEnd:
+        found = await self._offsets(topic.name, 0)
+        if found.high_watermark == found.log_start_offset:
+            return LogEnd(topic.topic_id, found.high_watermark, 0)
+        last = found.high_watermark - 1
+        result = await self._fetch(
+            FetchRequest(
+                topic=topic.name,
+                partition=0,
+                offset=last,
+                timestamp_ms=None,
+                max_bytes=FETCH_BYTES_MAX,
+                timeout_ms=0,
+                is_local=False,
+            )
+        )
+        values = [value for _, _, _, value, _ in records_in(result.batches, last, last + 1)]
+        return LogEnd(topic.topic_id, last + 1, number_in(values[-1]) if values else 0)
+
+    async def _append(self, topic: Topic, end: LogEnd, entries: Sequence[AuditEntry]) -> LogEnd:
+        receipts = await self._write(
+            topic,
+            ProduceRequest(
+                topic=topic.name,
+                records=Records(
+                    # So that the topic may be compacted, too.
+                    keys=[b"%d" % entry.number for entry in entries],
+                    values=[as_json(entry) for entry in entries],
+                    timestamps=[entry.time_ms for entry in entries],
+                ),
+                acks=Acks.ALL,
+                timeout_ms=TIMEOUT_MS,
+                partition=0,
+                expected_end=end.offset,
+            ),
+        )
+        for receipt in receipts:
+            if receipt.error is not None:
+                raise receipt.error
+        return LogEnd(topic.topic_id, end.offset + len(entries), entries[-1].number)
+
+
+def next_entries(image: Image, *, after: int) -> list[AuditEntry]:
+    """The entries above a number, in order, as many as one write takes."""
+    taken: list[AuditEntry] = []
+    size = 0
+    for number in range(max(after + 1, audit.first_number(image)), image.audit_count + 1):
+        entry = image.audited[number]
+        size += audit.size_of(entry)
+        if taken and (size > BYTES_MAX or len(taken) == RECORDS_MAX):
+            break
+        taken.append(entry)
+    return taken

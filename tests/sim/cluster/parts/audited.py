@@ -1,0 +1,144 @@
+"""Who changed what: users, quotas and topics' configs change all the time, and each change is in the audit topic once.
+
+What is promised: whatever was applied since the topic was made stands in its log once, in the order of the numbers, as
+it was applied, with who asked for it; however often the node dies that writes it, is cut off, or gets no answer.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from http_api import on_behalf
+from http_api.ports import NewTopic, Ports
+from milena.model.errors import MilenaError
+from milena.model.quotas import QuotaKey
+from node.metadata.audit_records import as_json
+from raft_meta.machine import audit
+from raft_meta.machine.image import AuditEntry, Image
+from tests.sim.cluster.invariants import ViolationError
+from tests.sim.cluster.parts.part import Part, TopicClients
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.world import World
+
+READY_S = 30.0
+USERS = ("ann", "bob", "cid")
+
+
+class AuditedClients(TopicClients):
+    """Administrators, who write to no topic."""
+
+    topic = audit.TOPIC
+    prefix = "w"
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.acknowledged: list[int] = []
+        """Amounts of quotas that were set, for certain: no two are the same."""
+        self._amounts = 0
+
+    @property
+    def partition_count(self) -> int:
+        return 0
+
+    def all(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        return [self._counted(client) for client in (self._bound, self._bound, self._rename)]
+
+    def final_values(self) -> dict[int, dict[int, str]]:
+        """Nothing that a client wrote."""
+        return {}
+
+    async def _bound(self) -> None:
+        while not self._is_over:
+            await asyncio.sleep(self._rng.uniform(0.02, 0.6))
+            self._amounts += 1
+            amount = self._amounts
+            bound = partial(_bound, user=self._rng.choice(USERS), amount=amount)
+            if await self._change(bound):
+                self.acknowledged.append(amount)
+
+    async def _rename(self) -> None:
+        while not self._is_over:
+            await asyncio.sleep(self._rng.uniform(0.1, 1.0))
+            user = self._rng.choice(USERS)
+            await self._change(partial(_make, user=user))
+            if self._rng.random() < 0.5:
+                await self._change(partial(_delete, user=user))
+
+    async def _change(self, make: Callable[[Ports], Awaitable[object]]) -> bool:
+        """Whether it was certainly done."""
+        node = self._some_node()
+        if node is None:
+            return False
+
+        async def asked(ports: Ports) -> None:
+            on_behalf.principal.set(f"User:root{node.name}")
+            await make(ports)
+
+        try:
+            await node.ask(asked)
+        except MilenaError:
+            return False
+        return True
+
+
+async def _bound(ports: Ports, *, user: str, amount: int) -> None:
+    await ports.access.alter_quota(user, "", {QuotaKey.REQUEST_RATE: amount})
+
+
+async def _make(ports: Ports, *, user: str) -> None:
+    await ports.access.put_user(user, password=None, is_superuser=None, keeps_previous=False)
+
+
+async def _delete(ports: Ports, *, user: str) -> None:
+    await ports.access.delete_user(user)
+
+
+class AuditTopic(Part):
+    """See the module."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.clients: AuditedClients = AuditedClients(world)
+        self._applied: dict[int, AuditEntry] = {}
+
+    def topic(self) -> NewTopic:
+        return NewTopic(
+            name=audit.TOPIC,
+            partition_count=1,
+            replication_factor=min(3, len(self.world.node_ids)),
+            configs={"min.insync.replicas": "2", "retention.ms": "-1"},
+        )
+
+    async def prepare(self) -> None:
+        checker = self.world.checker
+        await self.world.until(
+            lambda: checker.newest_image().feature_level >= audit.LEVEL, READY_S, "no such level"
+        )
+        await super().prepare()
+
+    def check_image(self, image: Image) -> None:
+        entry = image.audited.get(image.audit_count)
+        if entry is not None and entry.index == image.index:
+            self._applied[entry.number] = entry
+
+    def is_settled(self) -> bool:
+        return not self.world.checker.newest_image().audited
+
+    def check_end(self) -> None:
+        values = self.ledger(0).values
+        written = [values[offset] for offset in sorted(values)]
+        wanted = [as_json(self._applied[number]).decode() for number in sorted(self._applied)]
+        if written != wanted:
+            raise ViolationError(
+                f"the audit topic has {len(written)} records, {len(set(written))} different, of {len(wanted)} changes"
+            )
+        for amount in self.clients.acknowledged:
+            told = f'[["request_rate",{amount}]]'
+            if sum(told in value for value in written) != 1:
+                raise ViolationError(
+                    f"a quota of {amount} was acknowledged, and is not told of once"
+                )
+        named = sum("User:root" in value for value in written)
+        self.world.note(f"{len(written)} changes in the audit topic, {named} with a name")
