@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --ignore tests/compiled/test_tree.py
 QUICK := smoke or not (integration or chaos or deep or long)
 
-.PHONY: demo compiled test test-rest test-all test-compiled test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
+.PHONY: demo compiled test test-rest test-all test-compiled test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
 
 .venv: $(STAMP)
 
@@ -79,6 +79,14 @@ bench: $(STAMP)  ## every figure beside its peers, in rounds; BENCH_ARGS="--rows
 	$(PREREQUISITES) $@
 	$(RUN) -m loadtest.bench $(BENCH_ARGS)
 
+bench-spark: $(STAMP)  ## Spark on topics beside files: reads, streams, sinks, delay; BENCH_ARGS="--records 500000 --rounds 3"
+	$(PREREQUISITES) $@
+	$(RUN) -m loadtest.bench.spark $(BENCH_ARGS)
+
+bench-spark-memory: $(STAMP)  ## memory of a stream of ten million records from topic to topic: BENCH_ARGS="--records 1000000"
+	$(PREREQUISITES) bench-spark
+	$(RUN) -m loadtest.bench.spark.memory $(BENCH_ARGS)
+
 bench-compare: $(STAMP)  ## this tree beside the commit BASE, row by row: same, better or worse; BASE=main BENCH_ARGS="--rows fetch"
 	$(RUN) -m loadtest.bench.compare $(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
 
@@ -110,6 +118,11 @@ chaos-groups: SEEDS = 1
 chaos-groups: $(STAMP)  ## consumer groups while nodes and members break: SCENARIOS=name SEEDS=seed SECONDS_EACH=60; DISK, NETWORK as above
 	$(PREREQUISITES) $(DISK) $(NETWORK)
 	$(BIN)/python -m tests.chaos.groups --scenario $(or $(SCENARIOS),kill-leader) --seconds $(SECONDS_EACH) --seed $(SEEDS) --disk $(DISK) --network $(NETWORK) --work chaos-runs/groups-$$(date +%Y%m%d-%H%M%S)
+
+chaos-spark: SEEDS = 1,2,3,4
+chaos-spark: $(STAMP)  ## a stream from topic to topic while Spark, its parts and nodes are killed: SEEDS=1,2,3 KILLS=9 of each; needs Java 17
+	$(PREREQUISITES) $@
+	$(BIN)/python -m tests.chaos.spark_kills --seeds $(SEEDS) --kills $(or $(KILLS),9)
 
 chaos-selftest: $(STAMP)  ## the chaos suite against a stand-in cluster with known bugs; needs root
 	$(PREREQUISITES) tmpfs loop netns

@@ -106,6 +106,8 @@ def missing_tunnel() -> list[str]:
 REQUIRED: Mapping[str, Callable[[], list[str]]] = {
     "test-console": lambda: missing_programs("chromium"),
     "test-spark": missing_java,
+    "bench-spark": missing_java,
+    "chaos-spark": missing_java,
     "test-helm": lambda: [*missing_root(), *missing_programs(*PODS, "unshare", *IMAGE)],
     "compiled": missing_compiler,
     # Of chaos: disks and networks.

@@ -1,0 +1,176 @@
+"""Memory of a stream from topic to topic: many records, batch after batch, and what each kind of process keeps.
+
+    python -m loadtest.bench.spark.memory [--records 10000000]
+
+Flat is what does not grow between the second third and the last one: the first third is of caches that fill, and of a
+JVM that takes what it may. The exit code is 1 where something grows by more than ``--growth-max``, or records are
+missing.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event
+from time import perf_counter
+
+import click
+
+from loadtest.bench.spark.session import fill, one_node, warm_session
+from milena import sync
+
+SOURCE, TARGET = "memory-from", "memory-to"
+SAMPLE_S = 0.5
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentMemory:
+    """Megabytes of a kind of process in the thirds of a run: the median of each, and the most of all."""
+
+    kind: str
+    thirds: tuple[float, ...]
+    most: float
+
+    @property
+    def growth(self) -> float:
+        """Of the last third beside the second."""
+        return self.thirds[-1] / self.thirds[-2] - 1 if self.thirds[-2] else 0.0
+
+
+class MemoryWatch:
+    """Looks at everything that this process has started, until it is told to end."""
+
+    def __init__(self) -> None:
+        self.samples: list[dict[str, float]] = []
+        self._is_over = Event()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While something runs."""
+        with ThreadPoolExecutor(1) as pool:
+            looking = pool.submit(self._look)
+            try:
+                yield
+            finally:
+                self._is_over.set()
+                looking.result()
+
+    def _look(self) -> None:
+        while not self._is_over.wait(SAMPLE_S):
+            self.samples.append(resident_mb())
+
+    def by_kind(self) -> list[ResidentMemory]:
+        """What was seen, kind by kind."""
+        third = max(1, len(self.samples) // 3)
+        parts = [self.samples[:third], self.samples[third : 2 * third], self.samples[2 * third :]]
+        kinds = sorted({kind for sample in self.samples for kind in sample})
+        return [
+            ResidentMemory(
+                kind=kind,
+                thirds=tuple(statistics.median(s.get(kind, 0.0) for s in part) for part in parts),
+                most=max(sample.get(kind, 0.0) for sample in self.samples),
+            )
+            for kind in kinds
+        ]
+
+
+def resident_mb() -> dict[str, float]:
+    """Of the JVM, of Python workers together, of nodes together; this process, which drives them, is left out."""
+    found: dict[str, float] = {}
+    parents: dict[int, int] = {}
+    mine: dict[int, tuple[str, float]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        # It may end while it is looked at.
+        with suppress(OSError, ValueError, IndexError):
+            text = (entry / "stat").read_text()
+            line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            pages = int((entry / "statm").read_text().split()[1])
+            process = int(entry.name)
+            parents[process] = int(text[text.rindex(")") + 2 :].split()[1])
+            mine[process] = (_kind_of(line), pages * _PAGE_BYTES / 1e6)
+    for process, (kind, size) in mine.items():
+        if process != os.getpid() and _is_below(process, parents):
+            found[kind] = found.get(kind, 0.0) + size
+    return found
+
+
+def _kind_of(line: str) -> str:
+    if "java" in line.split("\0", maxsplit=1)[0]:
+        return "JVM"
+    return "Python workers" if "pyspark" in line else "node"
+
+
+def _is_below(process: int, parents: dict[int, int]) -> bool:
+    while process > 1:
+        if process == os.getpid():
+            return True
+        process = parents.get(process, 0)
+    return False
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--records", type=click.IntRange(min=1000), default=10_000_000)
+@click.option("--partitions", type=click.IntRange(min=1), default=8)
+@click.option("--batches", type=click.IntRange(min=3), default=30, help="Micro-batches, about.")
+@click.option("--cores", type=click.IntRange(min=1), default=2, help="Of local[n].")
+@click.option("--growth-max", type=click.FloatRange(min=0), default=0.1)
+@click.option("--out", default="bench-report", type=click.Path(file_okay=False, path_type=Path))
+def main(
+    *, records: int, partitions: int, batches: int, cores: int, growth_max: float, out: Path
+) -> None:
+    """Watch the memory of a stream from topic to topic."""
+    watch = MemoryWatch()
+    with (
+        tempfile.TemporaryDirectory() as name,
+        one_node(Path(name)) as cluster,
+        warm_session(Path(name), cores) as spark,
+    ):
+        url = cluster.node(1).url
+        fill(url, SOURCE, records, partitions)
+        with sync.Client(url) as client:
+            client.admin.create_topic(TARGET, partitions=partitions, replication_factor=1)
+        rows = (
+            spark.readStream.format("milena")
+            .options(url=url, subscribe=SOURCE, startingOffsets="earliest")
+            .option("maxOffsetsPerTrigger", -(-records // batches))
+            .load()
+        )
+        writer = rows.select("key", "value", "partition").writeStream.format("milena")
+        writer = writer.options(url=url, topic=TARGET, checkpointLocation=f"{name}/checkpoint")
+        began_s = perf_counter()
+        with watch.watching():
+            writer.trigger(availableNow=True).start().awaitTermination()
+        seconds = perf_counter() - began_s
+        copy = spark.read.format("milena").options(url=url, subscribe=TARGET)
+        found = copy.schema("offset bigint").load().count()
+    kinds = watch.by_kind()
+    lines = [
+        f"{records:,} records in {seconds:,.0f} s ({records / seconds:,.0f}/s), {found:,} in the target"
+    ]
+    lines += [
+        f"{each.kind:15} MB in thirds {', '.join(f'{mb:,.0f}' for mb in each.thirds)}; most {each.most:,.0f}; "
+        f"last third {each.growth:+.1%}"
+        for each in kinds
+    ]
+    report = "\n".join(lines)
+    out.mkdir(parents=True, exist_ok=True)
+    figures = {"records": records, "seconds": seconds, "memory": [asdict(each) for each in kinds]}
+    (out / "bench-spark-memory.json").write_text(
+        json.dumps(figures, indent=2) + "\n", encoding="utf-8"
+    )
+    click.echo(report)
+    is_flat = all(each.growth <= growth_max for each in kinds)
+    sys.exit(0 if is_flat and found == records else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Streams that keep up: how long a small micro-batch takes, beside ``rate``; and how long a record takes to a topic.
+
+The delay is from before a record is sent to when a reader of committed records has it from the target: through a
+producer, the source's watch, a micro-batch at the shortest trigger, its transaction and a fetch. Both clocks are this
+process' own.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from threading import Event
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from milena import sync
+
+RATE_PER_S = 500
+POLL_S = 0.002
+SETTLED_BATCHES = 3
+"""Of a query, until which its Python workers are starting."""
+
+
+@contextmanager
+def _paced(url: str, topic: str, per_second: float) -> Iterator[None]:
+    """Records come, each with the time at which it was sent."""
+    is_over = Event()
+
+    def write() -> None:
+        with sync.Client(url) as client, client.producer() as producer:
+            due_s = time.perf_counter()
+            while not is_over.wait(max(0.0, due_s - time.perf_counter())):
+                producer.send(topic, str(time.perf_counter_ns()).encode(), partition=0)
+                due_s += 1 / per_second
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            yield
+        finally:
+            is_over.set()
+            writing.result()
+
+
+def batch_ms(
+    spark: SparkSession, url: str, folder: Path, *, turn: int, seconds: float
+) -> dict[str, float]:
+    """Medians of a small micro-batch's duration: of a topic, and of ``rate`` at the same pace."""
+    name = f"paced-{turn}"
+    with sync.Client(url) as client:
+        client.admin.create_topic(name, partitions=1, replication_factor=1)
+    rate = spark.readStream.format("rate").option("rowsPerSecond", RATE_PER_S).load()
+    topic = spark.readStream.format("milena").options(url=url, subscribe=name).load()
+    found = {"rate": _durations_ms(rate, folder, seconds)}
+    with _paced(url, name, RATE_PER_S):
+        found["milena"] = _durations_ms(topic, folder, seconds)
+    return {way: statistics.median(durations) for way, durations in found.items()}
+
+
+def _durations_ms(rows: DataFrame, folder: Path, seconds: float) -> list[float]:
+    writer = rows.writeStream.format("noop").option("checkpointLocation", mkdtemp(dir=folder))
+    query = writer.start()
+    try:
+        _settle(query)
+        query.awaitTermination(int(seconds))
+        last = query.recentProgress[SETTLED_BATCHES:]
+    finally:
+        query.stop()
+    return [batch["durationMs"]["triggerExecution"] for batch in last if batch["numInputRows"]]
+
+
+def _settle(query: StreamingQuery) -> None:
+    while len([b for b in query.recentProgress if b["numInputRows"]]) < SETTLED_BATCHES:
+        query.awaitTermination(1)
+
+
+def delays_ms(spark: SparkSession, url: str, folder: Path, *, seconds: float) -> list[float]:
+    """Of each record that went from a topic to a topic in that time."""
+    with sync.Client(url) as client:
+        for name in ("delay-from", "delay-to"):
+            client.admin.create_topic(name, partitions=1, replication_factor=1)
+    rows = spark.readStream.format("milena").options(url=url, subscribe="delay-from").load()
+    writer = rows.select("value").writeStream.format("milena").options(url=url, topic="delay-to")
+    query = writer.option("checkpointLocation", mkdtemp(dir=folder)).start()
+    try:
+        with _paced(url, "delay-from", RATE_PER_S / 10):
+            _settle(query)
+            return list(_arrivals_ms(url, "delay-to", seconds))
+    finally:
+        query.stop()
+
+
+def _arrivals_ms(url: str, topic: str, seconds: float) -> Iterator[float]:
+    with sync.Client(url) as client:
+        view = client.admin.topic(topic)
+        (ends,) = client.admin.offsets(view)
+        at, end_s = ends.high_watermark, time.perf_counter() + seconds
+        while time.perf_counter() < end_s:
+            with client.reader(topic, 0, start=at) as reader:
+                for record in reader:
+                    assert record.value is not None, "a time was written"
+                    yield (time.perf_counter_ns() - int(record.value)) / 1e6
+                    at = record.offset + 1
+            time.sleep(POLL_S)

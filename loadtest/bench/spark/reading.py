@@ -1,0 +1,89 @@
+"""Reads of a topic, as tables and as streams, beside the same rows as JSON lines files, Parquet and tuples."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from loadtest.bench.spark.tuples import FORMAT as TUPLES
+from loadtest.bench.spark.ways import JSON_LINES, MILENA, PARQUET, TUPLES_WAY, MeasuredOperation
+
+Frame = Callable[[], DataFrame]
+Action = Callable[[DataFrame], int]
+
+
+def read_operations(
+    spark: SparkSession, url: str, topic: str, records: int, folder: Path
+) -> list[MeasuredOperation]:
+    """What is measured of reads; the files are written from the topic."""
+
+    def rows(name: str) -> DataFrame:
+        return spark.read.format(name).options(url=url, subscribe=topic).load()
+
+    text = rows(MILENA).withColumn("value", sf.col("value").cast("string"))
+    json_folder, parquet_folder = str(folder / "json"), str(folder / "parquet")
+    text.write.json(json_folder)
+    rows(MILENA).write.parquet(parquet_folder)
+    tables: dict[str, Frame] = {
+        MILENA: lambda: rows(MILENA),
+        JSON_LINES: lambda: spark.read.schema(text.schema).json(json_folder),
+        TUPLES_WAY: lambda: rows(TUPLES),
+        PARQUET: lambda: spark.read.parquet(parquet_folder),
+    }
+    streams: dict[str, Frame] = {
+        MILENA: lambda: (
+            spark.readStream.format(MILENA)
+            .options(url=url, subscribe=topic, startingOffsets="earliest")
+            .load()
+        ),
+        JSON_LINES: lambda: spark.readStream.schema(text.schema).json(json_folder),
+    }
+
+    def table(name: str, action: Action, targets: dict[str, float]) -> MeasuredOperation:
+        ways = {way: lambda read=read: action(read()) for way, read in tables.items()}
+        return MeasuredOperation(name=name, ways=ways, records=records, targets=targets)
+
+    def stream(name: str, action: Action, targets: dict[str, float]) -> MeasuredOperation:
+        ways = {way: lambda read=read: _streamed(read(), action) for way, read in streams.items()}
+        return MeasuredOperation(name=name, ways=ways, records=records, targets=targets)
+
+    def archive(frame: DataFrame) -> int:
+        frame.write.mode("overwrite").parquet(str(folder / "archive"))
+        return spark.read.parquet(str(folder / "archive")).count()
+
+    return [
+        table("count", count, {JSON_LINES: 1.5, TUPLES_WAY: 2.5}),
+        table("aggregate", aggregate, {JSON_LINES: 1.1}),
+        table("archive", archive, {JSON_LINES: 1.3}),
+        stream("stream count", count, {JSON_LINES: 1.2}),
+        stream("stream aggregate", aggregate, {JSON_LINES: 1.0}),
+    ]
+
+
+def count(frame: DataFrame) -> int:
+    """All rows."""
+    return frame.count()
+
+
+def aggregate(frame: DataFrame) -> int:
+    """By partition, with something of every column."""
+    grouped = frame.groupBy("partition").agg(
+        sf.count("*").alias("records"),
+        sf.max("offset"),
+        sf.max("timestamp"),
+        sf.sum(sf.length("value")),
+    )
+    return sum(row.records for row in grouped.collect())
+
+
+def _streamed(frame: DataFrame, action: Action) -> int:
+    """The action on each micro-batch of all that is there; the checkpoint is a new one, which Spark removes."""
+    found = []
+    query = (
+        frame.writeStream.foreachBatch(lambda batch, _: found.append(action(batch)))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return sum(found)

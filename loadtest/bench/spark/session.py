@@ -1,0 +1,71 @@
+"""A node, a topic and a Spark for measurements."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from loadtest.bench.spark.tuples import TupleDataSource
+from loadtest.local_cluster import LocalCluster
+from milena import sync
+from spark_ext import register
+
+VALUE_BYTES = 100
+ROOT = Path(__file__).parents[3]
+
+
+@contextmanager
+def one_node(folder: Path) -> Iterator[LocalCluster]:
+    """A cluster of one node that is ready."""
+    cluster = LocalCluster(folder / "nodes", node_count=1)
+    cluster.start()
+    try:
+        asyncio.run(cluster.wait_ready())
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+@contextmanager
+def warm_session(folder: Path, cores: int) -> Iterator[SparkSession]:
+    """A session that knows the source, and the reader of tuples."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    )
+    builder: SparkSession.Builder = SparkSession.builder
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(folder / "spark"),
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": str(cores),
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.master(f"local[{cores}]").appName("bench-spark").getOrCreate()
+    try:
+        register(spark)
+        spark.dataSource.register(TupleDataSource)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def fill(url: str, topic: str, records: int, partitions: int) -> None:
+    """Values are JSON objects, as most topics hold them."""
+    with sync.Client(url) as client:
+        client.admin.create_topic(topic, partitions=partitions, replication_factor=1)
+        with client.producer() as producer:
+            for number in range(records):
+                text = (
+                    f'{{"id": {number}, "user": "u{number % 9973}", "path": "/page/{number % 211}"'
+                )
+                value = text.ljust(VALUE_BYTES - 1).encode() + b"}"
+                producer.send(topic, value, partition=number % partitions)

@@ -1,0 +1,74 @@
+"""A stream of files to a topic, exactly once, beside the same to Parquet files, to nothing, and a plain write."""
+
+from pathlib import Path
+from tempfile import mkdtemp
+
+from pyspark.sql import DataFrame, SparkSession
+
+from loadtest.bench.spark.ways import MILENA, PARQUET, MeasuredOperation
+from milena import sync
+
+NOTHING, PLAIN = "no sink", "plain write"
+FILES = 4
+"""Each is a micro-batch."""
+
+
+class SinkWays:
+    """The ways; each run writes to a topic or a folder of its own."""
+
+    def __init__(self, spark: SparkSession, url: str, folder: Path, *, records: int) -> None:
+        self._spark, self._url, self._folder = spark, url, folder
+        self._runs = 0
+        self._input = str(folder / "sink-input")
+        rows = spark.range(records).selectExpr(
+            "cast(id as string) as key", "rpad(concat('{\"id\": ', id, '}'), 100, ' ') as value"
+        )
+        rows.repartition(FILES).write.parquet(self._input)
+        self._schema = rows.schema
+        self._records = records
+
+    def operation(self) -> MeasuredOperation:
+        """What is measured of sinks: at most twice as long as no sink, and 0.7 of a plain write's records a second."""
+        return MeasuredOperation(
+            name="sink",
+            ways={
+                MILENA: self._to_topic,
+                PARQUET: self._to_files,
+                NOTHING: self._to_nothing,
+                PLAIN: self._written,
+            },
+            records=self._records,
+            targets={NOTHING: 0.5, PLAIN: 0.7},
+        )
+
+    def _stream(self) -> DataFrame:
+        reader = self._spark.readStream.schema(self._schema).option("maxFilesPerTrigger", 1)
+        return reader.parquet(self._input)
+
+    def _topic(self) -> str:
+        self._runs += 1
+        name = f"sink-{self._runs}"
+        with sync.Client(self._url) as client:
+            client.admin.create_topic(name, partitions=2, replication_factor=1)
+        return name
+
+    def _run(self, name: str, **options: str) -> int:
+        checkpoint = mkdtemp(dir=self._folder)
+        writer = self._stream().writeStream.format(name).options(**options)
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return sum(batch["numInputRows"] for batch in query.recentProgress)
+
+    def _to_topic(self) -> int:
+        return self._run(MILENA, url=self._url, topic=self._topic())
+
+    def _to_files(self) -> int:
+        return self._run("parquet", path=mkdtemp(dir=self._folder))
+
+    def _to_nothing(self) -> int:
+        return self._run("noop")
+
+    def _written(self) -> int:
+        rows = self._spark.read.parquet(self._input)
+        rows.write.format(MILENA).options(url=self._url, topic=self._topic()).mode("append").save()
+        return self._records
