@@ -1,0 +1,393 @@
+"""A stream from topic to topic while what it is made of is killed: ``python -m tests.chaos.spark_kills``.
+
+    source topic → readStream → tasks → writeStream → target topic
+
+Spark runs as a user runs it: ``spark-submit`` with ``--py-files`` on ``local-cluster``, whose executors are processes
+of their own. A writer adds records all the time. By the seed something is killed with -9, at a moment of the seed
+too: all of Spark, its driver alone (whose executors then go on for a while), an executor, a Python worker, or a node
+of the log. What ends by that is started again from its checkpoint; the first kill always falls into batch 0. At last
+the query runs to the end, and every record of the source must be in the target once.
+
+Values end in something that is another one each time a row is computed: a row that is written twice is not written
+alike.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum, unique
+from pathlib import Path
+from random import Random
+from threading import Event
+from typing import Self
+
+import click
+import pyspark
+
+from loadtest.local_cluster import LocalCluster
+from milena import sync
+from tests.support.clusters.live_cluster import create_topic, restart, running_cluster
+from tests.support.disk.stored_topics import fill
+from tests.support.spark.committed_rows import values_in
+
+SPARK_HOME = Path(pyspark.__file__).parent
+ROOT = Path(__file__).parents[2]
+SHIPPED = ("milena", "spark_ext", "pyspark_milena")
+MASTER = "local-cluster[2,1,1024]"
+PARTITIONS = 3
+DEADLINE_S = 600.0
+POLL_S = 0.02
+
+JOB = """
+import sys
+from pyspark.sql import SparkSession
+from spark_ext import register
+
+url, source, target, checkpoint, is_last = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+register(spark)
+rows = spark.readStream.format("milena").options(
+    url=url, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=60, minPartitions=2
+).load()
+values = rows.selectExpr("concat_ws(' ', cast(value as string), uuid()) as value", "partition")
+writer = values.writeStream.format("milena").options(url=url, topic=target, checkpointLocation=checkpoint)
+if is_last == "last":
+    writer = writer.trigger(availableNow=True)
+writer.start().awaitTermination()
+"""
+
+
+@unique
+class Victim(StrEnum):
+    """What is killed."""
+
+    SPARK = "all of Spark"
+    DRIVER = "the driver alone"
+    EXECUTOR = "an executor"
+    WORKER = "a Python worker"
+    NODE = "a node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkKill:
+    """One kill; ``batch`` is the last one that had begun, None where none had."""
+
+    victim: Victim
+    batch: int | None
+    is_committed: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class KillReport:
+    """What a run did and found; ``lost`` and ``doubled`` are values."""
+
+    seed: int
+    kills: list[SparkKill] = field(default_factory=list)
+    starts: int = 0
+    records: int = 0
+    lost: list[bytes] = field(default_factory=list)
+    doubled: list[bytes] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        """Nothing is lost, nothing is there twice."""
+        return not self.lost and not self.doubled
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        counts = Counter(kill.victim.value for kill in self.kills)
+        kinds = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+        early = sum(
+            kill.batch is None or (kill.batch == 0 and not kill.is_committed) for kill in self.kills
+        )
+        yield f"seed {self.seed}: {len(self.kills)} kills ({kinds}), {early} of them before the end of batch 0"
+        yield f"  {self.starts} starts, {self.records:,} records: {len(self.lost)} lost, {len(self.doubled)} twice"
+
+
+def packed(folder: Path) -> Path:
+    """The code as a user sends it."""
+    path = folder / "milena.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for package in SHIPPED:
+            for module in sorted((ROOT / package).rglob("*.py")):
+                archive.write(module, module.relative_to(ROOT))
+    return path
+
+
+class SubmittedQuery:
+    """The query under ``spark-submit``: at most one at a time, in a session of its own."""
+
+    def __init__(self, folder: Path, arguments: tuple[str, ...]) -> None:
+        self.checkpoint = folder / "checkpoint"
+        self.log = folder / "spark.log"
+        self.starts = 0
+        self._arguments = (*arguments, str(self.checkpoint))
+        self._folder = folder
+        self._groups: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        (folder / "job.py").write_text(JOB, encoding="utf-8")
+        self._code = packed(folder)
+
+    def start(self, *, is_last: bool = False) -> None:
+        """Begin, or go on where the checkpoint ends."""
+        settings = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.log.level": "ERROR",
+            "spark.executor.memory": "512m",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.local.dir": str(self._folder / "local"),
+        }
+        flags = [flag for name, text in settings.items() for flag in ("--conf", f"{name}={text}")]
+        # Neither on the path nor installed there: executors have what was sent, and what is in C.
+        kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(SPARK_HOME / "bin" / "spark-submit"),
+                    *("--master", MASTER, "--py-files", str(self._code)),
+                    *flags,
+                    "job.py",
+                    *(*self._arguments, "last" if is_last else "on"),
+                ],
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={
+                    **kept,
+                    "SPARK_HOME": str(SPARK_HOME),
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "PYSPARK_PYTHON": sys.executable,
+                },
+            )
+        self._groups.append(self._process.pid)
+        self.starts += 1
+
+    @property
+    def is_running(self) -> bool:
+        """Its driver has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def wait(self) -> int:
+        """Its exit code."""
+        assert self._process is not None, "it was started"
+        return self._process.wait(DEADLINE_S)
+
+    def begun(self) -> int | None:
+        """The last batch whose offsets are logged."""
+        return self._last("offsets")
+
+    def is_committed(self, batch: int | None) -> bool:
+        """Whether that batch is done."""
+        done = self._last("commits")
+        return batch is not None and done is not None and done >= batch
+
+    def kill(self, victim: Victim, chance: Random) -> bool:
+        """Kill -9; whether there was something to kill."""
+        assert self._process is not None, "it was started"
+        if victim is Victim.SPARK:
+            self.kill_rest()
+            return True
+        marks = {
+            Victim.DRIVER: "org.apache.spark.deploy.SparkSubmit",
+            Victim.EXECUTOR: "CoarseGrainedExecutorBackend",
+            Victim.WORKER: "pyspark.daemon",
+        }
+        found = [pid for pid, line in _session(self._process.pid) if marks[victim] in line]
+        if not found:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(chance.choice(found), signal.SIGKILL)
+        return True
+
+    def kill_rest(self) -> None:
+        """What is left of any start of it."""
+        for group in self._groups:
+            for pid, _ in _session(group):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+        self._groups.clear()
+
+    def _last(self, folder: str) -> int | None:
+        with suppress(FileNotFoundError):
+            names = os.listdir(self.checkpoint / folder)
+            return max((int(name) for name in names if name.isdigit()), default=None)
+        return None
+
+
+def _session(leader: int) -> list[tuple[int, str]]:
+    """Processes of the session that this one began, with their command lines."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with suppress(OSError):
+            state = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(state[3]) == leader:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                found.append((int(entry.name), line.decode(errors="replace")))
+    return found
+
+
+class RecordWriter:
+    """Adds records to a topic until it is told to end; each value is another one.
+
+    Its producer is idempotent: whatever node is killed, a record is written once, or the writer fails.
+    """
+
+    def __init__(self, urls: list[str], topic: str) -> None:
+        self._urls, self._topic = urls, topic
+        self._is_over = Event()
+        self._pool = ThreadPoolExecutor(1)
+
+    def __enter__(self) -> Self:
+        self._writing = self._pool.submit(self._write)
+        return self
+
+    def check(self) -> None:
+        """Fail if it has failed: nothing would go on without it."""
+        if self._writing.done():
+            self._writing.result()
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._pool.shutdown()
+        self._writing.result()
+
+    def _write(self) -> None:
+        number = 0
+        with sync.Client(self._urls) as client, client.producer() as producer:
+            while not self._is_over.wait(0.2):
+                for _ in range(6):
+                    producer.send(self._topic, b"%d" % number, partition=number % PARTITIONS)
+                    number += 1
+
+
+def run_kills(seed: int, count: int, folder: Path) -> KillReport:
+    """So many kills of one query, then its end."""
+    chance, report = Random(f"spark-{seed}"), KillReport(seed=seed)
+    with running_cluster(folder / "nodes") as cluster:
+        source = create_topic(cluster.node(1), "source", partitions=PARTITIONS)
+        target = create_topic(cluster.node(1), "target", partitions=PARTITIONS)
+        urls = [cluster.node(number).url for number in (1, 2, 3)]
+        query = SubmittedQuery(folder, (",".join(urls), source, target))
+        # So that batch 0 has something to lose.
+        fill(cluster.node(1), source, [400] * PARTITIONS)
+        try:
+            with RecordWriter(urls, source) as writer:
+                for number in range(count):
+                    kill = _kill_once(query, cluster, chance, writer, is_first=number == 0)
+                    report.kills.append(kill)
+                    print(
+                        f"  {kill.victim.value} in batch {kill.batch}", file=sys.stderr, flush=True
+                    )
+            query.kill_rest()
+            _finish(query)
+        finally:
+            query.kill_rest()
+        report.starts = query.starts
+        url = cluster.node(1).url
+        written = Counter(filter(None, values_in(url, source, PARTITIONS)))
+        rows = filter(None, values_in(url, target, PARTITIONS))
+        found = Counter(row.rpartition(b" ")[0] for row in rows)
+    report.records = written.total()
+    report.lost = sorted((written - found).elements())
+    report.doubled = sorted((found - written).elements())
+    return report
+
+
+def _kill_once(
+    query: SubmittedQuery,
+    cluster: LocalCluster,
+    chance: Random,
+    writer: RecordWriter,
+    *,
+    is_first: bool,
+) -> SparkKill:
+    """Start what does not run, wait for a moment of the seed, and kill something."""
+    if not query.is_running:
+        # Executors of a driver that was killed may go on until here: the new one has to fence them.
+        query.start()
+    victim = Victim.SPARK if is_first else chance.choice(list(Victim))
+    before = query.begun()
+
+    def goes_on() -> bool:
+        writer.check()
+        return query.begun() != before or not query.is_running
+
+    _until(query, goes_on)
+    if chance.random() < 0.7:
+        _until(query, lambda: not query.is_committed(query.begun()) or not query.is_running)
+    time.sleep(chance.uniform(0, 0.3 if is_first else 1.5))
+    batch = query.begun()
+    kill = SparkKill(victim=victim, batch=batch, is_committed=query.is_committed(batch))
+    if victim is Victim.NODE:
+        node = cluster.node(chance.randint(1, 3))
+        node.process.kill()
+        time.sleep(chance.uniform(0, 2))
+        restart(cluster, node)
+    elif query.is_running and not query.kill(victim, chance):
+        # Between two of its kind: the whole is always there.
+        query.kill(Victim.SPARK, chance)
+        kill = replace(kill, victim=Victim.SPARK)
+    elif not query.is_running:
+        # The last kill has ended it meanwhile, as it may: what is left of it is killed.
+        query.kill_rest()
+        kill = replace(kill, victim=Victim.SPARK)
+    return kill
+
+
+def _until(query: SubmittedQuery, reached: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not reached():
+        assert time.monotonic() < deadline_s, f"nothing goes on: see {query.log}"
+        time.sleep(POLL_S)
+
+
+def _finish(query: SubmittedQuery) -> None:
+    """Run it to the end of the source."""
+    query.start(is_last=True)
+    code = query.wait()
+    assert code == 0, f"it failed with nobody killing it: see {query.log}"
+
+
+@click.command(context_settings={"show_default": True})
+@click.option(
+    "--seeds", default="1", metavar="LIST", help="As 1,2,3: each is a cluster and a query."
+)
+@click.option("--kills", "count", type=click.IntRange(min=1), default=8, help="Of each seed.")
+@click.option("--work", type=click.Path(path_type=Path), help="Keep logs there.")
+def main(seeds: str, count: int, work: Path | None) -> None:
+    """Kill what a stream from topic to topic is made of, and look for what is lost or there twice."""
+    reports = []
+    for seed in map(int, seeds.split(",")):
+        with ExitStack() as stack:
+            if work is None:
+                folder = Path(
+                    stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-kills-"))
+                )
+            else:
+                folder = work.resolve() / f"seed-{seed}"
+                folder.mkdir(parents=True)
+            reports.append(run_kills(seed, count, folder))
+        print(*reports[-1].lines(), sep="\n", flush=True)
+    print(f"{sum(len(report.kills) for report in reports)} kills: "
+          f"{'nothing lost, nothing twice' if all(r.is_good for r in reports) else 'WRONG'}")  # fmt: skip
+    sys.exit(0 if all(report.is_good for report in reports) else 1)
+
+
+if __name__ == "__main__":
+    main()
