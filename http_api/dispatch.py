@@ -26,6 +26,7 @@ from http_api.connections import Connections
 from http_api.console.files import console_files
 from http_api.cross_origin import CrossOrigin
 from http_api.endpoint import Route
+from http_api.errors import SCRIPT_CHALLENGE
 from http_api.in_flight import InFlight
 from http_api.openapi import encode_document
 from http_api.ports import Ports
@@ -127,8 +128,7 @@ class Dispatcher:
             return call.begun
         if not response.prepared:
             response.headers.update(own)
-            if call.is_last:
-                response.force_close()
+            _fit(response, call)
         return response
 
     def failure(self, error: BaseException, route: Route | None, request_id: str) -> web.Response:
@@ -275,6 +275,19 @@ class Dispatcher:
             request_id,
             f" principal={principal}" if principal else "",
         )
+
+
+def _fit(response: web.StreamResponse, call: Call) -> None:
+    """Make an answer fit its connection, and who asked."""
+    if call.is_last:
+        response.force_close()
+    if response.status == HTTPStatus.UNAUTHORIZED and _is_script(call.request):
+        response.headers["WWW-Authenticate"] = SCRIPT_CHALLENGE
+
+
+def _is_script(request: web.BaseRequest) -> bool:
+    """Whether a page's script asks, and not somebody who follows a link. Source: Fetch Metadata."""
+    return request.headers.get("Sec-Fetch-Dest") == "empty"
 
 
 def _access_level(status: int) -> int:

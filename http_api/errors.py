@@ -159,6 +159,8 @@ _RETRY_STATUSES = frozenset({429, 503})
 _UNAUTHENTICATED = 401
 CHALLENGE = 'Bearer realm="milena", Basic realm="milena", charset="UTF-8"'
 """With 401: how to come with credentials. Source: RFC 7235, RFC 6750, RFC 7617."""
+SCRIPT_CHALLENGE = 'Bearer realm="milena"'
+"""The same to a script in a browser, which would open a box of its own for Basic, over the page that asks for them."""
 
 
 def row_of(error: MilenaError) -> ErrorRow:

@@ -14,6 +14,23 @@ export class Refusal extends Error {
 /** Nobody answered. */
 export class Unreachable extends Error {}
 
+/** What requests carry of the reader's: {header, …}, or null. In this page's memory alone. */
+export const credentials = {
+  session: null,
+  heard: new Set(),
+  take(session) {
+    this.session = session;
+    for (const tell of this.heard) tell();
+  },
+  drop() {
+    this.take(null);
+  },
+  listen(tell) {
+    this.heard.add(tell);
+    return () => this.heard.delete(tell);
+  },
+};
+
 /** A name as it stands in a path. */
 export function encoded(name) {
   // Browsers take these for steps in a path, however they are encoded.
@@ -31,21 +48,29 @@ export const withQuery = (base, params) => {
 
 export const urlOf = (where) => new URL(where, ROOT).href;
 
+const own = (session) => (session ? { Authorization: session.header } : {});
+
 /** The answer to a request, not read yet. */
-export async function send(method, where, { body, type, accept, signal, headers = {}, patienceMs = PATIENCE_MS } = {}) {
-  const sent = { ...headers };
+export async function send(method, where, { body, type, accept, signal, headers = {}, patienceMs = PATIENCE_MS, isStream = false } = {}) {
+  const session = credentials.session;
+  const sent = { ...own(session), ...headers };
   if (type) sent["Content-Type"] = type;
   if (accept) sent.Accept = accept;
-  const late = AbortSignal.timeout(patienceMs);
-  const either = signal ? AbortSignal.any([signal, late]) : late;
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(), patienceMs);
+  const either = signal ? AbortSignal.any([signal, late.signal]) : late.signal;
   let response;
   try {
     response = await fetch(urlOf(where), { method, headers: sent, body, signal: either, cache: "no-store" });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Unreachable(late.aborted ? `no answer within ${patienceMs / 1000} s` : "the node does not answer");
+    throw new Unreachable(late.signal.aborted ? `no answer within ${patienceMs / 1000} s` : "the node does not answer");
   }
+  // A stream has no end that could be late.
+  if (isStream) clearTimeout(timer);
   if (response.ok || response.status === 207) return response;
+  // A token that has ended, or was deleted, is no use any more: who the reader is, is asked anew.
+  if (response.status === 401 && session && credentials.session === session && !headers.Authorization) credentials.drop();
   const text = await response.text().catch(() => "");
   let told = {};
   try {
@@ -70,7 +95,7 @@ export async function sendRaw({ method, where, headers, body }) {
   const late = setTimeout(() => end.abort(), RAW_MS);
   let told = null;
   try {
-    const response = await fetch(urlOf(where), { method, headers, body, signal: end.signal, cache: "no-store" });
+    const response = await fetch(urlOf(where), { method, headers: { ...own(credentials.session), ...headers }, body, signal: end.signal, cache: "no-store" });
     told = { status: response.status, headers: [...response.headers], text: "", isCut: false };
     for await (const piece of pieces(response.body.pipeThrough(new TextDecoderStream()))) {
       told.text += piece;
@@ -123,6 +148,8 @@ const ascii = (json) => json.replace(/[^\x20-\x7e]/g, (c) => `\\u${c.charCodeAt(
 export function curl({ method = "GET", where, headers = {}, body }) {
   const words = ["curl", method === "GET" ? "-s" : `-s -X ${method}`];
   if (headers.Accept === "text/event-stream") words[1] = "-sN";
+  // The reader's own token is not for the screen.
+  if (credentials.session) words.push("-H", '"Authorization: Bearer $(cat milena.token)"');
   for (const [name, value] of Object.entries(headers)) words.push("-H", quoted(`${name}: ${value}`));
   if (body !== undefined) words.push("-d", quoted(ascii(body)));
   return [...words, quoted(urlOf(where))].join(" ");

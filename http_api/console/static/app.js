@@ -6,16 +6,19 @@ import { Unreachable } from "./api.js";
 import { useAnswer } from "./live.js";
 import { time } from "./text.js";
 import { Failure, Name, Nothing, href, html } from "./ui.js";
+import { Access } from "./access.js";
 import { Cluster } from "./cluster.js";
 import { Explorer } from "./explorer.js";
 import { Groups } from "./groups.js";
+import { Login, Who } from "./login.js";
 import { Messages } from "./messages.js";
 import { Moves } from "./moves.js";
 import { Nodes } from "./nodes.js";
+import { useSession } from "./session.js";
 import { Topics } from "./topics.js";
 import { Transactions } from "./transactions.js";
 
-const VIEWS = { cluster: Cluster, nodes: Nodes, topics: Topics, messages: Messages, groups: Groups, transactions: Transactions, moves: Moves, api: Explorer };
+const VIEWS = { cluster: Cluster, nodes: Nodes, topics: Topics, messages: Messages, groups: Groups, transactions: Transactions, moves: Moves, access: Access, api: Explorer };
 const title = (word) => (word === "api" ? "API" : word[0].toUpperCase() + word.slice(1));
 
 /** {view, names, query} of an address; null where it cannot be read. */
@@ -53,11 +56,12 @@ function Others({ view, own }) {
   return others.length > 0 && html`<p>Other nodes: ${others.map((b) => html` <a href=${`${b.url}/console/`}>node ${b.broker_id}</a>`)}</p>`;
 }
 
-function App() {
+function App({ session }) {
   const hash = useAddress();
   const place = parse(hash);
   const metadata = useAnswer("metadata");
   const who = useAnswer("", 60000);
+  const access = useAnswer("access", 30000);
   const main = useRef();
   const isFirst = useRef(true);
   useEffect(() => {
@@ -67,22 +71,31 @@ function App() {
     isFirst.current = false;
   }, [hash.split("?")[0]]);
   const view = metadata.data;
-  const cluster = { view, who: who.data, metadata };
+  const cluster = { view, who: who.data, metadata, access };
+  const isStranger = metadata.error?.status === 401;
   const isSilent = metadata.error instanceof Unreachable;
   return html`
     <a class="skip" href="#main" onClick=${(e) => (e.preventDefault(), main.current.focus())}>Skip to the content</a>
     <div class="bar">
       <a class="brand" href=${href("cluster")}><img src="icon.svg" alt="" width="22" height="22" /> Milena</a>
       <nav aria-label="pages">${Object.keys(VIEWS).map((name) => html`<a href=${href(name)} aria-current=${place?.view === name ? "page" : undefined}>${title(name)}</a>`)}</nav>
-      <p class="who">${who.data ? html`node ${who.data.node_id}, ${who.data.milena_version}<br /><span title="cluster id"><${Name} text=${who.data.cluster_id} /></span>` : ""}</p>
+      <p class="who"><${Who} access=${access.data} session=${session} />${who.data ? html`node ${who.data.node_id}, ${who.data.milena_version}<br /><span title="cluster id"><${Name} text=${who.data.cluster_id} /></span>` : ""}</p>
     </div>
     <main id="main" ref=${main} tabindex="-1">
-      ${metadata.error && html`<${Failure} error=${metadata.error} since=${metadata.at} />`}
+      ${metadata.error && !isStranger && html`<${Failure} error=${metadata.error} since=${metadata.at} />`}
       ${isSilent && html`<${Others} view=${view} own=${who.data?.node_id} />`}
       ${view && !view.is_current && place?.view !== "cluster" && html`<div class="box bad" role="alert"><strong>No majority of the metadata quorum answers</strong><p>What is shown is what this node knew last. <a href=${href("cluster")}>What to do</a></p></div>`}
-      <${Page} key=${hash.split("?")[0]} place=${place} cluster=${cluster} />
+      ${isStranger ? html`<${Login} why=${metadata.error.message} />` : html`<${Page} key=${hash.split("?")[0]} place=${place} cluster=${cluster} />`}
       <footer class="dim">${metadata.at ? `As of ${time(metadata.at).slice(0, 19)}. ` : ""}<a href="../openapi.json">OpenAPI</a> · <a href="../metrics">Metrics</a></footer>
     </main>`;
 }
 
-render(html`<${App} />`, document.getElementById("app"));
+/** Whoever signs in or out sees everything anew. */
+function Root() {
+  const session = useSession();
+  return html`<${App} key=${session?.header ?? ""} session=${session} />`;
+}
+
+const app = document.getElementById("app");
+app.replaceChildren();
+render(html`<${Root} />`, app);

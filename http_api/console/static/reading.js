@@ -1,12 +1,14 @@
 // Records as bytes: asked for once, or followed as they come. Pure but for the requests.
 
-import { Unreachable, path, pieces, send, urlOf, withQuery } from "./api.js";
-import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { Unreachable, path, pieces, send, withQuery } from "./api.js";
+import { follow } from "./events.js";
+import { useEffect, useState } from "./vendor/hooks.js";
 
 export const BYTES_MAX = 4 << 20; // Of one answer's text: what a page can show without getting slow.
 export const TAIL_MAX = 200; // Records that a followed topic shows; older ones go.
 export const LINES = "application/x-ndjson";
 const PATIENCE_MS = 60000;
+const PAINT_MS = 200; // Between two paintings of what is followed: people read no faster.
 
 /** Where records of a topic, or of one partition, are asked for. */
 export const recordsPath = (topic, partition, params) =>
@@ -47,44 +49,44 @@ export async function readRecords(topic, partition, params, signal) {
 }
 
 /**
- * The newest records of a topic while `isOn`, the last first: {records, seen, error, isOpen}. Browsers come back by
- * themselves, behind the last record that they got.
+ * The newest records of a topic while `isOn`, the last first: {records, seen, error, isOpen}. However fast they come, only
+ * those that stay are looked at, and no more often than the page can be painted.
  */
 export function useTail(topic, partition, isOn) {
   const [state, setState] = useState({ records: [], seen: 0 });
-  const kept = useRef();
   useEffect(() => {
     if (!isOn) return undefined;
-    kept.current = { lines: [], seen: 0, frame: 0 };
+    const end = new AbortController();
+    const tail = { lines: [], seen: 0, frame: 0 };
     setState({ records: [], seen: 0 });
-    const source = new EventSource(urlOf(recordsPath(topic, partition, { offset: "latest", format: "binary" })));
-    const say = (told) => setState((last) => ({ ...last, ...told }));
+    const say = (told) => !end.signal.aborted && setState((last) => ({ ...last, ...told }));
     const paint = () => {
-      const { lines, seen } = kept.current;
-      kept.current.frame = 0;
-      say({ seen, records: lines.map((line) => JSON.parse(line)).reverse() });
+      tail.frame = 0;
+      say({ seen: tail.seen, records: tail.lines.map((line) => JSON.parse(line)).reverse() });
     };
-    source.onopen = () => say({ isOpen: true, error: undefined });
-    source.onmessage = ({ data }) => {
-      const now = kept.current;
-      now.seen++;
-      now.lines.push(data);
-      // However fast they come, only those that stay are looked at, and once a frame.
-      if (now.lines.length > TAIL_MAX) now.lines.shift();
-      now.frame ||= requestAnimationFrame(paint);
-    };
-    source.addEventListener("error", ({ data }) => {
-      if (data) {
-        source.close();
-        say({ isOpen: false, error: new Error(JSON.parse(data).message) });
-      } else {
-        const isOver = source.readyState === EventSource.CLOSED;
-        say({ isOpen: false, error: new Unreachable(isOver ? "the node refuses to be followed" : "the connection broke off; the browser comes back behind the last record") });
+    const onEvent = (name, data) => {
+      if (name === "error") {
+        end.abort();
+        setState((last) => ({ ...last, isOpen: false, error: new Error(JSON.parse(data).message) }));
+        return;
       }
-    });
+      tail.seen++;
+      tail.lines.push(data);
+      if (tail.lines.length > 2 * TAIL_MAX) tail.lines.splice(0, TAIL_MAX);
+      tail.frame ||= setTimeout(() => {
+        tail.lines.splice(0, tail.lines.length - TAIL_MAX);
+        paint();
+      }, PAINT_MS);
+    };
+    follow(recordsPath(topic, partition, { offset: "latest", format: "binary" }), {
+      signal: end.signal,
+      onEvent,
+      onOpen: () => say({ isOpen: true, error: undefined }),
+      onBreak: () => say({ isOpen: false, error: new Unreachable("the connection broke off; it is made again, behind the last record") }),
+    }).catch((error) => say({ isOpen: false, error }));
     return () => {
-      source.close();
-      cancelAnimationFrame(kept.current.frame);
+      end.abort();
+      clearTimeout(tail.frame);
     };
   }, [topic, partition, isOn]);
   return state;

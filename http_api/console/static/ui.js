@@ -63,7 +63,9 @@ const HELP = [
   [(e) => e.code === 50305, "No majority of the metadata quorum answers", "This cannot be told, or changed, without one. Start the voters that are down; it goes on by itself."],
   [(e) => e.code === 50302, "The partition has no leader that answers", "Start the nodes that were in sync; what is there is read again when one of them leads."],
   [(e) => e.status === 429, "The node is busy", "It takes no more requests for the moment. The page asks again."],
-  [(e) => e.status === 401 || e.status === 403, "Not allowed", "A proxy, or the cluster, refuses this."],
+  [(e) => e.status === 401, "Not let in", "The cluster, or a proxy before it, wants other credentials."],
+  [(e) => e.kind === "forbidden", "You may not", "Who manages access can add an entry that allows it, on the page Access."],
+  [(e) => e.status === 403, "Not allowed", "A proxy before the node refuses this."],
   [(e) => e.status === 404, "There is no such thing", "It may have been deleted, or be called something else."],
   [(e) => e.status >= 500, "The cluster could not do this", "The page asks again."],
   [(e) => e instanceof Refusal, "Refused", ""],
@@ -163,9 +165,9 @@ export function Action({ summary, verb, act, isReady = true, isOpen = false, kin
 }
 
 /** As Action, for what cannot be undone: the name has to be typed, as it is or as it is shown. */
-export function Danger({ summary, verb, name, act, children }) {
+export function Danger({ summary, verb, name, act, isReady = true, children }) {
   const [typed, setTyped] = useState("");
-  return html`<${Action} summary=${summary} verb=${verb} act=${act} isReady=${typed === name || typed === visible(name)} kind="danger">
+  return html`<${Action} summary=${summary} verb=${verb} act=${act} isReady=${isReady && (typed === name || typed === visible(name))} kind="danger">
     ${children}
     <label>Type <${Name} text=${name} /> to go on <input autocomplete="off" spellcheck="false" value=${typed} onInput=${(e) => setTyped(e.target.value)} /></label>
   <//>`;

@@ -169,7 +169,7 @@ class Page:
         """Put the cursor into a field and type, in place of what it holds."""
         await self.until(
             f"{{ const found = document.querySelector({json.dumps(selector)});"
-            " found?.focus(); found?.select?.(); return document.activeElement === found; }"
+            " found?.focus(); found?.select?.(); return found && document.activeElement === found; }"
         )
         await self.call("Input.insertText", text=text)
 

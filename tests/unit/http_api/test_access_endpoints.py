@@ -339,6 +339,17 @@ async def test_credentials_are_asked_for_before_a_body_is(closed):
         assert response.headers["WWW-Authenticate"].startswith("Bearer")
 
 
+async def test_a_pages_script_is_not_asked_in_a_way_that_opens_the_browsers_own_box(closed):
+    api, _ = closed
+    for sent, is_basic in (
+        ({"Sec-Fetch-Dest": "empty"}, False),
+        ({"Sec-Fetch-Dest": "document"}, True),
+    ):
+        answer = await api.get("/topics", headers=sent)
+        assert answer.status == 401
+        assert ("Basic" in answer.headers["WWW-Authenticate"]) is is_basic
+
+
 async def test_the_log_says_who_changed_what_and_who_asked_and_no_secrets(closed, caplog):
     api, _ = closed
     caplog.set_level("DEBUG")
