@@ -179,6 +179,7 @@ class Assembly:
             settings=ControllerSettings(
                 session_ms=config.broker_session_ms,
                 preferred_interval_ms=config.leader_balance_interval_ms,
+                transactional_id_ms=config.transactional_id_expiration_ms,
                 voters=tuple(sorted(ports.voters)),
                 feature_level=FEATURE_LEVEL_MAX,
                 new_cluster_id=self._new_id,

@@ -521,6 +521,15 @@ class NodeConfig:
             GROUPS,
         ),
     )
+    transactional_id_expiration_ms: int = field(
+        default=7 * 24 * 3_600_000,
+        metadata=option(
+            kinds.integer(3_600_000, 100 * 365 * 24 * 3_600_000, "ms"),
+            "How long a transactional id is kept after its last transaction began or ended (Kafka's "
+            "`transactional.id.expiration.ms`).",
+            GROUPS,
+        ),
+    )
     consumer_instance_timeout_ms: int = field(
         default=300_000,
         metadata=option(

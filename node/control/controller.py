@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from immutables import Map
@@ -24,7 +25,7 @@ from milena.model.errors import (
     StaleBrokerEpochError,
     StaleControllerEpochError,
 )
-from milena.model.types import MonotonicMs
+from milena.model.types import MonotonicMs, WallMs
 from node.control.broker_sessions import BrokerSessions
 from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.control.reassigner import Reassigner
@@ -34,13 +35,14 @@ from node.peers.codec import Fields
 from node.peers.messages import pack, unpack
 from node.peers.port import ProbeResult
 from raft_meta.consensus.quorum import QuorumStatus, Role
-from raft_meta.machine import cluster, elections
+from raft_meta.machine import cluster, elections, producers
 from raft_meta.machine.commands import (
     CheckImage,
     ClaimController,
     DrainBroker,
     ElectLeaders,
     FenceBroker,
+    ForgetProducers,
     InitCluster,
     LeaderChange,
     SetFeatureLevel,
@@ -48,6 +50,7 @@ from raft_meta.machine.commands import (
     UnfenceBroker,
 )
 from raft_meta.machine.image import Broker, Image, Partition, PartitionKey, Topic
+from raft_meta.machine.producers import FORGOTTEN_PER_COMMAND_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +68,8 @@ CHECK_IMAGE_MS = 60_000
 """Between two comparisons of all nodes' images with the controller's, at least."""
 CHECK_IMAGE_SHARE = 100
 """And at least so many times what a hash takes: it costs each node a hundredth of its time at most."""
+FORGET_LOOKS = 100
+"""For transactional ids that nobody uses any more, in the time for which they are kept."""
 CHANGES_MAX = 2_000
 """Partition changes in one command."""
 
@@ -83,6 +88,8 @@ class ControllerSettings:
     session_ms: int
     preferred_interval_ms: int
     """Between looks at whether leaders are the preferred ones; 0: never looks."""
+    transactional_id_ms: int
+    """How long a name that begins transactions is kept after its last one: longer than any takes."""
     voters: tuple[int, ...]
     feature_level: int
     """Of a new cluster."""
@@ -150,6 +157,7 @@ class Controller:
         )
         self._topics: Map[str, Topic] | None = None
         self._preferred_ms = MonotonicMs(0)
+        self._forget_due_ms = MonotonicMs(0)
         self._check_due_ms = clock.now_ms() + CHECK_IMAGE_MS
         self._reassigner = Reassigner(
             clock=clock, propose=self._propose, propose_changes=self._propose_changes
@@ -414,6 +422,7 @@ class Controller:
         await self._elect()
         await self._reassigner.turn(self._metadata.image)
         await self._prefer(now_ms)
+        await self._forget_producers(now_ms)
         await self._raise_level()
         await self._check_image(now_ms)
 
@@ -541,6 +550,20 @@ class Controller:
         self._preferred_ms = now_ms
         await self._propose_changes(elections.plan_preferred(self._metadata.image), "prefer")
 
+    async def _forget_producers(self, now_ms: MonotonicMs) -> None:
+        """Have names forgotten that began transactions, and that nobody uses any more."""
+        image = self._metadata.image
+        if image.feature_level < producers.LEVEL or now_ms < self._forget_due_ms:
+            return
+        since_ms = WallMs(self._clock.wall_ms() - self._settings.transactional_id_ms)
+        found = tuple(islice(producers.unused(image, since_ms), FORGOTTEN_PER_COMMAND_MAX))
+        if len(found) < FORGOTTEN_PER_COMMAND_MAX:
+            pause_ms = self._settings.transactional_id_ms // FORGET_LOOKS
+            self._forget_due_ms = MonotonicMs(now_ms + pause_ms)
+        if found:
+            logger.info("transactional ids forgotten count=%d", len(found))
+            await self._propose(ForgetProducers(producer_ids=found, unused_since_ms=since_ms))
+
     async def _propose_changes(self, changes: Sequence[LeaderChange], why: str) -> None:
         for first in range(0, len(changes), CHANGES_MAX):
             part = tuple(changes[first : first + CHANGES_MAX])
@@ -559,7 +582,8 @@ class Controller:
         | ElectLeaders
         | StepReassignments
         | SetFeatureLevel
-        | CheckImage,
+        | CheckImage
+        | ForgetProducers,
     ) -> object:
         return await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
 

@@ -77,7 +77,7 @@ from node.services.record_batches import (
 from node.services.to_leader import ToLeader
 from node.services.transaction_lookup import TransactionLookup
 from node.services.transaction_slots import TransactionSlot, TransactionSlots
-from raft_meta.machine import offsets
+from raft_meta.machine import offsets, producers
 from raft_meta.machine.commands import (
     AllocateProducer,
     GroupCommit,
@@ -414,7 +414,11 @@ class TransactionService:
         """
         while True:
             answer = await self._metadata.propose(
-                AllocateProducer(name=transactional_id), timeout_ms=PROPOSE_TIMEOUT_MS
+                AllocateProducer(
+                    name=transactional_id,
+                    is_transactional=self._metadata.image.feature_level >= producers.LEVEL,
+                ),
+                timeout_ms=PROPOSE_TIMEOUT_MS,
             )
             assert isinstance(answer, tuple), answer
             producer_id, producer_epoch = answer

@@ -66,6 +66,7 @@ from raft_meta.machine.commands import (
     FenceBroker,
     FinishMarkers,
     ForgetAudited,
+    ForgetProducers,
     GiveUpReplicas,
     InitAccess,
     InitCluster,
@@ -95,6 +96,7 @@ _REFUSALS = (
 
 ClientCommand = (
     AllocateProducer
+    | ForgetProducers
     | groups.GroupCommand
     | offsets.OffsetCommand
     | consumers.ConsumerCommand
@@ -168,8 +170,8 @@ def _dispatch(image: Image, index: int, now_ms: WallMs, command: Command) -> Out
 
 def _dispatch_clients(image: Image, index: int, now_ms: WallMs, command: ClientCommand) -> Outcome:
     match command:
-        case AllocateProducer():
-            return producers.apply(image, command)
+        case AllocateProducer() | ForgetProducers():
+            return producers.apply(image, now_ms, command)
         case AlterGroup() | DeleteGroup():
             return groups.apply(image, index, now_ms, command)
         case CommitOffsets() | ExpireOffsets():

@@ -79,6 +79,7 @@ TAGS: dict[int, type[c.Command]] = {
     34: c.AlterAcls,
     35: c.AlterQuota,
     36: c.ForgetAudited,
+    37: c.ForgetProducers,
 }
 """Wire tag → command. A tag is never used again for something else."""
 LEVELS: dict[type[c.Command], int] = {
@@ -103,6 +104,7 @@ LEVELS: dict[type[c.Command], int] = {
     c.AlterAcls: 7,
     c.AlterQuota: 8,
     c.ForgetAudited: 8,
+    c.ForgetProducers: 8,
 }
 """The feature level from which on each command is allowed."""
 

@@ -4,7 +4,7 @@ The proposer decides everything that could differ between nodes or versions: clo
 ``apply`` only checks those decisions against the image and refuses what is stale.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from milena.model.types import WallMs
 from raft_meta.machine.image import Acl, Grant, GroupMember, RestConsumer, TransactionExtent
@@ -257,10 +257,20 @@ class StepReassignments:
 class AllocateProducer:
     """A producer id; a name that is known already keeps its id and gets the next epoch.
 
-    Response: (producer_id, producer_epoch).
+    A name that begins transactions is forgotten when it is not used for long (``ForgetProducers``). Response:
+    (producer_id, producer_epoch).
     """
 
     name: str | None
+    is_transactional: bool = field(default=False, metadata={"since": 8})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetProducers:
+    """Forget names that begin transactions and were not used after ``unused_since_ms``. Response: how many."""
+
+    producer_ids: tuple[int, ...]
+    unused_since_ms: WallMs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -579,6 +589,7 @@ Command = (
     | AlterConfigs
     | AlterIsr
     | AllocateProducer
+    | ForgetProducers
     | CheckImage
     | SetFeatureLevel
     | ReassignPartitions

@@ -141,6 +141,8 @@ class AllocatedProducer:
     last: str = field(default="", metadata={"since": 6})
     """How the transaction of the epoch before ended: ``committed`` or ``aborted``. Empty: nobody ended it, since this
     epoch is the first, or came when the name was taken over."""
+    used_ms: WallMs = field(default=WallMs(0), metadata={"since": 8})
+    """When the name of one that writes transactions last began or ended one; 0: of others, which are kept for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

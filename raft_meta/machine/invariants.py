@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from raft_meta.machine import access, audit, configs, group_rules, quotas, transactions
+from raft_meta.machine import access, audit, configs, group_rules, producers, quotas, transactions
 from raft_meta.machine.image import Ending, Image, Partition, PartitionKey, TransactionKey
 
 
@@ -16,6 +16,7 @@ def violations(image: Image) -> list[str]:
         *_of_groups(image),
         *_of_offsets(image),
         *_of_consumers(image),
+        *_of_names(image),
         *_of_transactions(image),
         *access.problems(image),
         *quotas.problems(image),
@@ -164,6 +165,12 @@ def _of_growths(image: Image) -> Iterator[str]:
             yield f"topic {topic.name} did not grow so"
         if topic.growths and image.feature_level < transactions.LEVEL:
             yield f"topic {topic.name} keeps its growth below the feature level that knows it"
+
+
+def _of_names(image: Image) -> Iterator[str]:
+    for producer in image.producers.values():
+        if producer.used_ms and (producer.name is None or image.feature_level < producers.LEVEL):
+            yield f"producer {producer.producer_id} is to be forgotten, and has no name or no level for it"
 
 
 def _of_transactions(image: Image) -> Iterator[str]:

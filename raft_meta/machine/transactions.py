@@ -116,6 +116,7 @@ class _Ends:
 
     def __init__(self, image: Image, index: int, now_ms: WallMs) -> None:
         self._before = image
+        self._now_ms = now_ms
         self._commits = offsets.Gathered(image, index, now_ms)
         self._producers: dict[int, AllocatedProducer] = {}
         self._ending: dict[PartitionKey, dict[TransactionKey, Ending]] = {}
@@ -152,7 +153,11 @@ class _Ends:
                 last = COMMITTED
         finally:
             self._producers[end.producer_id] = replace(
-                producer, producer_epoch=end.producer_epoch + 1, last=last
+                producer,
+                producer_epoch=end.producer_epoch + 1,
+                last=last,
+                # Of a name that is kept for ever it stays 0.
+                used_ms=self._now_ms if producer.used_ms else producer.used_ms,
             )
 
     def _commit(self, end: TransactionEnd) -> None:

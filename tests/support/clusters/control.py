@@ -22,6 +22,7 @@ from tests.support.fakes.quorum import FakeQuorum, SharedLog
 from tests.support.time.virtual_time import LoopClock, settle
 
 SESSION_MS = 1_500
+TRANSACTIONAL_ID_MS = 3_600_000
 TOPIC_ID = "0" * 31 + "1"
 _incarnations = itertools.count(1)
 
@@ -99,6 +100,7 @@ class Control:
             probe=self._dial,
             clock=self.clock,
             settings=ControllerSettings(
+                transactional_id_ms=TRANSACTIONAL_ID_MS,
                 session_ms=SESSION_MS,
                 preferred_interval_ms=self.preferred_interval_ms,
                 voters=(1, 2, 3),

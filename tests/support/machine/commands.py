@@ -290,8 +290,14 @@ class CommandSource:
             changes=((name, None if sometimes(self.rng, 0.3) else value),),
         )
 
-    def _producer(self, _: Image) -> c.Command:
-        return c.AllocateProducer(name=self.rng.choice([None, "p", "q"]))
+    def _producer(self, image: Image) -> c.Command:
+        if sometimes(self.rng, 0.2):
+            ids = tuple(self.rng.sample(range(1, 6), 3))
+            since_ms = WallMs(max(0, image.now_ms - self.rng.randint(0, 20)))
+            return c.ForgetProducers(producer_ids=ids, unused_since_ms=since_ms)
+        name = self.rng.choice([None, "p", "q"])
+        is_transactional = name is not None and sometimes(self.rng, 0.5)
+        return c.AllocateProducer(name=name, is_transactional=is_transactional)
 
     def _cluster(self, image: Image) -> c.Command:
         return self.rng.choice(

@@ -118,6 +118,13 @@ class MachineScript:
             "steps": lambda _: self._steps(),
             "handover": lambda _: self._elect(reassignments.plan_steps(self.image).handovers),
             "producer": lambda line: c.AllocateProducer(name=next(iter(line.words), None)),
+            "transactional": lambda line: c.AllocateProducer(
+                name=line.words[0], is_transactional=True
+            ),
+            "forget-producers": lambda line: c.ForgetProducers(
+                unused_since_ms=WallMs(int(line.words[0])),
+                producer_ids=tuple(map(int, line.words[1].split(","))),
+            ),
             "forget-audited": lambda line: c.ForgetAudited(through=int(line.words[0])),
         }
         line = Line.parse(text)

@@ -13,6 +13,7 @@ from milena.model.errors import (
 from node.control.controller import (
     CHECK_IMAGE_MS,
     CHECK_IMAGE_SHARE,
+    FORGET_LOOKS,
     PROBES_MAX,
     UNCLEAN_PATIENCE_MS,
 )
@@ -20,6 +21,7 @@ from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.peers.port import ProbeResult
 from raft_meta.machine import codec, elections
 from raft_meta.machine.commands import (
+    AllocateProducer,
     AlterConfigs,
     AlterIsr,
     CheckImage,
@@ -32,7 +34,7 @@ from raft_meta.machine.commands import (
     LeaderChange,
 )
 from raft_meta.machine.image import Image
-from tests.support.clusters.control import SESSION_MS, TOPIC_ID, Control
+from tests.support.clusters.control import SESSION_MS, TOPIC_ID, TRANSACTIONAL_ID_MS, Control
 from tests.support.time.virtual_time import LateThreads, after, current_loop, settle, virtual
 
 REPORT = BrokerHeartbeatRequest(
@@ -425,6 +427,20 @@ class TestLeadership:
         assert (control.partition().leader, control.partition().isr) == (None, (2,))
         await control.live(UNCLEAN_PATIENCE_MS, 2)
         assert control.partition().leader == 1
+        control.stop()
+
+    @virtual
+    async def test_transactional_ids_that_nobody_uses_are_forgotten(self) -> None:
+        control = await Control(feature_level=codec.FEATURE_LEVEL_MAX).start()
+        await control.propose(AllocateProducer(name="kept"))
+        await control.propose(AllocateProducer(name="idle", is_transactional=True))
+        await control.propose(AllocateProducer(name="busy", is_transactional=True))
+        for part in range(4):
+            await after(TRANSACTIONAL_ID_MS // 3)
+            if part == 2:
+                await control.propose(AllocateProducer(name="busy", is_transactional=True))
+        await after(TRANSACTIONAL_ID_MS // FORGET_LOOKS)
+        assert set(control.image.producer_names) == {"kept", "busy"}
         control.stop()
 
     @virtual
