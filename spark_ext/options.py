@@ -1,19 +1,12 @@
-"""The options of the source and the sink, from text to values (pure).
+"""The options of the source and the sink, from text to values (pure): which there are, and what they mean together.
 
 Names and meanings are those of Spark's Kafka source, so that a query moves over by its ``format`` and its servers.
-What makes no sense here is refused with the reason, and so is a name that nobody knows: a misspelt option that is
-silently ignored reads the wrong records.
 """
 
-import difflib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TypeVar
 
 from milena.cluster.credentials import ANONYMOUS, Credentials
-from milena.cluster.routing import USER_IN_URL, without_user
 from milena.model.types import Codec
 from spark_ext.bounds import (
     Bound,
@@ -25,8 +18,9 @@ from spark_ext.bounds import (
     parse_timestamp,
     parse_timestamps,
 )
-from spark_ext.credential_options import CREDENTIAL_OPTIONS, parse_credentials
+from spark_ext.credential_options import CREDENTIAL_OPTIONS
 from spark_ext.errors import OptionError
+from spark_ext.given_options import NOTHING, SERVERS, GivenOptions
 from spark_ext.selection import (
     Selection,
     parse_assign,
@@ -42,11 +36,6 @@ POLL_TIMEOUT_MS = 120_000
 FETCH_RETRIES = 3
 FETCH_RETRY_INTERVAL_MS = 10
 TRIGGER_DELAY_MS = 15 * 60_000
-
-NOTHING: Mapping[str, str] = MappingProxyType({})
-"""Environment of those who are not told another: only options say who asks."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +96,6 @@ class WriteOptions:
     batch_id: int | None
 
 
-_SERVERS = ("kafka.bootstrap.servers", "url")
 _SELECTIONS: dict[str, Callable[[str], Selection]] = {
     "subscribe": parse_subscribe,
     "subscribePattern": parse_subscribe_pattern,
@@ -118,8 +106,8 @@ _ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _GROUP = ("groupIdPrefix", "kafka.group.id")
 
-_READ = (
-    *_SERVERS,
+READ_OPTIONS = (
+    *SERVERS,
     *CREDENTIAL_OPTIONS,
     *_SELECTIONS,
     *_STARTS,
@@ -137,8 +125,8 @@ _READ = (
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
 )
-_WRITE = (
-    *_SERVERS,
+WRITE_OPTIONS = (
+    *SERVERS,
     *CREDENTIAL_OPTIONS,
     "topic",
     "includeHeaders",
@@ -150,46 +138,9 @@ _WRITE = (
 _CHECKPOINT = "checkpointLocation"
 _QUERY_NAME = "queryName"
 """Spark hands on what a query is called as if it were an option."""
-_WRITE_STREAM = (*_WRITE, _CHECKPOINT, _QUERY_NAME)
+WRITE_STREAM_OPTIONS = (*WRITE_OPTIONS, _CHECKPOINT, _QUERY_NAME)
 TRANSACTIONAL_ID_CHARS_MAX = 200
 """A node takes 255; a group is named after it."""
-
-_DESERIALIZED = "keys and values are always binary; cast them in the query"
-_SERIALIZED = "keys and values are strings or binary; serialize them in the query"
-_SECURED = (
-    "say who asks with milena.token, milena.tokenFile, or milena.user and milena.password; of Kafka's, "
-    "kafka.sasl.jaas.config with a PlainLoginModule"
-)
-_CERTIFIED = "certificates are PEM files, named by milena.ca, milena.cert and milena.key"
-_REFUSED = {
-    "kafka.auto.offset.reset": "say where to begin with startingOffsets",
-    "kafka.enable.auto.commit": "the source commits no offsets",
-    "kafka.key.deserializer": _DESERIALIZED,
-    "kafka.value.deserializer": _DESERIALIZED,
-    "kafka.key.serializer": _SERIALIZED,
-    "kafka.value.serializer": _SERIALIZED,
-    "kafka.interceptor.classes": "interceptors would run in a Kafka client, and there is none",
-    "kafka.enable.idempotence": "a task's writes are always idempotent",
-    "kafka.acks": "a write is always acknowledged by every in-sync replica",
-    "path": "topics are named by subscribe, subscribePattern or assign, and by topic when writing",
-}
-_REFUSED_PREFIXES = {
-    "kafka.security.": _SECURED,
-    "kafka.sasl.": _SECURED,
-    "kafka.ssl.": _CERTIFIED,
-    "kafka.": "it would configure a Kafka client, and there is none; leave it out",
-}
-_SET_BY_SPARK = ("serialization.format",)
-_MS_PER_UNIT = {
-    "": 1,
-    "ms": 1,
-    "s": 1000,
-    "m": 60_000,
-    "min": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-}
-"""As Spark reads times: a number alone is in ms."""
 
 
 def parse_read_options(
@@ -200,7 +151,7 @@ def parse_read_options(
     Raises:
         OptionError: one line that names the option.
     """
-    given = _Given(options, _READ, environment)
+    given = GivenOptions(options, READ_OPTIONS, environment)
     start, end = _starting(given, Edge.EARLIEST, refused=Edge.LATEST), _ending(given)
     _check_ends_fit(start, end)
     return _read_options(given, start, end)
@@ -214,7 +165,7 @@ def parse_stream_options(
     Raises:
         OptionError: one line that names the option.
     """
-    given = _Given(options, _READ, environment)
+    given = GivenOptions(options, READ_OPTIONS, environment)
     if ends := given.present(_ENDS):
         raise OptionError(f"{ends[0]}: not possible in a stream, which does not end")
     offsets_min = given.positive("minOffsetsPerTrigger", None)
@@ -249,7 +200,7 @@ def includes_headers(options: Mapping[str, str], environment: Mapping[str, str] 
         raise OptionError(f"{in_batch}; and in a stream, {error.message}") from None
 
 
-def _read_options(given: "_Given", start: Bound, end: Bound) -> ReadOptions:
+def _read_options(given: GivenOptions, start: Bound, end: Bound) -> ReadOptions:
     return ReadOptions(
         selection=_selection(given),
         start=start,
@@ -279,7 +230,7 @@ def parse_write_options(
     Raises:
         OptionError: one line that names the option.
     """
-    given = _Given(options, _WRITE, environment)
+    given = GivenOptions(options, WRITE_OPTIONS, environment)
     found = _write_options(given, given.text("transactionalId"))
     if found.batch_id is not None and found.transactional_id is None:
         raise OptionError("batchId: give transactionalId too: it counts the batches of one program")
@@ -294,7 +245,7 @@ def parse_write_stream_options(
     Raises:
         OptionError: one line that names the option.
     """
-    given = _Given(options, _WRITE_STREAM, environment)
+    given = GivenOptions(options, WRITE_STREAM_OPTIONS, environment)
     if given.present(("batchId",)):
         raise OptionError("batchId: not possible: Spark numbers the batches of a stream")
     name, checkpoint = given.text("transactionalId"), given.text(_CHECKPOINT)
@@ -306,7 +257,7 @@ def parse_write_stream_options(
     return _write_options(given, name if name is not None else f"spark:{checkpoint}")
 
 
-def _write_options(given: "_Given", transactional_id: str | None) -> WriteOptions:
+def _write_options(given: GivenOptions, transactional_id: str | None) -> WriteOptions:
     # Kafka's sink takes the option and needs it for nothing either: a column of headers is written when it is there.
     given.flag("includeHeaders", default=False)
     topic = given.text("topic")
@@ -325,7 +276,7 @@ def _write_options(given: "_Given", transactional_id: str | None) -> WriteOption
     )
 
 
-def _check_transactional(given: "_Given", name: str) -> None:
+def _check_transactional(given: GivenOptions, name: str) -> None:
     if not (1 <= len(name) <= TRANSACTIONAL_ID_CHARS_MAX and name.isprintable()):
         raise OptionError(
             f"transactionalId: expected 1 to {TRANSACTIONAL_ID_CHARS_MAX} printable characters, got {name!r}"
@@ -336,101 +287,7 @@ def _check_transactional(given: "_Given", name: str) -> None:
         )
 
 
-class _Given:
-    """Options that the user gave, looked up by any spelling of case."""
-
-    def __init__(
-        self, options: Mapping[str, str], known: tuple[str, ...], environment: Mapping[str, str]
-    ) -> None:
-        self._environment = environment
-        self._values = {name.lower(): value for name, value in options.items()}
-        spelling = {name.lower(): name for name in known}
-        for name in self._values:
-            if name not in spelling and name not in _SET_BY_SPARK:
-                raise _unknown(name, known)
-
-    def text(self, name: str) -> str | None:
-        return self._values.get(name.lower())
-
-    def present(self, names: tuple[str, ...]) -> list[str]:
-        return [name for name in names if name.lower() in self._values]
-
-    def urls(self) -> tuple[str, ...]:
-        match self.present(_SERVERS):
-            case []:
-                raise OptionError("kafka.bootstrap.servers: required; the URL of any node, or url")
-            case [name]:
-                text = self._values[name.lower()]
-            case names:
-                raise OptionError(f"{' and '.join(names)}: give one of the two")
-        urls = tuple(part.strip() for part in text.split(",") if part.strip())
-        if not urls:
-            raise OptionError(f"{name}: give the URL of a node, or several separated by commas")
-        for url in urls:
-            if "@" in url:
-                raise OptionError(
-                    f"{name}: {without_user(url)} is not a URL of a node: {USER_IN_URL}"
-                )
-        return urls
-
-    def credentials(self) -> Credentials:
-        return parse_credentials(self.text, self.urls(), self._environment)
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        text = self.text(name)
-        if text is None:
-            return default
-        values = {"true": True, "false": False}
-        found = values.get(text.strip().lower())
-        if found is None:
-            raise OptionError(f"{name}: expected true or false, got {text!r}")
-        return found
-
-    def positive(self, name: str, default: T) -> int | T:
-        text = self.text(name)
-        return default if text is None else self._number(name, text, minimum=1)
-
-    def count(self, name: str, default: T) -> int | T:
-        text = self.text(name)
-        return default if text is None else self._number(name, text, minimum=0)
-
-    def duration_ms(self, name: str, default: int) -> int:
-        text = self.text(name)
-        if text is None:
-            return default
-        found = re.fullmatch(r"([0-9]{1,15}) *([a-z]*)", text.strip().lower())
-        unit = None if found is None else _MS_PER_UNIT.get(found[2])
-        if found is None or unit is None:
-            raise OptionError(
-                f"{name}: expected a time such as 500ms, 30s, 15m or 1h, got {text!r}"
-            )
-        return int(found[1]) * unit
-
-    @staticmethod
-    def _number(name: str, text: str, *, minimum: int) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = minimum - 1
-        if number < minimum:
-            raise OptionError(f"{name}: expected a number of {minimum} or more, got {text!r}")
-        return number
-
-
-def _unknown(name: str, known: tuple[str, ...]) -> OptionError:
-    reason = _REFUSED.get(name)
-    if reason is None:
-        prefix = next((prefix for prefix in _REFUSED_PREFIXES if name.startswith(prefix)), None)
-        reason = None if prefix is None else _REFUSED_PREFIXES[prefix]
-    if reason is not None:
-        return OptionError(f"{name}: not possible: {reason}")
-    near = difflib.get_close_matches(name, [option.lower() for option in known], n=1)
-    spelling = {option.lower(): option for option in known}
-    hint = f"; did you mean {spelling[near[0]]}?" if near else ""
-    return OptionError(f"{name}: no such option{hint}")
-
-
-def _selection(given: _Given) -> Selection:
+def _selection(given: GivenOptions) -> Selection:
     match given.present(tuple(_SELECTIONS)):
         case [name]:
             return _SELECTIONS[name](given.text(name) or "")
@@ -442,7 +299,7 @@ def _selection(given: _Given) -> Selection:
             )
 
 
-def _starting(given: _Given, default: Edge, *, refused: Edge | None = None) -> Bound:
+def _starting(given: GivenOptions, default: Edge, *, refused: Edge | None = None) -> Bound:
     match given.present(_STARTS):
         case ["startingTimestamp" as name, *_]:
             return parse_timestamp(name, given.text(name) or "")
@@ -454,7 +311,7 @@ def _starting(given: _Given, default: Edge, *, refused: Edge | None = None) -> B
             return default
 
 
-def _ending(given: _Given) -> Bound:
+def _ending(given: GivenOptions) -> Bound:
     match given.present(_ENDS):
         case ["endingTimestamp" as name, *_]:
             return parse_timestamp(name, given.text(name) or "")
@@ -466,7 +323,7 @@ def _ending(given: _Given) -> Bound:
             return Edge.LATEST
 
 
-def _on_no_match(given: _Given) -> NoMatch:
+def _on_no_match(given: GivenOptions) -> NoMatch:
     text = given.text("startingOffsetsByTimestampStrategy")
     words = {strategy.value: strategy for strategy in NoMatch}
     found = NoMatch.ERROR if text is None else words.get(text.strip().lower())
@@ -477,7 +334,7 @@ def _on_no_match(given: _Given) -> NoMatch:
     return found
 
 
-def _compression(given: _Given) -> str:
+def _compression(given: GivenOptions) -> str:
     text = (given.text("compression") or Codec.NONE.name).strip().lower()
     names = [codec.name.lower() for codec in Codec]
     if text not in names:

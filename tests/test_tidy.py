@@ -72,6 +72,7 @@ CORE_FILES = (
     "milena/producing/serializers.py",
     "spark_ext/bounds.py",
     "spark_ext/decode.py",
+    "spark_ext/given_options.py",
     "spark_ext/options.py",
     "spark_ext/planner.py",
     "spark_ext/row_schema.py",

@@ -39,7 +39,7 @@ def test_the_examples_show_what_happens(spark, cluster):
 
 def test_every_option_is_explained():
     named = set(re.findall(r"`([A-Za-z.]+)`", TEXT))
-    assert {*options._READ, *options._WRITE_STREAM} <= named
+    assert {*options.READ_OPTIONS, *options.WRITE_STREAM_OPTIONS} <= named
 
 
 def told_by_an_activated_environment():

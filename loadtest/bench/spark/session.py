@@ -44,7 +44,8 @@ def warm_session(folder: Path, cores: int) -> Iterator[SparkSession]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(folder / "spark"),
-        "spark.log.level": "ERROR",
+        # Queries that are stopped in the middle of a batch would tell of it as an error.
+        "spark.log.level": "FATAL",
         "spark.sql.shuffle.partitions": str(cores),
     }
     for name, value in settings.items():
