@@ -5,6 +5,7 @@ from typing import Protocol
 
 from http_api.certificates import ClientCertificate
 from milena.model.access import ANONYMOUS, CLUSTER_NAME, Operation, ResourceType
+from milena.model.errors import TooManyRequestsError
 from raft_meta.machine.authorization import Permissions
 from raft_meta.machine.image import Grant
 
@@ -88,6 +89,9 @@ class CallersPort(Protocol):
             TooManyRequestsError: too many wrong signatures came from the address.
             NotReadyError: this node cannot tell.
         """
+
+    def turned_away(self, host: str) -> TooManyRequestsError | None:
+        """Why no password from this address is looked at now that is not known to be good; None: it would be."""
 
     async def identify(
         self, authorization: str | None, host: str, certificate: ClientCertificate | None = None

@@ -14,6 +14,7 @@ from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from http_api.dispatch import Dispatcher
 from http_api.quick.connection import QuickConnection
 from http_api.quick.lane import QuickLane
+from http_api.quick.strangers import Strangers
 from http_api.unsent import UnsentAnswers, reset_when_closed, taken_bytes
 
 _log = logging.getLogger("http_api")
@@ -40,6 +41,7 @@ class ApiServer(web.Server):
         loop = asyncio.get_running_loop()
         super().__init__(dispatcher.handle, handler_cancellation=True, loop=loop)
         self.lane = QuickLane(dispatcher)
+        self.strangers = Strangers(dispatcher)
         limits = dispatcher.shared.ports.limits
         self._dispatcher = dispatcher
         self._unsent = UnsentAnswers(
@@ -84,7 +86,7 @@ class _Protocol(QuickConnection):
         )
         self._dispatcher = dispatcher
         self._unsent = unsent
-        self.open_lane(server.lane)
+        self.open_lane(server.lane, server.strangers)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""

@@ -7,6 +7,7 @@ from aiohttp.http import RawRequestMessage
 
 from http_api.certificates import ClientCertificate, certificate_of
 from http_api.quick.lane import QuickLane, QuickRequest
+from http_api.quick.strangers import Strangers
 
 _OF_AIOHTTP = frozenset(
     {
@@ -29,11 +30,12 @@ class QuickConnection(web.RequestHandler):
     between two requests, so that the next bytes may go past it.
     """
 
-    __slots__ = ("_held", "_lane", "_left", "_quick", "certificate")
+    __slots__ = ("_held", "_lane", "_left", "_quick", "_strangers", "certificate")
 
-    def open_lane(self, lane: QuickLane) -> None:
-        """Let requests take it."""
+    def open_lane(self, lane: QuickLane, strangers: Strangers) -> None:
+        """Let requests take it, or be turned away."""
         self._lane = lane
+        self._strangers = strangers
         self._left = 0 if _HAS_LANE else -1
         self._quick: QuickRequest | None = None
         self._held = b""
@@ -61,6 +63,10 @@ class QuickConnection(web.RequestHandler):
             quick = self._lane.begin(self, data)
             if quick is not None:
                 self._quick = None if quick.is_over else quick
+                return
+            refusal = self._strangers.answer(self, data, self._loop.time())
+            if refusal:
+                self.finish_quick(refusal)
                 return
         self._parse(data)
 

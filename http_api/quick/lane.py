@@ -157,7 +157,7 @@ class QuickRequest:
                 head.raw_path,
                 status,
                 seconds,
-                _remote(self._connection.peername),
+                remote_of(self._connection.peername),
                 self._request_id,
                 head.caller.known_principal,
             )
@@ -193,7 +193,8 @@ class QuickRequest:
 _OF_BODY = frozenset({"Content-Type", "Content-Length"})
 
 
-def _remote(peername: object) -> str | None:
+def remote_of(peername: object) -> str | None:
+    """The address in what a transport says of its client."""
     return str(peername[0]) if isinstance(peername, tuple) else None
 
 
@@ -237,7 +238,7 @@ class QuickLane:
 
     def _pays(self, head: Head, connection: Resting, now_s: float) -> bool:
         """Count a request against its caller's quota; False, and nothing counted, where that is spent."""
-        remote = _remote(connection.peername)
+        remote = remote_of(connection.peername)
         payer = payer_of(head.caller.known_principal, remote, head.client_id)
         bound = self._quotas.bound(payer, QuotaKey.CONNECTION_COUNT)
         connections = self._dispatcher.shared.connections
@@ -252,7 +253,7 @@ class QuickLane:
         """Whether a head that comes on this connection is this caller's, and may what it might when it was learned."""
         if not self._callers.holds(caller):
             return False
-        return not caller.host or caller.host == _remote(connection.peername)
+        return not caller.host or caller.host == remote_of(connection.peername)
 
     def learn(self, data: bytes, message: ParsedHead, connection: Resting) -> int:
         """Remember a head that the parser has just read out of ``data``, if it is one for the lane.
@@ -339,7 +340,7 @@ class QuickLane:
         """
         caller = self._callers.known(
             headers.get("authorization"),
-            _remote(connection.peername) or "",
+            remote_of(connection.peername) or "",
             connection.certificate,
         )
         if caller is None or caller.version == OPEN:

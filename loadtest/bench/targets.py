@@ -185,6 +185,7 @@ ACCESS_BEARER_BATCHES = "JSON 1000 x 100 B, one node, by token"
 ACCESS_OPEN_LOOKS = "GET of a partition, one node, open"
 ACCESS_BEARER_LOOKS = "GET of a partition, one node, by token"
 ACCESS_STRANGERS = f"{ACCESS_BEARER}, strangers knock"
+ACCESS_PROBES = f"{ACCESS_BEARER}, others ask whether it lives"
 
 IDLE = "idle node of three"
 PARTITIONS_CREATED = "1,000 partitions, created"
@@ -672,6 +673,16 @@ TARGETS: tuple[Target, ...] = (
         durability=_PLAIN,
         floor=0.70,
         ambition=0.90,
+    ),
+    Target(
+        name="access-guesses",
+        what="small writes beside 1,000 bad logins a second / beside as many probes",
+        stage="access",
+        subject=ACCESS_STRANGERS,
+        reference=ACCESS_PROBES,
+        durability=_PLAIN,
+        floor=0.90,
+        ambition=1.0,
     ),
     Target(
         name="partitions-created",

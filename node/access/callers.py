@@ -21,7 +21,7 @@ from http_api.certificates import ClientCertificate
 from http_api.hosts import plain_host
 from milena.model.access import ANONYMOUS, USER_PREFIX, AccessMode
 from milena.model.clock import Clock
-from milena.model.errors import NotReadyError, UnauthenticatedError
+from milena.model.errors import NotReadyError, TooManyRequestsError, UnauthenticatedError
 from node.access.authorization_header import name_and_password, scheme_and_rest
 from node.access.certificate_names import CertificateNames, NamelessCertificateError
 from node.access.passwords import Passwords
@@ -185,6 +185,10 @@ class Callers:
             raise UnauthenticatedError(missing)
         return self._caller(image, ANONYMOUS, host)
 
+    def turned_away(self, host: str) -> TooManyRequestsError | None:
+        """Why no password from this address is looked at now that is not known to be good."""
+        return None if self.version == OPEN else self._passwords.refusal(plain_host(host))
+
     async def identify(
         self, authorization: str | None, host: str, certificate: ClientCertificate | None = None
     ) -> Caller:
@@ -200,6 +204,9 @@ class Callers:
         key = self._hash(authorization)
         task = self._looking.get(key)
         if task is None:
+            refusal = self._passwords.refusal(plain_host(host))
+            if refusal is not None:
+                raise refusal
             # One look for all who ask the same, so that a client that starts with many connections costs one.
             task = asyncio.create_task(self._look(authorization, plain_host(host)))
             self._looking[key] = task

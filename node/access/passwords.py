@@ -40,16 +40,23 @@ class WrongPasswords:
         self._spent: dict[str, tuple[float, float]] = {}
         """Address → (wrong ones that still count, when that was so)."""
 
+    def refusal(self, address: str, now_ms: float) -> TooManyRequestsError | None:
+        """Why an address must wait from which too many came; None: it need not."""
+        if self._count(address, now_ms) <= WRONG_AT_ONCE - 1:
+            return None
+        return TooManyRequestsError(
+            f"too many wrong {self._what} came from {address}; one is looked at every {1 / WRONG_PER_S:g} s"
+        )
+
     def check(self, address: str, now_ms: float) -> None:
         """Refuse an address from which too many came.
 
         Raises:
             TooManyRequestsError: it must wait.
         """
-        if self._count(address, now_ms) > WRONG_AT_ONCE - 1:
-            raise TooManyRequestsError(
-                f"too many wrong {self._what} came from {address}; one is looked at every {1 / WRONG_PER_S:g} s"
-            )
+        refusal = self.refusal(address, now_ms)
+        if refusal is not None:
+            raise refusal
 
     def add(self, address: str, now_ms: float) -> None:
         """One more."""
@@ -103,11 +110,21 @@ class Passwords:
             return None
         return found
 
+    def refusal(self, address: str) -> TooManyRequestsError | None:
+        """Why no password from this address would be looked at now; None: it would be."""
+        return self._queue_refusal() or self.wrong.refusal(address, self._clock.now_ms())
+
+    def _queue_refusal(self) -> TooManyRequestsError | None:
+        if self._waiting < WAITING_MAX:
+            return None
+        return TooManyRequestsError(
+            f"{self._waiting} passwords are waiting to be looked at; a token takes no such time"
+        )
+
     async def _work(self, work: Callable[[], _Found]) -> _Found:
-        if self._waiting >= WAITING_MAX:
-            raise TooManyRequestsError(
-                f"{self._waiting} passwords are waiting to be looked at; a token takes no such time"
-            )
+        refusal = self._queue_refusal()
+        if refusal is not None:
+            raise refusal
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -77,7 +77,11 @@ async def access(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list
         url = subject.nodes[0].url
         look = Ask(requests=[encode_request(url, "GET", f"/topics/{TOPIC}/partitions/0")])
         contenders.append(_contender(name, subject, look, authorization, CONNECTIONS))
-    contenders.append(_beside_strangers(closed, f"Bearer {token}"))
+    for name, what in (
+        (targets.ACCESS_STRANGERS, strangers.GUESSES),
+        (targets.ACCESS_PROBES, strangers.PROBES),
+    ):
+        contenders.append(_beside(name, what, closed, f"Bearer {token}"))
     return contenders
 
 
@@ -125,13 +129,14 @@ def _contender(
     )
 
 
-def _beside_strangers(subject: Subject, authorization: str) -> Contender:
+def _beside(name: str, what: str, subject: Subject, authorization: str) -> Contender:
+    """Small writes while others send ``what`` of ``loadtest.bench.strangers``."""
     url = subject.nodes[0].url
     ask = _with(json_ask(url, TOPIC, records=1, size=SMALL, acks="1"), authorization)
 
     async def turn(seconds: float) -> Turn:
         knocking = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", strangers.__name__, url, str(STRANGERS_PER_S)),
+            *(sys.executable, "-m", strangers.__name__, url, str(STRANGERS_PER_S), what),
             stdin=DEVNULL,
             start_new_session=True,
         )
@@ -147,4 +152,4 @@ def _beside_strangers(subject: Subject, authorization: str) -> Contender:
             await asyncio.sleep(_QUEUE_S)
         return done
 
-    return Contender(name=targets.ACCESS_STRANGERS, turn=turn, pids=subject.pids)
+    return Contender(name=name, turn=turn, pids=subject.pids)
