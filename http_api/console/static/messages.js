@@ -4,7 +4,7 @@ import { useEffect, useMemo, useState } from "./vendor/hooks.js";
 import { ONCE, useLook } from "./live.js";
 import { Produce } from "./produce.js";
 import { Preview, Record, contentOf, download } from "./record_view.js";
-import { BYTES_MAX, LINES, TAIL_MAX, countOf, paramsOf, readRecords, recordsPath, useTail } from "./reading.js";
+import { BYTES_MAX, LINES, TAIL_MAX, countOf, paramsOf, readRecords, recordsPath, testOf, useTail } from "./reading.js";
 import { number, plural, size, time } from "./text.js";
 import { Answered, Failure, Field, Filter, Head, Name, Nothing, Table, href, html } from "./ui.js";
 
@@ -32,25 +32,28 @@ function Choose({ topics }) {
 
 function OfTopic({ topic, query }) {
   const isMany = topic.partitions.length > TOGETHER_MAX;
-  const given = { partition: isMany ? "0" : "", from: "latest", at: "", ...query, count: countOf(query.count) };
+  const given = { partition: isMany ? "0" : "", from: "latest", at: "", filter: "", ...query, count: countOf(query.count) };
   // An address may say anything.
   const asked = isComplete(given) ? given : { ...given, from: "latest" };
   const isLive = asked.from === "live";
   const params = paramsOf(asked);
   const where = recordsPath(topic.name, asked.partition, params);
   // What is looked at stays still: asked for once, and again when the reader says so.
-  const found = useLook(isLive ? null : where, (signal) => readRecords(topic.name, asked.partition, params, signal), ONCE);
-  const tail = useTail(topic.name, asked.partition, isLive);
+  const { test, error: filterError } = testOf(asked.filter);
+  const read = (signal) => readRecords(topic.name, asked.partition, params, { signal, test, count: asked.count, isLast: asked.from === "latest" });
+  const found = useLook(isLive || filterError ? null : `${where} ${asked.count} ${asked.filter}`, read, ONCE);
+  const tail = useTail(topic.name, asked.partition, isLive && !filterError, asked.filter);
   const call = { where, headers: { Accept: isLive ? "text/event-stream" : LINES } };
   return html`
     <${Head} title=${html`Messages of <${Name} text=${topic.name} />`} calls=${[call]}><a href=${href("topics", topic.name)}>Topic</a><//>
     <${Question} topic=${topic} asked=${asked} isMany=${isMany} onAgain=${found.again} />
-    ${isLive
+    ${filterError ? html`<${Failure} error=${filterError} />` : isLive
       ? html`<${Failure} error=${tail.error} />
         <p role="status">${tail.isOpen ? "Following" : tail.error ? "Not following" : "Connecting …"}: ${plural(tail.seen, "record")} came${tail.seen > TAIL_MAX ? `, the last ${TAIL_MAX} are shown` : ""}.</p>
         <${Records} topic=${topic} records=${tail.records} empty="Nothing has come yet." />`
-      : html`<${Answered} answer=${found}>${({ records, isCut }) => html`
-        ${isCut && html`<p class="box warn">Only the first ${size(BYTES_MAX)} of the answer are shown: ask for fewer records.</p>`}
+      : html`<${Answered} answer=${found}>${({ records, seen, isCut }) => html`
+        ${isCut && html`<p class="box warn">Not all was read: only the first ${size(BYTES_MAX)} of the answer are shown. Ask for fewer records.</p>`}
+        ${asked.filter && html`<p role="status">${plural(seen, "record")} looked at.</p>`}
         <${Sorted} topic=${topic} records=${records} asked=${asked} />`}<//>`}
     <${Produce} topic=${topic} onDone=${found.again} />`;
 }
@@ -104,8 +107,11 @@ function Question({ topic, asked, isMany, onAgain }) {
   useEffect(() => setForm(filled(asked)), [JSON.stringify(asked)]);
   const set = (name) => (value) => setForm((last) => ({ ...last, [name]: value }));
   const needsPlace = form.from === "offset" || form.from === "time";
+  const { error } = testOf(form.filter);
+  const isReady = isComplete(form) && !error;
   const submit = (event) => {
     event.preventDefault();
+    if (!isReady) return;
     const at = form.from === "time" ? new Date(form.at).toISOString() : form.at;
     const next = href("messages", topic.name, { ...form, at: needsPlace ? at : "", count: form.from === "live" ? "" : form.count });
     if (next === location.hash) onAgain();
@@ -122,7 +128,9 @@ function Question({ topic, asked, isMany, onAgain }) {
     ${form.from === "offset" && html`<${Field} label="Offset" value=${form.at} onValue=${set("at")} hint=${form.partition === "" ? "of one partition" : "0"} />`}
     ${form.from === "time" && html`<${Field} label="Time, yours" type="datetime-local" step="1" value=${form.at} onValue=${set("at")} />`}
     ${form.from !== "live" && html`<${Field} label="At most" type="number" min="1" max="1000" value=${form.count} onValue=${set("count")} />`}
-    <button disabled=${!isComplete(form)}>${form.from === "live" ? "Follow" : "Read"}</button>
+    <${Field} label="Only where" value=${form.filter} onValue=${set("filter")} hint=${'value.status >= 500 and key begins "eu"'} aria-describedby="filter-help" />
+    <button disabled=${!isReady}>${form.from === "live" ? "Follow" : "Read"}</button>
     ${form.from === "offset" && form.partition === "" && html`<span class="dim">An offset is of one partition: choose it.</span>`}
+    <span id="filter-help" class="dim" role="status">${error ? `Not yet: ${error.message}.` : ""}</span>
   </form>`;
 }

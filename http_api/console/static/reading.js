@@ -1,13 +1,16 @@
 // Records as bytes: asked for once, or followed as they come. Pure but for the requests.
 
-import { Unreachable, path, pieces, send, withQuery } from "./api.js";
+import { Refusal, Unreachable, path, pieces, send, withQuery } from "./api.js";
 import { follow } from "./events.js";
+import { filterOf } from "./filter.js";
 import { useEffect, useState } from "./vendor/hooks.js";
 
 export const BYTES_MAX = 4 << 20; // Of one answer's text: what a page can show without getting slow.
 export const TAIL_MAX = 200; // Records that a followed topic shows; older ones go.
 export const LINES = "application/x-ndjson";
 const PATIENCE_MS = 60000;
+const SCANNED_MAX = 10000; // Records of each partition among which a filter looks.
+const SCANNED_BYTES_MAX = 64 << 20;
 const PAINT_MS = 200; // Between two paintings of what is followed: people read no faster.
 
 /** Where records of a topic, or of one partition, are asked for. */
@@ -18,46 +21,70 @@ export const recordsPath = (topic, partition, params) =>
 export const countOf = (text) => Math.max(1, Math.min(1000, Math.trunc(Number(text)) || 50));
 
 /** `params` that a question comes to. Without a partition, the last N are those of each. */
-export function paramsOf({ from, at, count }) {
-  if (from === "earliest") return { offset: "earliest", count };
-  if (from === "offset") return { offset: at, count };
-  if (from === "time") return { timestamp: new Date(at).toISOString(), count };
-  return from === "live" ? { offset: "latest" } : { offset: `-${count}` };
+export function paramsOf({ from, at, count, filter }) {
+  // Among how many those are looked for that pass the filter.
+  const most = filter ? SCANNED_MAX : count;
+  if (from === "earliest") return { offset: "earliest", count: most };
+  if (from === "offset") return { offset: at, count: most };
+  if (from === "time") return { timestamp: new Date(at).toISOString(), count: most };
+  return from === "live" ? { offset: "latest" } : { offset: `-${most}` };
 }
 
-/** {records, isCut}: the answer's lines, up to BYTES_MAX of them. What ends a stream early is thrown. */
-export async function readRecords(topic, partition, params, signal) {
+/** The test of a question's filter, null: it has none; {error}: it is none. */
+export function testOf(filter) {
+  try {
+    return { test: filter ? filterOf(filter) : null };
+  } catch (error) {
+    return { test: null, error };
+  }
+}
+
+/**
+ * {records, seen, isCut}: the answer's records that pass `test`, `count` of them at most: the last ones where `isLast`.
+ * `isCut`: BYTES_MAX of them, or SCANNED_BYTES_MAX in all, were there before. What ends a stream early is thrown.
+ */
+export async function readRecords(topic, partition, params, { signal, test, count, isLast }) {
   const where = recordsPath(topic, partition, { ...params, format: "binary" });
   const response = await send("GET", where, { accept: LINES, signal, patienceMs: PATIENCE_MS });
-  let text = "";
+  const found = { records: [], seen: 0, isCut: false };
+  let rest = "";
+  let kept = 0;
+  let scanned = 0;
   try {
     for await (const piece of pieces(response.body.pipeThrough(new TextDecoderStream()))) {
-      text += piece;
-      if (text.length > BYTES_MAX) break;
+      scanned += piece.length;
+      const lines = (rest + piece).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        const record = JSON.parse(line);
+        if (record.offset === undefined) throw new Refusal(record.message ?? "the records ended early", {});
+        found.seen++;
+        if (test && !test(record)) continue;
+        found.records.push(record);
+        kept += line.length;
+        if (test && isLast && found.records.length > count) found.records.shift();
+      }
+      found.isCut = kept > BYTES_MAX || rest.length > BYTES_MAX || scanned > SCANNED_BYTES_MAX;
+      if (found.isCut || (test && !isLast && found.records.length >= count)) break;
     }
   } catch (error) {
-    if (signal?.aborted) throw error;
+    if (signal?.aborted || error instanceof Refusal) throw error;
     throw new Unreachable("the answer broke off");
   }
-  const isCut = text.length > BYTES_MAX;
-  const lines = text.split("\n");
-  if (isCut) lines.pop();
-  const records = lines.filter(Boolean).map((line) => JSON.parse(line));
-  const last = records.at(-1);
-  if (last && last.offset === undefined) throw new Error(last.message ?? "the records ended early");
-  return { records, isCut };
+  return found;
 }
 
 /**
  * The newest records of a topic while `isOn`, the last first: {records, seen, error, isOpen}. However fast they come, only
  * those that stay are looked at, and no more often than the page can be painted.
  */
-export function useTail(topic, partition, isOn) {
+export function useTail(topic, partition, isOn, filter) {
   const [state, setState] = useState({ records: [], seen: 0 });
   useEffect(() => {
     if (!isOn) return undefined;
     const end = new AbortController();
     const tail = { lines: [], seen: 0, frame: 0 };
+    const { test } = testOf(filter);
     setState({ records: [], seen: 0 });
     const say = (told) => !end.signal.aborted && setState((last) => ({ ...last, ...told }));
     const paint = () => {
@@ -71,7 +98,7 @@ export function useTail(topic, partition, isOn) {
         return;
       }
       tail.seen++;
-      tail.lines.push(data);
+      if (!test || test(JSON.parse(data))) tail.lines.push(data);
       if (tail.lines.length > 2 * TAIL_MAX) tail.lines.splice(0, TAIL_MAX);
       tail.frame ||= setTimeout(() => {
         tail.lines.splice(0, tail.lines.length - TAIL_MAX);
@@ -88,6 +115,6 @@ export function useTail(topic, partition, isOn) {
       end.abort();
       clearTimeout(tail.frame);
     };
-  }, [topic, partition, isOn]);
+  }, [topic, partition, isOn, filter]);
   return state;
 }

@@ -4,6 +4,7 @@ import { h } from "./vendor/preact.js";
 import { useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
 import { Refusal, Unreachable, curl } from "./api.js";
+import { FilterError } from "./filter.js";
 import { number, plural, time, visible } from "./text.js";
 
 export const html = htm.bind(h);
@@ -69,6 +70,7 @@ const HELP = [
   [(e) => e.status === 404, "There is no such thing", "It may have been deleted, or be called something else."],
   [(e) => e.status >= 500, "The cluster could not do this", "The page asks again."],
   [(e) => e instanceof Refusal, "Refused", ""],
+  [(e) => e instanceof FilterError, "This filter cannot be read", "Write, for example, value.status >= 500 and header.trace contains “ab”."],
 ];
 
 /** What went wrong, and what it means. `since`: what is still shown is of that time. */
