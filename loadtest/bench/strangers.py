@@ -16,10 +16,11 @@ import uvloop
 from loadtest.bench.http_load import encode_request
 from loadtest.node_process import die_with_parent
 
-CONNECTIONS = 50
-HOSTS = 50
-GUESSES, PROBES = "guesses", "probes"
+CONNECTIONS = 200
+"""More than passwords may wait, so that most are answered at once, and the rate is what it should be."""
+HOSTS = 200
 """Of loopback, so that they are as many addresses."""
+GUESSES, PROBES = "guesses", "probes"
 
 
 async def knock(url: str, number: int, gap_s: float, *, is_guessing: bool) -> None:
