@@ -21,11 +21,13 @@ _CHUNK_BYTES_MIN = 4 << 10
 class RequestBody:
     """Of one request. What it takes up in ``InFlight`` the dispatcher gives back."""
 
-    __slots__ = ("_request", "_shared", "reserved_bytes")
+    __slots__ = ("_request", "_shared", "holder", "reserved_bytes")
 
     def __init__(self, request: web.BaseRequest, shared: Shared) -> None:
         self._request = request
         self._shared = shared
+        self.holder = request.remote or ""
+        """Who has a place in flight for it: the caller, once it is known."""
         self.reserved_bytes = 0
         """What it takes up."""
 
@@ -116,16 +118,16 @@ class RequestBody:
         Else clients that never come to an end would keep others out.
         """
         shared = self._shared
-        shared.in_flight.request_count -= 1
+        shared.in_flight.leave(self.holder)
         shared.connections.rest(self._request.protocol)
         try:
             body = await self._read_chunks()
         except BaseException:
-            shared.in_flight.request_count += 1
+            shared.in_flight.enter(self.holder)
             raise
         finally:
             shared.connections.work(self._request.protocol)
-        shared.in_flight.readmit()
+        shared.in_flight.readmit(self.holder)
         return body
 
     async def _read_chunks(self) -> bytes:
@@ -159,7 +161,7 @@ class RequestBody:
         """Count bytes of the body that have come (compressed bodies grow)."""
         self._check_size(size)
         if size > self.reserved_bytes:
-            self._shared.in_flight.reserve(size - self.reserved_bytes)
+            self._shared.in_flight.reserve(self.holder, size - self.reserved_bytes)
             self.reserved_bytes = size
 
     async def _send_continue(self) -> None:

@@ -115,7 +115,7 @@ class Dispatcher:
             response = self.failure(error, route, call.request_id)
         finally:
             self.shared.connections.rest(request.protocol)
-            self.shared.in_flight.body_bytes -= call.body.reserved_bytes
+            self.shared.in_flight.release(call.body.holder, call.body.reserved_bytes)
             if self.shared.quotas.is_on:
                 call.pay(response)
             if call.begun is None:
@@ -167,6 +167,7 @@ class Dispatcher:
         if not access.is_public:
             # Before anything is read of the rest, or said about it.
             await call.rights.identify(access, call.names)
+            call.body.holder = call.payer.name
         check_known(route, call.request)
         if route.is_exempt:
             return await route.handler(call)
@@ -184,13 +185,14 @@ class Dispatcher:
         if route.body is not None:
             self._cross_origin.check(call.request.headers)
         in_flight = self.shared.in_flight
-        in_flight.admit()
+        holder = call.body.holder
+        in_flight.admit(holder, asyncio.get_running_loop().time())
         try:
             if route.is_current:
                 await self.shared.ports.metadata.current_image()
             return await route.handler(call)
         finally:
-            in_flight.request_count -= 1
+            in_flight.leave(holder)
 
     def _request_id(self, request: web.BaseRequest) -> str:
         given = request.headers.get("X-Request-Id")

@@ -95,6 +95,7 @@ class QuickRequest:
         "_connection",
         "_dispatcher",
         "_head",
+        "_holder",
         "_over",
         "_receipts",
         "_request_id",
@@ -109,10 +110,11 @@ class QuickRequest:
         head: Head,
         receipts: Pending[Sequence[ProduceReceipt]],
         started_s: float,
+        holder: str,
     ) -> None:
         shared = dispatcher.shared
-        shared.in_flight.request_count += 1
-        shared.in_flight.body_bytes += head.body_bytes
+        self._holder = holder
+        shared.in_flight.enter(self._holder, head.body_bytes)
         shared.connections.work(connection)
         self._dispatcher = dispatcher
         self._connection = connection
@@ -140,8 +142,7 @@ class QuickRequest:
             self._over.set_result(None)
         head, dispatcher = self._head, self._dispatcher
         shared = dispatcher.shared
-        shared.in_flight.request_count -= 1
-        shared.in_flight.body_bytes -= head.body_bytes
+        shared.in_flight.leave(self._holder, head.body_bytes)
         shared.connections.rest(self._connection)
         status = 499
         answer = b""
@@ -225,16 +226,17 @@ class QuickLane:
             del self._heads[key]
             return None
         in_flight = self._dispatcher.shared.in_flight
-        if not in_flight.has_room_for(head.body_bytes):
-            return None
         started_s = asyncio.get_running_loop().time()
+        holder = head.caller.known_principal or remote_of(connection.peername) or ""
+        if not in_flight.has_room_for(holder, head.body_bytes, started_s):
+            return None
         if self._quotas.is_on and not self._pays(head, connection, started_s):
             return None
         try:
             receipts = head.handler.start(data[end + len(HEAD_END) :])
         except MilenaError:
             return None  # the usual way finds it too, and says what is wrong
-        return QuickRequest(self._dispatcher, connection, head, receipts, started_s)
+        return QuickRequest(self._dispatcher, connection, head, receipts, started_s, holder)
 
     def _pays(self, head: Head, connection: Resting, now_s: float) -> bool:
         """Count a request against its caller's quota; False, and nothing counted, where that is spent."""

@@ -186,6 +186,8 @@ ACCESS_OPEN_LOOKS = "GET of a partition, one node, open"
 ACCESS_BEARER_LOOKS = "GET of a partition, one node, by token"
 ACCESS_STRANGERS = f"{ACCESS_BEARER}, strangers knock"
 ACCESS_PROBES = f"{ACCESS_BEARER}, others ask whether it lives"
+MODEST_ALONE = "JSON 1 x 100 B, one node, 20 users, alone"
+MODEST_BESIDE = "JSON 1 x 100 B, one node, 20 users, beside one who fills it"
 
 IDLE = "idle node of three"
 PARTITIONS_CREATED = "1,000 partitions, created"
@@ -683,6 +685,18 @@ TARGETS: tuple[Target, ...] = (
         durability=_PLAIN,
         floor=0.90,
         ambition=1.0,
+    ),
+    Target(
+        name="fairness-p99",
+        what="p99 of 20 users' small writes beside one who fills the node / alone",
+        stage="fairness",
+        subject=MODEST_BESIDE,
+        reference=MODEST_ALONE,
+        quantity=Quantity.P99,
+        durability=_PLAIN,
+        floor=2.0,
+        ambition=1.3,
+        is_less_better=True,
     ),
     Target(
         name="partitions-created",

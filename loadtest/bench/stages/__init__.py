@@ -6,6 +6,7 @@ from loadtest.bench.stages import (
     access,
     clients,
     curves,
+    fairness,
     metadata,
     produce,
     reading,
@@ -27,6 +28,7 @@ IN_TURNS: dict[str, InTurns] = {
     "transactions": InTurns(start=transactions.transactions),
     "clients": InTurns(start=clients.clients),
     "access": InTurns(start=access.access),
+    "fairness": InTurns(start=fairness.fairness),
 }
 STAGES: dict[str, Stage] = {
     **IN_TURNS,

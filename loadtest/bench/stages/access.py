@@ -27,7 +27,7 @@ _ENTRIES_AT_ONCE = 1_000
 STRANGERS_PER_S = 1_000
 TOPIC = "plain"
 PASSWORD = "a password of the bench"  # noqa: S105 (of nodes that live for a minute)
-_ADMIN = Credentials(user="admin", password=Secret(PASSWORD))
+ADMIN = Credentials(user="admin", password=Secret(PASSWORD))
 _SETTLE_S = 0.5
 _QUEUE_S = 2.5
 """In which a node looks at the passwords that still wait: the next turn is not to pay for them."""
@@ -44,7 +44,7 @@ async def access(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list
         plan.directory / "closed",
         node_count=1,
         settings={**plan.settings, "MILENA_ADMIN_PASSWORD_FILE": str(file)},
-        credentials=_ADMIN,
+        credentials=ADMIN,
         headers={"Authorization": f"Basic {given}"},
     )
     for subject in (is_open, closed):
@@ -87,7 +87,7 @@ async def access(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list
 
 async def _tokens(url: str) -> tuple[str, str]:
     """One of a superuser, and one of a user whom thousands of entries name."""
-    async with AdminClient(url, credentials=_ADMIN) as admin:
+    async with AdminClient(url, credentials=ADMIN) as admin:
         await admin.access.put_user("loaded", is_superuser=False)
         entries = [
             AclEntry(
@@ -109,7 +109,7 @@ async def _tokens(url: str) -> tuple[str, str]:
     return one, other
 
 
-def _with(ask: Ask, authorization: str) -> Ask:
+def with_authorization(ask: Ask, authorization: str) -> Ask:
     """The same requests, by somebody."""
     if not authorization:
         return ask
@@ -123,7 +123,7 @@ def _contender(
     return http_contender(
         name,
         subject.nodes[0].url,
-        _with(ask, authorization),
+        with_authorization(ask, authorization),
         connections=connections,
         pids=subject.pids,
     )
@@ -132,7 +132,7 @@ def _contender(
 def _beside(name: str, what: str, subject: Subject, authorization: str) -> Contender:
     """Small writes while others send ``what`` of ``loadtest.bench.strangers``."""
     url = subject.nodes[0].url
-    ask = _with(json_ask(url, TOPIC, records=1, size=SMALL, acks="1"), authorization)
+    ask = with_authorization(json_ask(url, TOPIC, records=1, size=SMALL, acks="1"), authorization)
 
     async def turn(seconds: float) -> Turn:
         knocking = await asyncio.create_subprocess_exec(

@@ -1,0 +1,138 @@
+"""What a greedy client costs modest ones on a node that is full: how long their writes take, with and without it."""
+
+import asyncio
+import base64
+import sys
+from asyncio.subprocess import DEVNULL
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from urllib.parse import urlsplit
+
+from loadtest.bench import greedy, targets
+from loadtest.bench.http_load import Ask, HttpLoadError
+from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rounds import Contender, Turn
+from loadtest.bench.samples import Rounds
+from loadtest.bench.stages.access import ADMIN, PASSWORD, with_authorization
+from loadtest.bench.stages.produce import SMALL
+from loadtest.bench.subject import Subject, http_turn, json_ask
+from milena.cluster.access_views import AclEntry
+from milena.cluster.admin import AdminClient
+from milena.model.access import Operation, ResourceType
+
+MODEST = 20
+PLACES = 256
+"""Requests in flight that the node takes."""
+GREEDY_CONNECTIONS = 2 * PLACES
+TOPIC, QUIET = "plain", "quiet"
+_SETTLE_S = 0.5
+_TRIES_MAX = 50
+_PAUSE_S = 0.1
+_REFUSED = b"429"
+
+
+async def fairness(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+    """Small writes of twenty users, on a node that nobody else asks, and on one that somebody has filled."""
+    del rounds
+    file = plan.directory / "password"
+    file.write_text(PASSWORD)
+    given = base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
+    subject = Subject(
+        plan.directory / "fair",
+        node_count=1,
+        settings={
+            **plan.settings,
+            "MILENA_ADMIN_PASSWORD_FILE": str(file),
+            "MILENA_REQUESTS_IN_FLIGHT_MAX": str(PLACES),
+        },
+        credentials=ADMIN,
+        headers={"Authorization": f"Basic {given}"},
+    )
+    await stack.enter_async_context(subject)
+    for topic in (TOPIC, QUIET):
+        await subject.create_topic(topic, is_durable=False)
+    url = subject.nodes[0].url
+    names = [f"modest{number}" for number in range(MODEST)]
+    greedy_token, *tokens = [await _token(url, name) for name in ("greedy", *names)]
+    ask = json_ask(url, TOPIC, records=1, size=SMALL, acks="1")
+    modest = [with_authorization(ask, f"Bearer {token}") for token in tokens]
+
+    async def alone(seconds: float) -> Turn:
+        return await _all_of(url, modest, seconds)
+
+    async def beside(seconds: float) -> Turn:
+        return await _beside_greedy(url, greedy_token, modest, seconds)
+
+    return [
+        Contender(name=targets.MODEST_ALONE, turn=alone, pids=subject.pids),
+        Contender(name=targets.MODEST_BESIDE, turn=beside, pids=subject.pids),
+    ]
+
+
+async def _token(url: str, name: str) -> str:
+    """Of a user who may write and read."""
+    async with AdminClient(url, credentials=ADMIN) as admin:
+        await admin.access.put_user(name, is_superuser=False)
+        entries = [
+            AclEntry(
+                principal=f"User:{name}",
+                resource_type=ResourceType.TOPIC,
+                resource_name=topic,
+                operation=operation,
+            )
+            for topic, operation in ((TOPIC, Operation.WRITE), (QUIET, Operation.READ))
+        ]
+        await admin.access.add_acls(entries)
+        made = await admin.access.create_token(name)
+    return made.token.reveal()
+
+
+async def _beside_greedy(url: str, token: str, modest: Sequence[Ask], seconds: float) -> Turn:
+    taking = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", greedy.__name__, url, token, QUIET, str(GREEDY_CONNECTIONS)),
+        stdin=DEVNULL,
+        start_new_session=True,
+    )
+    own = greedy.waiting_request(url, token, QUIET)
+    try:
+        await asyncio.sleep(greedy.SPREAD_S + _SETTLE_S)
+        await _until(url, own, _REFUSED)
+        done = await _all_of(url, modest, seconds)
+        await _until(url, own, _REFUSED)
+    finally:
+        if taking.returncode is None:
+            taking.kill()
+        await taking.wait()
+    return done
+
+
+async def _all_of(url: str, modest: Sequence[Ask], seconds: float) -> Turn:
+    """Each user on a connection of its own."""
+    turns = await asyncio.gather(
+        *(http_turn(url, ask, connections=1, seconds=seconds) for ask in modest)
+    )
+    return Turn(
+        latencies_s=[latency_s for turn in turns for latency_s in turn.latencies_s],
+        units=sum(turn.units for turn in turns),
+        seconds=max(turn.seconds for turn in turns),
+    )
+
+
+async def _until(url: str, request: bytes, status: bytes) -> None:
+    """Send a request until it is answered so."""
+    place = urlsplit(url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    try:
+        for _ in range(_TRIES_MAX):
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            at = head.lower().index(b"content-length: ") + 16
+            await reader.readexactly(int(head[at:].split(b"\r", 1)[0]))
+            if head.split(b" ", 2)[1] == status:
+                return
+            await asyncio.sleep(_PAUSE_S)
+    finally:
+        writer.close()
+    raise HttpLoadError(
+        f"never answered {status.decode()}: the node is not full, or for the wrong one"
+    )

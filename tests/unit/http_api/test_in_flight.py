@@ -1,0 +1,153 @@
+"""What is in flight: its bounds, and who gets what of it when it is more than half full."""
+
+import random
+
+import pytest
+
+from http_api.in_flight import LATELY_S, InFlight
+from http_api.ports import ApiLimits
+from milena.model.errors import TooManyRequestsError
+
+
+def of(places: int, byte_count: int = 1 << 20) -> InFlight:
+    return InFlight(ApiLimits(requests_in_flight_max=places, bytes_in_flight_max=byte_count))
+
+
+def takes(in_flight: InFlight, caller: str, now_s: float = 0.0) -> bool:
+    try:
+        in_flight.admit(caller, now_s)
+    except TooManyRequestsError:
+        return False
+    return True
+
+
+def test_who_is_alone_may_have_all_but_what_is_for_newcomers():
+    in_flight = of(16)
+    assert [takes(in_flight, "ann") for _ in range(15)] == [True] * 14 + [False]
+    assert takes(in_flight, "bob")
+    assert takes(in_flight, "cid")
+    assert not takes(in_flight, "dan")
+    small = of(7)
+    assert [takes(small, "ann") for _ in range(8)] == [True] * 7 + [False]
+    in_flight = small
+    in_flight.leave("ann")
+    assert takes(in_flight, "ann")
+
+
+def test_below_half_nobody_is_refused_anything():
+    in_flight = of(100)
+    for caller in range(20):
+        assert takes(in_flight, str(caller))
+        in_flight.leave(str(caller))
+    assert all(takes(in_flight, "greedy") for _ in range(50))
+    assert not takes(in_flight, "greedy")
+
+
+def test_a_greedy_one_gives_way_to_one_that_there_was_no_room_for():
+    in_flight = of(7)
+    assert all(takes(in_flight, "greedy") for _ in range(7))
+    assert not takes(in_flight, "modest")
+    # From now on it has a share: whoever is the faster, the place that is given back is its.
+    for _ in range(3):
+        in_flight.leave("greedy")
+        assert not takes(in_flight, "greedy")
+        assert takes(in_flight, "modest")
+    in_flight.leave("greedy")
+    assert not takes(in_flight, "greedy")
+    in_flight.leave("greedy")
+    assert takes(in_flight, "greedy")
+
+
+def test_who_was_not_here_for_a_while_has_no_share_any_more():
+    in_flight = of(8)
+    assert takes(in_flight, "modest")
+    in_flight.leave("modest")
+    for now_s, most in ((0.5, 4), (LATELY_S + 0.5, 4), (2 * LATELY_S + 1, 7)):
+        taken = 0
+        while takes(in_flight, "greedy", now_s):
+            taken += 1
+        assert taken == most, now_s
+        for _ in range(taken):
+            in_flight.leave("greedy")
+
+
+def test_who_waits_for_an_answer_is_here_however_long_that_takes():
+    in_flight = of(8)
+    assert takes(in_flight, "modest")
+    taken = 0
+    while takes(in_flight, "greedy", 100.0):
+        taken += 1
+    assert taken == 4
+
+
+def test_bytes_are_shared_out_as_well():
+    in_flight = of(100, byte_count=1000)
+    in_flight.admit("greedy", 0)
+    in_flight.admit("modest", 0)
+    in_flight.reserve("greedy", 500)
+    with pytest.raises(TooManyRequestsError, match="500 of them of greedy"):
+        in_flight.reserve("greedy", 1)
+    in_flight.reserve("modest", 300)
+    assert not in_flight.has_room_for("modest", 76, 0)
+    assert in_flight.has_room_for("modest", 75, 0)
+    assert in_flight.has_room_for("other", 200, 0)
+    in_flight.release("greedy", 500)
+    in_flight.reserve("greedy", 100)
+
+
+def test_the_bound_of_one_body_is_no_matter_of_shares():
+    in_flight = InFlight(ApiLimits(request_bytes_max=10))
+    assert in_flight.has_room_for("ann", 10, 0)
+    assert not in_flight.has_room_for("ann", 11, 0)
+
+
+def test_a_body_that_came_counts_again_whether_or_not_there_is_room():
+    in_flight = of(1)
+    in_flight.admit("ann", 0)
+    in_flight.leave("ann")
+    in_flight.admit("bob", 0)
+    with pytest.raises(TooManyRequestsError):
+        in_flight.readmit("ann")
+    assert in_flight.request_count == 2
+
+
+def test_what_is_counted_is_given_back_and_nobody_is_remembered_for_it():
+    rng = random.Random(7)
+    in_flight, under_way = of(20, byte_count=200), []
+    for step in range(5_000):
+        caller, size = f"c{rng.randrange(30)}", rng.randrange(20)
+        if takes(in_flight, caller, step / 100):
+            try:
+                in_flight.reserve(caller, size)
+            except TooManyRequestsError:
+                size = 0
+            under_way.append((caller, size))
+        if under_way and rng.random() < 0.6:
+            caller, size = under_way.pop(rng.randrange(len(under_way)))
+            with in_flight.without_one(caller):
+                in_flight.release(caller, size)
+            in_flight.leave(caller)
+        assert in_flight.request_count == len(under_way) <= 20
+        assert in_flight.body_bytes == sum(size for _, size in under_way) <= 200
+    for caller, size in under_way:
+        in_flight.leave(caller, size)
+    assert (in_flight.request_count, in_flight.body_bytes, in_flight._held) == (0, 0, {})
+
+
+def test_of_twenty_modest_ones_none_is_ever_refused_beside_a_greedy_one():
+    """The greedy one takes every place that is free, a thousand times between any two of theirs."""
+    in_flight = of(64)
+    refused = dict.fromkeys(range(20), 0)
+    greedy: list[None] = []
+    for now_ms in range(3_000):
+        while takes(in_flight, "greedy", now_ms / 1000):
+            greedy.append(None)
+        modest = now_ms % 20
+        if takes(in_flight, str(modest), now_ms / 1000):
+            in_flight.leave(str(modest))
+        else:
+            refused[modest] += 1
+        for _ in range(min(2, len(greedy))):
+            greedy.pop()
+            in_flight.leave("greedy")
+    assert not any(refused.values())
