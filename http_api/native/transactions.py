@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from hashlib import blake2b
 
+import orjson
 from aiohttp import web
 
 from http_api.answers import json_answer
@@ -17,7 +18,7 @@ from http_api.schemas import Fields, integer_text, parse_json
 from http_api.shapes import requests as shapes
 from http_api.v2.produce import idempotency_key
 from http_api.v2.produce_head import TIMEOUT_MS
-from http_api.v2.receipts import receipt_json
+from http_api.v2.receipts import encode_items
 from http_api.v2.transaction_header import (
     authorize_transaction,
     transaction_of,
@@ -71,8 +72,7 @@ async def transact(call: Call) -> web.Response:
             "visible": receipt.is_visible,
             "is_duplicate": receipt.is_duplicate,
             "writes": [
-                {"offsets": [receipt_json(record) for record in records]}
-                for records in receipt.receipts
+                {"offsets": orjson.Fragment(encode_items(records))} for records in receipt.receipts
             ],
         }
     )

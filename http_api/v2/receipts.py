@@ -9,8 +9,8 @@ from http_api.errors import kafka_code_of, row_of
 from milena.model.errors import MilenaError
 from milena.model.requests import ProduceReceipt, Receipts
 
-_HEAD = b'{"offsets":['
-_TAIL = b'],"key_schema_id":null,"value_schema_id":null}'
+_HEAD = b'{"offsets":'
+_TAIL = b',"key_schema_id":null,"value_schema_id":null}'
 _ITEM_END = b',"error_code":null,"error":null}'
 
 
@@ -21,22 +21,31 @@ def encode_receipts(receipts: Sequence[ProduceReceipt]) -> bytes:
         MilenaError: every record failed, and all for the same kind of cause.
     """
     if isinstance(receipts, Receipts) and isinstance(receipts.offsets, range):
-        return _run_body(receipts.partitions[0], receipts.offsets)
+        return b"".join((_HEAD, _run(receipts.partitions[0], receipts.offsets), _TAIL))
     items, errors = _columns(receipts) if isinstance(receipts, Receipts) else _rows(receipts)
     if len(errors) == len(items) and len({row_of(error) for error in errors}) == 1:
         raise errors[0]
     return _encode_items(items)
 
 
+def encode_items(receipts: Sequence[ProduceReceipt]) -> bytes:
+    """The items alone, of records that were all written."""
+    if isinstance(receipts, Receipts) and isinstance(receipts.offsets, range):
+        return _run(receipts.partitions[0], receipts.offsets)
+    items, errors = _columns(receipts) if isinstance(receipts, Receipts) else _rows(receipts)
+    assert not errors, errors
+    return orjson.dumps(items)
+
+
 def _encode_items(items: Sequence[dict[str, object]]) -> bytes:
     return orjson.dumps({"offsets": items, "key_schema_id": None, "value_schema_id": None})
 
 
-def _run_body(partition: int, offsets: range) -> bytes:
-    """Consecutive offsets of one partition: one dump of the numbers, and commas become what stands between them."""
+def _run(partition: int, offsets: range) -> bytes:
+    """The items of one partition's consecutive offsets: one dump, and commas become what stands between numbers."""
     start = b'{"partition":%d,"offset":' % partition
     numbers = orjson.dumps([*offsets])[1:-1].replace(b",", _ITEM_END + b"," + start)
-    return b"".join((_HEAD, start, numbers, _ITEM_END, _TAIL))
+    return b"".join((b"[", start, numbers, _ITEM_END, b"]"))
 
 
 def _columns(receipts: Receipts) -> tuple[list[dict[str, object]], list[MilenaError]]:

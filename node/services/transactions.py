@@ -70,6 +70,7 @@ from node.services.record_batches import (
     PartitionBatch,
     highest_partition,
     keyless_record,
+    receipts_of,
     receipts_of_one,
     size_of_columns,
     split_request,
@@ -692,22 +693,28 @@ def _receipts(
     plan: _Plan, base_offsets: Sequence[int], write_count: int
 ) -> list[Sequence[ProduceReceipt]]:
     """Receipts of each write, from where each part begins."""
-    by_topic: dict[str, list[ProduceReceipt | None]] = {
-        name: [None] * sum(count for _, count in sources) for name, sources in plan.sources.items()
-    }
+    by_topic: dict[str, list[tuple[PartitionBatch, Appended]]] = {}
     for part, base_offset in zip(plan.parts, base_offsets, strict=True):
-        batch = part.batch
-        written = Appended(range(base_offset, base_offset + len(batch.places)))
-        for place, receipt in zip(batch.places, receipts_of_one(batch, written), strict=True):
-            by_topic[part.topic.name][place] = receipt
+        offsets = range(base_offset, base_offset + len(part.batch.places))
+        by_topic.setdefault(part.topic.name, []).append((part.batch, Appended(offsets)))
     receipts: list[Sequence[ProduceReceipt]] = [()] * write_count
     for name, sources in plan.sources.items():
+        of_topic = _receipts_of_topic(by_topic[name])
         at = 0
         for write, count in sources:
-            receipts[write] = [r for r in by_topic[name][at : at + count] if r is not None]
+            receipts[write] = of_topic[at : at + count]
             assert len(receipts[write]) == count, "every record went into one part"
             at += count
     return receipts
+
+
+def _receipts_of_topic(
+    written: Sequence[tuple[PartitionBatch, Appended]],
+) -> Sequence[ProduceReceipt]:
+    if len(written) == 1:
+        return receipts_of_one(*written[0])
+    parts, outcomes = zip(*written, strict=True)
+    return receipts_of(sum(len(part.places) for part in parts), parts, outcomes, {})
 
 
 def _first_answer(
