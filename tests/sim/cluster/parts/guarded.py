@@ -3,19 +3,33 @@
 What is promised: a token that was revoked opens no node for longer than ``access_silence_ms_max`` after that was
 acknowledged, whatever the node hears and however often it starts; one that is good is refused by no node that has heard
 of it; who brings nothing gets in nowhere, from the first moment of any node's life. In the end every node agrees.
+
+Half of the runs begin open, and are closed, opened and closed again while those who hold tokens go on: none of them is
+ever refused what it may. Who brings nothing gets in nowhere there only in the end, when nobody is cut off any more.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from http_api.access_port import RequestedToken
 from http_api.callers import CallersPort
-from http_api.ports import NewTopic
+from http_api.ports import NewTopic, Ports
+from milena.model.access import (
+    ANY_HOST,
+    AccessMode,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 from milena.model.errors import MilenaError, NotReadyError, UnauthenticatedError
+from milena.model.secret import Secret
 from raft_meta.machine.access import LEVEL
+from raft_meta.machine.image import Acl
 from tests.sim.cluster.invariants import ViolationError
 from tests.sim.cluster.parts.part import Part, TopicClients
 
@@ -57,13 +71,18 @@ class GuardedClients(TopicClients):
         super().__init__(world)
         self.tokens: list[KnownToken] = []
         self.admitted = self.refused = self.uncertain = 0
+        self.is_closed = True
+        """Whoever brings nothing must get in nowhere. Not yet, where the cluster began open."""
+        self.begins_open = False
+        self.modes_set = 0
 
     @property
     def partition_count(self) -> int:
         return 1
 
     def all(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        clients = (self._administer, *[self._knock] * 3)
+        switching = [self._switch] if self.begins_open else []
+        clients = (self._administer, *[self._knock] * 3, *switching)
         return [self._counted(client) for client in clients]
 
     async def _administer(self) -> None:
@@ -74,6 +93,23 @@ class GuardedClients(TopicClients):
                 await self._make()
             else:
                 await self._revoke(self._rng.choice(alive))
+
+    async def _switch(self) -> None:
+        """Close the cluster, and open it, and close it."""
+        while not self._is_over:
+            await asyncio.sleep(self._rng.uniform(0.1, 1.5))
+            await self._set_mode(self._rng.choice(list(AccessMode)))
+
+    async def _set_mode(self, mode: AccessMode) -> bool:
+        node = self._some_node()
+        if node is None:
+            return False
+        try:
+            await node.ask(lambda ports: ports.access.set_mode(mode))
+        except MilenaError:
+            return False
+        self.modes_set += 1
+        return True
 
     async def _make(self) -> None:
         node = self._some_node()
@@ -120,7 +156,8 @@ class GuardedClients(TopicClients):
             except NotReadyError:
                 return "uncertain", world.scheduler.now
             assert caller is not None, "a token takes no waiting"
-            return "admitted", world.scheduler.now
+            may = token is None or caller.may(Operation.READ, ResourceType.TOPIC, TOPIC)
+            return "admitted" if may else "refused", world.scheduler.now
 
         try:
             verdict, now_s = await node.ask(lambda ports: knock(ports.callers))
@@ -128,12 +165,12 @@ class GuardedClients(TopicClients):
             return
         setattr(self, verdict, getattr(self, verdict) + 1)
         if token is None:
-            if verdict == "admitted":
+            if verdict == "admitted" and self.is_closed:
                 raise ViolationError(f"{node.name} lets anybody in")
             return
         bound_s = SILENCE_MS_MAX / 1000 + SLACK_S
         late_s = now_s - token.revoked_s
-        if verdict == "admitted" and late_s > bound_s:
+        if verdict == "admitted" and late_s > bound_s and self.is_closed:
             raise ViolationError(f"{node.name} admits {token.token_id}, revoked {late_s:.3f} s ago")
         is_good = now_s < token.asked_s
         if verdict == "refused" and is_good and now_s - token.made_s > bound_s:
@@ -143,6 +180,14 @@ class GuardedClients(TopicClients):
 
     async def finish(self) -> None:
         await super().finish()
+        if self.begins_open:
+            while not await self._set_mode(AccessMode.REQUIRED):
+                await self._pause()
+            await asyncio.sleep(SILENCE_MS_MAX / 1000)
+            self.is_closed = True
+            for machine in self._world.machines.values():
+                assert machine.process is not None
+                await self._knock_at(machine.process, None)
         for token in self.tokens:
             for machine in self._world.machines.values():
                 assert machine.process is not None
@@ -155,10 +200,13 @@ class GuardedTopic(Part):
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.clients: GuardedClients = GuardedClients(world)
+        # Of a chance of its own: whatever else is drawn stays as it is.
+        begins_open = Random(f"{world.seed} guarded").random() < 0.5
+        self.clients.begins_open, self.clients.is_closed = begins_open, not begins_open
         for machine in world.machines.values():
             machine.config = replace(
                 machine.config,
-                admin_password_file=PASSWORD_FILE,
+                admin_password_file=None if begins_open else PASSWORD_FILE,
                 access_silence_ms_max=SILENCE_MS_MAX,
             )
 
@@ -175,7 +223,7 @@ class GuardedTopic(Part):
         await world.until(
             lambda: (
                 world.checker.newest_image().feature_level >= LEVEL
-                and bool(world.checker.newest_image().users)
+                and (self.clients.begins_open or bool(world.checker.newest_image().users))
             ),
             READY_S,
             "no first user",
@@ -183,15 +231,29 @@ class GuardedTopic(Part):
         await super().prepare()
         process = world.machines[1].process
         assert process is not None
-        await process.ask(
-            lambda ports: ports.access.put_user(
-                USER, password=None, is_superuser=False, keeps_previous=False
+        await process.ask(self._make_users)
+
+    async def _make_users(self, ports: Ports) -> None:
+        if self.clients.begins_open:
+            password = Secret(PASSWORD_FILE.read_text().strip())
+            await ports.access.put_user(
+                "admin", password=password, is_superuser=True, keeps_previous=False
             )
+        await ports.access.put_user(USER, password=None, is_superuser=False, keeps_previous=False)
+        may_read = Acl(
+            principal=f"User:{USER}",
+            resource_type=ResourceType.TOPIC,
+            pattern_type=PatternType.LITERAL,
+            name=TOPIC,
+            operation=Operation.READ,
+            permission=Permission.ALLOW,
+            host=ANY_HOST,
         )
+        await ports.access.add_acls([may_read])
 
     def check_end(self) -> None:
         clients = self.clients
         self.world.note(
             f"{len(clients.tokens)} tokens: {clients.admitted} admitted, {clients.refused} refused, "
-            f"{clients.uncertain} by nodes that could not tell"
+            f"{clients.uncertain} by nodes that could not tell, {clients.modes_set} modes"
         )
