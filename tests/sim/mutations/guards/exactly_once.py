@@ -171,6 +171,22 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         by=f"{SERVICES_TESTS}/test_transactions.py",
     ),
     Mutation(
+        name="forgotten-unused",
+        guard="a transactional id that was used since is not forgotten",
+        module="raft_meta.machine.producers",
+        old="if producer is None or not 0 < producer.used_ms <= command.unused_since_ms:",
+        new="if producer is None or not producer.used_ms:",
+        by="tests/scripts/machine/test_machine_scripts.py",
+    ),
+    Mutation(
+        name="repeat-leaves-nothing",
+        guard="a request whose key is known waits for its home before it writes elsewhere",
+        module=SERVICE,
+        old="if self._lookup.is_known(*home.part.key, key.key_hash):",
+        new="if False:",
+        by=f"{SERVICES_TESTS}/test_transactions.py",
+    ),
+    Mutation(
         name="marker-committed",
         guard="the last stable offset passes a transaction once its marker is committed",
         module="storage.state.transactions",

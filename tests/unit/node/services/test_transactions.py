@@ -38,7 +38,8 @@ from milena.model.requests import (
     TransactionWrite,
     WrittenExtent,
 )
-from raft_meta.machine.commands import TransactionEnd
+from raft_meta.machine import producers
+from raft_meta.machine.commands import ForgetProducers, TransactionEnd
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.runners import batch, values_of
 from tests.support.time.virtual_time import after, virtual
@@ -509,6 +510,29 @@ class TestSessions:
             end = await send(cluster, 1, two, "t", "heir")
             await cluster.nodes[1].transactions.commit(commit_of(two, ("t", end, 1)))
             assert await read(cluster, 1, "t") == ["heir"]
+
+    @virtual
+    async def test_what_a_forgotten_id_left_open_is_aborted_and_its_name_begins_anew(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            await cluster.until(lambda: cluster.image.feature_level >= producers.LEVEL)
+            former = await cluster.nodes[1].transactions.begin("app", timeout_ms=600_000)
+            end = await send(cluster, 1, former, "t", "lost")
+            forget = ForgetProducers(
+                producer_ids=(former.producer_id,), unused_since_ms=cluster.image.now_ms
+            )
+            assert await cluster.any.metadata.propose(forget, timeout_ms=2_000) == 1
+            await cluster.until(lambda: not cluster.runner(1, "t").log.transactions.open)
+            for node_id in (1, 2, 3):
+                with pytest.raises(TransactionNotFoundError):
+                    await cluster.nodes[node_id].transactions.commit(
+                        commit_of(former, ("t", end, 1))
+                    )
+            later = await cluster.nodes[2].transactions.begin("app", timeout_ms=600_000)
+            assert later.producer_id > former.producer_id
+            end = await send(cluster, 2, later, "t", "kept")
+            await cluster.nodes[3].transactions.commit(commit_of(later, ("t", end, 1)))
+            assert await read(cluster, 3, "t") == ["kept"]
 
     @virtual
     async def test_a_commit_whose_answer_is_lost_is_never_called_over(self) -> None:
