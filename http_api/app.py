@@ -10,7 +10,7 @@ from aiohttp import web
 
 from http_api.dispatch import BrokenInvariantHook, Dispatcher
 from http_api.ports import Ports
-from http_api.routes import ROUTES
+from http_api.routes import ROUTES, with_public_metrics
 from http_api.server import ApiServer
 
 SHUTDOWN_TIMEOUT_S = 10.0
@@ -40,11 +40,13 @@ def build_runner(
     ports: Ports,
     *,
     origins: Collection[str] = (),
+    is_metrics_public: bool = False,
     on_broken_invariant: BrokenInvariantHook | None = None,
     shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
 ) -> web.ServerRunner:
     """The API on aiohttp's bare server; called on the event loop that will serve it. ``origins``: of other pages."""
-    dispatcher = Dispatcher(ports, ROUTES, origins=origins, on_broken_invariant=on_broken_invariant)
+    routes = with_public_metrics(ROUTES) if is_metrics_public else ROUTES
+    dispatcher = Dispatcher(ports, routes, origins=origins, on_broken_invariant=on_broken_invariant)
     return web.ServerRunner(
         ApiServer(dispatcher), handle_signals=False, shutdown_timeout=shutdown_timeout_s
     )

@@ -1,5 +1,8 @@
 """Every endpoint there is: one table, from which requests are dispatched and the API's description is made."""
 
+from dataclasses import replace
+
+from http_api.access import PUBLIC
 from http_api.endpoint import Route
 from http_api.native.access_endpoints import ACCESS_ROUTES
 from http_api.native.endpoints import NATIVE_ROUTES
@@ -18,3 +21,13 @@ ROUTES: tuple[Route, ...] = (
     *ACCESS_ROUTES,
     *QUOTA_ROUTES,
 )
+
+METRICS = "getMetrics"
+
+
+def with_public_metrics(routes: tuple[Route, ...]) -> tuple[Route, ...]:
+    """The table of a node that lets everybody read its metrics."""
+    return tuple(
+        replace(route, access=PUBLIC) if route.operation_id == METRICS else route
+        for route in routes
+    )

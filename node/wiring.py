@@ -261,6 +261,7 @@ class Node(Assembly):
                 limits=self._api_limits(),
             ),
             origins=self.config.cors_origins,
+            is_metrics_public=self.config.metrics_public,
             on_broken_invariant=die,
             shutdown_timeout_s=API_SHUTDOWN_S,
         )

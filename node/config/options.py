@@ -344,6 +344,15 @@ class NodeConfig:
             says="none",
         ),
     )
+    metrics_public: bool = field(
+        default=False,
+        metadata=option(
+            kinds.switch(),
+            "Let everybody read `/metrics`, which names topics and groups; otherwise it needs DESCRIBE on the cluster, "
+            "where callers are asked who they are.",
+            SECURITY,
+        ),
+    )
     cors_origins: tuple[str, ...] = field(
         default=(),
         metadata=option(

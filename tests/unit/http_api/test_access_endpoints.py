@@ -382,3 +382,12 @@ async def test_the_log_says_who_changed_what_and_who_asked_and_no_secrets(closed
 
 def test_modes_are_what_the_option_offers():
     assert OPTIONS["access_mode"].kind.allowed == f"{AccessMode.REQUIRED} or {AccessMode.OPTIONAL}"
+
+
+async def test_metrics_are_for_everybody_where_a_node_says_so():
+    for is_public, status in ((False, 401), (True, 200)):
+        node = FakeNode()
+        async with serving(node, is_metrics_public=is_public) as api:
+            ClosedNode(node)
+            assert (await api.get("/metrics")).status == status
+            assert (await api.get("/topics")).status == 401
