@@ -5,6 +5,7 @@ them only where no endpoint is. All are read once and found by their whole name,
 and no request waits for the disk.
 """
 
+import gzip
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -64,6 +65,8 @@ _ALLOWED = ("Allow", "GET, HEAD, OPTIONS")
 @dataclass(frozen=True, slots=True)
 class _File:
     body: bytes
+    packed: bytes
+    """As gzip."""
     content_type: str
     tag: str
 
@@ -91,9 +94,18 @@ class ConsoleFiles:
         found = None if name == _MISSING else self._files.get(name)
         if found is None:
             return self._missing(name)
-        headers = [("ETag", found.tag), ("Cache-Control", "no-cache"), *SAFETY]
+        headers = [
+            # One tag for both forms: of what is only ever read as a whole, they mean the same.
+            ("ETag", f"W/{found.tag}"),
+            ("Cache-Control", "no-cache"),
+            ("Vary", "Accept-Encoding"),
+            *SAFETY,
+        ]
         if found.tag in request.headers.get("If-None-Match", ""):
             return empty_answer(304, headers)
+        if _takes_gzip(request.headers.get("Accept-Encoding", "")):
+            headers.append(("Content-Encoding", "gzip"))
+            return bytes_answer(found.packed, found.content_type, headers=headers)
         return bytes_answer(found.body, found.content_type, headers=headers)
 
     def _missing(self, name: str) -> web.Response:
@@ -108,7 +120,13 @@ class ConsoleFiles:
 
 
 def _file(name: str, body: bytes) -> _File:
-    return _File(body, _TYPES[PurePosixPath(name).suffix], f'"{sha256(body).hexdigest()[:32]}"')
+    tag = f'"{sha256(body).hexdigest()[:32]}"'
+    return _File(body, gzip.compress(body, mtime=0), _TYPES[PurePosixPath(name).suffix], tag)
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Whether a client said so without conditions, as browsers do."""
+    return "gzip" in {word.strip() for word in accepted.split(",")}
 
 
 @cache

@@ -31,6 +31,7 @@ RECORD = {
         {"key": "trace", "value": encoded("ab-cd")},
         {"key": "bin", "value": base64.b64encode(b"\xff").decode()},
         {"key": "empty", "value": None},
+        {"key": "quoted", "value": encoded('"u1"')},
     ],
 }
 MEANINGS = {
@@ -56,6 +57,8 @@ MEANINGS = {
     "header.none exists": False,
     "header.empty = null": True,
     "header.bin exists": False,
+    # A JSON string is its text.
+    'header.quoted = "u1"': True,
     "partition = 3 and offset >= 17 and timestamp < 1.8e12": True,
     # "and" binds closer than "or".
     "partition = 3 or partition = 4 and offset = 0": True,

@@ -73,7 +73,7 @@ function Entries({ answer, where, onDone }) {
           { head: "Operation", cell: (e) => e.operation, by: (e) => e.operation },
           { head: "Resource", cell: (e) => html`${e.resource_type.toLowerCase()} <${Name} text=${e.resource_name} />${e.pattern_type === "PREFIXED" ? "…" : ""}`, by: (e) => `${e.resource_type} ${e.resource_name}` },
           { head: "From", cell: (e) => (e.host === "*" ? "anywhere" : html`<${Name} text=${e.host} />`), by: (e) => e.host },
-          { head: "", cell: (e) => html`<button type="button" class="link" aria-label=${`remove ${sentence(e)}`} onClick=${() => setChosen(e)}>remove …</button>` },
+          { head: "Remove", cell: (e) => html`<button type="button" class="link" aria-label=${`remove ${sentence(e)}`} onClick=${() => setChosen(e)}>remove …</button>` },
         ]} />
         <p class="dim">One that denies wins. “…” after a name: all that begin so.</p>`;
     }}<//>

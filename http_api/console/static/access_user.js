@@ -57,7 +57,7 @@ function Tokens({ rows, where, onDone }) {
       { head: "Good for", cell: (t) => (t.grants.length ? t.grants.map((grant) => html`<div><${Name} text=${words(grant)} /></div>`) : "all that its user may") },
       { head: "Made", kind: "when", cell: (t) => time(t.created_ms).slice(0, 19), by: (t) => t.created_ms },
       { head: "Ends", kind: "when", cell: ends, by: (t) => t.expires_ms ?? Infinity },
-      { head: "", cell: (t) => html`<button type="button" class="link" aria-label=${`delete token ${t.token_id}`} onClick=${() => setChosen(t.token_id)}>delete …</button>` },
+      { head: "Delete", cell: (t) => html`<button type="button" class="link" aria-label=${`delete token ${t.token_id}`} onClick=${() => setChosen(t.token_id)}>delete …</button>` },
     ]} />`;
 }
 

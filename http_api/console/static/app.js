@@ -76,11 +76,11 @@ function App({ session }) {
   const isSilent = metadata.error instanceof Unreachable;
   return html`
     <a class="skip" href="#main" onClick=${(e) => (e.preventDefault(), main.current.focus())}>Skip to the content</a>
-    <div class="bar">
+    <header class="bar">
       <a class="brand" href=${href("cluster")}><img src="icon.svg" alt="" width="22" height="22" /> Milena</a>
       <nav aria-label="pages">${Object.keys(VIEWS).map((name) => html`<a href=${href(name)} aria-current=${place?.view === name ? "page" : undefined}>${title(name)}</a>`)}</nav>
       <p class="who"><${Who} access=${access.data} session=${session} />${who.data ? html`node ${who.data.node_id}, ${who.data.milena_version}<br /><span title="cluster id"><${Name} text=${who.data.cluster_id} /></span>` : ""}</p>
-    </div>
+    </header>
     <main id="main" ref=${main} tabindex="-1">
       ${metadata.error && !isStranger && html`<${Failure} error=${metadata.error} since=${metadata.at} />`}
       ${isSilent && html`<${Others} view=${view} own=${who.data?.node_id} />`}

@@ -8,12 +8,14 @@ const WIDTH = 600;
 const HEIGHT = 150;
 const LINES_MAX = 6; // Kinds of lines that eyes tell apart; the style sheet has as many.
 const MINUTE_MS = 60000;
+const POINTS_MIN = 30;
 
-/** A number a little above `most` that people like to read: 1, 2 or 5 and zeros. */
-export function roundAbove(most) {
+/** A number a little above `most` that people like to read: 1, 2 or 5 and zeros; of bytes, in their units. */
+export function roundAbove(most, isBytes = false) {
   if (!(most > 0)) return 1;
-  const unit = 10 ** Math.floor(Math.log10(most));
-  return [1, 2, 5, 10].map((factor) => factor * unit).find((top) => top >= most);
+  const large = isBytes ? 1024 ** Math.floor(Math.log2(most) / 10) : 1;
+  const unit = 10 ** Math.floor(Math.log10(most / large));
+  return [1, 2, 5, 10].map((factor) => factor * unit * large).find((top) => top >= most);
 }
 
 /** An SVG path through the values that are known; it has a gap where they are not. */
@@ -52,20 +54,27 @@ export function minutes(lines, endMs, stepMs) {
     .filter(({ means }) => means.some((mean) => mean !== null));
 }
 
+/** Without the time before anything is known, as of a node that was started a while ago; some minutes stay. */
+export function sinceKnown(lines) {
+  const first = Math.min(...lines.map(({ values }) => values.findIndex((value) => value !== null)).map((at) => (at < 0 ? Infinity : at)));
+  return lines.map((line) => ({ ...line, values: line.values.slice(Math.min(first, Math.max(0, line.values.length - POINTS_MIN))) }));
+}
+
 const last = (values) => values.findLast((value) => value !== null) ?? null;
 
 /** `lines`: [{label, values}], the newest value last; `show`: a value in words. */
-export function Chart({ title, lines, endMs, stepMs, show }) {
+export function Chart({ title, lines: all, endMs, stepMs, show, isBytes }) {
   const [isTable, setIsTable] = useState(false);
+  const lines = sinceKnown(all);
   const known = lines.flatMap((line) => line.values).filter((value) => value !== null);
   if (!known.length) return html`<figure class="chart"><figcaption>${title}</figcaption><p class="empty">Nothing is known yet.</p></figure>`;
-  const top = roundAbove(Math.max(...known));
+  const top = roundAbove(Math.max(...known), isBytes);
   const drawn = lines.slice(0, LINES_MAX);
   const count = Math.max(...lines.map((line) => line.values.length));
   const said = lines.map((line) => `${line.label} now ${show(last(line.values))}`).join(", ");
   return html`<figure class="chart">
     <figcaption>${title}</figcaption>
-    <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" role="img" aria-label=${`${title}, the last hour: ${said}; the scale ends at ${show(top)}`}>
+    <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" role="img" aria-label=${`${title} over the last hour: ${said}; the scale ends at ${show(top)}`}>
       <path class="grid" d=${`M0 ${HEIGHT / 2}H${WIDTH}M0 1H${WIDTH}M0 ${HEIGHT - 1}H${WIDTH}`} />
       ${drawn.map((line, at) => html`<path class=${`line l${at}`} d=${pathOf(line.values, top)} />`)}
     </svg>

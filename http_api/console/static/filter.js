@@ -170,7 +170,10 @@ function parsed(text) {
   }
 }
 
-/** What stands there; undefined: nothing does. Without a step it is the text of a key or a value, with one its JSON. */
+/**
+ * What stands there; undefined: nothing does. Without a step it is the text of a key or a value, or of
+ * the JSON string that it is; with one, what their JSON has there.
+ */
 function look(record, root, steps) {
   if (root === "header") {
     const [name, ...rest] = steps;
@@ -182,7 +185,9 @@ function look(record, root, steps) {
 }
 
 function within(text, steps) {
-  if (!steps.length || typeof text !== "string") return steps.length ? undefined : text;
+  if (typeof text !== "string") return steps.length ? undefined : text;
+  // Who writes JSON means "u1" by "u1", and not its quotes.
+  if (!steps.length) return text.startsWith('"') ? (parsed(text) ?? text) : text;
   let found = parsed(text);
   for (const step of steps) {
     if (found === null || typeof found !== "object" || !Object.hasOwn(found, step)) return undefined;

@@ -13,7 +13,7 @@ const bytesRate = (value) => (value === null ? "–" : `${size(value)}/s`);
 const ms = (value) => (value === null ? "–" : `${number(Math.round(value * 10) / 10)} ms`);
 
 const RECORDS_IN = { title: "Records in", names: { records_in_per_second: "in" }, show: rate };
-const BYTES = { title: "Bytes in and out", names: { bytes_in_per_second: "in", bytes_out_per_second: "out" }, show: bytesRate };
+const BYTES = { title: "Bytes in and out", names: { bytes_in_per_second: "in", bytes_out_per_second: "out" }, show: bytesRate, isBytes: true };
 const COMMIT = { title: "Commit of acks=all, 99 of 100 within", names: { commit_ms_p99: "the slowest node" }, show: ms };
 
 export const OF_CLUSTER = [RECORDS_IN, BYTES, { ...COMMIT, join: (a, b) => Math.max(a, b) }];
@@ -21,11 +21,11 @@ export const OF_TOPIC = [RECORDS_IN, BYTES];
 export const OF_GROUP = [{ title: "Lag", names: { lag: "records behind" }, show: (value) => number(value === null ? null : Math.round(value)) }];
 export const OF_NODES = [
   { title: "Records in", names: { records_in_per_second: "" }, show: rate },
-  { title: "Bytes in", names: { bytes_in_per_second: "" }, show: bytesRate },
-  { title: "Bytes out", names: { bytes_out_per_second: "" }, show: bytesRate },
+  { title: "Bytes in", names: { bytes_in_per_second: "" }, show: bytesRate, isBytes: true },
+  { title: "Bytes out", names: { bytes_out_per_second: "" }, show: bytesRate, isBytes: true },
   { title: COMMIT.title, names: { commit_ms_p99: "" }, show: ms },
   { title: "Sync of a log, 99 of 100 within", names: { sync_ms_p99: "" }, show: ms },
-  { title: "Free disk", names: { disk_free_bytes: "" }, show: size },
+  { title: "Free disk", names: { disk_free_bytes: "" }, show: size, isBytes: true },
 ];
 
 /** What nodes did; `of` may name a topic or a group. */
@@ -50,7 +50,7 @@ export function Charts({ answer, charts }) {
   return html`<section><h2>The last hour</h2>
     <${Answered} answer=${answer}>${({ end_ms, step_ms, series, silent_nodes }) => html`
       ${silent_nodes.length > 0 && html`<p class="box warn">${plural(silent_nodes.length, "node")} did not answer (${silent_nodes.join(", ")}): what they led is missing.</p>`}
-      <div class="charts">${charts.map((chart) => html`<${Chart} key=${chart.title} title=${chart.title} lines=${linesOf(series, chart)} endMs=${end_ms} stepMs=${step_ms} show=${chart.show} />`)}</div>
+      <div class="charts">${charts.map((chart) => html`<${Chart} key=${chart.title} title=${chart.title} lines=${linesOf(series, chart)} endMs=${end_ms} stepMs=${step_ms} show=${chart.show} isBytes=${chart.isBytes} />`)}</div>
       <p class="dim">Each node keeps an hour in its memory, from its start on; a value is of ten seconds.</p>`}<//>
   </section>`;
 }

@@ -56,7 +56,7 @@ function List({ cluster: { view, metadata } }) {
       { head: "Configs set", num: true, cell: (t) => number(Object.keys(t.configs).length), by: (t) => Object.keys(t.configs).length },
       { head: "Size here", num: true, cell: (t) => size(here(t, "stored")), by: (t) => here(t, "stored") },
       { head: "Records/s led here", num: true, cell: (t) => number(own.data && Math.round(here(t, "rate"))), by: (t) => here(t, "rate") },
-      { head: "", cell: (t) => html`<a href=${href("messages", t.name)}>messages</a>` },
+      { head: "Records", cell: (t) => html`<a href=${href("messages", t.name)}>messages</a>` },
     ]} />
     <p class="dim">Sizes and rates are of this node's replicas alone; other nodes tell their own.</p>
     <${Busiest} answer=${history} />`;

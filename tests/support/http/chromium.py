@@ -126,7 +126,9 @@ class Page:
             mobile=False,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
-        await self.call("Emulation.setEmulatedMedia", features=[scheme])
+        # A colour on its way to another one is neither of both.
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}
+        await self.call("Emulation.setEmulatedMedia", features=[scheme, still])
 
     async def go(self, url: str) -> None:
         """Follow a link, or an address of the page itself."""
@@ -190,6 +192,9 @@ class Page:
 
     async def picture(self, path: Path) -> None:
         """A screenshot of the whole page."""
+        # Else it would be as much narrower as they are wide.
+        await self.call("Emulation.setScrollbarsHidden", hidden=True)
+        await self.run("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 100)))")
         told = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(told["data"]))
 

@@ -1,5 +1,6 @@
 """The console's files: whole, told to browsers as they should be treated, and nothing beside them."""
 
+import gzip
 import hashlib
 import re
 from pathlib import Path
@@ -17,6 +18,7 @@ NAMES = sorted(
     if path.is_file() and path.name != "missing.html"
 )
 TEXTS = [name for name in NAMES if name.endswith((".js", ".html", ".css", ".svg"))]
+PLAIN = {"Accept-Encoding": "identity"}
 OWN = [name for name in TEXTS if not name.startswith("vendor/")]
 
 
@@ -28,12 +30,12 @@ async def test_the_page_is_behind_a_slash_so_that_its_files_lie_beside_it(api):
     answer = await api.get("/console", allow_redirects=False)
     # Without a slash in front: a proxy may serve this node below a path of its own.
     assert (answer.status, answer.headers["Location"], answer.body) == (302, "console/", b"")
-    assert (await api.get("/console/")).body == (STATIC / "index.html").read_bytes()
+    assert (await api.get("/console/", headers=PLAIN)).body == (STATIC / "index.html").read_bytes()
 
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_each_file_is_served_as_it_is_by_its_type(api, name):
-    answer = await api.get(f"/console/{name}")
+    answer = await api.get(f"/console/{name}", headers=PLAIN)
     assert answer.body == (STATIC / name).read_bytes()
     types = {"js": "javascript", "css": "css", "html": "html", "svg": "svg", "txt": "plain"}
     assert types[name.rpartition(".")[2]] in answer.headers["Content-Type"]
@@ -63,6 +65,22 @@ async def test_a_file_that_the_browser_has_is_not_sent_again(api):
     assert (await api.get("/console/app.js", headers={"If-None-Match": '"other"'})).status == 200
 
 
+@pytest.mark.parametrize(
+    ("accepted", "is_packed"),
+    [("gzip, deflate, br", True), ("gzip", True), ("gzip;q=0", False), ("br", False), ("", False)],
+)
+async def test_who_takes_gzip_gets_the_same_in_fewer_bytes(api, accepted, is_packed):
+    headers = {"Accept-Encoding": accepted}
+    async with api.session.get(
+        f"{api.base_url}/console/app.js", headers=headers, auto_decompress=False
+    ) as answer:
+        body = await answer.read()
+        assert ("Content-Encoding" in answer.headers) is is_packed
+        assert answer.headers["Vary"] == "Accept-Encoding"
+    whole = (STATIC / "app.js").read_bytes()
+    assert (gzip.decompress(body) if is_packed else body) == whole
+
+
 async def test_a_tag_tells_a_files_bytes_apart():
     tags = set()
     for body in (b"a", b"b"):
@@ -72,7 +90,7 @@ async def test_a_tag_tells_a_files_bytes_apart():
 
 
 async def test_heads_have_the_headers_alone(api):
-    answer = await api.call("HEAD", "/console/app.js")
+    answer = await api.call("HEAD", "/console/app.js", headers=PLAIN)
     assert (answer.status, answer.body) == (200, b"")
     assert answer.headers["Content-Length"] == str((STATIC / "app.js").stat().st_size)
 
@@ -181,8 +199,9 @@ def test_other_peoples_files_are_those_that_their_list_names():
 
 def test_the_page_stays_small():
     sizes = {name: (STATIC / name).stat().st_size for name in TEXTS}
-    assert sum(sizes.values()) < 256 << 10
     assert max(sizes.values()) < 32 << 10
+    scripts = [(STATIC / name).read_bytes() for name in TEXTS if name.endswith(".js")]
+    assert sum(len(gzip.compress(body)) for body in scripts) < 120_000
 
 
 def test_files_are_read_once():
