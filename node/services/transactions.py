@@ -442,7 +442,9 @@ class TransactionService:
         identity = (named.producer_id, named.producer_epoch)
         commits = await self._commits_of(request.offsets)
         extents = [await self._extent(written) for written in request.writes]
-        if not self._is_over(await self._metadata.current_image(), identity):
+        producer = self._metadata.image.producers.get(identity[0])
+        # Of epochs that have passed this node's own image is certain, however old it is; of all else the quorum is.
+        if producer is None or producer.producer_epoch <= identity[1]:
             try:
                 await _all(
                     [
@@ -450,9 +452,9 @@ class TransactionService:
                         for written, extent in zip(request.writes, extents, strict=True)
                     ]
                 )
-            except TransactionChangedError:
-                # Or it was decided meanwhile, and partitions say so already.
-                if not self._is_over(await self._metadata.current_image(), identity):
+            except MilenaError:
+                # Or it is decided, and partitions say so already, or cannot be asked: the machine is to answer.
+                if not _is_over(await self._metadata.current_image(), identity):
                     raise
         end = TransactionEnd(
             producer_id=identity[0],
@@ -488,11 +490,6 @@ class TransactionService:
         before_ms = self._clock.wall_ms() - older_than_ms
         found = await self._lookup.open_transactions()
         return [one for one in found if one.began_ms <= before_ms]
-
-    def _is_over(self, image: Image, identity: Identity) -> bool:
-        """Whether the machine is to answer, not the partitions."""
-        producer = image.producers.get(identity[0])
-        return producer is None or producer.producer_epoch != identity[1]
 
     async def _extent(self, written: WrittenExtent) -> TransactionExtent:
         topic = await self._topic_to_write(written.topic, written.partition, may_create=False)
@@ -616,6 +613,12 @@ class _Unseen:
 
     keys: Sequence[PartitionKey]
     waiters: list[asyncio.Future[None]]
+
+
+def _is_over(image: Image, identity: Identity) -> bool:
+    """Whether the quorum's image says that a transaction is decided, or was never begun."""
+    producer = image.producers.get(identity[0])
+    return producer is None or producer.producer_epoch != identity[1]
 
 
 def _is_ending(image: Image, identity: Identity, keys: Sequence[PartitionKey]) -> bool:

@@ -476,6 +476,21 @@ class TestSessions:
             assert await read(cluster, 2, "t") == ["unheard", "a"]
 
     @virtual
+    async def test_nor_is_it_taken_by_a_node_that_has_not_heard_of_it(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            cluster.isolate(3)
+            one = await cluster.nodes[1].transactions.begin("me", timeout_ms=30_000)
+            await send(cluster, 1, one, "t", "a")
+            end = await send(cluster, 1, one, "t", "answer lost")
+            cluster.heal()
+            service = cluster.nodes[3].transactions
+            assert one.producer_id not in cluster.nodes[3].metadata.image.producers
+            with pytest.raises(TransactionChangedError):
+                await service.commit(commit_of(one, ("t", end, 1)))
+            assert (await service.commit(commit_of(one, ("t", end, 2)))).is_visible
+
+    @virtual
     async def test_a_partition_that_the_commit_leaves_out_is_aborted_there(self) -> None:
         async with cluster_of() as cluster:
             await two_topics(cluster)
