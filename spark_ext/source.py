@@ -177,7 +177,9 @@ class MilenaReader(DataSourceReader):
         """The records of one task. A query that reads nothing has one task without a value."""
         from spark_ext.reading import read_task
 
-        return iter(()) if partition.value is None else read_task(partition.value)
+        if partition.value is not None:
+            with one_line_errors():
+                yield from read_task(partition.value)
 
 
 @contextmanager

@@ -98,7 +98,9 @@ class MilenaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task. A batch that reads nothing has one task without a value."""
-        return iter(()) if partition.value is None else read_task(partition.value)
+        if partition.value is not None:
+            with one_line_errors():
+                yield from read_task(partition.value)
 
     def commit(self, end: dict[str, Json]) -> None:
         """Nothing: Spark's checkpoint is where offsets are kept."""

@@ -161,6 +161,15 @@ def test_many_tiny_ranges_do_not_become_one_long_task():
     assert max(map(len, tasks)) <= 2 * 500_000 // RANGE_COST_RECORDS
 
 
+def test_a_thousand_small_partitions_are_three_tasks_at_most():
+    """A batch of a stream whose topic has many partitions with a little new in each."""
+    target = options().target_records_per_task
+    for records in (1, 10, 1000):
+        tasks = plan_tasks(ranges_of(*[records] * 1000), target_records=target)
+        assert 1 <= len(tasks) <= 3
+        assert sum(sizes(tasks)) == 1000 * records
+
+
 def test_min_partitions_are_made_if_there_are_as_many_records():
     assert len(plan_tasks(ranges_of(10, 10), target_records=500, tasks_min=7)) == 7
     assert len(plan_tasks(ranges_of(2, 1), target_records=500, tasks_min=7)) == 3

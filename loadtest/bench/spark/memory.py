@@ -22,10 +22,11 @@ from time import perf_counter
 
 import click
 
-from loadtest.bench.spark.session import fill, one_node, warm_session
+from loadtest.bench.spark.session import VALUE_BYTES, one_node, warm_session
 from milena import sync
 
 SOURCE, TARGET = "memory-from", "memory-to"
+VALUE = f"rpad(concat('{{\"id\": ', id, '}}'), {VALUE_BYTES}, ' ') as value"
 SAMPLE_S = 0.5
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -135,9 +136,12 @@ def main(
         warm_session(Path(name), cores) as spark,
     ):
         url = cluster.node(1).url
-        fill(url, SOURCE, records, partitions)
         with sync.Client(url) as client:
-            client.admin.create_topic(TARGET, partitions=partitions, replication_factor=1)
+            for topic in (SOURCE, TARGET):
+                client.admin.create_topic(topic, partitions=partitions, replication_factor=1)
+        made = spark.range(records).selectExpr("cast(id as string) as key", VALUE)
+        made.write.format("milena").options(url=url, topic=SOURCE).mode("append").save()
+        click.echo(f"{records:,} records are there", err=True)
         rows = (
             spark.readStream.format("milena")
             .options(url=url, subscribe=SOURCE, startingOffsets="earliest")
