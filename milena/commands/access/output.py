@@ -69,7 +69,7 @@ def quotas_text(quotas: Iterable[QuotaView]) -> str:
     return table(
         ("USER", "CLIENT ID", "BOUND", "AMOUNT"),
         [
-            (q.user or "-", q.client_id or "-", key, q.limits[key])
+            (q.user or "any", q.client_id or "any", key, q.limits[key])
             for q in quotas
             for key in sorted(q.limits)
         ],

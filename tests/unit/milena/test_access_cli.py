@@ -318,7 +318,7 @@ async def test_quotas_are_set_listed_and_deleted(api, milena):
     await milena("quotas", "set", "consumer_count=1", "--user", "*", "--client-id", "app")
     _, out, _ = await milena("quotas", "list")
     assert [line.split() for line in out.splitlines()[1:]] == [
-        ["ann", "-", "request_rate", "5"],
+        ["ann", "any", "request_rate", "5"],
         ["*", "app", "consumer_count", "1"],
     ]
     _, out, _ = await milena("quotas", "delete", "--user", "*", "--client-id", "app")
