@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from http_api.access.quotas import CLIENT_ID_HEADER, Bound, Payer, payer_of
+from http_api.access.rights import Rights
 from http_api.answers import Pairs
 from http_api.body import RequestBody
 from http_api.media import check_json_type
 from http_api.ports import Ports
-from http_api.quotas import CLIENT_ID_HEADER, Bound, Payer, payer_of
-from http_api.rights import Rights
 from http_api.schemas import parse_json, parse_query
 from http_api.shared import Shared
 from http_api.streams import pause

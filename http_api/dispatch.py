@@ -13,6 +13,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from http_api.access.quotas import Quotas
 from http_api.answers import (
     SERVER,
     empty_answer,
@@ -30,7 +31,6 @@ from http_api.errors import SCRIPT_CHALLENGE
 from http_api.in_flight import InFlight
 from http_api.openapi import encode_document
 from http_api.ports import Ports
-from http_api.quotas import Quotas
 from http_api.request_metrics import RequestMetrics
 from http_api.routing import Match, Router
 from http_api.shared import Shared
@@ -40,7 +40,7 @@ from milena.model.errors import MilenaError, RouteNotFoundError
 from milena.model.turns import Turns
 
 _log = logging.getLogger("http_api")
-_access_log = logging.getLogger("http_api.access")
+_access_log = logging.getLogger("http_api.access.needs")
 
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 

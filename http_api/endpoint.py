@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
-from http_api.access import Access
+from http_api.access.needs import Access
 from http_api.media import JSON_TYPE, V2_TYPE
 from http_api.params import Param, ParamPlace
 from http_api.path_params import names_in, params_in
@@ -15,8 +15,8 @@ from http_api.shapes.blocks import Part, Shape
 from milena.model.errors import MilenaError
 
 if TYPE_CHECKING:
+    from http_api.access.callers import Caller
     from http_api.call import Call
-    from http_api.callers import Caller
     from http_api.ports import Ports
     from milena.model.pending import Pending
     from milena.model.requests import ProduceReceipt

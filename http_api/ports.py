@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 from typing import Protocol
 
-from http_api.access_port import AccessPort
-from http_api.callers import CallersPort
+from http_api.access.callers import CallersPort
+from http_api.access.port import AccessPort
 from http_api.group_ports import ConsumersPort, GroupsPort
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending

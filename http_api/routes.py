@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from http_api.access import PUBLIC
+from http_api.access.needs import PUBLIC
 from http_api.endpoint import Route
 from http_api.native.access_endpoints import ACCESS_ROUTES
 from http_api.native.endpoints import NATIVE_ROUTES

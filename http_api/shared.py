@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from http_api.access.quotas import Quotas
 from http_api.connections import Connections
 from http_api.in_flight import InFlight
 from http_api.ports import Ports
-from http_api.quotas import Quotas
 from http_api.request_metrics import RequestMetrics
 from http_api.streams import Streams
 from milena.model.turns import Turns

@@ -84,7 +84,7 @@ CORE_FILES = (
 FORBIDDEN_IN_CORES = {"asyncio", "socket", "time", "random", "uuid", "secrets", "ssl", "subprocess"}
 ALLOWED = {
     # Placement is handed its random source and names the type.
-    ("raft_meta/machine/placement.py", "random"),
+    ("raft_meta/machine/topics/placement.py", "random"),
     # So are the waits between a producer's attempts.
     ("milena/producing/retry.py", "random"),
 }

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import orjson
 from aiohttp import web
 
+from http_api.access.rights import everything
 from http_api.answers import bytes_answer
 from http_api.call import Call
 from http_api.media import JSON_TYPE
 from http_api.params import IntegerParam
 from http_api.ports import ApiLimits
-from http_api.rights import everything
 from milena.model.access import ResourceType
 from milena.model.errors import NoQuorumError
 from raft_meta.machine.image import Broker, Image, Topic

@@ -1,6 +1,6 @@
 """The table of endpoints of quotas."""
 
-from http_api.access import on_cluster
+from http_api.access.needs import on_cluster
 from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.error_sets import CHANGE_ERRORS
 from http_api.errors import InvalidFieldError

@@ -5,7 +5,7 @@ import asyncio
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
 
-from http_api.certificates import ClientCertificate, certificate_of
+from http_api.access.certificates import ClientCertificate, certificate_of
 from http_api.quick.lane import QuickLane, QuickRequest
 from http_api.quick.strangers import Strangers
 

@@ -19,16 +19,16 @@ from typing import Protocol
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from http_api.access import Access
+from http_api.access.callers import OPEN, Caller
+from http_api.access.certificates import ClientCertificate
+from http_api.access.needs import Access
+from http_api.access.quotas import CLIENT_ID_HEADER, payer_of
 from http_api.answers import SERVER
-from http_api.callers import OPEN, Caller
-from http_api.certificates import ClientCertificate
 from http_api.connections import Closable
 from http_api.dispatch import Dispatcher
 from http_api.endpoint import QuickHandler, Route
 from http_api.quick.parsed_head import ParsedHead
 from http_api.quick.plain_answer import encode_answer
-from http_api.quotas import CLIENT_ID_HEADER, payer_of
 from http_api.unknown import CONDITIONS, TRANSACTION_HEADER, check_query
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending

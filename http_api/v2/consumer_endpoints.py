@@ -1,6 +1,6 @@
 """v2: the table of endpoints of REST consumers."""
 
-from http_api.access import on_group
+from http_api.access.needs import on_group
 from http_api.endpoint import Answer, Body, Content, Tag, ok_v2, route, v2_content
 from http_api.error_sets import CONSUMER_ERRORS, COORDINATOR_ERRORS, LEADER_ERRORS, PARTITION_ERRORS
 from http_api.errors import BodyTimeoutError, InvalidFieldError

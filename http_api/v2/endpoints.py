@@ -1,6 +1,6 @@
 """v2: the table of endpoints."""
 
-from http_api.access import IN_ANSWER, IN_REQUEST, KNOWN, on_topic
+from http_api.access.needs import IN_ANSWER, IN_REQUEST, KNOWN, on_topic
 from http_api.endpoint import (
     Answer,
     Body,

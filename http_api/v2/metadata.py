@@ -12,8 +12,8 @@ from http_api.schemas import Fields
 from http_api.shapes.requests import NEW_CONFIG, NEW_TOPIC_V2
 from http_api.v2.conditions import etag
 from milena.model.access import ResourceType
-from raft_meta.machine.configs import effective
 from raft_meta.machine.image import Partition
+from raft_meta.machine.topics.configs import effective
 
 
 def _answer(call: Call, value: object, headers: Pairs = ()) -> web.Response:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from http_api.callers import Caller
+from http_api.access.callers import Caller
 from http_api.formats import binary_v2, json_v2, lines, text_v2
 from http_api.lookup import parse_partition
 from http_api.media import RecordFormat, metadata_type, names_record_format, produce_format

@@ -1,6 +1,6 @@
 """v3: the table of endpoints of access control entries."""
 
-from http_api.access import on_cluster
+from http_api.access.needs import on_cluster
 from http_api.endpoint import Answer, Body, Tag, json_content, ok
 from http_api.error_sets import CHANGE_ERRORS
 from http_api.errors import InvalidFieldError

@@ -9,7 +9,7 @@ from http_api.call import Call
 from http_api.v3.clusters import find_broker
 from http_api.v3.resources import Links, Resource, item_answer
 from milena.model.errors import ConfigNotFoundError
-from raft_meta.machine.configs import defaults
+from raft_meta.machine.topics.configs import defaults
 
 _NAMES = {
     "cleanup.policy": "log.cleanup.policy",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from http_api.access import ALL_TOPICS
+from http_api.access.needs import ALL_TOPICS
 from http_api.answers import empty_answer
 from http_api.call import Call
 from http_api.errors import InvalidFieldError
@@ -14,7 +14,7 @@ from http_api.shapes.requests import CONFIG_CHANGE, CONFIG_CHANGES, CONFIG_VALUE
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import ConfigNotFoundError
-from raft_meta.machine.configs import ConfigValue, effective
+from raft_meta.machine.topics.configs import ConfigValue, effective
 
 _SET_SOURCE = "DYNAMIC_TOPIC_CONFIG"
 _DEFAULT_SOURCE = "DEFAULT_CONFIG"

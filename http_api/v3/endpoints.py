@@ -1,6 +1,6 @@
 """v3: the table of endpoints."""
 
-from http_api.access import IN_ANSWER, IN_REQUEST, KNOWN, on_cluster, on_topic
+from http_api.access.needs import IN_ANSWER, IN_REQUEST, KNOWN, on_cluster, on_topic
 from http_api.endpoint import Answer, Body, Tag, json_content, ok
 from http_api.error_sets import (
     CHANGE_ERRORS,

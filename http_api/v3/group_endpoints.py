@@ -1,6 +1,6 @@
 """v3: the table of endpoints of consumer groups."""
 
-from http_api.access import IN_ANSWER, on_group
+from http_api.access.needs import IN_ANSWER, on_group
 from http_api.endpoint import Body, Tag, json_content, ok
 from http_api.error_sets import (
     COORDINATOR_ERRORS,

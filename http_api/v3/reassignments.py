@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from http_api.access import ALL_TOPICS
+from http_api.access.needs import ALL_TOPICS
 from http_api.call import Call
 from http_api.errors import ResourceNotFoundError
 from http_api.lookup import find_partition, find_topic, partitions_of

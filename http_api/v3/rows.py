@@ -1,6 +1,6 @@
 """v3: what all rows of its tables of endpoints have in common."""
 
-from http_api.access import Access
+from http_api.access.needs import Access
 from http_api.endpoint import Answer, Body, Handler, Route, Tag, route
 from http_api.params import Param
 from milena.model import errors as e

@@ -1,4 +1,4 @@
-"""Who calls: credentials of a request, held against the node's image. Implements ``http_api.callers.CallersPort``.
+"""Who calls: credentials of a request, held against the node's image. Implements ``CallersPort``.
 
 A node decides by its own image, which is as new as what it last heard of the metadata quorum. What was found out holds
 for one version of access, so that whatever is revoked is so for the very next request. A node that heard nothing for
@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from http_api.callers import ANYBODY, OPEN, UNCERTAIN, Caller
-from http_api.certificates import ClientCertificate
-from http_api.hosts import plain_host
+from http_api.access.callers import ANYBODY, OPEN, UNCERTAIN, Caller
+from http_api.access.certificates import ClientCertificate
+from http_api.access.hosts import plain_host
 from milena.model.access import ANONYMOUS, USER_PREFIX, AccessMode
 from milena.model.clock import Clock
 from milena.model.errors import NotReadyError, TooManyRequestsError, UnauthenticatedError
@@ -26,8 +26,8 @@ from node.access.authorization_header import name_and_password, scheme_and_rest
 from node.access.certificate_names import CertificateNames, NamelessCertificateError
 from node.access.passwords import Passwords
 from node.metadata.store import MetadataStore
-from raft_meta.machine.access import LEVEL
-from raft_meta.machine.authorization import depends_on_host, permissions_of
+from raft_meta.machine.access.access import LEVEL
+from raft_meta.machine.access.authorization import depends_on_host, permissions_of
 from raft_meta.machine.image import Grant, Image, User
 
 if TYPE_CHECKING:

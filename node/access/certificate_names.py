@@ -4,7 +4,7 @@ import re
 
 import re2
 
-from http_api.certificates import ClientCertificate
+from http_api.access.certificates import ClientCertificate
 from milena.model.access import USER_NAME
 
 _COMMON_NAME = r"CN:((?s:.*))"

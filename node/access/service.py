@@ -1,6 +1,6 @@
 """Users, tokens, access control entries and the mode: what is changed of them, from any node.
 
-Implements ``http_api.access_port.AccessPort``. Secrets are made here and shown once; the cluster stores hashes. Who may
+Implements ``http_api.access.port.AccessPort``. Secrets are made here and shown once; the cluster stores hashes. Who may
 change what has been asked before.
 """
 
@@ -8,7 +8,7 @@ import base64
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from http_api.access_port import AclSelection, RequestedToken
+from http_api.access.port import AclSelection, RequestedToken
 from milena.model.access import AccessMode
 from milena.model.clock import Clock
 from milena.model.errors import (
@@ -25,7 +25,7 @@ from milena.model.types import WallMs
 from node.access.callers import TOKEN_PREFIX, secret_hash
 from node.access.passwords import Passwords
 from node.metadata.store import MetadataStore
-from raft_meta.machine.access import ACLS_PER_REQUEST_MAX
+from raft_meta.machine.access.access import ACLS_PER_REQUEST_MAX
 from raft_meta.machine.commands import (
     AlterAcls,
     AlterQuota,

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from node.config.options import OPTIONS, NodeConfig
 from node.config.sources import flag_of, variable_of
-from raft_meta.machine.configs import KEYS, ConfigKey
+from raft_meta.machine.topics.configs import KEYS, ConfigKey
 
 INTRODUCTION = """\
 # Configuration
@@ -47,9 +47,9 @@ The same as flags: `milena start --node-id 1 --data-dir /var/lib/milena --peers
 TOPICS = """\
 ## Topic configs
 
-Made from `raft_meta/machine/configs.py`. They belong to a topic and not to a node: given when it is created, changed
-while it is used (`milena topics alter`, `PUT` and `POST` below `/v3/clusters/{c}/topics/{t}/configs`). Defaults are
-those of a topic with three replicas.
+Made from `raft_meta/machine/topics/configs.py`. They belong to a topic and not to a node: given when it is created,
+changed while it is used (`milena topics alter`, `PUT` and `POST` below `/v3/clusters/{c}/topics/{t}/configs`). Defaults
+are those of a topic with three replicas.
 
 | name | default | allowed | meaning |
 |---|---|---|---|"""

@@ -63,9 +63,11 @@ from node.metadata.lookup import GetTopic
 from node.metadata.store import MetadataStore
 from node.peers.messages import Done
 from node.peers.port import Peers
-from raft_meta.machine import group_rules, partition_sets, quotas
+from raft_meta.machine.access import quotas
 from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
+from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsumer
+from raft_meta.machine.topics import partition_sets
 
 SHARING_MS = 500
 """A subscription waits this long until what it reads is its own."""

@@ -14,7 +14,7 @@ from node.consumers.consumer_coordinator import ConsumerCoordinator
 from node.consumers.consumer_sessions import IdleClocks
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.metadata.store import MetadataStore
-from raft_meta.machine.coordinators import Coordinators
+from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Broker, ConsumerKey, Image, RestConsumer
 
 if TYPE_CHECKING:

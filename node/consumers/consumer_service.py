@@ -65,7 +65,7 @@ from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, CoordinatorCalls,
 from node.groups.group_messages import by_topic, each_partition
 from node.groups.subscriptions import TopicPattern
 from node.metadata.store import MetadataStore
-from raft_meta.machine import group_rules
+from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import ConsumerKey, Image
 
 logger = logging.getLogger(__name__)

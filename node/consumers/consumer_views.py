@@ -10,7 +10,6 @@ from node.consumers.consumer_messages import CommittedRow, ConsumerOffsetRow
 from node.groups.members import assignment_of, member_of
 from node.metadata.lookup import GetTopic, check_partition
 from node.metadata.store import MetadataStore
-from raft_meta.machine import partition_sets
 from raft_meta.machine.commands import OffsetCommit
 from raft_meta.machine.image import (
     CommittedOffset,
@@ -20,6 +19,7 @@ from raft_meta.machine.image import (
     PartitionKey,
     RestConsumer,
 )
+from raft_meta.machine.topics import partition_sets
 
 _NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
 

@@ -12,9 +12,9 @@ from node.consumers.consumer_views import ConsumerView
 from node.consumers.cursor import Cursor, OffsetAndEpoch
 from node.groups.coordinator import GroupCoordinator
 from node.groups.group_offsets import CommitQueue
-from raft_meta.machine import partition_sets
 from raft_meta.machine.commands import GroupCommit, OffsetCommit
 from raft_meta.machine.image import Image, PartitionKey, PartitionSet
+from raft_meta.machine.topics import partition_sets
 
 logger = logging.getLogger(__name__)
 

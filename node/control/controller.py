@@ -35,7 +35,7 @@ from node.peers.codec import Fields
 from node.peers.messages import pack, unpack
 from node.peers.port import ProbeResult
 from raft_meta.consensus.quorum import QuorumStatus, Role
-from raft_meta.machine import cluster, elections, producers
+from raft_meta.machine import cluster, producers
 from raft_meta.machine.commands import (
     CheckImage,
     ClaimController,
@@ -51,6 +51,7 @@ from raft_meta.machine.commands import (
 )
 from raft_meta.machine.image import Broker, Image, Partition, PartitionKey, Topic
 from raft_meta.machine.producers import FORGOTTEN_PER_COMMAND_MAX
+from raft_meta.machine.topics import elections
 
 logger = logging.getLogger(__name__)
 

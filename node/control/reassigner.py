@@ -12,7 +12,7 @@ from milena.model.clock import Clock
 from milena.model.types import MonotonicMs
 from raft_meta.machine.commands import LeaderChange, ReassignmentStep, StepReassignments
 from raft_meta.machine.image import Image, Partition, PartitionKey
-from raft_meta.machine.reassignments import plan_steps, running
+from raft_meta.machine.topics.reassignments import plan_steps, running
 
 logger = logging.getLogger(__name__)
 

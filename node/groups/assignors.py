@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from raft_meta.machine import partition_sets
 from raft_meta.machine.image import PartitionKey, PartitionSet
+from raft_meta.machine.topics import partition_sets
 
 STICKY = "sticky"
 RANGE = "range"

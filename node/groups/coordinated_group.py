@@ -20,8 +20,8 @@ from node.groups.group_writer import GroupContext, GroupWriter, moved
 from node.groups.member_sessions import GroupSessions
 from node.groups.rebalance import Leave, MemberChange, Release
 from node.groups.rest_members import release
-from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Group, GroupMember, PartitionKey
+from raft_meta.machine.topics import partition_sets
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from immutables import Map
 from msgspec import UNSET
 
-from http_api import on_behalf
+from http_api.access import on_behalf
 from milena.model.clock import Clock
 from milena.model.errors import FencedError, NotCoordinatorError
 from milena.model.types import MonotonicMs
@@ -35,7 +35,7 @@ from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from node.peers.messages import Done
 from raft_meta.machine.commands import DeleteGroup
-from raft_meta.machine.coordinators import Coordinators
+from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Broker, Group, Image, Partition, PartitionKey, Topic
 
 PROPOSE_TIMEOUT_MS = 5_000

@@ -40,7 +40,7 @@ from node.groups.group_messages import GroupRequest
 from node.metadata.store import MetadataStore
 from node.peers.messages import AnswerT, CallType, Message, ask, peer_handler
 from node.peers.port import Handler, Peers, PeerUnreachableError
-from raft_meta.machine.coordinators import coordinator_of
+from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import Image
 
 COORDINATOR_WAIT_MS = 5_000

@@ -11,9 +11,9 @@ from http_api.group_ports import (
 )
 from node.groups.group_messages import PartitionsByTopic
 from node.groups.rebalance import effective, to_give_back, waited_for
-from raft_meta.machine import partition_sets
-from raft_meta.machine.coordinators import Coordinators
+from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Group, GroupMember, Image, PartitionSet
+from raft_meta.machine.topics import partition_sets
 
 
 class TopicNames:

@@ -28,7 +28,7 @@ from node.groups.group_messages import GroupCommitRequest
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from node.peers.messages import Done
-from raft_meta.machine import codec, group_rules, offsets
+from raft_meta.machine import codec
 from raft_meta.machine.commands import (
     CommitOffsets,
     ExpireOffsets,
@@ -36,6 +36,7 @@ from raft_meta.machine.commands import (
     GroupExpiry,
     OffsetCommit,
 )
+from raft_meta.machine.groups import group_rules, offsets
 from raft_meta.machine.image import Group, Image
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from msgspec import UNSET
 
-from http_api import on_behalf
+from http_api.access import on_behalf
 from http_api.group_ports import (
     GroupDescription,
     Heartbeat,
@@ -43,8 +43,8 @@ from node.groups.group_messages import (
 from node.groups.members import SESSION_MS_MAX
 from node.metadata.lookup import GetTopic, check_partition
 from node.metadata.store import MetadataStore
-from raft_meta.machine import group_rules
-from raft_meta.machine.coordinators import Coordinators
+from raft_meta.machine.groups import group_rules
+from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Image, Topic
 
 BARRIER_TIMEOUT_MS = 3_000

@@ -18,7 +18,7 @@ from node.groups.descriptions import TopicNames
 from node.groups.group_messages import GroupHeartbeatAnswer, GroupHeartbeatRequest
 from node.groups.members import check_subscription, newcomer
 from node.groups.rebalance import Join, effective, waited_for
-from raft_meta.machine import group_rules
+from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import Group, GroupMember, PartitionSet
 
 JOIN = 0

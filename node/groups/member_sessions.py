@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from milena.model.types import MonotonicMs
 from node.groups.rebalance import effective, to_give_back
-from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Group, GroupMember, PartitionSet
+from raft_meta.machine.topics import partition_sets
 
 NEVER = MonotonicMs(1 << 62)
 

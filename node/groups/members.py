@@ -11,9 +11,10 @@ from milena.model.errors import InvalidConsumerError
 from node.groups import assignors
 from node.groups.rebalance import NO_EPOCH, Join, Leave, MemberChange, effective
 from node.groups.subscriptions import TopicPattern
-from raft_meta.machine import group_rules, partition_sets
+from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import GroupMember, Image, PartitionSet
-from raft_meta.machine.topics import check_name
+from raft_meta.machine.topics import partition_sets
+from raft_meta.machine.topics.topics import check_name
 
 SESSION_MS = 45_000
 SESSION_MS_MIN = 1_000

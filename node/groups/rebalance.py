@@ -14,7 +14,7 @@ that were delayed or repeated on their way carry an older epoch, or say nothing 
 most members live through a rebalance without a change of epoch, and go on committing meanwhile. A generation that a
 member has reached cannot be reached again, hence a partition that was waited for may raise the generation too.
 
-What ``raft_meta.machine.groups`` refuses never comes out of here.
+What ``raft_meta.machine.groups.groups`` refuses never comes out of here.
 """
 
 from collections import Counter
@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from node.groups import assignors
 from node.groups.assignors import Assignment, Subscriber
 from node.groups.subscriptions import Subscriptions
-from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Group, GroupMember, PartitionKey, PartitionSet
+from raft_meta.machine.topics import partition_sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

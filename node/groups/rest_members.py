@@ -25,8 +25,8 @@ from milena.model.errors import InvalidRequestError, LimitReachedError
 from node.groups.members import membership_change
 from node.groups.rebalance import MemberChange, Release, to_give_back
 from node.metadata.store import MetadataStore
-from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Group, GroupMember, PartitionSet
+from raft_meta.machine.topics import partition_sets
 
 logger = logging.getLogger(__name__)
 

@@ -5,12 +5,13 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable
 
-from http_api import on_behalf
+from http_api.access import on_behalf
 from milena.model.clock import Clock
 from milena.model.errors import FateUnknownError, FeatureLevelError, NoQuorumError
 from node.metadata.image_checks import ImageChecks
 from raft_meta.consensus.quorum import Quorum
-from raft_meta.machine import audit, codec
+from raft_meta.machine import codec
+from raft_meta.machine.access import audit
 from raft_meta.machine.apply import apply
 from raft_meta.machine.commands import CheckImage, Command, Envelope
 from raft_meta.machine.image import AuditEntry, Image

@@ -1,8 +1,8 @@
 """Topic configs as the data path wants them: typed, and parsed once per change of a topic."""
 
 from milena.model.types import Codec
-from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Topic
+from raft_meta.machine.topics.configs import TopicSettings
 from storage.log.partition_log import LogConfig
 from storage.segments.retention import UNLIMITED
 

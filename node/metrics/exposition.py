@@ -26,8 +26,8 @@ from node.metrics.counts import (
     TransactionCounts,
 )
 from raft_meta.consensus.quorum import QuorumStatus, Role
-from raft_meta.machine.configs import min_insync
 from raft_meta.machine.image import Image
+from raft_meta.machine.topics.configs import min_insync
 
 RATE_WINDOW_MS = 10_000
 """Rates are over the last one to two windows, or since the last look when that is longer ago."""

@@ -46,8 +46,8 @@ from node.replica.follower_log import FollowerLog
 from node.replica.group_commit import GroupSync
 from node.replica.leader import FetchVerdict, IsrProposal, PartitionLeader
 from node.replica.log_upkeep import LogUpkeep
-from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Broker, Ending, Partition
+from raft_meta.machine.topics.configs import TopicSettings
 from storage.log.partition_log import PartitionLog
 from storage.state.transactions import Identity
 

@@ -30,8 +30,8 @@ from node.metadata.store import MetadataStore
 from node.metrics.counts import ScrubCounts
 from node.replica.compactor import REST_SHARE, Throttle
 from node.replica.runner import PartitionRunner
-from raft_meta.machine import elections
 from raft_meta.machine.commands import GiveUpReplicas, LeaderChange
+from raft_meta.machine.topics import elections
 from storage.segments.scrub import Damage, SegmentScrub
 
 logger = logging.getLogger(__name__)

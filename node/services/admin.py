@@ -24,7 +24,7 @@ from node.metadata.cluster_watch import ClusterWatch
 from node.metadata.store import MetadataStore
 from node.services.own_topics import check_written_by_clients
 from node.services.producers import ProducerService
-from raft_meta.machine import bounds, configs, placement
+from raft_meta.machine import bounds
 from raft_meta.machine.brokers import check_removable
 from raft_meta.machine.commands import (
     AddPartitions,
@@ -34,7 +34,8 @@ from raft_meta.machine.commands import (
     UnregisterBroker,
 )
 from raft_meta.machine.image import Image, Topic
-from raft_meta.machine.topics import PARTITIONS_MAX, check_name
+from raft_meta.machine.topics import configs, placement
+from raft_meta.machine.topics.topics import PARTITIONS_MAX, check_name
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from milena.model.requests import (
 )
 from node.metadata.audit_records import as_json, number_in
 from node.metadata.store import MetadataStore
-from raft_meta.machine import audit
+from raft_meta.machine.access import audit
 from raft_meta.machine.commands import ForgetAudited
 from raft_meta.machine.image import AuditEntry, Image, Topic
 

@@ -13,8 +13,8 @@ from milena.model.requests import IdempotencyKey
 from milena.model.turns import Steps
 from node.metadata.topic_settings import record_codec
 from node.services.record_batches import PartitionBatch, halve, size_of_columns
-from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Topic
+from raft_meta.machine.topics.configs import TopicSettings
 
 
 class TransactionStamp(NamedTuple):

@@ -20,8 +20,8 @@ from milena.model.turns import at_once
 from node.services.encoding import encode
 from node.services.record_batches import Appended, PartitionBatch, merge, receipts_of_one
 from node.services.to_leader import ToLeader
-from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Topic
+from raft_meta.machine.topics.configs import TopicSettings
 
 MEMBER_BYTES_MAX = 32 << 10
 """A request's records for one partition; above it the fixed costs are paid."""

@@ -1,7 +1,7 @@
 """Topics that the cluster writes by itself, and nobody else."""
 
 from milena.model.errors import ForbiddenError
-from raft_meta.machine import audit
+from raft_meta.machine.access import audit
 
 
 def check_written_by_clients(topic: str) -> None:

@@ -62,8 +62,8 @@ from node.services.record_batches import (
 )
 from node.services.to_leader import ToLeader
 from node.services.transaction_lookup import TransactionLookup
-from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Image, Topic
+from raft_meta.machine.topics.configs import TopicSettings
 from storage.state.producer_state import NO_SEQUENCE
 
 logger = logging.getLogger(__name__)

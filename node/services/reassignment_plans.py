@@ -20,10 +20,11 @@ from milena.model.errors import (
     TopicNotFoundError,
 )
 from node.services.messages import ReplicaProgress
-from raft_meta.machine import bounds, reassignments
+from raft_meta.machine import bounds
 from raft_meta.machine.commands import ReassignmentStep, TargetReplicas
 from raft_meta.machine.image import Image, Partition, PartitionKey
-from raft_meta.machine.rebalancing import plan_drain, plan_rebalance
+from raft_meta.machine.topics import reassignments
+from raft_meta.machine.topics.rebalancing import plan_drain, plan_rebalance
 
 
 def plan(image: Image, request: ReassignmentRequest) -> list[PlannedReassignment]:

@@ -30,9 +30,10 @@ from node.services.reassignment_plans import (
     running_move,
     target_of,
 )
-from raft_meta.machine import codec, reassignments
+from raft_meta.machine import codec
 from raft_meta.machine.commands import ReassignPartitions, StepReassignments
 from raft_meta.machine.image import PartitionKey
+from raft_meta.machine.topics import reassignments
 
 logger = logging.getLogger(__name__)
 

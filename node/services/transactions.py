@@ -78,15 +78,16 @@ from node.services.record_batches import (
 from node.services.to_leader import ToLeader
 from node.services.transaction_lookup import TransactionLookup
 from node.services.transaction_slots import TransactionSlot, TransactionSlots
-from raft_meta.machine import offsets, producers
+from raft_meta.machine import producers
 from raft_meta.machine.commands import (
     AllocateProducer,
     GroupCommit,
     OffsetCommit,
     TransactionEnd,
 )
-from raft_meta.machine.configs import TopicSettings
+from raft_meta.machine.groups import offsets
 from raft_meta.machine.image import Image, PartitionKey, Topic, TransactionExtent
+from raft_meta.machine.topics.configs import TopicSettings
 from raft_meta.machine.transactions import (
     ITEMS_PER_TRANSACTION_MAX,
     NotCommitted,

@@ -23,21 +23,8 @@ from milena.model.errors import (
     UnavailableError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine import (
-    access,
-    audit,
-    brokers,
-    cluster,
-    consumers,
-    groups,
-    offsets,
-    partitions,
-    producers,
-    proposers,
-    reassignments,
-    topics,
-    transactions,
-)
+from raft_meta.machine import brokers, cluster, producers, proposers, transactions
+from raft_meta.machine.access import access, audit
 from raft_meta.machine.codec import LEVELS, encode_error, encode_response
 from raft_meta.machine.commands import (
     AddPartitions,
@@ -81,8 +68,10 @@ from raft_meta.machine.commands import (
     UnregisterBroker,
 )
 from raft_meta.machine.copies import replace
+from raft_meta.machine.groups import consumers, groups, offsets
 from raft_meta.machine.image import AuditEntry, Image
 from raft_meta.machine.outcome import Outcome
+from raft_meta.machine.topics import partitions, reassignments, topics
 
 _REFUSALS = (
     InvalidRequestError,

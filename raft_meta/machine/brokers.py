@@ -15,7 +15,7 @@ from milena.model.errors import (
     FeatureLevelError,
     InvalidRequestError,
 )
-from raft_meta.machine import bounds, partitions
+from raft_meta.machine import bounds
 from raft_meta.machine.commands import (
     DrainBroker,
     FenceBroker,
@@ -26,6 +26,7 @@ from raft_meta.machine.commands import (
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import Broker, Image
 from raft_meta.machine.outcome import Outcome
+from raft_meta.machine.topics import partitions
 
 BrokerCommand = RegisterBroker | UnfenceBroker | FenceBroker | DrainBroker | UnregisterBroker
 

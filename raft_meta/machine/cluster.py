@@ -1,7 +1,7 @@
 """The cluster itself: its id and voters, who is controller, its feature level, and what was told of its changes."""
 
 from milena.model.errors import CorruptLogError, FeatureLevelError, InvalidRequestError
-from raft_meta.machine import audit
+from raft_meta.machine.access import audit
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.commands import (
     CheckImage,

@@ -13,7 +13,8 @@ from immutables import Map
 
 from milena.model.errors import CorruptLogError
 from milena.model.types import WallMs
-from raft_meta.machine import audit, shapes
+from raft_meta.machine import shapes
+from raft_meta.machine.access import audit
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import (
     Acl,

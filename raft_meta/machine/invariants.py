@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from raft_meta.machine import access, audit, configs, group_rules, producers, quotas, transactions
+from raft_meta.machine import producers, transactions
+from raft_meta.machine.access import access, audit, quotas
+from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import Ending, Image, Partition, PartitionKey, TransactionKey
+from raft_meta.machine.topics import configs
 
 
 def violations(image: Image) -> list[str]:

@@ -28,10 +28,9 @@ from milena.model.errors import (
     TransactionsPendingError,
 )
 from milena.model.types import PRODUCER_EPOCH_MAX, WallMs
-from raft_meta.machine import offsets
 from raft_meta.machine.commands import EndTransactions, FinishMarkers, TransactionEnd
-from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.copies import replace
+from raft_meta.machine.groups import offsets
 from raft_meta.machine.image import (
     AllocatedProducer,
     Ending,
@@ -42,6 +41,7 @@ from raft_meta.machine.image import (
     TransactionKey,
 )
 from raft_meta.machine.outcome import Outcome
+from raft_meta.machine.topics.configs import TopicSettings
 
 TransactionCommand = EndTransactions | FinishMarkers
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.groups.assignors import ASSIGNORS, Assignment, SubscribedTopic, Subscriber, assign
-from raft_meta.machine import partition_sets
 from raft_meta.machine.image import PartitionKey, PartitionSet
+from raft_meta.machine.topics import partition_sets
 
 NAMES = "abcd"
 

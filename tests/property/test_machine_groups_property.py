@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from raft_meta.machine import codec, invariants
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import Applied, apply
-from raft_meta.machine.coordinators import coordinator_of
+from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import Group, Image
 from tests.support.machine.commands import random_group_history
 from tests.support.machine.rules import flat, keys, may_commit

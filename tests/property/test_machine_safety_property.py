@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from milena.model.errors import NotEnoughReplicasError
 from milena.model.types import WallMs
 from raft_meta.machine import commands as c
-from raft_meta.machine import configs, elections, invariants, reassignments
+from raft_meta.machine import invariants
 from raft_meta.machine.apply import apply
 from raft_meta.machine.image import Image, Partition
+from raft_meta.machine.topics import configs, elections, reassignments
 
 BROKERS = (1, 2, 3, 4, 5)
 TOPIC = "0" * 32

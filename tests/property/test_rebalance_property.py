@@ -21,9 +21,10 @@ from node.groups.rebalance import (
     waited_for,
 )
 from node.groups.subscriptions import Subscriptions
-from raft_meta.machine import codec, invariants, partition_sets
+from raft_meta.machine import codec, invariants
 from raft_meta.machine import commands as c
 from raft_meta.machine.image import Group, GroupMember, PartitionKey
+from raft_meta.machine.topics import partition_sets
 from tests.support.machine.group_scripts import member
 from tests.support.machine.images import GroupCluster, commit_of, consumer_of
 

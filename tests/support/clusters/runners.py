@@ -15,8 +15,8 @@ from node.metadata.topic_settings import log_config
 from node.metrics.counts import NodeCounts
 from node.replica.leader import IsrProposal
 from node.replica.runner import PartitionRunner, RunnerContext
-from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Broker, Partition, Topic
+from raft_meta.machine.topics.configs import TopicSettings
 from storage.log.partition_log import PartitionLog
 from tests.support.clusters import leaders
 from tests.support.disk.memory_files import MemoryFiles

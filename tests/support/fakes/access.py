@@ -8,7 +8,7 @@ from milena.model.types import MonotonicMs, WallMs
 from node.access.callers import Callers
 from node.access.passwords import Passwords
 from node.access.service import AccessService
-from raft_meta.machine import access
+from raft_meta.machine.access import access
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import Image
 from tests.support.time.virtual_time import LoopExecutor

@@ -59,10 +59,10 @@ from milena.model.requests import (
 from milena.model.types import Codec, WallMs
 from node.services import reassignment_plans
 from node.services.record_batches import check_placed
-from raft_meta.machine import configs, reassignments
 from raft_meta.machine.brokers import check_removable
 from raft_meta.machine.commands import ReassignPartitions, StepReassignments
 from raft_meta.machine.image import AllocatedProducer, Broker, Image, Partition, Topic
+from raft_meta.machine.topics import configs, reassignments
 from tests.support.fakes.access import NodeAccess
 from tests.support.fakes.rest import FakeConsumers, FakeGroups
 from tests.support.fakes.transactions import FakeTransactions

@@ -2,7 +2,7 @@
 
 from http_api.group_ports import Delivered, NewConsumer, OffsetToCommit
 from milena.model.batch.decode import records_in
-from raft_meta.machine.coordinators import coordinator_of
+from raft_meta.machine.groups.coordinators import coordinator_of
 from tests.support.clusters.nodes import Cluster, SimNode
 
 GROUP = "g"

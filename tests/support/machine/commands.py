@@ -5,10 +5,12 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from milena.model.types import WallMs
-from raft_meta.machine import audit, codec, elections, reassignments
+from raft_meta.machine import codec
 from raft_meta.machine import commands as c
+from raft_meta.machine.access import audit
 from raft_meta.machine.apply import Applied, apply
 from raft_meta.machine.image import Image
+from raft_meta.machine.topics import elections, reassignments
 from tests.support.machine.access_commands import AccessSource
 from tests.support.machine.group_commands import GroupSource
 from tests.support.machine.transaction_commands import TransactionSource

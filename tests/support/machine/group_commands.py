@@ -6,9 +6,9 @@ from random import Random
 
 from milena.model.types import WallMs
 from raft_meta.machine import commands as c
-from raft_meta.machine import partition_sets as sets
-from raft_meta.machine.coordinators import coordinator_of
+from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import Group, GroupMember, Image, PartitionKey, RestConsumer
+from raft_meta.machine.topics import partition_sets as sets
 from tests.support.machine.group_scripts import member as member_of
 
 GROUPS = ("g", "h", "tool")

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from milena.model.types import WallMs
 from raft_meta.machine import commands as c
-from raft_meta.machine import partition_sets
-from raft_meta.machine.coordinators import coordinator_of
+from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import (
     CommittedOffset,
     Group,
@@ -25,6 +24,7 @@ from raft_meta.machine.image import (
     PartitionSet,
     RestConsumer,
 )
+from raft_meta.machine.topics import partition_sets
 
 VERBS = ("group", "commit", "also", "expire", "delete-group", "consumer", "drop")
 

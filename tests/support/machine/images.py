@@ -6,7 +6,7 @@ from milena.model.types import WallMs
 from raft_meta.machine import codec
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import Applied, apply
-from raft_meta.machine.coordinators import coordinator_of
+from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import (
     GroupMember,
     Image,

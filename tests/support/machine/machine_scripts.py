@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from milena.model.types import WallMs
-from raft_meta.machine import codec, elections, invariants, reassignments
+from raft_meta.machine import codec, invariants
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import apply
 from raft_meta.machine.image import (
@@ -41,6 +41,7 @@ from raft_meta.machine.image import (
     User,
 )
 from raft_meta.machine.marks import ImageMarks
+from raft_meta.machine.topics import elections, reassignments
 from tests.support.machine import access_scripts as access
 from tests.support.machine import group_scripts as groups
 from tests.support.machine import transaction_scripts as transactions

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from http_api.access import IN_REQUEST, KNOWN, PUBLIC, on_topic
+from http_api.access.needs import IN_REQUEST, KNOWN, PUBLIC, on_topic
 from http_api.endpoint import Route, Tag
 from http_api.routes import ROUTES
 from milena.model.access import OPERATIONS_OF, Operation, ResourceType

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from http_api import app
-from http_api.access import PUBLIC
+from http_api.access.needs import PUBLIC
 from http_api.routes import ROUTES
 from milena.model.access import ALLOWED_BY, CLUSTER_NAME, AccessMode, Operation
 from milena.model.batch.encode import encode_batch

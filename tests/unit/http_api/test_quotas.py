@@ -5,8 +5,7 @@ import asyncio
 import pytest
 from immutables import Map
 
-from http_api.ports import ApiLimits
-from http_api.quotas import (
+from http_api.access.quotas import (
     BURST_S,
     CALLERS_MAX,
     FULL_RETRY_S,
@@ -16,6 +15,7 @@ from http_api.quotas import (
     Quotas,
     payer_of,
 )
+from http_api.ports import ApiLimits
 from milena.model.errors import QuotaExceededError
 from milena.model.quotas import QuotaKey
 from raft_meta.machine.commands import AlterQuota

@@ -2,7 +2,7 @@
 
 import pytest
 
-from http_api.access import KNOWN
+from http_api.access.needs import KNOWN
 from http_api.endpoint import Route, Tag
 from http_api.errors import MethodNotAllowedError
 from http_api.params import ParamPlace

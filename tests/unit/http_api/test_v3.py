@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from milena.model.errors import InvalidReplicationError, TooManyReplicasError
-from raft_meta.machine.configs import KEYS
 from raft_meta.machine.image import Reassignment
+from raft_meta.machine.topics.configs import KEYS
 from tests.support.fakes.ports import CLUSTER_ID, FakeNode
 from tests.support.http.api_server import V3, serving
 

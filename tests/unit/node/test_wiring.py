@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cryptography.x509 import DNSName
 
-from http_api.certificates import ClientCertificate
+from http_api.access.certificates import ClientCertificate
 from milena.disk.os_files import OsFiles
 from milena.model.errors import StartupError
 from node import wiring

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from http_api import on_behalf
+from http_api.access import on_behalf
 from http_api.ports import NewTopic, Ports
 from milena.model.errors import MilenaError
 from milena.model.quotas import QuotaKey
 from node.metadata.audit_records import as_json
-from raft_meta.machine import audit
+from raft_meta.machine.access import audit
 from raft_meta.machine.image import AuditEntry, Image
 from tests.sim.cluster.invariants import ViolationError
 from tests.sim.cluster.parts.part import Part, TopicClients

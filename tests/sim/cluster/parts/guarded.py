@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from http_api.access_port import RequestedToken
-from http_api.callers import CallersPort
+from http_api.access.callers import CallersPort
+from http_api.access.port import RequestedToken
 from http_api.ports import NewTopic, Ports
 from milena.model.access import (
     ANY_HOST,
@@ -28,7 +28,7 @@ from milena.model.access import (
 )
 from milena.model.errors import MilenaError, NotReadyError, UnauthenticatedError
 from milena.model.secret import Secret
-from raft_meta.machine.access import LEVEL
+from raft_meta.machine.access.access import LEVEL
 from raft_meta.machine.image import Acl
 from tests.sim.cluster.invariants import ViolationError
 from tests.sim.cluster.parts.part import Part, TopicClients

@@ -2,13 +2,13 @@
 
 from tests.sim.mutations.mutation import Mutation
 
-PARTITIONS = "raft_meta.machine.partitions"
+PARTITIONS = "raft_meta.machine.topics.partitions"
 
 METADATA: tuple[Mutation, ...] = (
     Mutation(
         name="suspect-election",
         guard="a suspect is not elected while a sound member lives",
-        module="raft_meta.machine.elections",
+        module="raft_meta.machine.topics.elections",
         old="sound = (fleet.live & frozenset(members)) - partitions.marked(partition)",
         new="sound = fleet.live & frozenset(members)",
         by="tests/scripts",
@@ -95,7 +95,7 @@ METADATA: tuple[Mutation, ...] = (
     Mutation(
         name="move-complete",
         guard="a move ends once every new replica has everything",
-        module="raft_meta.machine.reassignments",
+        module="raft_meta.machine.topics.reassignments",
         old="if missing or partition.leader is None or not moving.is_started:",
         new="if partition.leader is None or not moving.is_started:",
         by="tests/scripts",
@@ -111,7 +111,7 @@ METADATA: tuple[Mutation, ...] = (
     Mutation(
         name="last-known",
         guard="when every member is suspect, the one whose log reaches farthest is elected",
-        module="raft_meta.machine.elections",
+        module="raft_meta.machine.topics.elections",
         old="return suspect.last_epoch, suspect.log_end_offset",
         new="return 0, 0",
         by="tests/scripts",
@@ -126,7 +126,7 @@ METADATA: tuple[Mutation, ...] = (
     Mutation(
         name="commit-held",
         guard="a member commits only what it holds",
-        module="raft_meta.machine.offsets",
+        module="raft_meta.machine.groups.offsets",
         old="if item.partition not in held.get(item.topic_id, ()):",
         new="if False:",
         by="tests/scripts",
@@ -134,7 +134,7 @@ METADATA: tuple[Mutation, ...] = (
     Mutation(
         name="short-eligible",
         guard="replicas that a partition is made without are eligible while too few are in sync",
-        module="raft_meta.machine.topics",
+        module="raft_meta.machine.topics.topics",
         old="eligible=others if len(isr) < min_insync else (),",
         new="eligible=(),",
         by="tests/scripts",
@@ -142,7 +142,7 @@ METADATA: tuple[Mutation, ...] = (
     Mutation(
         name="short-only",
         guard="replicas that a partition is made without are not eligible once enough are in sync",
-        module="raft_meta.machine.topics",
+        module="raft_meta.machine.topics.topics",
         old="eligible=others if len(isr) < min_insync else (),",
         new="eligible=others,",
         by="tests/scripts",
@@ -150,7 +150,7 @@ METADATA: tuple[Mutation, ...] = (
     Mutation(
         name="short-level",
         guard="none is made eligible so before all nodes know that it is",
-        module="raft_meta.machine.topics",
+        module="raft_meta.machine.topics.topics",
         old="configs.min_insync(topic) if image.feature_level >= ELIGIBLE_LEVEL else 0",
         new="configs.min_insync(topic)",
         by="tests/scripts",

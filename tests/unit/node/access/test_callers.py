@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from http_api.callers import ANYBODY, OPEN, UNCERTAIN
+from http_api.access.callers import ANYBODY, OPEN, UNCERTAIN
 from milena.model.access import AccessMode, Operation, ResourceType
 from milena.model.errors import NotReadyError, TooManyRequestsError, UnauthenticatedError
 from node.access.callers import VERIFIED_MS

@@ -2,8 +2,8 @@
 
 import pytest
 
-from http_api.callers import ANYBODY
-from http_api.certificates import ClientCertificate
+from http_api.access.callers import ANYBODY
+from http_api.access.certificates import ClientCertificate
 from milena.model.access import AccessMode, Operation, ResourceType
 from milena.model.errors import NotReadyError, UnauthenticatedError
 from raft_meta.machine.commands import AlterAcls, DeleteUser, SetAccessMode

@@ -2,7 +2,7 @@
 
 import pytest
 
-from http_api.certificates import ClientCertificate
+from http_api.access.certificates import ClientCertificate
 from milena.model.errors import StartupError
 from node.access.certificate_names import CertificateNames, NamelessCertificateError
 from node.config.sources import load_config

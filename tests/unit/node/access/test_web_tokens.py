@@ -6,7 +6,7 @@ import hmac
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from http_api.callers import OPEN
+from http_api.access.callers import OPEN
 from milena.model.access import AccessMode, Operation, ResourceType
 from milena.model.errors import NotReadyError, TooManyRequestsError, UnauthenticatedError
 from node.access.issuer_keys import ASK_MS, KEPT_MS_MAX, REFRESH_MS

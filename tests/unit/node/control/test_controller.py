@@ -19,7 +19,7 @@ from node.control.controller import (
 )
 from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.peers.port import ProbeResult
-from raft_meta.machine import codec, elections
+from raft_meta.machine import codec
 from raft_meta.machine.commands import (
     AllocateProducer,
     AlterConfigs,
@@ -34,6 +34,7 @@ from raft_meta.machine.commands import (
     LeaderChange,
 )
 from raft_meta.machine.image import Image
+from raft_meta.machine.topics import elections
 from tests.support.clusters.control import SESSION_MS, TOPIC_ID, TRANSACTIONAL_ID_MS, Control
 from tests.support.time.virtual_time import LateThreads, after, current_loop, settle, virtual
 

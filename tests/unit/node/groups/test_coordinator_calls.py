@@ -15,7 +15,7 @@ from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, Repeat
 from node.groups.group_messages import GroupRequest
 from node.peers.messages import Blob, CallType, Message
 from node.peers.port import Fields, Reply
-from raft_meta.machine.coordinators import coordinator_of
+from raft_meta.machine.groups.coordinators import coordinator_of
 from tests.support.clusters.nodes import Cluster, SimNode
 from tests.support.time.virtual_time import after, virtual
 

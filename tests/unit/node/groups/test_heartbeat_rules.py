@@ -15,7 +15,7 @@ from node.groups import heartbeat_rules
 from node.groups.group_messages import GroupHeartbeatRequest
 from node.groups.heartbeat_rules import REMINDER_MS
 from node.groups.members import newcomer
-from raft_meta.machine.group_rules import MEMBERS_MAX
+from raft_meta.machine.groups.group_rules import MEMBERS_MAX
 from raft_meta.machine.image import Group, GroupMember, PartitionSet
 
 T = "1" * 32

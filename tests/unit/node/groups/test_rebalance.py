@@ -19,10 +19,10 @@ from node.groups.rebalance import (
     waited_for,
 )
 from node.groups.subscriptions import Subscriptions
-from raft_meta.machine import partition_sets
-from raft_meta.machine.group_rules import group_problems
-from raft_meta.machine.groups import check_step
+from raft_meta.machine.groups.group_rules import group_problems
+from raft_meta.machine.groups.groups import check_step
 from raft_meta.machine.image import Group, GroupMember, Image, Topic
+from raft_meta.machine.topics import partition_sets
 
 T1, T2 = "1" * 32, "2" * 32
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from http_api import on_behalf
+from http_api.access import on_behalf
 from milena.model.errors import ForbiddenError
 from node.metadata.audit_records import number_in
 from node.services import audit_writer
-from raft_meta.machine import audit
+from raft_meta.machine.access import audit
 from raft_meta.machine.commands import DeleteUser, ForgetAudited, PutUser
 from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
 from tests.support.time.virtual_time import virtual

@@ -5,8 +5,9 @@ import pytest
 
 from milena.model.errors import AccessLimitError
 from milena.model.types import WallMs
-from raft_meta.machine import access, codec
+from raft_meta.machine import codec
 from raft_meta.machine import commands as c
+from raft_meta.machine.access import access
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import Grant
 from tests.support.machine.access_scripts import acl_of

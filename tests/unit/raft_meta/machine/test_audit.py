@@ -7,8 +7,9 @@ import pytest
 
 from milena.model.errors import CorruptLogError
 from milena.model.types import WallMs
-from raft_meta.machine import audit, codec, invariants
+from raft_meta.machine import codec, invariants
 from raft_meta.machine import commands as c
+from raft_meta.machine.access import audit
 from raft_meta.machine.apply import Applied
 from raft_meta.machine.copies import replace
 from tests.support.machine.images import Cluster

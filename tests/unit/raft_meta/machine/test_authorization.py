@@ -6,7 +6,7 @@ import pytest
 
 from milena.model.access import ALLOWED_BY, Operation, ResourceType
 from raft_meta.machine import commands as c
-from raft_meta.machine.authorization import permissions_of
+from raft_meta.machine.access.authorization import permissions_of
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import Acl, Grant, Image
 from tests.support.machine.access_commands import USERS, random_acl, random_grant

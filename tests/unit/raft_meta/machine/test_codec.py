@@ -21,10 +21,11 @@ from milena.model.errors import (
     TopicExistsError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine import codec, elections
+from raft_meta.machine import codec
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import apply
 from raft_meta.machine.image import Image, Proposer
+from raft_meta.machine.topics import elections
 from tests.support.machine.group_scripts import member
 from tests.support.machine.images import (
     TOPIC_ID,

@@ -7,9 +7,9 @@ from immutables import Map
 
 from milena.model.errors import InvalidConfigError
 from milena.model.types import TimestampType, WallMs
-from raft_meta.machine import configs
-from raft_meta.machine.configs import TopicSettings
 from raft_meta.machine.image import Topic
+from raft_meta.machine.topics import configs
+from raft_meta.machine.topics.configs import TopicSettings
 
 TOPIC = Topic(
     topic_id="0" * 32,

@@ -6,7 +6,7 @@ import pytest
 
 from milena.model.errors import InvalidConsumerError, InvalidRequestError, LimitReachedError
 from raft_meta.machine import commands as c
-from raft_meta.machine import group_rules
+from raft_meta.machine.groups import group_rules
 from tests.support.machine.images import TOPIC_ID, GroupCluster, consumer_of
 
 

@@ -6,7 +6,7 @@ import pytest
 from immutables import Map
 
 from milena.model.errors import NotCoordinatorError, StaleBrokerEpochError
-from raft_meta.machine.coordinators import check_coordinator, coordinator_of
+from raft_meta.machine.groups.coordinators import check_coordinator, coordinator_of
 from raft_meta.machine.image import Broker, Image
 
 PINNED = [3, 2, 3, 2, 2, 2, 3, 2, 3, 2, 1, 1]

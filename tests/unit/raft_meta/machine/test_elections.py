@@ -1,7 +1,8 @@
 """Plans of the controller: same image, same plan; sizes that matter."""
 
-from raft_meta.machine import codec, elections
+from raft_meta.machine import codec
 from raft_meta.machine import commands as c
+from raft_meta.machine.topics import elections
 from tests.support.machine.images import TOPIC_ID, Cluster
 
 

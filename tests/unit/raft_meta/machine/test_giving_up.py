@@ -5,10 +5,11 @@ from dataclasses import replace
 import msgpack  # type: ignore[import-untyped]  # ships no types
 
 from milena.model.errors import FeatureLevelError, StaleBrokerEpochError
-from raft_meta.machine import codec, elections, invariants
+from raft_meta.machine import codec, invariants
 from raft_meta.machine import commands as c
 from raft_meta.machine.apply import Applied
 from raft_meta.machine.image import Partition
+from raft_meta.machine.topics import elections
 from tests.support.machine.images import TOPIC_ID, Cluster
 
 KEY = (TOPIC_ID, 0)

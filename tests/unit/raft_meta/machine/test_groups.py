@@ -14,7 +14,7 @@ from milena.model.errors import (
     LimitReachedError,
     MilenaError,
 )
-from raft_meta.machine import group_rules
+from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import PartitionSet
 from tests.support.machine.group_scripts import member
 from tests.support.machine.images import TOPIC_ID, GroupCluster

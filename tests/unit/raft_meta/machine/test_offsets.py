@@ -9,8 +9,9 @@ import pytest
 
 from milena.model.errors import InvalidConsumerError, RequestTooLargeError, StaleBrokerEpochError
 from milena.model.types import WallMs
-from raft_meta.machine import codec, group_rules, offsets
+from raft_meta.machine import codec
 from raft_meta.machine import commands as c
+from raft_meta.machine.groups import group_rules, offsets
 from tests.support.machine.images import TOPIC_ID, GroupCluster, commit_of
 
 

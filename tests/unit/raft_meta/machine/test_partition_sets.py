@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft_meta.machine import partition_sets as sets
+from raft_meta.machine.topics import partition_sets as sets
 
 KEYS = st.frozensets(st.tuples(st.sampled_from("abc"), st.integers(0, 4)))
 

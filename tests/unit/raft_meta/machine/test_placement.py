@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from milena.model.errors import InvalidReplicationError, UnavailableError
 from raft_meta.machine import commands as c
-from raft_meta.machine.placement import place, place_more
+from raft_meta.machine.topics.placement import place, place_more
 from tests.support.machine.images import TOPIC_ID, Cluster
 
 

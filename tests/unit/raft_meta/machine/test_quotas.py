@@ -4,8 +4,9 @@ import msgpack  # type: ignore[import-untyped]  # ships no type hints
 import pytest
 
 from milena.model.errors import AccessLimitError
-from raft_meta.machine import codec, invariants, quotas
+from raft_meta.machine import codec, invariants
 from raft_meta.machine import commands as c
+from raft_meta.machine.access import quotas
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import Quota
 from tests.support.machine.images import Cluster

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from milena.model.errors import BrokerNotFoundError, InvalidReplicationError
 from raft_meta.machine import commands as c
 from raft_meta.machine.image import Image, PartitionKey
-from raft_meta.machine.rebalancing import PlannedMove, plan_drain, plan_rebalance
+from raft_meta.machine.topics.rebalancing import PlannedMove, plan_drain, plan_rebalance
 from tests.support.machine.images import TOPIC_ID, Cluster
 
 Layout = dict[PartitionKey, tuple[int, ...]]

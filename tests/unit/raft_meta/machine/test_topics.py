@@ -3,8 +3,9 @@
 import pytest
 
 from milena.model.errors import InvalidReplicationError, InvalidTopicNameError
-from raft_meta.machine import codec, topics
+from raft_meta.machine import codec
 from raft_meta.machine import commands as c
+from raft_meta.machine.topics import topics
 from tests.support.machine.images import TOPIC_ID, Cluster
 
 

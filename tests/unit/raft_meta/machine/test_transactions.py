@@ -14,8 +14,9 @@ from milena.model.errors import (
     RequestTooLargeError,
     TransactionsPendingError,
 )
-from raft_meta.machine import codec, group_rules, producers, transactions
+from raft_meta.machine import codec, producers, transactions
 from raft_meta.machine import commands as c
+from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import Ending, Image, TransactionKey
 from raft_meta.machine.invariants import violations
 from raft_meta.machine.transactions import NotCommitted, check_end, outcome_of

@@ -19,11 +19,12 @@ from milena.model.errors import (
     InvalidRequestError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine import coordinators, group_rules, partition_sets
 from raft_meta.machine.commands import AlterGroup, DeleteGroup
 from raft_meta.machine.copies import replace
+from raft_meta.machine.groups import coordinators, group_rules
 from raft_meta.machine.image import NEVER_MS, Group, GroupMember, Image, RestConsumer
 from raft_meta.machine.outcome import Outcome
+from raft_meta.machine.topics import partition_sets
 
 GroupCommand = AlterGroup | DeleteGroup
 

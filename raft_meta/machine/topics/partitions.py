@@ -39,7 +39,6 @@ from milena.model.errors import (
     StaleLeaderEpochError,
     StaleVersionError,
 )
-from raft_meta.machine import configs
 from raft_meta.machine.commands import (
     AlterIsr,
     ElectLeaders,
@@ -51,6 +50,7 @@ from raft_meta.machine.commands import (
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import Broker, Image, Partition, PartitionKey, Suspect
 from raft_meta.machine.outcome import Outcome
+from raft_meta.machine.topics import configs
 
 PartitionCommand = ElectLeaders | AlterIsr | GiveUpReplicas
 ChangeT = TypeVar("ChangeT", IsrChange, LeaderChange)

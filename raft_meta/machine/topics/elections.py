@@ -18,9 +18,9 @@ The new isr is made of the live members above doubt: the others catch up with th
 
 from dataclasses import dataclass
 
-from raft_meta.machine import configs, partitions
 from raft_meta.machine.commands import LeaderChange
 from raft_meta.machine.image import Image, Partition, PartitionKey, Suspect
+from raft_meta.machine.topics import configs, partitions
 
 CHANGES_MAX = 10_000
 """Changes that fit one command of 1 MiB: at most about 80 bytes each. What is left of a longer plan is planned again

@@ -1,6 +1,6 @@
 """What a caller needs for a request, as each endpoint declares it; an endpoint that does not say cannot be made.
 
-``http_api.rights`` holds callers against it, before anything of a request but its path and credentials is looked at.
+``http_api.access.rights`` holds callers against it, before anything but path and credentials is looked at.
 """
 
 from dataclasses import dataclass

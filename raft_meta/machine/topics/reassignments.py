@@ -36,7 +36,6 @@ from milena.model.errors import (
     PartitionNotFoundError,
     StaleVersionError,
 )
-from raft_meta.machine import configs, partitions
 from raft_meta.machine.commands import (
     LeaderChange,
     ReassignmentStep,
@@ -47,6 +46,7 @@ from raft_meta.machine.commands import (
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import Image, Partition, PartitionKey, Reassignment, Topic
 from raft_meta.machine.outcome import Outcome
+from raft_meta.machine.topics import configs, partitions
 
 ReassignmentCommand = ReassignPartitions | StepReassignments
 

@@ -18,11 +18,13 @@ from milena.model.errors import (
     UnavailableError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine import bounds, configs, groups, offsets, partitions, transactions
+from raft_meta.machine import bounds, transactions
 from raft_meta.machine.commands import AddPartitions, AlterConfigs, CreateTopic, DeleteTopic
 from raft_meta.machine.copies import replace
+from raft_meta.machine.groups import groups, offsets
 from raft_meta.machine.image import Image, Partition, PartitionKey, Topic
 from raft_meta.machine.outcome import Outcome
+from raft_meta.machine.topics import configs, partitions
 
 TopicCommand = CreateTopic | DeleteTopic | AddPartitions | AlterConfigs
 

@@ -13,9 +13,9 @@ from milena.model.errors import (
     PartitionNotFoundError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine import coordinators, group_rules, groups
 from raft_meta.machine.commands import ConsumerName, DeleteConsumers, PutConsumer
 from raft_meta.machine.copies import replace
+from raft_meta.machine.groups import coordinators, group_rules, groups
 from raft_meta.machine.image import Image, RestConsumer
 from raft_meta.machine.outcome import Outcome
 

@@ -29,12 +29,12 @@ from milena.model.errors import (
     UnavailableError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine import coordinators, group_rules, groups
 from raft_meta.machine.commands import CommitOffsets, ExpireOffsets, GroupCommit, GroupExpiry
-from raft_meta.machine.configs import LONG_MAX
 from raft_meta.machine.copies import replace
+from raft_meta.machine.groups import coordinators, group_rules, groups
 from raft_meta.machine.image import CommittedOffset, Group, Image, PartitionKey, Topic
 from raft_meta.machine.outcome import Outcome
+from raft_meta.machine.topics.configs import LONG_MAX
 
 OffsetCommand = CommitOffsets | ExpireOffsets
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from milena.model.errors import InvalidConsumerError
-from raft_meta.machine import partition_sets
 from raft_meta.machine.image import Group, GroupMember, Image, PartitionSet, RestConsumer
+from raft_meta.machine.topics import partition_sets
 
 LEVEL = 3
 """The feature level from which on there are groups and consumers."""

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 
 from aiohttp import web
 
-from http_api import on_behalf
-from http_api.access import ALL_TOPICS, Access
-from http_api.callers import ANYBODY, Caller, CallersPort
-from http_api.certificates import ClientCertificate
+from http_api.access import on_behalf
+from http_api.access.callers import ANYBODY, Caller, CallersPort
+from http_api.access.certificates import ClientCertificate
+from http_api.access.needs import ALL_TOPICS, Access
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from milena.model.errors import ForbiddenError, NotReadyError, UnauthenticatedError
 
-_log = logging.getLogger("http_api.access")
+_log = logging.getLogger("http_api.access.needs")
 _audit_log = logging.getLogger("http_api.audit")
 
 

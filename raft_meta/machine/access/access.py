@@ -2,7 +2,7 @@
 
 Secrets never come here: users have salted slow hashes of passwords, tokens the hash of a random secret. Whoever
 proposes makes salts, hashes and ids; here is judged what they say.
-What follows from it for a request is judged in ``raft_meta.machine.authorization``.
+What follows from it for a request is judged in ``raft_meta.machine.access.authorization``.
 """
 
 import re
@@ -17,7 +17,7 @@ from milena.model.errors import (
     UserNotFoundError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine import quotas
+from raft_meta.machine.access import quotas
 from raft_meta.machine.commands import (
     AlterAcls,
     AlterQuota,

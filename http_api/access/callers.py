@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from http_api.certificates import ClientCertificate
+from http_api.access.certificates import ClientCertificate
 from milena.model.access import ANONYMOUS, CLUSTER_NAME, Operation, ResourceType
 from milena.model.errors import TooManyRequestsError
-from raft_meta.machine.authorization import Permissions
+from raft_meta.machine.access.authorization import Permissions
 from raft_meta.machine.image import Grant
 
 OPEN = -2

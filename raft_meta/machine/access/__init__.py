@@ -1,0 +1,1 @@
+"""Users, tokens, entries, quotas, and what is told of changes."""

@@ -1,0 +1,1 @@
+"""Groups, their offsets, and REST consumers."""
