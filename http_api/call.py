@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from http_api.access.quotas import CLIENT_ID_HEADER, Bound, Payer, payer_of
+from http_api.access.quotas import Bound, Payer, payer_of
 from http_api.access.rights import Rights
 from http_api.answers import Pairs
 from http_api.body import RequestBody
@@ -16,7 +16,7 @@ from http_api.schemas import parse_json, parse_query
 from http_api.shared import Shared
 from http_api.streams import pause
 from milena.model.errors import QuotaExceededError
-from milena.model.quotas import QuotaKey
+from milena.model.quotas import CLIENT_ID_HEADER, QuotaKey
 
 
 @dataclass(slots=True)

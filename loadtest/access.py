@@ -6,6 +6,7 @@ import aiohttp
 
 from milena.cluster.credentials import VARIABLES, Credentials, texts_of
 from milena.errors import BadCredentialsError
+from milena.model.quotas import CLIENT_ID_HEADER
 
 
 def credentials_of(environment: Mapping[str, str]) -> Credentials:
@@ -32,7 +33,10 @@ def headers_of(credentials: Credentials) -> dict[str, str]:
         BadCredentialsError: a file cannot be read, or holds something else.
     """
     value = credentials.authorization()
-    return {} if value is None else {"Authorization": value.reveal()}
+    headers = {} if value is None else {"Authorization": value.reveal()}
+    if credentials.client_id is not None:
+        headers[CLIENT_ID_HEADER] = credentials.client_id
+    return headers
 
 
 def session_for(credentials: Credentials, limits: aiohttp.ClientTimeout) -> aiohttp.ClientSession:

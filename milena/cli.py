@@ -173,6 +173,8 @@ def _stand_in(name: str, why: str = "") -> click.Command:
               help="PEM of a certificate to show to nodes.")  # fmt: skip
 @click.option("--key", type=FILE, envvar="MILENA_KEY", metavar="FILE",
               help="PEM of its key, unless that is with it.")  # fmt: skip
+@click.option("--client-id", envvar="MILENA_CLIENT_ID", metavar="ID",
+              help="What this program calls itself, for quotas.")  # fmt: skip
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
               help="Show the version and exit.")  # fmt: skip
 @click.pass_context

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from milena.client import Client
-from milena.cluster.credentials import ANONYMOUS
 from milena.cluster.routing import NodeRoutes
 from milena.cluster.view import TopicView
 from milena.errors import ClientError, TargetNotFoundError
@@ -120,7 +119,7 @@ async def all_urls(client: Client, given: Fetching | WriteOptions) -> tuple[str,
     To a task's client all of them are named; so those are left out to which this one sends no credentials.
     """
     nodes = (await client.metadata.view()).nodes
-    routes = NodeRoutes(given.urls, is_guarded=given.credentials != ANONYMOUS)
+    routes = NodeRoutes(given.urls, is_guarded=given.credentials.is_guarded)
     live = (node.url for node in nodes if node.is_live and routes.may_ask(node.url))
     return tuple(dict.fromkeys((*given.urls, *live)))
 

@@ -24,6 +24,7 @@ CREDENTIALS = {
     "milena.ca": "ca",
     "milena.cert": "cert",
     "milena.key": "key",
+    "milena.clientId": "client_id",
 }
 """Names of options, each with the attribute that it says."""
 

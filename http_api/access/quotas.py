@@ -33,9 +33,6 @@ FULL_RETRY_S = 1.0
 """When to come again where a count is reached: nobody knows when something of it ends."""
 CALLERS_MAX = 10_000
 
-CLIENT_ID_HEADER = "Milena-Client-Id"
-"""How a program calls itself, as Kafka's ``client.id``: whoever it is may say what it likes."""
-
 _CLIENT_ID = re.compile(CLIENT_ID)
 
 

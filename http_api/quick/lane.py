@@ -22,7 +22,7 @@ from aiohttp.http import HttpVersion11
 from http_api.access.callers import OPEN, Caller
 from http_api.access.certificates import ClientCertificate
 from http_api.access.needs import Access
-from http_api.access.quotas import CLIENT_ID_HEADER, payer_of
+from http_api.access.quotas import payer_of
 from http_api.answers import SERVER
 from http_api.connections import Closable
 from http_api.dispatch import Dispatcher
@@ -32,7 +32,7 @@ from http_api.quick.plain_answer import encode_answer
 from http_api.unknown import CONDITIONS, TRANSACTION_HEADER, check_query
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
-from milena.model.quotas import QuotaKey
+from milena.model.quotas import CLIENT_ID_HEADER, QuotaKey
 from milena.model.requests import ProduceReceipt
 
 HEAD_END = b"\r\n\r\n"

@@ -8,21 +8,24 @@
     ca              MILENA_CA               --ca               ca              ca = "..."
     cert            MILENA_CERT             --cert             cert            cert = "..."
     key             MILENA_KEY              --key              key             key = "..."
+    client_id       MILENA_CLIENT_ID        --client-id        clientId        client_id = "..."
     Credentials     the environment         the command line   Spark           a profile
 
 A token or a password goes with every request, as ``Authorization``; a certificate is shown to whoever a connection of
-https reaches. Command lines have no option for a secret: every user of a machine reads those of all programs.
+https reaches. A client id proves nothing: programs that a quota binds together call themselves alike (KIP-546). Command
+lines have no option for a secret: every user of a machine reads those of all programs.
 """
 
 import re
 import ssl
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from typing import Self
 
 from milena.errors import BadCredentialsError
+from milena.model.quotas import CLIENT_ID
 from milena.model.secret import Secret
 
 ENVIRONMENT_PREFIX = "MILENA_"
@@ -30,6 +33,7 @@ ENVIRONMENT_PREFIX = "MILENA_"
 SECRET_BYTES_MAX = 4_096
 """Of a file with a secret: what is longer is another file."""
 
+_CLIENT_ID = re.compile(CLIENT_ID)
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _NO_CONTROLS = re.compile(r"[^\x00-\x1f\x7f]+")
 
@@ -49,6 +53,7 @@ class Credentials:
         ca: PEM of the authorities that may have signed the nodes' certificates; None: those that the machine trusts.
         cert: PEM of this client's certificate and what leads from it to its authority, perhaps of its key, too.
         key: PEM of the certificate's key, which must not be encrypted; None: it is in ``cert``.
+        client_id: what the program calls itself, as Kafka's ``client.id``; None: nothing.
 
     Raises:
         ValueError: parts that contradict each other, or cannot be sent.
@@ -63,6 +68,7 @@ class Credentials:
     ca: FilePath | None = None
     cert: FilePath | None = None
     key: FilePath | None = None
+    client_id: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("token", "password"):
@@ -73,6 +79,8 @@ class Credentials:
         self._check_who()
         if self.key is not None and self.cert is None:
             raise ValueError("key: give cert, too")
+        if self.client_id is not None and not _CLIENT_ID.fullmatch(self.client_id):
+            raise ValueError(f"client_id: {self.client_id!r} is not of the form {CLIENT_ID}")
         if self.token is not None:
             _check_token(self.token.reveal(), "token")
         if self.password is not None:
@@ -105,6 +113,11 @@ class Credentials:
         secrets = {name: Secret(text) for name, text in texts.items() if name in SECRETS}
         # mypy takes the two for one dict of both types.
         return cls(**{**texts, **secrets})  # type: ignore[arg-type]
+
+    @property
+    def is_guarded(self) -> bool:
+        """They are for some hosts alone: they say who asks, or whom to believe."""
+        return replace(self, client_id=None) != ANONYMOUS
 
     @property
     def is_anonymous(self) -> bool:

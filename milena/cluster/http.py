@@ -52,6 +52,7 @@ from milena.errors import (
 )
 from milena.fields import Json
 from milena.model.clock import Clock, SystemClock
+from milena.model.quotas import CLIENT_ID_HEADER
 from milena.model.secret import Secret
 
 __all__ = ["HttpCall", "HttpSession", "RawAnswer", "json_of", "normalise_url", "read_answer"]
@@ -119,7 +120,7 @@ class HttpSession:
         credentials: Credentials = ANONYMOUS,
         clock: Clock | None = None,
     ) -> None:
-        self.routes = NodeRoutes(url, is_guarded=credentials != ANONYMOUS)
+        self.routes = NodeRoutes(url, is_guarded=credentials.is_guarded)
         self._credentials = credentials
         self._authorization = Authorization(credentials)
         self._timeout_s = timeout_s
@@ -284,19 +285,10 @@ class HttpSession:
         timeout_s: float,
     ) -> RawAnswer:
         assert self._connections is not None, "use the client as a context manager"
-        headers = {"Accept": call.accept}
-        if call.body is not None:
-            headers["Content-Type"] = call.content_type
-        if call.if_match is not None:
-            headers["If-Match"] = f'"{call.if_match}"'
-        if call.transaction is not None:
-            headers["Milena-Transaction"] = call.transaction
-        if call.idempotency_key is not None:
-            headers["Idempotency-Key"] = call.idempotency_key
         request = HttpRequest(
             method=call.method,
             path=call.path,
-            headers=headers,
+            headers=self._headers(call),
             body=call.body,
             answer_bytes_max=call.answer_bytes_max,
             authorization=shown,
@@ -326,6 +318,20 @@ class HttpSession:
                 f"{call.method} {call.path}: {url} sent a body in {coding!r}, which nobody asked for"
             )
         return RawAnswer(status=answer.status, headers=answer.headers, body=answer.body, url=url)
+
+    def _headers(self, call: HttpCall) -> dict[str, str]:
+        headers = {"Accept": call.accept}
+        if call.body is not None:
+            headers["Content-Type"] = call.content_type
+        if call.if_match is not None:
+            headers["If-Match"] = f'"{call.if_match}"'
+        if call.transaction is not None:
+            headers["Milena-Transaction"] = call.transaction
+        if call.idempotency_key is not None:
+            headers["Idempotency-Key"] = call.idempotency_key
+        if self._credentials.client_id is not None:
+            headers[CLIENT_ID_HEADER] = self._credentials.client_id
+        return headers
 
     def _origin(self, url: str) -> Origin:
         found = self._origins.get(url)

@@ -25,3 +25,5 @@ ANONYMOUS_USER = "ANONYMOUS"
 """Whose quota counts for callers that nobody asks who they are; each address has it for itself."""
 CLIENT_ID = PRINCIPAL_NAME
 """What a program may call itself: a regular expression."""
+CLIENT_ID_HEADER = "Milena-Client-Id"
+"""How a program calls itself, as Kafka's ``client.id``: whoever it is may say what it likes."""

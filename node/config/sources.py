@@ -16,7 +16,7 @@ FOREIGN_VARIABLES = frozenset(
     {
         *("MILENA_URL", "MILENA_PROFILE", "MILENA_CONFIG", "MILENA_PURE"),
         *("MILENA_TOKEN_FILE", "MILENA_TOKEN", "MILENA_CA", "MILENA_CERT", "MILENA_KEY"),
-        *("MILENA_USER", "MILENA_PASSWORD_FILE", "MILENA_PASSWORD"),
+        *("MILENA_USER", "MILENA_PASSWORD_FILE", "MILENA_PASSWORD", "MILENA_CLIENT_ID"),
     }
 )
 # What Kubernetes puts into every container for a service whose name begins with "milena".

@@ -21,6 +21,7 @@ def test_the_environment_says_who_asks():
     assert credentials_of(said) == Credentials(user="u", password=Secret("p"))
     assert headers_of(credentials_of(said)) == {"Authorization": "Basic dTpw"}
     assert headers_of(credentials_of({})) == {}
+    assert headers_of(credentials_of({"MILENA_CLIENT_ID": "load"})) == {"Milena-Client-Id": "load"}
     assert without_credentials(said) == {"MILENA_PURE": "1", "HOME": "h"}
     with pytest.raises(BadCredentialsError, match="credentials: user: give password_file"):
         credentials_of({"MILENA_USER": "u"})

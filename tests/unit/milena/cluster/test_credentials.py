@@ -40,6 +40,9 @@ CANARY = "canary-of-a-secret"
         ({"user": "u", "password": Secret("a\nb")}, "one line"),
         ({"token": Secret("two words")}, "one word"),
         ({"key": "f"}, "give cert"),
+        ({"client_id": "two words"}, "client_id: 'two words'"),
+        ({"client_id": ""}, "client_id"),
+        ({"client_id": "a\r\nb: c"}, "client_id"),
     ],
 )
 def test_parts_that_contradict_each_other_are_refused(parts, told):
@@ -107,6 +110,7 @@ async def node():
     async def answer(request):
         shown = request.headers.get("Authorization")
         found.seen.append(shown)
+        found.client_ids.append(request.headers.get("Milena-Client-Id"))
         if shown == found.wanted:
             return web.json_response(["orders"])
         status = 403 if shown == "Bearer known" else 401
@@ -115,7 +119,7 @@ async def node():
 
     app = web.Application()
     app.router.add_get("/topics", answer)
-    found = SimpleNamespace(wanted="another", seen=[])
+    found = SimpleNamespace(wanted="another", seen=[], client_ids=[])
     async with serving(app) as found.url:
         yield found
 
@@ -126,6 +130,15 @@ async def test_each_request_says_who_asks(node):
     async with AdminClient(node.url, credentials=who) as admin:
         assert await admin.topic_names() == await admin.topic_names() == ["orders"]
     assert node.seen == [node.wanted] * 2
+
+
+async def test_each_request_says_what_the_program_calls_itself(node):
+    node.wanted = None
+    async with AdminClient(node.url, credentials=Credentials(client_id="billing")) as admin:
+        await admin.topic_names()
+    async with AdminClient(node.url) as admin:
+        await admin.topic_names()
+    assert node.client_ids == ["billing", None]
 
 
 async def test_a_token_that_was_renewed_in_its_file_is_read_again(node, tmp_path):
@@ -185,6 +198,19 @@ def test_credentials_go_to_checked_hosts_and_to_those_that_were_named(seeds, lea
     assert routes.order(learnt, 0)[0] == (learnt if is_asked else seeds)
     assert bool(routes.left_out) != is_asked
     assert "u:p" not in str(routes.left_out)
+
+
+@pytest.mark.parametrize(
+    ("who", "is_guarded"),
+    [
+        (ANONYMOUS, False),
+        (Credentials(client_id="billing"), False),
+        (Credentials(ca="ca.pem"), True),
+        (Credentials(token_file="token", client_id="billing"), True),
+    ],
+)
+def test_a_client_id_alone_may_go_to_any_node(who, is_guarded):
+    assert who.is_guarded == is_guarded
 
 
 def test_who_shows_nothing_asks_any_node():
