@@ -63,7 +63,7 @@ class HistoryService:
     # -- looking ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """NodeLook at the beginning of each slot of the wall clock until cancelled."""
+        """Look at the beginning of each slot of the wall clock until cancelled."""
         while True:
             await self._clock.sleep(STEP_MS - self._clock.wall_ms() % STEP_MS)
             await self._look()
