@@ -29,7 +29,7 @@ FOREIGN_KINDS = {"Certificate", "Issuer", "ServiceMonitor", "PrometheusRule"}
 """Kinds that Kubernetes itself has no schema of."""
 
 PROBES = ("startup", "readiness", "liveness")
-FROM_ELSEWHERE = {"milena-web", "milena-nodes", "shared", "superusers"}
+FROM_ELSEWHERE = {"people", "milena-web", "milena-nodes", "shared", "superusers"}
 """Secrets that the value files take for granted."""
 
 

@@ -74,6 +74,8 @@ REFUSED: tuple[tuple[str, object, str], ...] = (
     ("topics", [{"name": "a", "replicationFactor": 5}], "a asks for replicationFactor = 5"),
     ("tls.api", TLS_ON, "tls.api.enabled needs certificates"),
     ("tls.peer", TLS_ON, "tls.peer.enabled needs certificates"),
+    ("tls.clients", {"existingSecret": "people"}, "existingSecret needs tls.api.enabled"),
+    ("tls.clients", {"principalRule": "CN:(.+)"}, "principalRule needs tls.clients.existingSecret"),
     ("auth", None, "There is no value auth: --reuse-values takes the values of a chart"),
     ("externalAccess.perPod", TLS_ON, "perPod.enabled needs externalAccess.enabled"),
     (

@@ -19,6 +19,15 @@ SETTINGS = (
     *("--set", "tls.api.enabled=true"),
     *("--set", "tls.peer.enabled=true"),
     *("--set", "tls.certManager.enabled=true"),
+    *("--set", "tls.clients.existingSecret=person"),
+    # A client that lives in the pod.
+    *("--set-json", 'extraVolumes=[{"name":"person","secret":{"secretName":"person"}}]'),
+    *("--set-json", 'extraVolumeMounts=[{"name":"person","mountPath":"/person"}]'),
+)
+PERSON = {"spec": {"commonName": "ann", "dnsNames": ["ann"], "usages": ["client auth"]}}
+AS_ANN = (
+    *("env", "-u", "MILENA_USER", "-u", "MILENA_PASSWORD_FILE", "milena"),
+    *("--cert", "/person/tls.crt", "--key", "/person/tls.key"),
 )
 INSTALL_S = 240
 
@@ -39,18 +48,20 @@ def issued(directory: Path) -> Iterator[Document]:
     assert done.returncode == 0, done.stderr
     for document in yaml.safe_load_all(done.stdout):
         if document and document["kind"] == "Certificate" and "dnsNames" in document["spec"]:
-            name = document["spec"]["secretName"]
-            folder = issue(directory / name / "secret", document)
-            data = {
-                file.name: base64.b64encode(file.read_bytes()).decode() for file in folder.iterdir()
-            }
-            yield {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": name},
-                "type": "kubernetes.io/tls",
-                "data": data,
-            }
+            yield secret(directory, document["spec"]["secretName"], document)
+    yield secret(directory, "person", PERSON)
+
+
+def secret(directory: Path, name: str, certificate: Document) -> Document:
+    folder = issue(directory / name / "secret", certificate)
+    data = {file.name: base64.b64encode(file.read_bytes()).decode() for file in folder.iterdir()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "type": "kubernetes.io/tls",
+        "data": data,
+    }
 
 
 def test_nodes_find_each_other_and_are_ready_by_https(release: Release) -> None:
@@ -67,6 +78,16 @@ def test_the_api_does_not_speak_plainly(release: Release) -> None:
     url = f"http://{SET}-0.{SET}-headless:8082"
     refused = release.lab.execute(f"{SET}-1", "milena", "--url", url, "status")
     assert not refused
+
+
+def test_who_shows_a_certificate_is_the_user_that_it_names(release: Release) -> None:
+    asked = release.lab.execute(f"{SET}-1", *AS_ANN, "access")
+    assert "you are User:ann" in asked.out, asked.out + asked.err
+    assert not release.lab.execute(f"{SET}-1", *AS_ANN, "topics", "create", "hers")
+    allowed = ("acls", "add", "User:ann", "--allow", "CREATE", "--topic", "hers")
+    assert release.lab.execute(f"{SET}-1", "milena", *allowed)
+    made = release.lab.execute(f"{SET}-0", *AS_ANN, "topics", "create", "hers")
+    assert made, made.out + made.err
 
 
 def test_nodes_drain_by_https_and_rejoin(release: Release) -> None:

@@ -61,6 +61,13 @@ by looking up the live objects, which helm does on install and upgrade; helm tem
 {{- fail (printf "\ntls.%s.enabled needs certificates: name a secret in tls.%s.existingSecret, or set tls.certManager.enabled." $part $part) -}}
 {{- end -}}
 {{- end -}}
+{{- $clients := .Values.tls.clients -}}
+{{- if and $clients.existingSecret (not .Values.tls.api.enabled) -}}
+{{- fail "\ntls.clients.existingSecret needs tls.api.enabled: clients show certificates over HTTPS only." -}}
+{{- end -}}
+{{- if and $clients.principalRule (not $clients.existingSecret) -}}
+{{- fail "\ntls.clients.principalRule needs tls.clients.existingSecret, whose authority signs what it reads." -}}
+{{- end -}}
 {{- if and (hasPrefix "http://" .Values.externalAccess.perPod.advertise) .Values.tls.api.enabled -}}
 {{- fail "\nexternalAccess.perPod.advertise begins with http:// and tls.api.enabled makes the API HTTPS." -}}
 {{- end -}}

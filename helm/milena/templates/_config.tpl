@@ -21,6 +21,13 @@ cluster_secret_file = "/etc/milena-secret/cluster-secret"
 tls_cert_file = "/etc/milena-tls/api/tls.crt"
 tls_key_file = "/etc/milena-tls/api/tls.key"
 {{- end }}
+{{- if .Values.tls.clients.existingSecret }}
+tls_client_ca_file = "/etc/milena-tls/clients/ca.crt"
+tls_client_auth = "optional"
+{{- with .Values.tls.clients.principalRule }}
+tls_principal_rule = {{ toJson . }}
+{{- end }}
+{{- end }}
 {{- if .Values.tls.peer.enabled }}
 peer_tls_cert_file = "/etc/milena-tls/peer/tls.crt"
 peer_tls_key_file = "/etc/milena-tls/peer/tls.key"
