@@ -84,7 +84,7 @@ def test_who_shows_a_certificate_is_the_user_that_it_names(release: Release) -> 
     asked = release.lab.execute(f"{SET}-1", *AS_ANN, "access")
     assert "you are User:ann" in asked.out, asked.out + asked.err
     assert not release.lab.execute(f"{SET}-1", *AS_ANN, "topics", "create", "hers")
-    allowed = ("acls", "add", "User:ann", "--allow", "CREATE", "--topic", "hers")
+    allowed = ("acls", "add", "User:ann", "--allow", "CREATE,DESCRIBE", "--topic", "hers")
     assert release.lab.execute(f"{SET}-1", "milena", *allowed)
     made = release.lab.execute(f"{SET}-0", *AS_ANN, "topics", "create", "hers")
     assert made, made.out + made.err
