@@ -25,12 +25,14 @@ _log = logging.getLogger("http_api.access.needs")
 
 TOLD_EVERY_S = 60.0
 ADDRESSES_MAX = 10_000
-_REQUEST_LINE = re.compile(rb"(DELETE|GET|PATCH|POST|PUT) (/[!-~]*) HTTP/1\.1\r\n")
+_HEAD = re.compile(
+    rb"(DELETE|GET|PATCH|POST|PUT) (/[A-Za-z0-9/._~%?&=,+:@-]*) HTTP/1\.1\r\n"
+    rb"(?:[A-Za-z0-9_-]+:[\t -~\x80-\xff]*\r\n)+"
+)
+"""Of a request as programs make them: what else may be said in HTTP is for a parser to find out."""
 _LENGTH = re.compile(rb"\r\ncontent-length: ?(\d{1,9})(?=\r\n)")
 _PASSWORD = re.compile(rb"\r\nauthorization: ?(basic [!-~]+)(?=\r\n)", re.IGNORECASE)
-_TELLING = re.compile(
-    rb"\r\n(?:[ \t]|(?:connection|expect|origin|transfer-encoding|upgrade|x-request-id)\b)"
-)
+_TELLING = re.compile(rb"\r\n(?:connection|expect|origin|transfer-encoding|upgrade|x-request-id):")
 """What makes another answer of it, or leaves its end in doubt; in small letters."""
 
 
@@ -49,10 +51,10 @@ class Strangers:
         refusal = self._callers.turned_away(host)
         if refusal is None:
             return b""
-        asked = _asked(data)
-        if asked is None:
+        found = asked(data)
+        if found is None:
             return b""
-        method, target, authorization = asked
+        method, target, authorization = found
         try:
             route = self._dispatcher.find(method, target.partition("?")[0]).route
             if route.access.is_public or self._callers.known(authorization, host) is not None:
@@ -88,20 +90,22 @@ class Strangers:
         )
 
 
-def _asked(data: bytes) -> tuple[str, str, str] | None:
+def asked(data: bytes) -> tuple[str, str, str] | None:
     """Method, target and the password that a request brings; None: it is not clear, or it brings none."""
-    line = _REQUEST_LINE.match(data)
     end = data.find(HEAD_END)
-    if line is None or end < 0:
-        return None
     head = data[: end + 2]
+    line = _HEAD.fullmatch(head)
+    if end < 0 or line is None:
+        return None
     small = head.lower()
     passwords, lengths = _PASSWORD.findall(head), _LENGTH.findall(small)
     if len(passwords) != 1 or small.count(b"authorization") != 1 or _TELLING.search(small):
         return None
     if len(lengths) != small.count(b"content-length") or len(lengths) > 1:
         return None
+    if small.count(b"\r\nhost:") != 1:
+        return None
     body_bytes = int(lengths[0]) if lengths else 0
-    if len(data) != end + len(HEAD_END) + body_bytes or head.count(b"\n") != head.count(b"\r\n"):
+    if len(data) != end + len(HEAD_END) + body_bytes:
         return None
     return line[1].decode(), line[2].decode(), passwords[0].decode()

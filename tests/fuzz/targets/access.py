@@ -1,11 +1,13 @@
-"""Decoders of what an issuer and its tokens say, for ``tests.fuzz.targets``."""
+"""Decoders of what an issuer and its tokens say."""
 
 import itertools
 import json
 from functools import cache
 
-from node.access.key_set import parse_keys
+from milena.model.errors import MilenaError
+from node.access.key_set import KeySetError, parse_keys
 from node.access.web_tokens import WebTokens
+from tests.fuzz.targets.target import Target
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.issuer import ALGORITHMS, MemoryIssuer, part, private_key
 
@@ -53,3 +55,15 @@ def signed_token_seeds() -> list[bytes]:
     header = {"alg": "EdDSA", "kid": "ed25519", "typ": "JWT"}
     claims = _issuer().claims(groups=["a", "b"], nbf=1, aud=["x", "milena"], name="Ann")
     return [json.dumps(header).encode() + b"\0" + json.dumps(claims).encode()]
+
+
+ACCESS: tuple[Target, ...] = (
+    Target("key-set", key_set, (KeySetError,), key_set_seeds),
+    Target("web-token", web_token, (MilenaError,), web_token_seeds),
+    Target(
+        "signed-token",
+        signed_token,
+        (MilenaError,),
+        signed_token_seeds,
+    ),
+)

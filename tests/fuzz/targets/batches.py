@@ -1,0 +1,115 @@
+"""Decoders of record batches."""
+
+import crc32c
+
+from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX, validate_client_batch
+from milena.model.batch.decode import decode_columns, records_in, timestamps_of
+from milena.model.batch.encode import encode_batch, rewrite_batch
+from milena.model.batch.header import (
+    HEADER_BYTES,
+    IdempotencyExtension,
+    ProducerStamp,
+)
+from milena.model.batch.header import decode_header as decode_batch_header
+from milena.model.codecs import compress, decompress
+from milena.model.columns import RecordColumns, pack_columns, unpack_columns
+from milena.model.errors import (
+    CorruptBatchError,
+    MilenaError,
+)
+from milena.model.types import Codec
+from tests.fuzz.targets.target import BYTES_MAX, Target
+from tests.support.disk.log_model import NOW_MS, make_batch, stamped
+
+
+def _sound_batches() -> list[bytes]:
+    columns = RecordColumns(
+        None, [0, 1, 2], [b"a", None, b"k"], [b"one", b"two" * 40, None], [None, [("h", b"x")], []]
+    )
+    made = [encode_batch(columns, base_timestamp_ms=NOW_MS, codec=codec) for codec in Codec]
+    made.append(encode_batch(columns, base_timestamp_ms=NOW_MS, is_control=True))
+    made.append(
+        make_batch(
+            2,
+            producer=ProducerStamp(5, 1, 7),
+            key=IdempotencyExtension(b"k" * 16, b"b" * 8, 3),
+        )
+    )
+    stored = stamped(made[0], base_offset=9, leader_epoch=2, append_time_ms=NOW_MS)
+    return [*made, stored + made[1]]
+
+
+def _reseal_batch(data: bytes) -> bytes:
+    """Both checksums, for a batch that is as long as the bytes."""
+    if len(data) < HEADER_BYTES:
+        return data
+    frame = len(data).to_bytes(4, "big") + data[4:27]
+    return b"".join(
+        (
+            frame,
+            crc32c.crc32c(frame).to_bytes(4, "big"),
+            crc32c.crc32c(data[35:]).to_bytes(4, "big"),
+            data[35:],
+        )
+    )
+
+
+def _read_batches(data: bytes) -> object:
+    return list(records_in(data, 1, 1 << 40, bytes_max=BYTES_MAX))
+
+
+def _validate(data: bytes) -> object:
+    header = validate_client_batch(data, bytes_max=BYTES_MAX, now_ms=NOW_MS)
+    assert not header.is_control
+    assert not header.is_transactional
+    columns = decode_columns(data, header, bytes_max=BYTES_MAX)
+    assert len(columns.values) == header.record_count == header.last_offset_delta + 1
+    stored = stamped(data, base_offset=1 << 40, leader_epoch=1, append_time_ms=NOW_MS)
+    latest = max(timestamps_of(decode_batch_header(stored), columns))
+    assert latest <= NOW_MS + TIMESTAMP_AHEAD_MS_MAX
+    assert len(list(records_in(stored, bytes_max=BYTES_MAX))) == header.record_count
+    return rewrite_batch(header, columns)
+
+
+def _columns(data: bytes) -> object:
+    count = int.from_bytes(data[:3], "big")
+    return unpack_columns(data[3:], count)
+
+
+def _column_seeds() -> list[bytes]:
+    plain = pack_columns(
+        RecordColumns(None, None, [b"k", None], [b"v", None], [None, [("h", b"")]])
+    )
+    # Large enough to be read in slices.
+    large = pack_columns(RecordColumns(None, None, None, [b""] * 17_000, None))
+    return [(2).to_bytes(3, "big") + plain, (17_000).to_bytes(3, "big") + large]
+
+
+def _decompress(data: bytes) -> object:
+    codecs = list(Codec)
+    codec = codecs[data[0] % len(codecs)] if data else Codec.NONE
+    size = int.from_bytes(data[1:4], "big") % BYTES_MAX
+    plain = decompress(codec, data[4:], size)
+    assert len(plain) == size
+    return plain
+
+
+def _compressed() -> list[bytes]:
+    plain = b"some text that repeats, some text that repeats" * 5
+    return [
+        bytes([number]) + len(plain).to_bytes(3, "big") + compress(codec, plain)
+        for number, codec in enumerate(Codec)
+    ] + [
+        # Bombs: a megabyte of zeros, and a header that owns up to a few bytes only.
+        bytes([number]) + (9).to_bytes(3, "big") + compress(codec, bytes(1 << 20))
+        for number, codec in enumerate(Codec)
+        if codec is not Codec.NONE
+    ]
+
+
+BATCHES: tuple[Target, ...] = (
+    Target("batch", _read_batches, (CorruptBatchError,), _sound_batches, _reseal_batch),
+    Target("client-batch", _validate, (MilenaError,), _sound_batches, _reseal_batch),
+    Target("columns", _columns, (CorruptBatchError,), _column_seeds),
+    Target("decompress", _decompress, (CorruptBatchError,), _compressed),
+)
