@@ -120,11 +120,7 @@ class HistoryService:
 
     async def _sums(self, request: HistoryRequest) -> HistoryView:
         answers, silent = await self._ask_all(request)
-        end_slot = _end_of(answers)
-        sums: dict[str, Floats] = {}
-        for _, answer in answers:
-            for name, values in _series_of(answer, end_slot):
-                sums[name] = _sum(sums[name], values) if name in sums else values
+        end_slot, sums = summed([answer for _, answer in answers])
         series = [
             HistorySeries(name=name, node_id=None, values=values) for name, values in sums.items()
         ]
@@ -206,16 +202,33 @@ def _top(rows: Sequence[T], rates: Callable[[T], tuple[float, float]]) -> list[T
     return takes + [row for row in gives if row not in takes]
 
 
+def summed(answers: Sequence[HistoryAnswer]) -> tuple[int, dict[str, Floats]]:
+    """Series by name, summed, and the slot that they end with.
+
+    That is the newest of which all have told: at its beginning some have looked and some have not, and what is still
+    missing would be taken for nothing. A node that is later than that is left behind.
+    """
+    newest = max((answer.end_slot for answer in answers), default=0)
+    end_slot = min((a.end_slot for a in answers if a.end_slot >= newest - 1), default=0)
+    sums: dict[str, Floats] = {}
+    for answer in answers:
+        for name, values in _series_of(answer, end_slot):
+            sums[name] = _sum(sums[name], values) if name in sums else values
+    return end_slot, sums
+
+
 def _end_of(answers: Sequence[tuple[int, HistoryAnswer]]) -> int:
     return max((answer.end_slot for _, answer in answers), default=0)
 
 
 def _series_of(answer: HistoryAnswer, end_slot: int) -> Iterable[tuple[str, Floats]]:
     """A node's series, moved so that they end with ``end_slot``."""
-    late = min(end_slot - answer.end_slot, POINTS)
+    late = min(max(end_slot - answer.end_slot, 0), POINTS)
+    early = max(answer.end_slot - end_slot, 0)
     for at, name in enumerate(answer.names):
         values = struct.unpack_from(f"<{POINTS}f", answer.values.data, 4 * POINTS * at)
-        yield name, array("f", values[late:] + (math.nan,) * late)
+        known = (math.nan,) * early + values[late : POINTS - early]
+        yield name, array("f", known + (math.nan,) * late)
 
 
 def _sum(one: Iterable[float], other: Iterable[float]) -> Floats:

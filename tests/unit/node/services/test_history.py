@@ -1,10 +1,16 @@
 """The last hour of whole nodes, as any of them tells it."""
 
 import math
+import struct
+
+import pytest
 
 from http_api.group_ports import OffsetToCommit
 from http_api.ports import HistoryView
 from node.metrics.series import POINTS, STEP_MS
+from node.peers.messages import Blob
+from node.services.history import summed
+from node.services.messages import HistoryAnswer
 from tests.support.clusters.nodes import cluster_of
 from tests.support.time.virtual_time import after, virtual
 
@@ -46,6 +52,33 @@ async def test_a_node_that_is_gone_is_named_and_its_part_is_missing() -> None:
         view = await cluster.nodes[1].history.of_topic("t")
         assert view.silent_nodes == [2]
         assert {one.node_id for one in (await cluster.nodes[1].history.of_nodes()).series} == {1, 3}
+
+
+def told(end_slot: int, *newest: float) -> HistoryAnswer:
+    """What a node tells of a lag: ``newest`` last, nothing before."""
+    values = [math.nan] * (POINTS - len(newest)) + list(newest)
+    packed = Blob(struct.pack(f"<{POINTS}f", *values))
+    return HistoryAnswer(end_slot=end_slot, names=("lag",), values=packed, busiest=(), left_out=0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "end_slot", "newest"),
+    [
+        ([told(7, 1, 2, 3), told(7, 10, 20, 30)], 7, [11, 22, 33]),
+        # One has looked at the new slot, the other is about to.
+        ([told(8, 1, 2, 0), told(7, 10, 20)], 7, [11, 22]),
+        ([told(7, 10, 20), told(8, 1, 2, 0)], 7, [11, 22]),
+        # One stood still for a while, and the others go on without it.
+        ([told(9, 1, 2, 3), told(7, 10)], 9, [11, 2, 3]),
+        ([told(9, 5), told(8, 5, 6), told(5, 9)], 8, [5, 6]),
+        ([told(0, 4)], 0, [4]),
+    ],
+)
+def test_a_sum_ends_where_all_have_looked(answers, end_slot, newest):
+    ends, sums = summed(answers)
+    assert ends == end_slot
+    assert list(sums["lag"])[-len(newest) :] == newest
+    assert len(sums["lag"]) == POINTS
 
 
 @virtual
