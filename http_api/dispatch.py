@@ -40,7 +40,7 @@ from milena.model.errors import MilenaError, RouteNotFoundError
 from milena.model.turns import Turns
 
 _log = logging.getLogger("http_api")
-_access_log = logging.getLogger("http_api.access.needs")
+_access_log = logging.getLogger("http_api.access")
 
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 

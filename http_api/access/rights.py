@@ -12,7 +12,7 @@ from http_api.access.needs import ALL_TOPICS, Access
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from milena.model.errors import ForbiddenError, NotReadyError, UnauthenticatedError
 
-_log = logging.getLogger("http_api.access.needs")
+_log = logging.getLogger("http_api.access")
 _audit_log = logging.getLogger("http_api.audit")
 
 

@@ -21,7 +21,7 @@ from http_api.quick.lane import HEAD_END, Resting, remote_of
 from http_api.quick.plain_answer import encode_answer
 from milena.model.errors import MilenaError, TooManyRequestsError
 
-_log = logging.getLogger("http_api.access.needs")
+_log = logging.getLogger("http_api.access")
 
 TOLD_EVERY_S = 60.0
 ADDRESSES_MAX = 10_000

@@ -124,11 +124,11 @@ async def test_what_aiohttp_refuses_gets_our_envelope(api):
     ],
 )
 async def test_access_log_levels(api, caplog, path, error, level):
-    caplog.set_level(logging.DEBUG, "http_api.access.needs")
+    caplog.set_level(logging.DEBUG, "http_api.access")
     if error is not None:
         api.node.errors["topic"] = error
     await api.get(path, headers={"X-Request-Id": "id-7"})
-    (record,) = [r for r in caplog.records if r.name == "http_api.access.needs"]
+    (record,) = [r for r in caplog.records if r.name == "http_api.access"]
     assert record.levelno == level
     assert f"method=GET path={path} status=" in record.getMessage()
     assert record.getMessage().endswith("request_id=id-7")

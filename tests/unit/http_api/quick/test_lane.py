@@ -119,7 +119,7 @@ async def test_the_query_and_the_path_are_the_heads_own(api, client):
 
 
 async def test_requests_are_counted_and_logged_alike(api, client, caplog):
-    caplog.set_level("DEBUG", "http_api.access.needs")
+    caplog.set_level("DEBUG", "http_api.access")
     for _ in range(3):
         await client.ask(request())
     lines = [re.sub(r"(duration_ms|request_id)=\S+", "", line) for line in caplog.messages]

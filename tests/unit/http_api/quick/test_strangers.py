@@ -166,7 +166,7 @@ async def test_whatever_is_unclear_goes_the_usual_way(strangers, data):
 
 
 async def test_the_log_hears_of_an_address_once_a_minute(strangers, caplog):
-    caplog.set_level("INFO", "http_api.access.needs")
+    caplog.set_level("INFO", "http_api.access")
     for now_s in (0.0, 1.0, 59.0, 60.0, 61.0):
         assert strangers.answer(Connection(), PLAIN, now_s)
     assert len([line for line in caplog.messages if "turned away" in line]) == 2
