@@ -167,7 +167,7 @@ class Dispatcher:
         if not access.is_public:
             # Before anything is read of the rest, or said about it.
             await call.rights.identify(access, call.names)
-            call.body.holder = call.payer.name
+            call.body.holder = call.rights.known_principal or call.body.holder
         check_known(route, call.request)
         if route.is_exempt:
             return await route.handler(call)
