@@ -145,6 +145,35 @@ def test_the_network_policy_opens_for_what_comes_from_outside() -> None:
     assert {"ports": [{"port": "api"}]} in rules, "with addresses of machines: from anywhere"
 
 
+def test_an_ingress_leads_to_the_service_of_all_nodes() -> None:
+    rendering = render(ROOT / "tests/helm/values/ingress.yaml")
+    ingress = rendering.one("Ingress")
+    service = rendering.one("Service", ingress["metadata"]["name"])
+    spec = ingress["spec"]
+    assert spec["ingressClassName"] == "nginx"
+    assert spec["tls"] == [{"hosts": ["log.example.org"], "secretName": "log-web"}]
+    assert [rule["host"] for rule in spec["rules"]] == ["log.example.org", "*.log.example.org"]
+    for rule in spec["rules"]:
+        (path,) = rule["http"]["paths"]
+        assert (path["path"], path["pathType"]) == ("/log(/|$)(.*)", "ImplementationSpecific")
+        backend = path["backend"]["service"]
+        assert backend["name"] == service["metadata"]["name"]
+        assert backend["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
+    # What is left of a request's path is a node's own.
+    target = ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/rewrite-target"]
+    for asked, own in (("/log", "/"), ("/log/", "/"), ("/log/console/", "/console/")):
+        left = re.fullmatch(r"/log(/|$)(.*)", asked)
+        assert left
+        assert target.replace("$2", left[2]) == own
+
+
+def test_an_ingress_without_names_answers_to_all_of_them() -> None:
+    (rule,) = render(overrides=nested("ingress.enabled", True)).one("Ingress")["spec"]["rules"]
+    assert "host" not in rule
+    assert rule["http"]["paths"][0]["path"] == "/"
+    assert not render().all("Ingress")
+
+
 def test_nodes_may_be_kept_from_talking_to_anybody_else() -> None:
     policy = render(ROOT / "tests/helm/values/balancer.yaml").one("NetworkPolicy")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]

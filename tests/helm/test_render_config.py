@@ -190,6 +190,7 @@ STILL = {
     "service.port": 80,
     "service.type": "NodePort",
     "externalAccess.enabled": True,
+    "ingress": {"enabled": True, "hosts": ["log.example.org"]},
     "topics": [{"name": "a"}],
     "topicJob.timeoutSeconds": 99,
     "metrics.serviceMonitor": {"enabled": True, "token": {"existingSecret": "other"}},

@@ -249,6 +249,11 @@ def test_another_release_in_the_namespace_is_not_minded(stage: Stage) -> None:
         ("single", "voters is 1", 3),
         ("tls-secrets", f"https://{NODES}.{NAMESPACE}.svc.cluster.local:8082", 0),
         ("balancer", "what comes through the external services", 0),
+        (
+            "ingress",
+            "of log.example.org, *.log.example.org; the console is at console/ below it.",
+            0,
+        ),
     ],
 )
 def test_notes_name_the_address_and_what_to_beware_of(

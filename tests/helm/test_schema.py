@@ -65,7 +65,13 @@ REFUSED: tuple[tuple[str, object, str], ...] = (
     ("podAntiAffinity", "maybe", "podAntiAffinity must be one of the following"),
     ("externalAccess.sourceRanges", ["home"], "sourceRanges.0: Does not match pattern"),
     ("externalAccess.perPod.advertise", "$(id)", "advertise: Does not match pattern"),
+    ("ingress.hosts", ["https://log.example.org"], "ingress.hosts.0: Does not match pattern"),
+    ("ingress.path", "log", "ingress.path: Does not match pattern"),
+    ("ingress.pathType", "Regex", "ingress.pathType must be one of the following"),
+    ("ingress.annotations", {"a": 1}, "Invalid type. Expected: string, given: integer"),
+    ("ingress.tls", [{"secret": "web"}], "Additional property secret is not allowed"),
     # Values that contradict each other.
+    ("ingress", {"enabled": True, "path": "/log"}, "/log is no path of a node"),
     ("podDisruptionBudget.maxUnavailable", 2, "= 2 breaks the quorum: with 3 voters at most 1"),
     ("podDisruptionBudget.maxUnavailable", "50%", "Invalid type. Expected: integer"),
     ("drain.timeoutSeconds", 43, "is more than half of terminationGracePeriodSeconds = 90"),

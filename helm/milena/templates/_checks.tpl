@@ -52,6 +52,10 @@ by looking up the live objects, which helm does on install and upgrade; helm tem
 {{- if and $access.perPod.nodePorts (ne (len $access.perPod.nodePorts) $replicas) -}}
 {{- fail (printf "\nexternalAccess.perPod.nodePorts names %d ports for replicas = %d pods." (len $access.perPod.nodePorts) $replicas) -}}
 {{- end -}}
+{{- $ingress := .Values.ingress -}}
+{{- if and $ingress.enabled (ne $ingress.path "/") (not $ingress.annotations) -}}
+{{- fail (printf "\ningress.path = %s is no path of a node: an annotation has to tell the controller to take it away, such as\n  nginx.ingress.kubernetes.io/rewrite-target: /$2\nwith ingress.path = /log(/|$)(.*) and ingress.pathType = ImplementationSpecific." $ingress.path) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "milena.checkTls" -}}
