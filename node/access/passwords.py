@@ -1,7 +1,9 @@
 """Passwords: hashes that are slow to make, one at a time, on a thread that gives way to all others.
 
 A hash takes some 35 ms and 19 MiB on purpose, so that who steals it learns little. That makes passwords the dearest
-thing that a stranger may ask for: they wait in a queue that has an end, and whoever was wrong often waits longer.
+thing that a stranger may ask for. So they are looked at one after the other, and a wrong one is followed by a rest: all
+of them together take a fifth of a core and no more. An address that was wrong lately is a suspect. Suspects wait for
+each other, in a short queue, and only the first of them for its turn among those who never were wrong.
 
 Source: OWASP's Password Storage Cheat Sheet, argon2id.
 """
@@ -18,7 +20,11 @@ from milena.model.clock import Clock
 from milena.model.errors import TooManyRequestsError
 
 WAITING_MAX = 64
-"""Some 2 s of work: who comes then is told to come again."""
+"""Some 2 s of work, if they are right: who comes then is told to come again."""
+SUSPECTS_WAITING_MAX = 16
+"""Some 3 s, as they are wrong."""
+WRONG_REST_MS = 150
+SUSPECT_MS = 300_000
 SALT_BYTES = 16
 WRONG_AT_ONCE = 30
 WRONG_PER_S = 1.0
@@ -67,6 +73,11 @@ class WrongPasswords:
             del self._spent[next(iter(self._spent))]
         self._spent[address] = (count + 1, now_ms)
 
+    def is_suspect(self, address: str, now_ms: float) -> bool:
+        """Whether one came from an address within ``SUSPECT_MS``."""
+        last = self._spent.get(address)
+        return last is not None and now_ms < last[1] + SUSPECT_MS
+
     def _count(self, address: str, now_ms: float) -> float:
         count, since_ms = self._spent.get(address, (0.0, now_ms))
         return max(0.0, count - (now_ms - since_ms) / 1000 * WRONG_PER_S)
@@ -82,7 +93,8 @@ class Passwords:
         self._clock = clock
         self._random_bytes = random_bytes
         self.wrong = WrongPasswords()
-        self._waiting = 0
+        self._turn = _Queue(WAITING_MAX)
+        self._suspects = _Queue(SUSPECTS_WAITING_MAX)
         self._decoy = ""
 
     async def hash(self, password: str) -> str:
@@ -91,8 +103,8 @@ class Passwords:
         Raises:
             TooManyRequestsError: too many are waiting.
         """
-        salt = self._random_bytes(SALT_BYTES)
-        return await self._work(lambda: _HASHER.hash(password, salt=salt))
+        async with self._turn:
+            return await self._hash(password)
 
     async def find(self, verifiers: Sequence[str], password: str, address: str) -> str | None:
         """The verifier of this password; None: there is none. That takes as long where there are none at all.
@@ -100,36 +112,69 @@ class Passwords:
         Raises:
             TooManyRequestsError: too many are waiting, or too many wrong ones came from the address.
         """
-        self.wrong.check(address, self._clock.now_ms())
-        if not self._decoy:
-            self._decoy = await self.hash(self._random_bytes(SALT_BYTES).hex())
-        tried = tuple(verifiers) or (self._decoy,)
-        found = await self._work(lambda: _first(tried, password))
-        if found not in verifiers:
-            self.wrong.add(address, self._clock.now_ms())
-            return None
-        return found
+        now_ms = self._clock.now_ms()
+        self.wrong.check(address, now_ms)
+        if not self.wrong.is_suspect(address, now_ms):
+            return await self._find(verifiers, password, address)
+        async with self._suspects:
+            return await self._find(verifiers, password, address)
 
     def refusal(self, address: str) -> TooManyRequestsError | None:
         """Why no password from this address would be looked at now; None: it would be."""
-        return self._queue_refusal() or self.wrong.refusal(address, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        queue = self._suspects if self.wrong.is_suspect(address, now_ms) else self._turn
+        return queue.refusal() or self.wrong.refusal(address, now_ms)
 
-    def _queue_refusal(self) -> TooManyRequestsError | None:
-        if self._waiting < WAITING_MAX:
+    async def _find(self, verifiers: Sequence[str], password: str, address: str) -> str | None:
+        async with self._turn:
+            if not self._decoy:
+                self._decoy = await self._hash(self._random_bytes(SALT_BYTES).hex())
+            tried = tuple(verifiers) or (self._decoy,)
+            found = await self._work(lambda: _first(tried, password))
+            if found in verifiers:
+                return found
+            self.wrong.add(address, self._clock.now_ms())
+            # In its turn, and before the answer: who asks one after the other asks the more slowly.
+            await self._clock.sleep(WRONG_REST_MS)
             return None
-        return TooManyRequestsError(
-            f"{self._waiting} passwords are waiting to be looked at; a token takes no such time"
-        )
+
+    async def _hash(self, password: str) -> str:
+        salt = self._random_bytes(SALT_BYTES)
+        return await self._work(lambda: _HASHER.hash(password, salt=salt))
 
     async def _work(self, work: Callable[[], _Found]) -> _Found:
-        refusal = self._queue_refusal()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+class _Queue:
+    """Those who wait for one thing, first come, first served: ``places`` of them, with the one who has it."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._taken = 0
+        self._lock = asyncio.Lock()
+
+    def refusal(self) -> TooManyRequestsError | None:
+        if self._taken < self._places:
+            return None
+        return TooManyRequestsError(
+            f"{self._taken} passwords are waiting to be looked at; a token takes no such time"
+        )
+
+    async def __aenter__(self) -> None:
+        refusal = self.refusal()
         if refusal is not None:
             raise refusal
-        self._waiting += 1
+        self._taken += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        finally:
-            self._waiting -= 1
+            await self._lock.acquire()
+        except BaseException:
+            self._taken -= 1
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+        self._taken -= 1
 
 
 def _first(verifiers: Sequence[str], password: str) -> str | None:

@@ -8,8 +8,11 @@ import pytest
 from milena.model.errors import TooManyRequestsError
 from node.access.passwords import (
     ADDRESSES_MAX,
+    SUSPECT_MS,
+    SUSPECTS_WAITING_MAX,
     WAITING_MAX,
     WRONG_AT_ONCE,
+    WRONG_REST_MS,
     Passwords,
     WrongPasswords,
 )
@@ -56,25 +59,85 @@ async def test_who_is_unknown_costs_a_hash_as_well():
     assert unknown == pool.count - before - unknown == 1
 
 
+async def waiting_for(passwords: Passwords, password: str, verifier: str, addresses: list[str]):
+    """Looks that have begun, one for each address, and have come as far as they come by themselves."""
+    looks = [
+        asyncio.ensure_future(passwords.find((verifier,), password, address))
+        for address in addresses
+    ]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return looks
+
+
 async def test_the_queue_has_an_end_and_whoever_is_in_it_gets_an_answer():
     pool = LoopExecutor()
     passwords, _ = made(pool)
     verifier = await passwords.hash("a good password")
     pool.hold()
-    waiting = [
-        asyncio.ensure_future(passwords.find((verifier,), "a good password", HERE))
-        for _ in range(WAITING_MAX)
-    ]
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    waiting_decoy = len(waiting)
-    with pytest.raises(TooManyRequestsError, match="waiting"):
+    waiting = await waiting_for(passwords, "a good password", verifier, [HERE] * WAITING_MAX)
+    assert passwords.refusal(HERE) is not None
+    with pytest.raises(TooManyRequestsError, match=f"{WAITING_MAX} passwords are waiting"):
         await passwords.find((verifier,), "a good password", HERE)
     pool.release()
-    # The first of them made the hash that strangers are held against.
-    assert waiting_decoy == WAITING_MAX
-    results = await asyncio.gather(*waiting, return_exceptions=True)
-    assert results.count(verifier) >= 1
+    assert await asyncio.gather(*waiting) == [verifier] * WAITING_MAX
+    assert passwords.refusal(HERE) is None
+
+
+async def test_who_gives_up_while_waiting_leaves_the_place_to_others():
+    pool = LoopExecutor()
+    passwords, _ = made(pool)
+    verifier = await passwords.hash("a good password")
+    pool.hold()
+    waiting = await waiting_for(passwords, "a good password", verifier, [HERE] * WAITING_MAX)
+    for look in waiting[1:]:
+        look.cancel()
+    await asyncio.gather(*waiting[1:], return_exceptions=True)
+    waiting += await waiting_for(passwords, "a good password", verifier, [HERE])
+    pool.release()
+    assert await waiting[0] == await waiting[-1] == verifier
+
+
+async def test_every_wrong_one_is_followed_by_a_rest_and_a_right_one_is_not():
+    passwords, clock = made()
+    verifier = await passwords.hash("a good password")
+    before_ms = clock.ms
+    assert await passwords.find((verifier,), "a good password", HERE) == verifier
+    assert clock.ms == before_ms
+    # From wherever they come: who has many addresses takes no more of a core.
+    for number in range(10):
+        assert await passwords.find((verifier,), "guess", f"10.0.1.{number}") is None
+        assert clock.ms == before_ms + WRONG_REST_MS * (number + 1)
+
+
+async def test_suspects_wait_for_each_other_and_the_others_for_one_of_them_at_most():
+    pool = LoopExecutor()
+    passwords, clock = made(pool)
+    verifier = await passwords.hash("a good password")
+    suspects = [f"10.0.1.{number}" for number in range(SUSPECTS_WAITING_MAX)]
+    for address in suspects:
+        assert await passwords.find((verifier,), "guess", address) is None
+    pool.hold()
+    guesses = await waiting_for(passwords, "another guess", verifier, suspects)
+    assert passwords.refusal(suspects[0]) is not None
+    with pytest.raises(TooManyRequestsError, match=f"{SUSPECTS_WAITING_MAX} passwords are waiting"):
+        await passwords.find((verifier,), "a good password", suspects[0])
+    assert passwords.refusal(HERE) is None
+    [look] = await waiting_for(passwords, "a good password", verifier, [HERE])
+    pool.release()
+    before_ms = clock.ms
+    assert await look == verifier
+    assert clock.ms == before_ms + WRONG_REST_MS
+    assert await asyncio.gather(*guesses) == [None] * SUSPECTS_WAITING_MAX
+
+
+def test_an_address_is_a_suspect_for_a_while():
+    wrong = WrongPasswords()
+    assert not wrong.is_suspect(HERE, 0)
+    wrong.add(HERE, 0)
+    assert wrong.is_suspect(HERE, SUSPECT_MS - 1)
+    assert not wrong.is_suspect(HERE, SUSPECT_MS)
+    assert not wrong.is_suspect("10.0.0.2", 0)
 
 
 def test_wrong_passwords_of_an_address_run_out_and_come_back_with_time():
