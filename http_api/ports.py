@@ -395,6 +395,7 @@ class BusyPartition:
     records_in_per_second: float
     bytes_in_per_second: float
     bytes_out_per_second: float
+    records_out_per_second: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,6 +71,7 @@ def _busy(row: BusyPartition) -> dict[str, object]:
         "leader": row.leader,
         "records_in_per_second": _short(row.records_in_per_second),
         "bytes_in_per_second": _short(row.bytes_in_per_second),
+        "records_out_per_second": _short(row.records_out_per_second),
         "bytes_out_per_second": _short(row.bytes_out_per_second),
     }
 

@@ -237,6 +237,7 @@ CLUSTER_VIEW = Shape(
 _RATES: dict[str, Part] = {
     "records_in_per_second": number(),
     "bytes_in_per_second": number("as stored"),
+    "records_out_per_second": number("read by clients"),
     "bytes_out_per_second": number("read by clients, as stored"),
 }
 HISTORY = Shape(
@@ -253,7 +254,8 @@ HISTORY = Shape(
                     fields(
                         {
                             "name": text(
-                                "`records_in_per_second`, `bytes_in_per_second`, `bytes_out_per_second`; of nodes "
+                                "`records_in_per_second`, `bytes_in_per_second`, `records_out_per_second`, "
+                                "`bytes_out_per_second`; of nodes "
                                 "`commit_ms_p99` (of acks=all), `sync_ms_p99`, `stored_bytes` and `disk_free_bytes`, "
                                 "too; of groups `lag`"
                             ),

@@ -14,22 +14,23 @@ class PartitionCounts:
     """Appended as leader."""
     bytes_in: int = 0
     """Appended as leader, as stored."""
+    records_out: int = 0
+    """Read by clients: of the batches in ``bytes_out``, all from the offset on that was asked for."""
     bytes_out: int = 0
     """Read by clients, as stored."""
     replicated_bytes_in: int = 0
     """Appended as follower."""
     replicated_bytes_out: int = 0
     """Sent to followers."""
-    _taken: tuple[int, int, int] = (0, 0, 0)
+    _taken: tuple[int, int, int, int] = (0, 0, 0, 0)
 
-    def take(self) -> tuple[int, int, int] | None:
-        """Records in, bytes in and bytes out since this was last called, which one part does; None: nothing."""
-        now = (self.records_in, self.bytes_in, self.bytes_out)
+    def take(self) -> tuple[int, int, int, int] | None:
+        """Records in, bytes in, bytes out and records out since one part last called this; None: nothing."""
+        now = (self.records_in, self.bytes_in, self.bytes_out, self.records_out)
         if now == self._taken:
             return None
-        records, taken, given = self._taken
-        self._taken = now
-        return now[0] - records, now[1] - taken, now[2] - given
+        before, self._taken = self._taken, now
+        return now[0] - before[0], now[1] - before[1], now[2] - before[2], now[3] - before[3]
 
 
 @dataclass(slots=True)

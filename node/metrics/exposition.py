@@ -171,6 +171,7 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaSample], float]], ...] =
 _REPLICA_COUNTERS: tuple[tuple[str, str, Callable[[PartitionCounts], int]], ...] = (
     ("records_in", "Records appended here as leader", lambda c: c.records_in),
     ("bytes_in", "Bytes appended here as leader", lambda c: c.bytes_in),
+    ("records_out", "Records read here by clients", lambda c: c.records_out),
     ("bytes_out", "Bytes read here by clients", lambda c: c.bytes_out),
     ("replicated_bytes_in", "Bytes appended here as follower", lambda c: c.replicated_bytes_in),
     ("replicated_bytes_out", "Bytes sent from here to followers", lambda c: c.replicated_bytes_out),

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
+from operator import add
 from typing import NamedTuple
 
 from node.metrics.counts import LATENCY_BOUNDS_MS, LatencyCounts, NodeCounts, PartitionCounts
@@ -27,7 +28,12 @@ BUSIEST_MAX = 256
 BUSY_LOOKS = 60_000 // STEP_MS
 """What is busy is told of the last minute."""
 
-TRAFFIC = ("records_in_per_second", "bytes_in_per_second", "bytes_out_per_second")
+TRAFFIC = (
+    "records_in_per_second",
+    "bytes_in_per_second",
+    "bytes_out_per_second",
+    "records_out_per_second",
+)
 NODE = (*TRAFFIC, "commit_ms_p99", "sync_ms_p99", "stored_bytes", "disk_free_bytes")
 GROUP = ("lag",)
 
@@ -41,14 +47,15 @@ class PartitionTraffic(NamedTuple):
     records_in: float = 0
     bytes_in: float = 0
     bytes_out: float = 0
+    records_out: float = 0
 
     def plus(self, other: "PartitionTraffic") -> "PartitionTraffic":
         """The sum of both."""
-        return PartitionTraffic(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+        return PartitionTraffic(*map(add, self, other))
 
     def per_second(self, ms: float) -> "PartitionTraffic":
         """As a rate."""
-        return PartitionTraffic(self[0] * 1000 / ms, self[1] * 1000 / ms, self[2] * 1000 / ms)
+        return PartitionTraffic(*(amount * 1000 / ms for amount in self))
 
 
 _NONE = PartitionTraffic()

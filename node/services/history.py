@@ -176,6 +176,7 @@ class HistoryService:
                 records_in_per_second=row.records_in_per_second,
                 bytes_in_per_second=row.bytes_in_per_second,
                 bytes_out_per_second=row.bytes_out_per_second,
+                records_out_per_second=row.records_out_per_second,
             )
             for node_id, answer in answers
             for row in answer.busiest

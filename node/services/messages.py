@@ -213,6 +213,7 @@ class BusyRow(Struct, frozen=True, array_like=True):
     records_in_per_second: float
     bytes_in_per_second: float
     bytes_out_per_second: float
+    records_out_per_second: float = 0.0
 
 
 class HistoryAnswer(Message, frozen=True, kw_only=True):

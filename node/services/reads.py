@@ -46,7 +46,7 @@ from node.replication.local_replicas import LocalReplicas
 from node.services.log_ends import LogEnds, MovedError
 from node.services.messages import READ, ReadAnswer, ReadRequest
 from raft_meta.machine.image import Topic
-from storage.log.reader import end_of_span, first_with_records, without_aborted
+from storage.log.reader import count_records, end_of_span, first_with_records, without_aborted
 
 logger = logging.getLogger(__name__)
 
@@ -194,6 +194,7 @@ class ReadService:
             if data and first_with_records(data, offset, end) is None:
                 data = await self._pass_over(runner, data, request)
                 end = runner.readable_end(is_uncommitted=is_uncommitted)
+            runner.counts.records_out += count_records(data, offset, end)
             runner.counts.bytes_out += len(data)
         return FetchResult(
             start_offset=offset,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from milena.disk.files import Buffer, File
 from milena.model.batch.decode import decode_columns, iterate_headers, offsets_of, timestamps_of
 from milena.model.batch.encode import encode_filler
-from milena.model.batch.header import CONTROL_BIT, BatchHeader
+from milena.model.batch.header import CONTROL_BIT, HEADER_BYTES, BatchHeader
 from milena.model.errors import OffsetOutOfRangeError
 from storage.segments.segment import Segment
 from storage.segments.table import SegmentTable
@@ -20,6 +20,10 @@ from storage.state.transactions import AbortedRange, Identity, is_aborted
 _COUNTS = Struct(">Hii")
 _COUNTS_POSITION = 35
 """Of a batch's header: attributes, record_count and last_offset_delta."""
+_SIZE = Struct(">I31xHi")
+"""Of a batch's header: batch_bytes, attributes and record_count."""
+_PLACE = Struct(">7xq26xi")
+"""Of a batch's header: base_offset and last_offset_delta."""
 
 _SEARCH_BYTES = 1 << 20
 """What a search by time reads at once."""
@@ -114,6 +118,34 @@ def first_with_records(span: bytes, start: int, end: int) -> int | None:
             if any(start <= offset < end for offset in offsets):
                 return header.base_offset
     return None
+
+
+def count_records(span: bytes, start: int, end: int) -> int:
+    """How many records of a span lie in [start, end); of a first batch that compaction thinned out, a few more.
+
+    For counts alone: it is on the way of every fetch, and so goes from frame to frame, at a tenth of what a header
+    costs, and checks nothing. What cannot be a batch ends it, and there are never more records than offsets.
+
+    Args:
+        span: what ``read_span`` gave for ``start``.
+        start: the least offset.
+        end: exclusive.
+    """
+    count = position = at = 0
+    last = len(span) - HEADER_BYTES
+    while position <= last:
+        at = position
+        batch_bytes, attributes, records = _SIZE.unpack_from(span, at)
+        if batch_bytes <= HEADER_BYTES:
+            break
+        if not attributes & CONTROL_BIT:
+            count += records
+        position += batch_bytes
+    if not count:
+        return 0
+    base_offset, last_offset_delta = _PLACE.unpack_from(span, at)
+    next_offset: int = base_offset + last_offset_delta + 1
+    return max(0, min(count, min(next_offset, end) - start))
 
 
 def end_of_span(span: bytes) -> int:

@@ -12,15 +12,16 @@ const rate = (value) => (value === null ? "–" : `${number(Math.round(value))}/
 const bytesRate = (value) => (value === null ? "–" : `${size(value)}/s`);
 const ms = (value) => (value === null ? "–" : `${number(Math.round(value * 10) / 10)} ms`);
 
-const RECORDS_IN = { title: "Records in", names: { records_in_per_second: "in" }, show: rate };
+const RECORDS = { title: "Records in and out", names: { records_in_per_second: "in", records_out_per_second: "out" }, show: rate };
 const BYTES = { title: "Bytes in and out", names: { bytes_in_per_second: "in", bytes_out_per_second: "out" }, show: bytesRate, isBytes: true };
 const COMMIT = { title: "Commit of acks=all, 99 of 100 within", names: { commit_ms_p99: "the slowest node" }, show: ms };
 
-export const OF_CLUSTER = [RECORDS_IN, BYTES, { ...COMMIT, join: (a, b) => Math.max(a, b) }];
-export const OF_TOPIC = [RECORDS_IN, BYTES];
+export const OF_CLUSTER = [RECORDS, BYTES, { ...COMMIT, join: (a, b) => Math.max(a, b) }];
+export const OF_TOPIC = [RECORDS, BYTES];
 export const OF_GROUP = [{ title: "Lag", names: { lag: "records behind" }, show: (value) => number(value === null ? null : Math.round(value)) }];
 export const OF_NODES = [
   { title: "Records in", names: { records_in_per_second: "" }, show: rate },
+  { title: "Records out", names: { records_out_per_second: "" }, show: rate },
   { title: "Bytes in", names: { bytes_in_per_second: "" }, show: bytesRate, isBytes: true },
   { title: "Bytes out", names: { bytes_out_per_second: "" }, show: bytesRate, isBytes: true },
   { title: COMMIT.title, names: { commit_ms_p99: "" }, show: ms },
@@ -65,6 +66,7 @@ export function Busiest({ answer, rows = 10 }) {
       { head: "Partition", num: true, cell: (p) => p.partition, by: (p) => p.partition },
       { head: "Leader", num: true, cell: (p) => p.leader, by: (p) => p.leader },
       { head: "Records in", num: true, cell: (p) => rate(p.records_in_per_second), by: (p) => p.records_in_per_second },
+      { head: "Records out", num: true, cell: (p) => rate(p.records_out_per_second), by: (p) => p.records_out_per_second },
       { head: "Bytes in", num: true, cell: (p) => bytesRate(p.bytes_in_per_second), by: (p) => p.bytes_in_per_second },
       { head: "Bytes out", num: true, cell: (p) => bytesRate(p.bytes_out_per_second), by: (p) => p.bytes_out_per_second },
     ]} />

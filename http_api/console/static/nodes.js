@@ -63,6 +63,7 @@ export function Nodes({ cluster: { view, who } }) {
         ["Free disk", size(metrics.disk_free_bytes)],
         ["Logs on disk", size(metrics.partition_stored_bytes ?? 0)],
         ["Records in", `${number(Math.round(metrics.partition_records_in_per_second ?? 0))}/s`],
+        ["Records out", `${number(Math.round(metrics.partition_records_out_per_second ?? 0))}/s`],
         ["Bytes in", `${size(metrics.partition_bytes_in_per_second ?? 0)}/s`],
         ["Bytes out", `${size(metrics.partition_bytes_out_per_second ?? 0)}/s`],
         ["Raft role", metrics.raft_role ?? "–"],

@@ -604,6 +604,7 @@ class FakeNode:
                     records_in_per_second=2.06,
                     bytes_in_per_second=1500.5,
                     bytes_out_per_second=0,
+                    records_out_per_second=3.5,
                 )
             ],
             silent_nodes=[2],

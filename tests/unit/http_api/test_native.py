@@ -207,6 +207,7 @@ async def test_the_last_hour_is_told_of_nodes_a_topic_or_a_group(api):
         {"name": "bytes_in_per_second", "node_id": 1, "values": [None, 0.2, 1000000]}
     ]
     assert nodes["busiest_partitions"][0]["records_in_per_second"] == 2.1
+    assert nodes["busiest_partitions"][0]["records_out_per_second"] == 3.5
     assert nodes["silent_nodes"] == [2]
     assert (await api.get("/history?topic=orders")).json["series"][0]["node_id"] is None
     assert (await api.get("/history?group=billing")).json["series"][0]["name"] == "lag"

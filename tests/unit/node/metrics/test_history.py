@@ -28,12 +28,14 @@ def test_rates_are_of_the_time_that_really_went_by():
     for slot, elapsed_ms in ((1, 10_000), (2, 5_000)):
         counts.records_in += 100
         counts.bytes_out += 50
+        counts.records_out += 25
         look = NodeLook(disk_free_bytes=1000)
         look.add_replica(("t", 0), counts, 7)
         history.add(slot, look, elapsed_ms)
     told = history.of_topic("t")
     assert list(told.series["records_in_per_second"][-2:]) == [10, 20]
     assert list(told.series["bytes_out_per_second"][-2:]) == [5, 10]
+    assert list(told.series["records_out_per_second"][-2:]) == [2.5, 5]
     assert last(history.of_node(), "stored_bytes") == 7
     assert last(history.of_node(), "disk_free_bytes") == 1000
     # Of the last minute, of which there were 15 s.

@@ -44,6 +44,29 @@ async def test_any_node_tells_a_topics_hour_and_who_leads_what_is_busy() -> None
 
 
 @virtual
+async def test_what_is_read_is_told_by_the_node_whose_copy_was_read() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1))
+        for number in range(20):
+            await cluster.nodes[2].write("t", f"v{number}")
+        await after(STEP_MS)
+        # Node 1 has a copy of its own, node 3 asks the leader.
+        for offset in (0, 10, 20):
+            await cluster.nodes[1].fetch("t", offset)
+        await cluster.nodes[3].fetch("t", 5)
+        await after(STEP_MS)
+        nodes = await cluster.nodes[3].history.of_nodes()
+        rates = [last(nodes, "records_out_per_second", id_) for id_ in (1, 2, 3)]
+        assert rates == pytest.approx([3, 1.5, 0], rel=0.05)
+        view = await cluster.nodes[3].history.of_topic("t")
+        assert last(view, "records_out_per_second") == pytest.approx(4.5, rel=0.05)
+        # Of the last minute, of which there were two looks.
+        assert sorted(row.records_out_per_second for row in view.busiest) == pytest.approx(
+            [0.75, 1.5], rel=0.05
+        )
+
+
+@virtual
 async def test_a_node_that_is_gone_is_named_and_its_part_is_missing() -> None:
     async with cluster_of() as cluster:
         await cluster.create("t", (2, 1, 3))

@@ -147,7 +147,7 @@ def test_a_message_looks_as_it_always_did(message: Message, fields: dict[str, ob
 
 def test_an_hours_numbers_travel_behind_the_fields() -> None:
     answer = HistoryAnswer(
-        end_slot=7, names=("lag",), values=Blob(b"1234"), busiest=(BusyRow("t1", 2, 1.5, 2, 3),)
+        end_slot=7, names=("lag",), values=Blob(b"1234"), busiest=(BusyRow("t1", 2, 1.5, 2, 3, 4),)
     )
     fields, chunks = pack(answer)
     travelled = msgpack.unpackb(msgpack.packb(fields))
@@ -155,10 +155,15 @@ def test_an_hours_numbers_travel_behind_the_fields() -> None:
         "end": 7,
         "names": ["lag"],
         "values": 4,
-        "busy": [["t1", 2, 1.5, 2, 3]],
+        "busy": [["t1", 2, 1.5, 2, 3, 4]],
         "left_out": 0,
     }
     assert unpack(HistoryAnswer, travelled, b"".join(chunks)) == answer
+
+
+def test_a_busy_partition_of_the_release_before_has_no_records_out() -> None:
+    earlier = {"end": 7, "names": [], "values": 0, "busy": [["t1", 2, 1.5, 2, 3]], "left_out": 0}
+    assert unpack(HistoryAnswer, earlier).busiest == (BusyRow("t1", 2, 1.5, 2, 3, 0),)
 
 
 def test_a_read_of_the_release_before_doubts_nothing() -> None:
