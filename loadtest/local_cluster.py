@@ -10,8 +10,10 @@ from pathlib import Path
 
 import aiohttp
 
+from loadtest.access import session_for
 from loadtest.node_process import NodeProcess
 from milena.cluster.admin import cluster_view
+from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.errors import UnexpectedAnswerError
 
 FIRST_PORT, LAST_PORT = 20000, 32000
@@ -35,8 +37,13 @@ class LocalNode:
         self.log_path = directory / f"node{node_id}.log"
         self.api_port = api_port
         self.peer_port = peer_port
-        self.url = f"http://127.0.0.1:{api_port}"
+        self.scheme = "http"
         self._process: NodeProcess | None = None
+
+    @property
+    def url(self) -> str:
+        """Of its API."""
+        return f"{self.scheme}://127.0.0.1:{self.api_port}"
 
     @property
     def peer(self) -> str:
@@ -51,6 +58,8 @@ class LocalNode:
 
     def prepare(self, peers: str, environment: Mapping[str, str]) -> None:
         """Fix the command line."""
+        if "MILENA_TLS_CERT_FILE" in environment:
+            self.scheme = "https"
         command = (
             *(sys.executable, "-m", "milena", "start"),
             *("--node-id", str(self.node_id)),
@@ -79,10 +88,10 @@ class LocalCluster:
         *,
         node_count: int = 3,
         environment: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
+        credentials: Credentials = ANONYMOUS,
     ) -> None:
-        """``headers``: credentials, of a cluster that asks for some, so that it can be watched."""
-        self._headers = headers
+        """``credentials``: of a cluster that asks for some, so that it can be watched."""
+        self._credentials = credentials
         directory.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2 * node_count)
         self.nodes = tuple(
@@ -136,7 +145,7 @@ class LocalCluster:
         """
         deadline_s = time.monotonic() + timeout_s
         limits = aiohttp.ClientTimeout(total=2)
-        async with aiohttp.ClientSession(timeout=limits, headers=self._headers) as session:
+        async with session_for(self._credentials, limits) as session:
             for node in nodes or self.nodes:
                 while not await self._is_in(session, node):
                     if not node.process.is_running:

@@ -10,6 +10,7 @@ same cores, and each sample says how much of a core the client took, so that one
 """
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -55,13 +56,17 @@ def encode_request(url: str, method: str, path: str, body: bytes = b"", **header
 class HttpLoad:
     """Connections to one server, each with one request under way at a time."""
 
-    def __init__(self, url: str, ask: Ask, *, connections: int) -> None:
+    def __init__(
+        self, url: str, ask: Ask, *, connections: int, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """``tls``: whom to believe, and what to show, at an https URL."""
         self.latencies_s: list[float] = []
         self.answer_bytes = 0
         """Of the bodies, together."""
         self._url = urlsplit(url)
         self._ask = ask
         self._count = connections
+        self._tls = tls
         self._next = 0
         self._mark = token_hex(8)
         self._numbers = count()
@@ -78,7 +83,7 @@ class HttpLoad:
         assert port is not None, "and port"
         for _ in range(self._count):
             _, connection = await loop.create_connection(
-                lambda: _ClientConnection(self), host, port
+                lambda: _ClientConnection(self), host, port, ssl=self._tls
             )
             self._connections.append(connection)
 

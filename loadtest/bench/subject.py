@@ -1,5 +1,6 @@
 """Milena as a contender: a cluster of real nodes, its topics, and the requests that are sent to them."""
 
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,13 +37,12 @@ class Subject:
         node_count: int = 3,
         settings: Mapping[str, str] | None = None,
         credentials: Credentials = ANONYMOUS,
-        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """``settings``: more variables of the nodes' environment; ``credentials`` and ``headers``: who watches them."""
+        """``settings``: more variables of the nodes' environment; ``credentials``: who watches them."""
         self._credentials = credentials
         environment = {"MILENA_RETENTION_CHECK_MS": str(_RETENTION_CHECK_MS), **(settings or {})}
         self.cluster = LocalCluster(
-            directory, node_count=node_count, environment=environment, headers=headers
+            directory, node_count=node_count, environment=environment, credentials=credentials
         )
 
     async def __aenter__(self) -> Self:
@@ -188,13 +188,15 @@ def fetch_ask(
     )
 
 
-async def http_turn(url: str, ask: Ask, *, connections: int, seconds: float) -> Turn:
+async def http_turn(
+    url: str, ask: Ask, *, connections: int, seconds: float, tls: ssl.SSLContext | None = None
+) -> Turn:
     """Load a server for so long.
 
     Raises:
         HttpLoadError: it did not do what was asked.
     """
-    load = HttpLoad(url, ask, connections=connections)
+    load = HttpLoad(url, ask, connections=connections, tls=tls)
     await load.open()
     try:
         took_s = await load.run(seconds)

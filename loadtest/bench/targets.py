@@ -180,8 +180,12 @@ ACCESS_OPEN = "JSON 1 x 100 B, one node, 16 clients, open"
 ACCESS_BEARER = "JSON 1 x 100 B, one node, 16 clients, by token"
 ACCESS_BASIC = "JSON 1 x 100 B, one node, 16 clients, by password"
 ACCESS_ENTRIES = "JSON 1 x 100 B, one node, 16 clients, 10,000 entries"
+ACCESS_JWT = "JSON 1 x 100 B, one node, 16 clients, by JWT"
+ACCESS_TLS = f"{ACCESS_BEARER}, over TLS"
+ACCESS_MUTUAL = "JSON 1 x 100 B, one node, 16 clients, by certificate, over TLS"
 ACCESS_OPEN_BATCHES = "JSON 1000 x 100 B, one node, open"
 ACCESS_BEARER_BATCHES = "JSON 1000 x 100 B, one node, by token"
+ACCESS_TLS_BATCHES = f"{ACCESS_BEARER_BATCHES}, over TLS"
 ACCESS_OPEN_LOOKS = "GET of a partition, one node, open"
 ACCESS_BEARER_LOOKS = "GET of a partition, one node, by token"
 ACCESS_STRANGERS = f"{ACCESS_BEARER}, strangers knock"
@@ -645,6 +649,46 @@ TARGETS: tuple[Target, ...] = (
         durability=_PLAIN,
         floor=0.90,
         ambition=0.97,
+    ),
+    Target(
+        name="access-jwt",
+        what="small writes of 16 clients, by JWT / open",
+        stage="access",
+        subject=ACCESS_JWT,
+        reference=ACCESS_OPEN,
+        durability=_PLAIN,
+        floor=0.90,
+        ambition=0.97,
+    ),
+    Target(
+        name="access-tls",
+        what="small writes of 16 clients, by token, over TLS / without TLS",
+        stage="access",
+        subject=ACCESS_TLS,
+        reference=ACCESS_BEARER,
+        durability=_PLAIN,
+        floor=0.70,
+        ambition=0.85,
+    ),
+    Target(
+        name="access-mutual-tls",
+        what="small writes of 16 clients over TLS, by certificate / by token",
+        stage="access",
+        subject=ACCESS_MUTUAL,
+        reference=ACCESS_TLS,
+        durability=_PLAIN,
+        floor=0.90,
+        ambition=0.97,
+    ),
+    Target(
+        name="access-tls-batches",
+        what="JSON 1000 x 100 B, by token, over TLS / without TLS",
+        stage="access",
+        subject=ACCESS_TLS_BATCHES,
+        reference=ACCESS_BEARER_BATCHES,
+        durability=_PLAIN,
+        floor=0.80,
+        ambition=0.95,
     ),
     Target(
         name="access-batches",

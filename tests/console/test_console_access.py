@@ -6,12 +6,14 @@ import json
 
 import pytest
 
+from milena import Credentials, Secret
 from tests.support.clusters.live_cluster import call, ok, running_cluster
 from tests.support.http.console_forms import open_form, until_enabled
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 PASSWORD = "correct horse <battery>"
+ADMIN = Credentials(user="admin", password=Secret(PASSWORD))
 ROWS = "[...document.querySelectorAll('[aria-label={}] tbody tr')].map((r) => r.innerText.split('\\t'))"
 
 
@@ -27,7 +29,7 @@ def closed(tmp_path_factory):
     file = folder / "password"
     file.write_text(PASSWORD, encoding="utf-8")
     with running_cluster(
-        folder / "nodes", node_count=1, admin_password_file=file, headers=basic("admin")
+        folder / "nodes", node_count=1, admin_password_file=file, credentials=ADMIN
     ) as cluster:
         node = cluster.nodes[0]
 

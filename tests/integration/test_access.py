@@ -27,6 +27,7 @@ def basic(name, password=PASSWORD):
 
 
 ROOT = basic("admin")
+ADMIN = Credentials(user="admin", password=Secret(PASSWORD))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def cluster(tmp_path_factory):
         "admin_password_file": directory / "password",
         "access_silence_ms_max": SILENCE_MS,
     }
-    with running_cluster(directory, headers=ROOT, **settings) as nodes:
+    with running_cluster(directory, credentials=ADMIN, **settings) as nodes:
         topic = {"topic_name": "orders", "partitions_count": 3, "replication_factor": 3}
         ok(call(nodes.node(1), "POST /admin/topics", topic, headers=ROOT))
         yield nodes

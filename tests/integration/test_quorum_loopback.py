@@ -8,13 +8,13 @@ import pytest
 import uvloop
 from cryptography.x509 import DNSName, UniformResourceIdentifier
 
+from loadtest.bench.identities import LOCAL, Authority
 from milena.model.errors import FateUnknownError, NoQuorumError, RequestTooLargeError
 from node.config.sources import load_config
 from node.process.tls import peer_tls
 from raft_meta.consensus.library import COMMAND_BYTES_MAX
 from raft_meta.consensus.quorum import Role
 from tests.support.clusters.quorum_cluster import QuorumCluster
-from tests.support.http.certificates import LOCAL, Authority
 
 pytestmark = [pytest.mark.integration, pytest.mark.smoke]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
+from milena import Credentials, Secret
 from spark_ext.jobs import archive, replay
 from tests.support.clusters.live_cluster import (
     call,
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.integration
 
 PASSWORD = "a password of tests"
 ROOT = {"Authorization": "Basic " + base64.b64encode(f"admin:{PASSWORD}".encode()).decode()}
+ADMIN = Credentials(user="admin", password=Secret(PASSWORD))
 COUNT = 40
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 300
@@ -32,7 +34,7 @@ def closed(tmp_path_factory):
     directory = tmp_path_factory.mktemp("closed")
     (directory / "password").write_text(f"{PASSWORD}\n")
     with running_cluster(
-        directory, node_count=1, headers=ROOT, admin_password_file=directory / "password"
+        directory, node_count=1, credentials=ADMIN, admin_password_file=directory / "password"
     ) as nodes:
         yield nodes.node(1)
 

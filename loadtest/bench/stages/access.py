@@ -2,21 +2,24 @@
 
 import asyncio
 import base64
+import ssl
 import sys
 from asyncio.subprocess import DEVNULL
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from loadtest.bench import strangers, targets
 from loadtest.bench.http_load import Ask, HttpLoadError, encode_request
+from loadtest.bench.identities import Authority, Issuer
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rounds import Contender, Turn
 from loadtest.bench.samples import Rounds
 from loadtest.bench.stages.produce import SMALL, http_contender
-from loadtest.bench.subject import Subject, http_turn, json_ask
+from loadtest.bench.subject import Subject, json_ask
 from milena.cluster.access_views import AclEntry
 from milena.cluster.admin import AdminClient
-from milena.cluster.credentials import Credentials
+from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.model.access import Operation, ResourceType
 from milena.model.secret import Secret
 
@@ -26,6 +29,8 @@ ENTRIES = 10_000
 _ENTRIES_AT_ONCE = 1_000
 STRANGERS_PER_S = 1_000
 TOPIC = "plain"
+SOMEBODY = "ann"
+"""Whom the issuer knows."""
 PASSWORD = "a password of the bench"  # noqa: S105 (of nodes that live for a minute)
 ADMIN = Credentials(user="admin", password=Secret(PASSWORD))
 _SETTLE_S = 0.5
@@ -33,80 +38,124 @@ _QUEUE_S = 2.5
 """In which a node looks at the passwords that still wait: the next turn is not to pay for them."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How somebody comes to a node: with which header, and over which connection."""
+
+    subject: Subject
+    authorization: str = ""
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def url(self) -> str:
+        """Of the node."""
+        return self.subject.nodes[0].url
+
+    def contender(self, name: str, ask: Ask, connections: int) -> Contender:
+        """Whoever comes this way and asks this."""
+        return http_contender(
+            name,
+            self.url,
+            with_authorization(ask, self.authorization),
+            connections=connections,
+            pids=self.subject.pids,
+            tls=self.tls,
+        )
+
+
 async def access(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """Small writes, batches and looks at a partition, by each kind of credentials."""
     del rounds
     file = plan.directory / "password"
     file.write_text(PASSWORD)
-    given = base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
-    is_open = Subject(plan.directory / "open", node_count=1, settings=plan.settings)
-    closed = Subject(
-        plan.directory / "closed",
-        node_count=1,
-        settings={**plan.settings, "MILENA_ADMIN_PASSWORD_FILE": str(file)},
-        credentials=ADMIN,
-        headers={"Authorization": f"Basic {given}"},
-    )
-    for subject in (is_open, closed):
+    authority, issuer = Authority(plan.directory), Issuer(plan.directory)
+    shown = authority.issue("node")
+    asks = {
+        "MILENA_ADMIN_PASSWORD_FILE": str(file),
+        "MILENA_OIDC_ISSUER": issuer.NAME,
+        "MILENA_OIDC_AUDIENCE": issuer.AUDIENCE,
+        "MILENA_OIDC_JWKS_FILE": str(issuer.file),
+    }
+    encrypts = {
+        "MILENA_TLS_CERT_FILE": str(shown.certificate),
+        "MILENA_TLS_KEY_FILE": str(shown.key),
+        "MILENA_TLS_CLIENT_CA_FILE": str(authority.file),
+        "MILENA_TLS_CLIENT_AUTH": "optional",
+    }
+
+    async def node(
+        name: str, settings: Mapping[str, str], credentials: Credentials = ANONYMOUS
+    ) -> Subject:
+        subject = Subject(
+            plan.directory / name,
+            node_count=1,
+            settings={**plan.settings, **settings},
+            credentials=credentials,
+        )
         await stack.enter_async_context(subject)
         await subject.create_topic(TOPIC, is_durable=False)
-    token, loaded = await _tokens(closed.nodes[0].url)
-    ways = {
-        targets.ACCESS_OPEN: (is_open, ""),
-        targets.ACCESS_BEARER: (closed, f"Bearer {token}"),
-        targets.ACCESS_BASIC: (closed, f"Basic {given}"),
-        targets.ACCESS_ENTRIES: (closed, f"Bearer {loaded}"),
+        return subject
+
+    believing = replace(ADMIN, ca=str(authority.file))
+    plain = await node("open", {})
+    closed = await node("closed", asks, ADMIN)
+    encrypted = await node("encrypted", asks | encrypts, believing)
+    token, loaded = await _tokens(closed.nodes[0].url, ADMIN)
+    other_token, _ = await _tokens(encrypted.nodes[0].url, believing)
+    is_open = Way(subject=plain)
+    bearer = Way(subject=closed, authorization=f"Bearer {token}")
+    over_tls = Way(subject=encrypted, authorization=f"Bearer {other_token}", tls=authority.client())
+    given = base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
+    writers = {
+        targets.ACCESS_OPEN: is_open,
+        targets.ACCESS_BEARER: bearer,
+        targets.ACCESS_BASIC: Way(subject=closed, authorization=f"Basic {given}"),
+        targets.ACCESS_ENTRIES: Way(subject=closed, authorization=f"Bearer {loaded}"),
+        targets.ACCESS_JWT: Way(subject=closed, authorization=f"Bearer {issuer.token(SOMEBODY)}"),
+        targets.ACCESS_TLS: over_tls,
+        targets.ACCESS_MUTUAL: Way(
+            subject=encrypted, tls=authority.client(authority.issue("client", "admin"))
+        ),
     }
-    contenders = []
-    for name, (subject, authorization) in ways.items():
-        url = subject.nodes[0].url
-        writes = json_ask(url, TOPIC, records=1, size=SMALL, acks="1")
-        contenders.append(_contender(name, subject, writes, authorization, CONNECTIONS))
-    for name, way in (
-        (targets.ACCESS_OPEN_BATCHES, targets.ACCESS_OPEN),
-        (targets.ACCESS_BEARER_BATCHES, targets.ACCESS_BEARER),
-    ):
-        subject, authorization = ways[way]
-        batches = json_ask(subject.nodes[0].url, TOPIC, records=BATCH_RECORDS, size=SMALL, acks="1")
-        contenders.append(_contender(name, subject, batches, authorization, BATCH_CONNECTIONS))
-    for name, way in (
-        (targets.ACCESS_OPEN_LOOKS, targets.ACCESS_OPEN),
-        (targets.ACCESS_BEARER_LOOKS, targets.ACCESS_BEARER),
-    ):
-        subject, authorization = ways[way]
-        url = subject.nodes[0].url
-        look = Ask(requests=[encode_request(url, "GET", f"/topics/{TOPIC}/partitions/0")])
-        contenders.append(_contender(name, subject, look, authorization, CONNECTIONS))
-    for name, what in (
-        (targets.ACCESS_STRANGERS, strangers.GUESSES),
-        (targets.ACCESS_PROBES, strangers.PROBES),
-    ):
-        contenders.append(_beside(name, what, closed, f"Bearer {token}"))
-    return contenders
+    write = json_ask("http://node", TOPIC, records=1, size=SMALL, acks="1")
+    batch = json_ask("http://node", TOPIC, records=BATCH_RECORDS, size=SMALL, acks="1")
+    look = Ask(requests=[encode_request("http://node", "GET", f"/topics/{TOPIC}/partitions/0")])
+    return [
+        *(way.contender(name, write, CONNECTIONS) for name, way in writers.items()),
+        is_open.contender(targets.ACCESS_OPEN_BATCHES, batch, BATCH_CONNECTIONS),
+        bearer.contender(targets.ACCESS_BEARER_BATCHES, batch, BATCH_CONNECTIONS),
+        over_tls.contender(targets.ACCESS_TLS_BATCHES, batch, BATCH_CONNECTIONS),
+        is_open.contender(targets.ACCESS_OPEN_LOOKS, look, CONNECTIONS),
+        bearer.contender(targets.ACCESS_BEARER_LOOKS, look, CONNECTIONS),
+        _beside(targets.ACCESS_STRANGERS, strangers.GUESSES, bearer, write),
+        _beside(targets.ACCESS_PROBES, strangers.PROBES, bearer, write),
+    ]
 
 
-async def _tokens(url: str) -> tuple[str, str]:
-    """One of a superuser, and one of a user whom thousands of entries name."""
-    async with AdminClient(url, credentials=ADMIN) as admin:
+async def _tokens(url: str, credentials: Credentials) -> tuple[str, str]:
+    """One of a superuser, and one of a user whom thousands of entries name; whom the issuer knows may write."""
+    async with AdminClient(url, credentials=credentials) as admin:
         await admin.access.put_user("loaded", is_superuser=False)
+        others = [f"other-{number}" for number in range(ENTRIES - 2)]
         entries = [
-            AclEntry(
-                principal="User:loaded",
-                resource_type=ResourceType.TOPIC,
-                resource_name=name,
-                operation=operation,
-            )
-            for name, operation in (
-                *((f"other-{number}", Operation.READ) for number in range(ENTRIES - 2)),
-                (TOPIC, Operation.WRITE),
-                (TOPIC, Operation.READ),
-            )
+            *(_entry("User:loaded", name, Operation.READ) for name in others),
+            *(_entry("User:loaded", TOPIC, way) for way in (Operation.WRITE, Operation.READ)),
+            _entry(f"User:oidc:{SOMEBODY}", TOPIC, Operation.WRITE),
         ]
-        for start in range(0, ENTRIES, _ENTRIES_AT_ONCE):
+        for start in range(0, len(entries), _ENTRIES_AT_ONCE):
             await admin.access.add_acls(entries[start : start + _ENTRIES_AT_ONCE])
         made = [await admin.access.create_token(name) for name in ("admin", "loaded")]
     one, other = (new.token.reveal() for new in made)
     return one, other
+
+
+def _entry(principal: str, topic: str, operation: Operation) -> AclEntry:
+    return AclEntry(
+        principal=principal,
+        resource_type=ResourceType.TOPIC,
+        resource_name=topic,
+        operation=operation,
+    )
 
 
 def with_authorization(ask: Ask, authorization: str) -> Ask:
@@ -117,32 +166,19 @@ def with_authorization(ask: Ask, authorization: str) -> Ask:
     return replace(ask, requests=[request.replace(b"\r\n", line, 1) for request in ask.requests])
 
 
-def _contender(
-    name: str, subject: Subject, ask: Ask, authorization: str, connections: int
-) -> Contender:
-    return http_contender(
-        name,
-        subject.nodes[0].url,
-        with_authorization(ask, authorization),
-        connections=connections,
-        pids=subject.pids,
-    )
-
-
-def _beside(name: str, what: str, subject: Subject, authorization: str) -> Contender:
-    """Small writes while others send ``what`` of ``loadtest.bench.strangers``."""
-    url = subject.nodes[0].url
-    ask = with_authorization(json_ask(url, TOPIC, records=1, size=SMALL, acks="1"), authorization)
+def _beside(name: str, what: str, way: Way, ask: Ask) -> Contender:
+    """The same while others send ``what`` of ``loadtest.bench.strangers``."""
+    undisturbed = way.contender(name, ask, CONNECTIONS)
 
     async def turn(seconds: float) -> Turn:
         knocking = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", strangers.__name__, url, str(STRANGERS_PER_S), what),
+            *(sys.executable, "-m", strangers.__name__, way.url, str(STRANGERS_PER_S), what),
             stdin=DEVNULL,
             start_new_session=True,
         )
         try:
             await asyncio.sleep(_SETTLE_S)
-            done = await http_turn(url, ask, connections=CONNECTIONS, seconds=seconds)
+            done = await undisturbed.turn(seconds)
             if knocking.returncode is not None:
                 raise HttpLoadError("the strangers went away")
         finally:
@@ -152,4 +188,4 @@ def _beside(name: str, what: str, subject: Subject, authorization: str) -> Conte
             await asyncio.sleep(_QUEUE_S)
         return done
 
-    return Contender(name=name, turn=turn, pids=subject.pids)
+    return replace(undisturbed, turn=turn)

@@ -1,7 +1,6 @@
 """What a greedy client costs modest ones on a node that is full: how long their writes take, with and without it."""
 
 import asyncio
-import base64
 import sys
 from asyncio.subprocess import DEVNULL
 from collections.abc import Sequence
@@ -36,7 +35,6 @@ async def fairness(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> li
     del rounds
     file = plan.directory / "password"
     file.write_text(PASSWORD)
-    given = base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
     subject = Subject(
         plan.directory / "fair",
         node_count=1,
@@ -46,7 +44,6 @@ async def fairness(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> li
             "MILENA_REQUESTS_IN_FLIGHT_MAX": str(PLACES),
         },
         credentials=ADMIN,
-        headers={"Authorization": f"Basic {given}"},
     )
     await stack.enter_async_context(subject)
     for topic in (TOPIC, QUIET):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 from contextlib import AsyncExitStack
 from time import perf_counter
 
@@ -25,14 +26,20 @@ _AWAKE_SETTINGS = {"MILENA_CPU_AWAKE_MS": "10"}
 
 
 def http_contender(
-    name: str, url: str, ask: Ask, *, connections: int, pids: tuple[int, ...]
+    name: str,
+    url: str,
+    ask: Ask,
+    *,
+    connections: int,
+    pids: tuple[int, ...],
+    tls: ssl.SSLContext | None = None,
 ) -> Contender:
     """A server and what it is asked."""
 
     async def turn(seconds: float) -> Turn:
         if connections == 1:
             return await asyncio.to_thread(one_client.http_turn, url, ask, seconds)
-        return await http_turn(url, ask, connections=connections, seconds=seconds)
+        return await http_turn(url, ask, connections=connections, seconds=seconds, tls=tls)
 
     return Contender(name=name, turn=turn, pids=pids)
 

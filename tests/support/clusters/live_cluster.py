@@ -20,6 +20,7 @@ from urllib.parse import urlencode, urlsplit
 
 from loadtest.local_cluster import LocalCluster, LocalNode
 from loadtest.node_process import NodeProcess
+from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.model.batch.encode import encode_batch
 from milena.model.batch.header import ProducerStamp
 from milena.model.columns import RecordColumns
@@ -151,17 +152,17 @@ def running_cluster(
     directory: Path,
     *,
     node_count: int = 3,
-    headers: Mapping[str, str] | None = None,
+    credentials: Credentials = ANONYMOUS,
     **options: object,
 ) -> Iterator[LocalCluster]:
-    """Nodes that are ready; ``options`` are settings of every node, ``headers`` who watches them."""
+    """Nodes that are ready; ``options`` are settings of every node, ``credentials`` who watches them."""
     environment = {f"MILENA_{name.upper()}": str(value) for name, value in options.items()}
     environment.setdefault("MILENA_CLUSTER_SECRET", SECRET)
     environment.setdefault("MILENA_BROKER_SESSION_MS", str(SESSION_MS))
     # A test that looks for a leader and then does something to it must not be overtaken.
     environment.setdefault("MILENA_LEADER_BALANCE_INTERVAL_MS", "0")
     cluster = LocalCluster(
-        directory, node_count=node_count, environment=environment, headers=headers
+        directory, node_count=node_count, environment=environment, credentials=credentials
     )
     try:
         cluster.start()

@@ -58,7 +58,10 @@ def test_a_closed_cluster_is_loaded_and_judged_as_the_environment_says(tmp_path)
     pair = base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
     root = {"Authorization": f"Basic {pair}"}
     with running_cluster(
-        tmp_path / "nodes", node_count=1, headers=root, admin_password_file=tmp_path / "password"
+        tmp_path / "nodes",
+        node_count=1,
+        credentials=Credentials(user="admin", password=Secret(PASSWORD)),
+        admin_password_file=tmp_path / "password",
     ) as nodes:
         node = nodes.node(1)
         without = load(tmp_path / "without", node.url)

@@ -8,6 +8,7 @@ import pytest
 from cryptography.x509 import DNSName
 
 from http_api.access.certificates import ClientCertificate
+from loadtest.bench.identities import LOCAL, Authority
 from milena.disk.os_files import OsFiles
 from milena.model.errors import StartupError
 from node import wiring
@@ -15,7 +16,6 @@ from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.wiring import EXIT_FATAL, EXIT_REFUSED, Node, build_node, die, draw_ids
 from storage.replica.data_directory import DataDirectory
-from tests.support.http.certificates import LOCAL, Authority
 from tests.support.http.issuer import AUDIENCE, ISSUER, document, public_jwk
 from tests.support.time.fake_clock import WALL_START_MS, FakeClock
 

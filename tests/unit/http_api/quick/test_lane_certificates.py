@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from loadtest.bench.identities import Authority, CertificateFiles
 from milena.model.access import AccessMode
 from node.config.sources import load_config
 from node.process.tls import api_tls
 from raft_meta.machine.commands import SetAccessMode
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import serving
-from tests.support.http.certificates import Authority, CertificateFiles
 from tests.support.http.credentials import ClosedNode
 from tests.unit.http_api.quick.test_lane import Client, request
 from tests.unit.http_api.quick.test_lane_access import WRITE

@@ -8,12 +8,12 @@ import pytest
 import uvloop
 from cryptography.x509 import DNSName, UniformResourceIdentifier
 
+from loadtest.bench.identities import LOCAL, Authority, CertificateFiles
 from milena.model.errors import StartupError
 from node.config.sources import load_config
 from node.peers.port import PeerUnreachableError
 from node.process.tls import CertificateWatch, PeerTls, api_tls, peer_tls, watches_of
 from tests.support.http.api_server import serving
-from tests.support.http.certificates import LOCAL, Authority, CertificateFiles
 from tests.unit.http_api.quick.test_lane import Client
 from tests.unit.node.process.test_tls import ask
 

@@ -1,16 +1,20 @@
-"""Authorities and what they sign, made when a test asks for them."""
+"""Who calls, for clusters that live for minutes: authorities and what they sign, and an issuer of tokens."""
 
 import ipaddress
+import json
 import ssl
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import jwt
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from jwt.algorithms import ECAlgorithm
 
 FROM, UNTIL = datetime(2020, 1, 1, tzinfo=UTC), datetime(2120, 1, 1, tzinfo=UTC)
 LOCAL: tuple[x509.GeneralName, ...] = (
@@ -27,6 +31,7 @@ class CertificateFiles:
     key: Path
 
     def copy_to(self, other: "CertificateFiles") -> None:
+        """Take the place of others, as a renewal does."""
         other.certificate.write_bytes(self.certificate.read_bytes())
         other.key.write_bytes(self.key.read_bytes())
 
@@ -89,3 +94,31 @@ class Authority:
             .not_valid_before(FROM)
             .not_valid_after(UNTIL)
         )
+
+
+class Issuer:
+    """Signs tokens of OpenID Connect; ``file`` holds its key for those who look at them."""
+
+    NAME, AUDIENCE = "https://issuer.example.org", "milena"
+    _KEY_ID = "one"
+    _ALGORITHM = "ES256"
+    _LIFE_S = 24 * 3600
+
+    def __init__(self, folder: Path) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.file = folder / "issuer.jwks"
+        public = ECAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
+        described = {**public, "kid": self._KEY_ID, "alg": self._ALGORITHM, "use": "sig"}
+        self.file.write_text(json.dumps({"keys": [described]}))
+
+    def token(self, user: str) -> str:
+        """Of somebody; it is good for a day."""
+        now_s = int(time.time())
+        claims = {
+            "iss": self.NAME,
+            "aud": self.AUDIENCE,
+            "sub": user,
+            "iat": now_s,
+            "exp": now_s + self._LIFE_S,
+        }
+        return jwt.encode(claims, self._key, self._ALGORITHM, headers={"kid": self._KEY_ID})
