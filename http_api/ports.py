@@ -47,7 +47,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerState:
-    """An allocated producer id. ``last_sequences``: topic → partition → last sequence, as far as leaders know."""
+    """An allocated producer id. ``last_sequences``: topic → partition → last sequence, of all that have a leader."""
 
     producer_id: int
     producer_epoch: int

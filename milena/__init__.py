@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from milena.model.secret import Secret
     from milena.producing.deliveries import Deliveries, DeliveryReceipts, DeliveryRun
     from milena.producing.delivery import Delivery
+    from milena.producing.named import NamedProducer
     from milena.producing.options import ProducerOptions
     from milena.producing.partitioner import Topology
     from milena.producing.producer import Producer
@@ -132,6 +133,7 @@ __all__ = [
     "Headers",
     "LastN",
     "MemberUnknownError",
+    "NamedProducer",
     "NewToken",
     "NotNowError",
     "NotPermittedError",
@@ -219,6 +221,7 @@ _MODULES = {
     "milena.cluster.group_views": ("GroupMember", "GroupOffset", "GroupSummary", "GroupView"),
     "milena.producing.partitioner": ("Topology",),
     "milena.producing.producer": ("Producer",),
+    "milena.producing.named": ("NamedProducer",),
     "milena.producing.options": ("ProducerOptions",),
     "milena.producing.transaction": ("Transaction", "TransactionalProducer"),
     "milena.reading.cursor": ("OnOutOfRange",),

@@ -15,6 +15,7 @@ from milena.consuming.consumer import Consumer
 from milena.consuming.group_calls import GroupCalls
 from milena.consuming.options import ConsumerKeywords, ConsumerOptions, Subscription
 from milena.model.clock import Clock, SystemClock
+from milena.producing.named import NamedProducer
 from milena.producing.options import ProducerKeywords, ProducerOptions
 from milena.producing.producer import Producer
 from milena.producing.transaction import (
@@ -98,6 +99,32 @@ class Client:
             metadata=self.metadata,
             clock=self._clock,
             chance=Random(),
+        )
+
+    def named_producer(
+        self,
+        name: str,
+        topic: str,
+        *,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        **options: Unpack[ProducerKeywords],
+    ) -> NamedProducer:
+        """A writer of one source that goes on where it stopped, to be used as an asynchronous context manager.
+
+        Args:
+            name: of the source; a program that comes back under it takes over. It is the transactional id, too.
+            topic: where the records go.
+            timeout_ms: how long one write may take, 1 to 900,000; then the cluster aborts it.
+            options: keywords of ``ProducerOptions``.
+
+        Raises:
+            ValueError: as ``transactional_producer``.
+        """
+        return NamedProducer(
+            self.transactional_producer(name, timeout_ms=timeout_ms, **options),
+            name=name,
+            topic=topic,
+            groups=self.admin,
         )
 
     def consumer(

@@ -18,7 +18,7 @@ from milena.blocking.access import AccessAdmin
 from milena.blocking.clients import Deliveries, Delivery, PartitionReader, Producer, Resource
 from milena.blocking.consumer import Consumer, on_threads
 from milena.blocking.loop_thread import ClientLoopThread
-from milena.blocking.transactions import Transaction, TransactionalProducer
+from milena.blocking.transactions import NamedProducer, Transaction, TransactionalProducer
 from milena.client import Client as AsyncClient
 from milena.cluster.admin import TIMEOUT_S, AdminClient, OffsetRange
 from milena.cluster.credentials import ANONYMOUS, Credentials
@@ -43,6 +43,7 @@ __all__ = [
     "Consumer",
     "Deliveries",
     "Delivery",
+    "NamedProducer",
     "PartitionReader",
     "Producer",
     "Transaction",
@@ -131,6 +132,28 @@ class Client:
             on_open=self._users.add,
             on_exit=self._users.discard,
         )
+
+    def named_producer(
+        self,
+        name: str,
+        topic: str,
+        *,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        **options: Unpack[ProducerKeywords],
+    ) -> "NamedProducer":
+        """A writer of one source that goes on where it stopped; parameters as ``Client.named_producer``'s.
+
+        Raises:
+            ValueError: an option out of its range, or one that no transaction can have.
+        """
+        thread, client = self._open()
+        producer = NamedProducer(
+            client.named_producer(name, topic, timeout_ms=timeout_ms, **options),
+            thread,
+            on_exit=self._users.discard,
+        )
+        self._users.add(producer)
+        return producer
 
     def reader(
         self,

@@ -124,6 +124,7 @@ TWINS = {
     "Consumer",
     "Deliveries",
     "Delivery",
+    "NamedProducer",
     "PartitionReader",
     "Producer",
     "Transaction",

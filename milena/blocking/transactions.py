@@ -1,10 +1,11 @@
-"""``milena.producing.transaction``, blocking."""
+"""``milena.producing.transaction`` and ``milena.producing.named``, blocking."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from milena.blocking.clients import OnExit, Producer, Resource
+from milena.blocking.clients import Deliveries, OnExit, Producer, Resource
 from milena.blocking.consumer import Consumer
 from milena.blocking.loop_thread import ClientLoopThread
+from milena.producing.named import NamedProducer as AsyncNamedProducer
 from milena.producing.transaction import Transaction as AsyncTransaction
 from milena.producing.transaction import TransactionalProducer as AsyncTransactionalProducer
 from milena.records import TopicPartition
@@ -62,3 +63,43 @@ class TransactionalProducer:
         found = Transaction(self._producer.transaction(), self._thread, on_exit=self._on_exit)
         self._on_open(found)
         return found
+
+
+class NamedProducer(Resource):
+    """``milena.NamedProducer``, blocking: entering it takes the name over."""
+
+    def __init__(
+        self,
+        producer: AsyncNamedProducer,
+        thread: ClientLoopThread,
+        *,
+        on_exit: OnExit | None = None,
+    ) -> None:
+        super().__init__(producer, thread, on_exit=on_exit)
+        self._producer = producer
+
+    @property
+    def position(self) -> int:
+        """How many records of the source are written, and so the number of the next one."""
+        return self._producer.position
+
+    def write(
+        self,
+        first: int,
+        values: Sequence[object],
+        *,
+        keys: Sequence[object] | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+    ) -> Deliveries:
+        """Write records of the source, all that are not yet written or none; as the asynchronous producer's."""
+        written = self._producer.write(
+            first,
+            values,
+            keys=keys,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+        )
+        return Deliveries(self._thread.run(written))

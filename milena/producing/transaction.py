@@ -121,8 +121,17 @@ class TransactionalId:
         self._next: ProducerIdentity | None = None
         self.is_in_use = False
 
+    @property
+    def has_next(self) -> bool:
+        """The next transaction has begun: nobody has asked for the id since, as far as its holder was told."""
+        return self._next is not None
+
+    async def take_over(self) -> None:
+        """Begin the next transaction ahead of its first write. One attempt; raises as ``begin``."""
+        self._next = await self.begin()
+
     def take(self) -> ProducerIdentity | None:
-        """The next transaction, if the end of the one before has begun it."""
+        """The next transaction, if it has begun."""
         found, self._next = self._next, None
         return found
 
@@ -275,7 +284,11 @@ class Transaction(Producer):
             raise ValueError(f"a transaction of {self._owner.name} is open; end it first")
         self._owner.is_in_use = True
         try:
-            self._writes.identity = self._owner.take() or await self._persist(self._owner.begin)
+            self._writes.identity = self._owner.take() or await persist(
+                self._owner.begin,
+                clock=self._end_clock,
+                patience_ms=self.options.delivery_timeout_ms,
+            )
         except BaseException:
             self._owner.is_in_use = False
             raise
@@ -382,7 +395,9 @@ class Transaction(Producer):
                 raise
 
         try:
-            return await self._persist(attempt)
+            return await persist(
+                attempt, clock=self._end_clock, patience_ms=self.options.delivery_timeout_ms
+            )
         except ClientError as error:
             if isinstance(error, certain | UnknownResultError) or not may_be_ended:
                 raise
@@ -392,17 +407,17 @@ class Transaction(Producer):
                 error_code=None,
             ) from error
 
-    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask until there is an answer, or the delivery timeout is over; to ask again must be harmless."""
-        clock = self._end_clock
-        deadline_ms = clock.now_ms() + self.options.delivery_timeout_ms
-        while True:
-            try:
-                return await ask()
-            except ClientError as error:
-                if not is_worth_another_try(error) or clock.now_ms() >= deadline_ms:
-                    raise
-            await clock.sleep(RETRY_MS)
+
+async def persist(ask: Callable[[], Awaitable[T]], *, clock: Clock, patience_ms: float) -> T:
+    """Ask until there is an answer, or the patience is over; to ask again must be harmless."""
+    deadline_ms = clock.now_ms() + patience_ms
+    while True:
+        try:
+            return await ask()
+        except ClientError as error:
+            if not is_worth_another_try(error) or clock.now_ms() >= deadline_ms:
+                raise
+        await clock.sleep(RETRY_MS)
 
 
 def _aborted(message: str, why: ClientError) -> ClientError:
@@ -446,3 +461,20 @@ class TransactionalProducer:
             clock=self._clock,
             chance=self._chance,
         )
+
+    @property
+    def has_begun(self) -> bool:
+        """The next transaction has begun: the id is ours, as far as we were told."""
+        return self._owner.has_next
+
+    async def begin(self) -> None:
+        """Begin the next transaction now: what is open under the id is aborted, and who had it commits nothing more.
+
+        Raises:
+            ClientError: no node could do it within ``delivery_timeout_ms``, or the cluster refuses.
+        """
+        await self.persist(self._owner.take_over)
+
+    async def persist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer to what may be asked again, within ``delivery_timeout_ms``."""
+        return await persist(ask, clock=self._clock, patience_ms=self.options.delivery_timeout_ms)

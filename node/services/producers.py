@@ -6,7 +6,6 @@ refuses the former holder, so that what it answered stays the last.
 """
 
 import asyncio
-import logging
 from collections.abc import Iterable, Sequence
 
 from http_api.ports import ProducerState
@@ -23,8 +22,6 @@ from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
 from node.services.messages import SEQUENCES, SequenceRow, SequencesAnswer, SequencesRequest
 from raft_meta.machine.commands import AllocateProducer
-
-logger = logging.getLogger(__name__)
 
 ANSWER_MS = 1_500
 IMAGE_WAIT_MS = 1_000
@@ -78,7 +75,11 @@ class ProducerService:
             raise StaleProducerEpochError(f"transaction {name} is over; nothing was written")
 
     async def allocate(self, name: str | None, *, timeout_ms: int) -> ProducerState:
-        """A new id, or the next epoch of a known name and what was written under it."""
+        """A new id, or the next epoch of a known name and what was written under it.
+
+        Raises:
+            NotReadyError: a broker did not say what it knows; the name has its next epoch all the same.
+        """
         answer = await self._metadata.propose(AllocateProducer(name=name), timeout_ms=timeout_ms)
         assert isinstance(answer, tuple)
         producer_id, producer_epoch = answer
@@ -101,7 +102,7 @@ class ProducerService:
     async def _ask(
         self, broker_id: int, producer_id: int, producer_epoch: int
     ) -> Sequence[SequenceRow]:
-        """A broker that cannot answer is about to lose its partitions; their next leaders know the new epoch."""
+        """A broker that cannot answer is about to lose its partitions, and their next leaders will say."""
         try:
             answer = await ask(
                 self._peer,
@@ -111,8 +112,10 @@ class ProducerService:
                 timeout_ms=ANSWER_MS,
             )
         except MilenaError as error:
-            logger.warning("last sequences unknown broker_id=%d: %s", broker_id, error)
-            return ()
+            raise NotReadyError(
+                f"the last sequences under this name are not known: broker {broker_id} did not tell its own "
+                f"({error.message}); ask again, under the next epoch"
+            ) from error
         return answer.rows
 
     def _led_here(self, producer_id: int) -> tuple[SequenceRow, ...]:

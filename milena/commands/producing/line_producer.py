@@ -54,6 +54,8 @@ class LineOptions:
     is_skipping_bad_lines: bool = False
     rate: float | None = None
     """Most lines a second; None: as many as the cluster takes."""
+    written_before: int = 0
+    """Records at the beginning of the source that are left out, and not waited for either."""
 
 
 class LineProducer:
@@ -106,6 +108,10 @@ class LineProducer:
 
     async def _in_turn(self, lines: list[bytes | None]) -> AsyncIterator[list[bytes | None]]:
         """The lines, as many at a time as are due; all at once without a rate."""
+        while lines and (behind := self._options.written_before - self.tally.left_out) > 0:
+            # They hold no more records than that, and each was counted when the next ones are asked for.
+            yield lines[:behind]
+            lines = lines[behind:]
         if self._pace is None:
             yield lines
             return
@@ -137,6 +143,10 @@ class LineProducer:
             lines, first=self.tally.lines + 1, is_skipping=self._options.is_skipping_bad_lines
         )
         keys, values, numbers = parsed.keys, parsed.values, parsed.numbers
+        behind = min(len(values), self._options.written_before - self.tally.left_out)
+        if behind:
+            self.tally.left_out += behind
+            keys, values, numbers = keys and keys[behind:], values[behind:], numbers[behind:]
         if values and not await self._send_records(keys, values, numbers):
             return
         self.tally.lines = parsed.last
@@ -158,7 +168,7 @@ class LineProducer:
             )
         except (BadRecordError, RecordTooLargeError) as error:
             if len(values) > 1:
-                return await self._send_each(keys, values, numbers)
+                return await self._send_halves(keys, values, numbers)
             self._on_failure(numbers[0], error)
             return False
         except ClientError as error:
@@ -169,13 +179,12 @@ class LineProducer:
         self.tally.sent_bytes += sum(map(len, filter(None, keys or ())))
         return True
 
-    async def _send_each(
+    async def _send_halves(
         self, keys: list[bytes | None] | None, values: list[bytes | None], numbers: Sequence[int]
     ) -> bool:
-        for place in range(len(values)):
-            one = slice(place, place + 1)
-            key = None if keys is None else keys[one]
-            if not await self._send_records(key, values[one], numbers[one]):
+        half = len(values) // 2
+        for part in (slice(half), slice(half, None)):
+            if not await self._send_records(keys and keys[part], values[part], numbers[part]):
                 return False
         return True
 

@@ -1,6 +1,7 @@
 """``milena produce``: lines from standard input or a file into a topic."""
 
 import asyncio
+import dataclasses
 import signal
 import sys
 import threading
@@ -14,9 +15,10 @@ import click
 from milena.client import Client
 from milena.commands import output
 from milena.commands.options import FiniteRange, separator
-from milena.commands.producing.line_producer import LineOptions, LineProducer
+from milena.commands.producing.line_producer import LineOptions, LineProducer, SendPort
 from milena.commands.producing.line_source import STANDARD_INPUT, BadSourceError, LineSource
 from milena.commands.producing.lines import LineRule
+from milena.commands.producing.named_lines import NamedLines
 from milena.commands.producing.tally import ProduceTally, counted
 from milena.commands.target import (
     EXIT_INTERRUPTED,
@@ -29,7 +31,6 @@ from milena.commands.target import (
 from milena.errors import TargetNotFoundError
 from milena.model.clock import SystemClock
 from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
-from milena.producing.producer import Producer
 
 _DEFAULTS = ProducerOptions()
 ACKS: dict[str, Literal["all", 1, 0]] = {"all": "all", "1": 1, "0": 0}
@@ -80,6 +81,8 @@ def _headers(
               help="Do not number batches: a retry may then write a record twice.")  # fmt: skip
 @click.option("--transactional", metavar="ID",
               help="All lines or none, as one transaction of this name, open for 15 minutes at most.")  # fmt: skip
+@click.option("--name", metavar="NAME",
+              help="Go on where the last run of this name stopped: each record of FILE is there once.")  # fmt: skip
 @click.option("--timeout", "delivery_s", type=FiniteRange(min=0.1, max=86_400),
               metavar="SECONDS", default=_DEFAULTS.delivery_timeout_ms / 1000, show_default=True,
               help="How long a record may take to be acknowledged, retries included.")  # fmt: skip
@@ -104,6 +107,7 @@ def produce(
     rate: float | None,
     no_idempotent: bool,
     transactional: str | None,
+    name: str | None,
     delivery_s: float,
     is_json: bool,
 ) -> None:
@@ -136,13 +140,16 @@ def produce(
         idempotent=not no_idempotent,
         delivery_timeout_ms=delivery_s * 1000,
     )
-    if transactional is not None and (acks != "all" or no_idempotent):
-        raise click.UsageError("--transactional needs --acks all, and numbered batches")
+    if transactional is not None and name is not None:
+        raise click.UsageError("give one of --transactional and --name")
+    if (transactional is not None or name is not None) and (acks != "all" or no_idempotent):
+        option = "--transactional" if name is None else "--name"
+        raise click.UsageError(f"{option} needs --acks all, and numbered batches")
     try:
         ProducerOptions(**keywords)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    run = ProduceRun(options, keywords, transactional)
+    run = ProduceRun(options, keywords, transactional_id=transactional, name=name)
     try:
         with LineSource(file, is_packed=is_packed or file.endswith(_PACKED_SUFFIX)) as source:
             target.run_client(lambda client: run.run(client, source))
@@ -167,10 +174,16 @@ class ProduceRun:
     """One run, and what is known of it whether it comes to its end or not."""
 
     def __init__(
-        self, options: LineOptions, keywords: ProducerKeywords, transactional_id: str | None
+        self,
+        options: LineOptions,
+        keywords: ProducerKeywords,
+        *,
+        transactional_id: str | None = None,
+        name: str | None = None,
     ) -> None:
         self.tally = ProduceTally()
         self._transactional_id = transactional_id
+        self._name = name
         self._options = options
         self._keywords = keywords
         self._clock = SystemClock()
@@ -180,23 +193,45 @@ class ProduceRun:
         """Send everything and wait for it."""
         await check_place(client, self._options.topic, self._options.partition)
         self._begun_ms = self._clock.now_ms()
-        if self._transactional_id is None:
+        if self._name is not None:
+            await self._run_named(client, self._name, source)
+        elif self._transactional_id is not None:
+            await self._run_whole(client, self._transactional_id, source)
+        else:
             async with client.producer(**self._keywords) as producer:
-                await self._send(producer, source)
-            return
+                await self._send(self._options, producer, source)
+
+    async def _run_named(self, client: Client, name: str, source: LineSource) -> None:
+        """What is not written yet, a piece of the input a transaction.
+
+        Raises:
+            BadSourceError: the input has fewer records than were written.
+        """
+        async with client.named_producer(name, self._options.topic, **self._keywords) as producer:
+            before = producer.position
+            options = dataclasses.replace(self._options, written_before=before)
+            await self._send(options, NamedLines(producer), source)
+        if self.tally.is_whole and self.tally.left_out < before:
+            raise BadSourceError(
+                f"{before} records of {name} are written to {options.topic}, and the input has "
+                f"{self.tally.left_out}: it is not the one of before; give another input another --name"
+            )
+
+    async def _run_whole(self, client: Client, transactional_id: str, source: LineSource) -> None:
+        """All lines or none."""
         transactions = client.transactional_producer(
-            self._transactional_id, timeout_ms=TRANSACTION_TIMEOUT_MS, **self._keywords
+            transactional_id, timeout_ms=TRANSACTION_TIMEOUT_MS, **self._keywords
         )
         try:
             async with transactions.transaction() as transaction:
-                await self._send(transaction, source)
+                await self._send(self._options, transaction, source)
                 if not self.tally.is_whole:
                     raise _NotWholeError
         except _NotWholeError:
             self.tally.is_aborted = True
 
-    async def _send(self, producer: Producer, source: LineSource) -> None:
-        lines = LineProducer(self._options, producer, self._clock)
+    async def _send(self, options: LineOptions, producer: SendPort, source: LineSource) -> None:
+        lines = LineProducer(options, producer, self._clock)
         self.tally = lines.tally
         with stopping_on_interrupt(lines.stop), progress_bar(source) as on_progress:
             await lines.run(source, on_progress)

@@ -47,6 +47,8 @@ class ProduceTally:
     failed: int = 0
     skipped: int = 0
     """Bad lines that were left out."""
+    left_out: int = 0
+    """Records that a former run under the same name has written."""
     first_failure: tuple[int, ClientError] | None = None
     bad_line: BadLine | None = None
     """The first one."""
@@ -97,6 +99,8 @@ class ProduceTally:
         )
         if self.failed:
             text += f", {self.failed} not acknowledged"
+        if self.left_out:
+            text += f", {self.left_out} written before"
         if self.skipped:
             text += f", {counted(self.skipped, 'bad line')} skipped"
         if self.is_aborted:
@@ -110,6 +114,7 @@ class ProduceTally:
             "records": self.written,
             "bytes": self.sent_bytes,
             "seconds": round(elapsed_ms / 1000, 3),
+            "written_before": self.left_out,
             "not_acknowledged": self.failed,
             "first_failed_line": self.first_failure[0] if self.first_failure else None,
             "error": self.first_failure[1].message if self.first_failure else None,

@@ -113,6 +113,32 @@ async def test_lines_of_one_piece_are_sent_together():
     assert [value for _, value in producer.sent] == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
+@pytest.mark.parametrize("rate", [None, 1.0])
+async def test_records_that_were_written_before_are_left_out_and_not_waited_for(rate):
+    producer, clock = PaperProducer(), FakeClock()
+    tally = await run(
+        producer,
+        b"k=1\nbad\nk=2\nk=3",
+        b"\nbad\nk=4\nk=5\n",
+        rule={"key_separator": b"="},
+        is_skipping_bad_lines=True,
+        written_before=4,
+        rate=rate,
+        clock=clock,
+    )
+    assert producer.sent == [(b"k", b"5")]
+    assert (tally.left_out, tally.lines, tally.skipped, tally.sent_bytes) == (4, 7, 2, 2)
+    assert "4 written before" in tally.summary_text(1)
+    assert tally.summary_json(1)["written_before"] == 4
+    assert clock.now_ms() == FakeClock().now_ms()
+
+
+async def test_a_source_that_ends_before_what_was_written_leaves_all_of_it_out():
+    producer = PaperProducer()
+    tally = await run(producer, b"1\n2\n", written_before=3)
+    assert (producer.sent, tally.left_out, tally.acknowledged) == ([], 2, 0)
+
+
 @pytest.mark.parametrize("rule", [{}, {"null_marker": b"-"}, {"key_separator": b"="}])
 async def test_a_line_above_the_bound_is_a_bad_line(rule):
     producer = PaperProducer()

@@ -20,49 +20,10 @@ from milena.model.types import PRODUCER_EPOCH_MAX
 from milena.producing.options import ProducerOptions
 from milena.producing.transaction import TransactionalId, TransactionalProducer
 from milena.records import ProducerIdentity, TopicPartition
-from tests.support.fakes.scripted_cluster import ScriptedClock, ScriptedCluster, not_now, unknown
+from tests.support.fakes.scripted_cluster import ScriptedClock, not_now, unknown
+from tests.support.fakes.transactional_cluster import TransactionalCluster
 
 T0 = TopicPartition("t", 0)
-
-
-class TransactionalCluster(ScriptedCluster):
-    """It notes what it was asked. ``beginnings`` and ``ends`` hold the next ones' errors, None: it goes well."""
-
-    def __init__(self, partitions=1):
-        super().__init__(partitions)
-        self.begun = []
-        self.named = []
-        self.committed = []
-        self.aborted = []
-        self.ends = []
-        self.beginnings = []
-        self.first_epoch = 4
-
-    async def append(self, topic, partition, batch, *, transaction=None, **options):
-        self.named.append(transaction)
-        return await super().append(topic, partition, batch, **options)
-
-    async def begin_transaction(self, transactional_id, *, timeout_ms):
-        self.begun.append((transactional_id, timeout_ms))
-        error = self.beginnings.pop(0) if self.beginnings else None
-        if error is not None:
-            raise error
-        return ProducerIdentity(7, self.first_epoch)
-
-    def end(self):
-        error = self.ends.pop(0) if self.ends else None
-        if error is not None:
-            raise error
-
-    async def commit_transaction(self, identity, parts, offsets):
-        self.end()
-        self.committed.append((identity, parts, list(offsets)))
-        return identity.producer_epoch + 1
-
-    async def abort_transaction(self, identity):
-        self.end()
-        self.aborted.append(identity)
-        return identity.producer_epoch + 1
 
 
 class Reader:

@@ -473,6 +473,28 @@ class TestEncodedBatches:
                 )
 
     @virtual
+    async def test_who_takes_a_name_over_is_told_what_every_leader_has_of_it_or_nothing(
+        self,
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3), (2, 3, 1))
+            first = await cluster.nodes[1].admin.allocate_producer("p")
+            for partition, values in enumerate(("a", "bcd")):
+                stamp = ProducerStamp(first.producer_id, first.producer_epoch, 0)
+                await cluster.nodes[3].produce.produce_batch(
+                    "t", partition, batch(*values, producer=stamp), acks=Acks.ALL, timeout_ms=500
+                )
+            second = await cluster.nodes[3].admin.allocate_producer("p")
+            assert second.last_sequences == {"t": {0: 0, 1: 2}}
+            await cluster.kill(2)
+            with pytest.raises(NotReadyError, match="ask again"):
+                await cluster.nodes[3].admin.allocate_producer("p")
+            await cluster.until(lambda: cluster.image.live_brokers() == (1, 3))
+            last = await cluster.nodes[3].admin.allocate_producer("p")
+            assert last.last_sequences == {"t": {0: 0, 1: 2}}
+            assert last.producer_epoch == first.producer_epoch + 3
+
+    @virtual
     async def test_a_gap_is_refused_by_the_leader_and_reaches_the_client_as_such(self) -> None:
         async with cluster_of() as cluster:
             await cluster.create("t", (1, 2, 3))

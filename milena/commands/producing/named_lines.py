@@ -1,0 +1,34 @@
+"""Lines of an input with a name: what a line producer sends together is written in one step."""
+
+from collections.abc import Sequence
+
+from milena.producing.deliveries import DeliveriesCallback
+from milena.producing.named import NamedProducer
+
+
+class NamedLines:
+    """The producer of a run under a name (``SendPort``); lines that were written before are left out by who calls."""
+
+    def __init__(self, producer: NamedProducer) -> None:
+        self._producer = producer
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        on_delivery: DeliveriesCallback | None = None,
+    ) -> None:
+        """Write these records, all or none, and the position behind them; raises as ``NamedProducer.write``."""
+        assert topic == self._producer.topic, (topic, self._producer.topic)
+        deliveries = await self._producer.write(
+            self._producer.position, values, keys=keys, partition=partition, headers=headers
+        )
+        if on_delivery is not None:
+            on_delivery(deliveries)
+
+    async def flush(self) -> None:
+        """Nothing is under way between two calls."""

@@ -1,0 +1,70 @@
+"""A scripted cluster that knows transactions: what it was asked, and what it shall answer to begin and end them."""
+
+from types import SimpleNamespace
+
+from milena.errors import TargetNotFoundError
+from milena.model.types import PRODUCER_EPOCH_MAX
+from milena.records import ProducerIdentity
+from tests.support.fakes.scripted_cluster import ScriptedCluster
+
+EPOCHS_A_LIFE = 10
+"""Transactions of one holder of an id in a test, at most: the next holder's epoch is above them."""
+
+
+class TransactionalCluster(ScriptedCluster):
+    """It notes what it was asked. ``beginnings`` and ``ends`` hold the next ones' errors, None: it goes well.
+
+    ``groups`` has what was committed with offsets; ``first_epoch`` is that of the next who begins under an id.
+    """
+
+    def __init__(self, partitions=1):
+        super().__init__(partitions)
+        self.begun = []
+        self.named = []
+        self.committed = []
+        self.aborted = []
+        self.ends = []
+        self.beginnings = []
+        self.groups = {}
+        self.producer_id = 7
+        self.first_epoch = 4
+
+    async def append(self, topic, partition, batch, *, transaction=None, **options):
+        self.named.append(transaction)
+        return await super().append(topic, partition, batch, **options)
+
+    async def begin_transaction(self, transactional_id, *, timeout_ms):
+        self.begun.append((transactional_id, timeout_ms))
+        error = self.beginnings.pop(0) if self.beginnings else None
+        if error is not None:
+            raise error
+        if self.first_epoch >= PRODUCER_EPOCH_MAX:
+            self.producer_id, self.first_epoch = self.producer_id + 1, 0
+        epoch = self.first_epoch
+        self.first_epoch += EPOCHS_A_LIFE
+        return ProducerIdentity(self.producer_id, epoch)
+
+    def end(self):
+        error = self.ends.pop(0) if self.ends else None
+        if error is not None:
+            raise error
+
+    async def commit_transaction(self, identity, parts, offsets):
+        self.end()
+        self.committed.append((identity, parts, list(offsets)))
+        for found in offsets:
+            self.groups.setdefault(found.group, {}).update(found.offsets)
+        return identity.producer_epoch + 1
+
+    async def abort_transaction(self, identity):
+        self.end()
+        self.aborted.append(identity)
+        return identity.producer_epoch + 1
+
+    async def group(self, group_id):
+        if group_id not in self.groups:
+            raise TargetNotFoundError(f"no group {group_id}", status=404, error_code=40410)
+        offsets = self.groups[group_id].items()
+        return SimpleNamespace(
+            offsets={where: SimpleNamespace(offset=offset) for where, offset in offsets}
+        )
