@@ -613,6 +613,7 @@ class Assembly:
         """End what still waits or is under way, whoever asks before who is asked; logs are synced and closed."""
         self.controller.close()
         await self.audit_writer.close()
+        await self.transactions.close()
         await self.transaction_markers.close()
         await self.transaction_ends.close()
         await self.produce.close()

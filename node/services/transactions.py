@@ -1,6 +1,6 @@
 """Transactions on any node: whole ones in one request, and sessions of clients that write them step by step.
 
-    one request     write all of it at the leaders → commit → wait until readers see it
+    one request     write all of it at the leaders → commit → wait until readers see it; small ones share a transaction
     session         begin gives a producer its epoch; each write names it; the commit names what was acknowledged
 
 The commit is one command of the quorum (``raft_meta.machine.transactions``); until it is applied nothing counts, and a
@@ -13,7 +13,7 @@ long again; of a second request it is aborted, so one that is seen to be a secon
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -27,7 +27,6 @@ from milena.model.batch.header import (
 from milena.model.clock import Clock
 from milena.model.errors import (
     FateUnknownError,
-    IdempotencyKeyReusedError,
     MilenaError,
     NoLeaderError,
     NoQuorumError,
@@ -43,8 +42,8 @@ from milena.model.requests import (
     Acks,
     BatchReceipt,
     GroupOffsets,
+    IdempotencyKey,
     OpenTransaction,
-    ProduceReceipt,
     ProduceRequest,
     ProducerTransaction,
     Records,
@@ -52,7 +51,6 @@ from milena.model.requests import (
     TransactionEnded,
     TransactionReceipt,
     TransactionRequest,
-    TransactionWrite,
     WrittenExtent,
 )
 from milena.model.turns import Turns
@@ -66,17 +64,15 @@ from node.replication.transaction_ends import TransactionEnds
 from node.services.encoding import TransactionStamp, encode
 from node.services.produce import check_takes_transactions
 from node.services.record_batches import (
-    Appended,
-    PartitionBatch,
     highest_partition,
     keyless_record,
-    receipts_of,
-    receipts_of_one,
     size_of_columns,
     split_request,
 )
 from node.services.to_leader import ToLeader
+from node.services.transaction_gatherer import Committed, TransactionGatherer
 from node.services.transaction_lookup import TransactionLookup
+from node.services.transaction_plans import Part, Plan, merged
 from node.services.transaction_slots import TransactionSlot, TransactionSlots
 from raft_meta.machine import producers
 from raft_meta.machine.commands import (
@@ -86,8 +82,7 @@ from raft_meta.machine.commands import (
     TransactionEnd,
 )
 from raft_meta.machine.groups import offsets
-from raft_meta.machine.image import Image, PartitionKey, Topic, TransactionExtent
-from raft_meta.machine.topics.configs import TopicSettings
+from raft_meta.machine.image import Image, PartitionKey, TransactionExtent
 from raft_meta.machine.transactions import (
     ITEMS_PER_TRANSACTION_MAX,
     NotCommitted,
@@ -106,33 +101,12 @@ PROPOSE_TIMEOUT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """The records of a request for one partition."""
-
-    topic: Topic
-    settings: TopicSettings
-    batch: PartitionBatch
-
-    @property
-    def key(self) -> PartitionKey:
-        return self.topic.topic_id, self.batch.partition
-
-
-@dataclass(frozen=True, slots=True)
 class _WrittenPart:
     """A part as the batch that is written."""
 
-    part: _Part
+    part: Part
     batch: bytes
     header: BatchHeader
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What a request writes: its parts; and of each topic, which writes its records come from, (write, count) each."""
-
-    parts: Sequence[_Part]
-    sources: Mapping[str, Sequence[tuple[int, int]]]
 
 
 class TransactionService:
@@ -159,6 +133,7 @@ class TransactionService:
         self._lookup = lookup
         self._topic_to_write = topic_to_write
         self._slots = TransactionSlots(metadata)
+        self._gatherer = TransactionGatherer(metadata, commit=self._commit_shared)
         self._turns = Turns()
         self._sticky = 0
         self._unseen: dict[Identity, _Unseen] = {}
@@ -166,6 +141,10 @@ class TransactionService:
         metadata.listen(self._on_image)
 
     # -- one request -----------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let go of what requests share; they are gone by now."""
+        await self._gatherer.close()
 
     async def transact(self, request: TransactionRequest) -> TransactionReceipt:
         """Write and commit all of a request, or nothing.
@@ -177,16 +156,64 @@ class TransactionService:
         deadline = self._clock.now_ms() + request.timeout_ms
         # First: the writes may make a topic that offsets are of.
         plan = await self._plan(request)
+        committed = await self._transact_with_others(request, plan)
+        if committed is not None:
+            return self._receipt(plan, committed)
         commits = await self._commits_of(request.offsets)
         for commit in commits:
             offsets.check_commit(self._metadata.image, commit)
+        return await self._transact_alone(request, plan, commits, deadline)
+
+    def _receipt(self, plan: Plan, committed: Committed) -> TransactionReceipt:
+        self._counts.transactions.committed += 1
+        return TransactionReceipt(
+            receipts=plan.receipts(committed.base_offsets), is_visible=committed.is_visible
+        )
+
+    async def _transact_with_others(
+        self, request: TransactionRequest, plan: Plan
+    ) -> Committed | None:
+        """Commit it as a part of a transaction that others share; None: nothing of it counts, nor will.
+
+        A key is answered from a transaction of its own, and offsets may be refused, which is nobody else's concern.
+        """
+        if request.idempotency is not None or request.offsets:
+            return None
+        place = self._gatherer.place_of(plan, request.timeout_ms)
+        return None if place is None else await self._gatherer.submit(place, plan)
+
+    async def _commit_shared(self, parts: Sequence[Part], timeout_ms: int) -> Committed:
+        """Commit what several requests write; half of their time is left to each where it cannot be written."""
+        now_ms = self._clock.now_ms()
+        write_by, deadline = now_ms + timeout_ms / 2, now_ms + timeout_ms
+        async with self._slots.taken(timeout_ms=self._left(write_by)) as slot:
+            return await self._commit_parts(
+                parts, slot, key=None, commits=(), write_by=write_by, deadline=deadline
+            )
+
+    async def _transact_alone(
+        self,
+        request: TransactionRequest,
+        plan: Plan,
+        commits: tuple[GroupCommit, ...],
+        deadline: float,
+    ) -> TransactionReceipt:
+        """Commit it as a transaction of its own, or of the next one where leaders have taken this one for abandoned."""
         while True:
             async with self._slots.taken(timeout_ms=self._left(deadline)) as slot:
                 try:
-                    return await self._transact(request, plan, commits, slot, deadline)
+                    committed = await self._commit_parts(
+                        plan.parts,
+                        slot,
+                        key=request.idempotency,
+                        commits=commits,
+                        write_by=deadline,
+                        deadline=deadline,
+                    )
+                    return self._receipt(plan, committed)
                 except _RepeatedError as repeated:
                     if repeated.extents is not None:
-                        return _first_answer(plan, repeated.extents, len(request.writes))
+                        return plan.first_answer(repeated.extents)
                     # What was in the way of the key is aborted, and its marker is about to be written.
                     error: MilenaError = TransactionInProgressError(
                         "another request with this idempotency key is being decided; nothing was written, try again"
@@ -199,12 +226,12 @@ class TransactionService:
                 raise error
             await self._clock.sleep(RETRY_MS)
 
-    async def _plan(self, request: TransactionRequest) -> _Plan:
+    async def _plan(self, request: TransactionRequest) -> Plan:
         """Records by partition, all of which may be stored."""
         by_topic: dict[str, list[int]] = {}
         for number, write in enumerate(request.writes):
             by_topic.setdefault(write.topic, []).append(number)
-        parts: list[_Part] = []
+        parts: list[Part] = []
         sources: dict[str, list[tuple[int, int]]] = {}
         for name, numbers in by_topic.items():
             writes = [request.writes[number] for number in numbers]
@@ -213,16 +240,16 @@ class TransactionService:
                 for number, write in zip(numbers, writes, strict=True)
             ]
             may_create = all(write.may_create for write in writes)
-            parts += await self._split(name, _merged(writes), request, may_create=may_create)
+            parts += await self._split(name, merged(writes), request, may_create=may_create)
         if len(parts) > ITEMS_PER_TRANSACTION_MAX:
             raise RequestTooLargeError(
                 f"the records go to {len(parts)} partitions, and a transaction has at most {ITEMS_PER_TRANSACTION_MAX}"
             )
-        return _Plan(parts, sources)
+        return Plan(parts, sources, len(request.writes))
 
     async def _split(
         self, name: str, records: Records, request: TransactionRequest, *, may_create: bool
-    ) -> list[_Part]:
+    ) -> list[Part]:
         asked = ProduceRequest(
             topic=name,
             records=records,
@@ -249,19 +276,26 @@ class TransactionService:
             keyless = keyless_record(topic, batch) if settings.is_compacted else None
             if keyless is not None:
                 raise keyless
-        return [_Part(topic, settings, batch) for batch in batches]
+        return [Part(topic, settings, batch) for batch in batches]
 
-    async def _transact(
+    async def _commit_parts(
         self,
-        request: TransactionRequest,
-        plan: _Plan,
-        commits: tuple[GroupCommit, ...],
+        parts: Sequence[Part],
         slot: TransactionSlot,
+        *,
+        key: IdempotencyKey | None,
+        commits: tuple[GroupCommit, ...],
+        write_by: float,
         deadline: float,
-    ) -> TransactionReceipt:
-        identity = (slot.producer_id, slot.producer_epoch)
+    ) -> Committed:
+        """Write all parts and commit them, or nothing.
+
+        Raises:
+            _RepeatedError: another request came under the key; nothing of this one counts, nor will.
+            MilenaError: as of ``transact``; nothing counts, either, of what was not written at ``write_by``.
+        """
         try:
-            receipts = await self._write(request, plan, slot, deadline)
+            receipts = await self._write(parts, slot, key, write_by)
         except BaseException as error:
             await self._abort_written(slot)
             if isinstance(error, FateUnknownError):
@@ -275,13 +309,14 @@ class TransactionService:
                 base_offset=_first(receipt),
                 end_offset=_first(receipt) + len(part.batch.places),
             )
-            for part, receipt in zip(plan.parts, receipts, strict=True)
+            for part, receipt in zip(parts, receipts, strict=True)
         )
+        identity = (slot.producer_id, slot.producer_epoch)
         end = TransactionEnd(
             producer_id=identity[0],
             producer_epoch=identity[1],
             is_commit=True,
-            is_keyed=request.idempotency is not None,
+            is_keyed=key is not None,
             extents=extents,
             offsets=commits,
         )
@@ -294,18 +329,14 @@ class TransactionService:
             await self._abort_written(slot)
             raise
         slot.on_ended()
-        self._counts.transactions.committed += 1
         is_visible = await self._seen(identity, extents, deadline)
-        return TransactionReceipt(
-            receipts=_receipts(plan, [e.base_offset for e in extents], len(request.writes)),
-            is_visible=is_visible,
-        )
+        return Committed([extent.base_offset for extent in extents], is_visible)
 
     async def _write(
         self,
-        request: TransactionRequest,
-        plan: _Plan,
+        parts: Sequence[Part],
         slot: TransactionSlot,
+        key: IdempotencyKey | None,
         deadline: float,
     ) -> list[BatchReceipt]:
         """Write all parts; encoded, and known not to be too large, before the first is written."""
@@ -316,8 +347,7 @@ class TransactionService:
             ),
         )
         written: list[_WrittenPart] = []
-        key = request.idempotency
-        for part in plan.parts:
+        for part in parts:
             size = size_of_columns(part.batch.columns)
             pieces = await self._turns.run(
                 encode(
@@ -657,88 +687,6 @@ def _abort_of(producer_id: int, producer_epoch: int) -> TransactionEnd:
     )
 
 
-def _merged(writes: Sequence[TransactionWrite]) -> Records:
-    """The records of writes for one topic, one behind the other."""
-    counts = [len(write.records.values) for write in writes]
-
-    def joined(
-        column: Callable[[TransactionWrite], Sequence[T | None] | None],
-    ) -> list[T | None] | None:
-        columns = [column(write) for write in writes]
-        if all(found is None for found in columns):
-            return None
-        cells: list[T | None] = []
-        for found, count in zip(columns, counts, strict=True):
-            cells += [None] * count if found is None else found
-        return cells
-
-    return Records(
-        keys=joined(lambda write: write.records.keys),
-        values=[value for write in writes for value in write.records.values],
-        headers=joined(lambda write: write.records.headers),
-        timestamps=joined(lambda write: write.records.timestamps),
-        partitions=joined(_partitions_of),
-    )
-
-
-def _partitions_of(write: TransactionWrite) -> Sequence[int | None] | None:
-    named = write.records.partitions
-    if named is None:
-        return None if write.partition is None else [write.partition] * len(write.records.values)
-    return [write.partition if partition is None else partition for partition in named]
-
-
 def _first(receipt: BatchReceipt) -> int:
     assert receipt.base_offset is not None, "a transaction's writes wait for all replicas"
     return receipt.base_offset
-
-
-def _receipts(
-    plan: _Plan, base_offsets: Sequence[int], write_count: int
-) -> list[Sequence[ProduceReceipt]]:
-    """Receipts of each write, from where each part begins."""
-    by_topic: dict[str, list[tuple[PartitionBatch, Appended]]] = {}
-    for part, base_offset in zip(plan.parts, base_offsets, strict=True):
-        offsets = range(base_offset, base_offset + len(part.batch.places))
-        by_topic.setdefault(part.topic.name, []).append((part.batch, Appended(offsets)))
-    receipts: list[Sequence[ProduceReceipt]] = [()] * write_count
-    for name, sources in plan.sources.items():
-        of_topic = _receipts_of_topic(by_topic[name])
-        at = 0
-        for write, count in sources:
-            receipts[write] = of_topic[at : at + count]
-            assert len(receipts[write]) == count, "every record went into one part"
-            at += count
-    return receipts
-
-
-def _receipts_of_topic(
-    written: Sequence[tuple[PartitionBatch, Appended]],
-) -> Sequence[ProduceReceipt]:
-    if len(written) == 1:
-        return receipts_of_one(*written[0])
-    parts, outcomes = zip(*written, strict=True)
-    return receipts_of(sum(len(part.places) for part in parts), parts, outcomes, {})
-
-
-def _first_answer(
-    plan: _Plan, extents: Sequence[TransactionExtent], write_count: int
-) -> TransactionReceipt:
-    """The answer to a request that was committed before, under its key.
-
-    Raises:
-        IdempotencyKeyReusedError: a topic was made anew since, or has other partitions.
-    """
-    written = {(extent.topic_id, extent.partition): extent for extent in extents}
-    bases: list[int] = []
-    for part in plan.parts:
-        extent = written.get(part.key)
-        if extent is None or extent.end_offset - extent.base_offset != len(part.batch.places):
-            raise IdempotencyKeyReusedError(
-                "this idempotency key was used for a transaction that is committed, before one of its topics was made "
-                "anew or got more partitions; use a new key for new records"
-            )
-        bases.append(extent.base_offset)
-    return TransactionReceipt(
-        receipts=_receipts(plan, bases, write_count), is_visible=True, is_duplicate=True
-    )

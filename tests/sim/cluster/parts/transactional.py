@@ -6,6 +6,7 @@ one marker behind its last record; group offsets move with it; the last stable o
 log is decided; whoever was answered that his transaction is committed, or is not, finds it so. In the end none is open.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from http_api.ports import NewTopic
@@ -40,6 +41,8 @@ class TransactionalTopics(Part):
         self.decisions = self.clients.decisions
         self.committed = self.aborted = 0
         """Transactions with records."""
+        self._sharers: Counter[Identity] = Counter()
+        """Of a transaction with records, how many clients' it was."""
         self._moved: dict[tuple[str, int], int] = {}
         """(group, next offset) → index of the image in which it came there."""
         self._offsets = Image().offsets
@@ -185,8 +188,9 @@ class TransactionalTopics(Part):
         found = self._found()
         for work in self.clients.works:
             self._judge(work, found)
+        shared = sum(count for count in self._sharers.values() if count > 1)
         self.world.note(
-            f"transactions: {self.committed} committed, {self.aborted} aborted, "
+            f"transactions: {self.committed} committed, {shared} of them shared, {self.aborted} aborted, "
             f"{self.clients.most_open} open at a time, {len(self._moved)} offsets"
         )
 
@@ -275,5 +279,6 @@ class TransactionalTopics(Part):
             for _, _, offset in places:
                 if work.offsets.get(value, offset) != offset:
                     raise ViolationError(f"{value} is at {offset}: {what}, {work.offsets}")
+        self._sharers.update(identities)
         self.committed += bool(committed)
         self.aborted += bool(work.places) and not committed

@@ -286,9 +286,9 @@ class TransactionalClients(TopicClients):
 
     # Transactions in one request.
 
-    def _new_work(self, group: str) -> Work:
+    def _new_work(self, group: str, *, has_offsets: bool = True) -> Work:
         work = Work(group)
-        if self._rng.random() < OFFSETS_CHANCE:
+        if has_offsets and self._rng.random() < OFFSETS_CHANCE:
             self._values += 1
             work.next_offset = self._values
         self.works.append(work)
@@ -317,9 +317,11 @@ class TransactionalClients(TopicClients):
     def _is_known(self) -> bool:
         return self._rng.random() >= STRANGER_CHANCE
 
-    def _new_request(self, group: str, *, is_keyed: bool) -> tuple[Work, TransactionRequest]:
+    def _new_request(
+        self, group: str, *, is_keyed: bool, has_offsets: bool = True
+    ) -> tuple[Work, TransactionRequest]:
         """Some records for some places; or, without a key, none."""
-        work = self._new_work(group)
+        work = self._new_work(group, has_offsets=has_offsets)
         least = 1 if is_keyed or not work.next_offset else 0
         writes: list[TransactionWrite] = []
         for place in self._rng.sample(range(len(PLACES)), self._rng.randint(least, len(PLACES))):
@@ -342,13 +344,15 @@ class TransactionalClients(TopicClients):
         return work, request
 
     async def _write_at_once(self, group: str) -> None:
-        """One try each."""
+        """One try each, some of them at once: those without offsets may share a transaction."""
         while not self._is_over:
             await self._pause()
             node = self._some_node()
             if node is not None:
-                work, request = self._new_request(group, is_keyed=False)
-                await self._transact(node, work, request)
+                requests = [self._new_request(group, is_keyed=False)]
+                for _ in range(self._rng.choice((0, 2, 4))):
+                    requests.append(self._new_request(group, is_keyed=False, has_offsets=False))
+                await asyncio.gather(*(self._transact(node, *request) for request in requests))
 
     async def _write_keyed_at_once(self, group: str) -> None:
         """The same request under its key, on whichever nodes, sometimes on two at once, until it is committed."""

@@ -12,6 +12,7 @@ from milena.model.errors import (
     InvalidProducerError,
     MilenaError,
     NoLeaderError,
+    NotEnoughReplicasError,
     PartitionCountChangedError,
     PartitionNotFoundError,
     RequestTooLargeError,
@@ -300,6 +301,51 @@ class TestOneRequest:
                 await transact(cluster, 1, to("t", 0, "x"), to("u", 0, "y"), timeout_ms=500)
             ends.end = end  # type: ignore[method-assign]
             assert await read(cluster, 2, "t") == []
+
+
+class TestShared:
+    @virtual
+    async def test_requests_at_once_share_one_and_each_has_its_own_answer(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            before = cluster.image.index
+            receipts = await asyncio.gather(
+                *(
+                    transact(cluster, 3, to("t", 0, f"a{n}", f"b{n}"), to("u", 0, f"c{n}"))
+                    for n in range(8)
+                )
+            )
+            assert all(receipt.is_visible for receipt in receipts)
+            offsets = [
+                [r.offset for write in receipt.receipts for r in write] for receipt in receipts
+            ]
+            assert offsets == [[2 * n, 2 * n + 1, n] for n in range(8)]
+            # One producer, one end, the end of its markers in two partitions.
+            assert cluster.image.index - before <= 4
+            assert cluster.nodes[3].counts.transactions.committed == 8
+            for reader in (1, 2, 3):
+                assert await read(cluster, reader, "u") == [f"c{n}" for n in range(8)]
+
+    @virtual
+    async def test_nobody_is_refused_for_a_neighbour(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            await cluster.create("single", (1,))
+            await cluster.create("alone", (1,))
+
+            def refuse(*args: object, **options: object) -> None:
+                raise NotEnoughReplicasError("told by the test")
+
+            cluster.runner(1, "alone").append = refuse  # type: ignore[method-assign,assignment]
+            good, bad = await asyncio.gather(
+                transact(cluster, 2, to("single", 0, "good")),
+                transact(cluster, 2, to("alone", 0, "bad")),
+                return_exceptions=True,
+            )
+            assert isinstance(good, TransactionReceipt)
+            assert isinstance(bad, NotEnoughReplicasError)
+            assert await read(cluster, 3, "single") == ["good"]
+            assert await read(cluster, 3, "single", is_uncommitted=True) == ["good", "good"]
 
 
 class TestKeys:

@@ -1,0 +1,158 @@
+"""What a transaction of one request writes: its records by partition, and how their offsets become its answer.
+
+Requests may share a transaction: what they write is then one part for each partition, in their order. Pure.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from milena.model.errors import IdempotencyKeyReusedError
+from milena.model.requests import ProduceReceipt, Records, TransactionReceipt, TransactionWrite
+from node.services.record_batches import (
+    Appended,
+    PartitionBatch,
+    merge,
+    receipts_of,
+    receipts_of_one,
+)
+from raft_meta.machine.image import PartitionKey, Topic, TransactionExtent
+from raft_meta.machine.topics.configs import TopicSettings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The records of a request for one partition."""
+
+    topic: Topic
+    settings: TopicSettings
+    batch: PartitionBatch
+
+    @property
+    def key(self) -> PartitionKey:
+        """The partition."""
+        return self.topic.topic_id, self.batch.partition
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a request writes, in so many writes.
+
+    ``sources``: of each topic, which writes its records come from, (write, count) each.
+    """
+
+    parts: Sequence[Part]
+    sources: Mapping[str, Sequence[tuple[int, int]]]
+    write_count: int
+
+    def receipts(self, base_offsets: Sequence[int]) -> list[Sequence[ProduceReceipt]]:
+        """Receipts of each write, from where each part begins."""
+        by_topic: dict[str, list[tuple[PartitionBatch, Appended]]] = {}
+        for part, base_offset in zip(self.parts, base_offsets, strict=True):
+            offsets = range(base_offset, base_offset + len(part.batch.places))
+            by_topic.setdefault(part.topic.name, []).append((part.batch, Appended(offsets)))
+        receipts: list[Sequence[ProduceReceipt]] = [()] * self.write_count
+        for name, sources in self.sources.items():
+            of_topic = _receipts_of_topic(by_topic[name])
+            at = 0
+            for write, count in sources:
+                receipts[write] = of_topic[at : at + count]
+                assert len(receipts[write]) == count, "every record went into one part"
+                at += count
+        return receipts
+
+    def first_answer(self, extents: Sequence[TransactionExtent]) -> TransactionReceipt:
+        """The answer to a request that was committed before, under its key.
+
+        Raises:
+            IdempotencyKeyReusedError: a topic was made anew since, or has other partitions.
+        """
+        written = {(extent.topic_id, extent.partition): extent for extent in extents}
+        bases: list[int] = []
+        for part in self.parts:
+            extent = written.get(part.key)
+            if extent is None or extent.end_offset - extent.base_offset != len(part.batch.places):
+                raise IdempotencyKeyReusedError(
+                    "this idempotency key was used for a transaction that is committed, before one of its topics was "
+                    "made anew or got more partitions; use a new key for new records"
+                )
+            bases.append(extent.base_offset)
+        return TransactionReceipt(receipts=self.receipts(bases), is_visible=True, is_duplicate=True)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedPlans:
+    """What several requests write, as the parts of one transaction.
+
+    ``places``: of each plan, for each of its parts, which of the joined parts has its records, and from which on.
+    """
+
+    parts: Sequence[Part]
+    places: Sequence[Sequence[tuple[int, int]]]
+
+
+def join(plans: Sequence[Plan]) -> JoinedPlans:
+    """The parts of all plans, one for each partition; none of them has headers or times of its own (``merge``)."""
+    numbers: dict[PartitionKey, int] = {}
+    sharers: list[list[Part]] = []
+    counts: list[int] = []
+    places: list[Sequence[tuple[int, int]]] = []
+    for plan in plans:
+        of_plan: list[tuple[int, int]] = []
+        for part in plan.parts:
+            number = numbers.setdefault(part.key, len(numbers))
+            if number == len(sharers):
+                sharers.append([])
+                counts.append(0)
+            of_plan.append((number, counts[number]))
+            sharers[number].append(part)
+            counts[number] += len(part.batch.columns.values)
+        places.append(of_plan)
+    return JoinedPlans([_shared(parts) for parts in sharers], places)
+
+
+def _shared(parts: Sequence[Part]) -> Part:
+    first = parts[0]
+    return Part(first.topic, first.settings, merge([part.batch for part in parts]))
+
+
+def merged(writes: Sequence[TransactionWrite]) -> Records:
+    """The records of writes for one topic, one behind the other."""
+    counts = [len(write.records.values) for write in writes]
+
+    def joined(
+        column: Callable[[TransactionWrite], Sequence[T | None] | None],
+    ) -> list[T | None] | None:
+        columns = [column(write) for write in writes]
+        if all(found is None for found in columns):
+            return None
+        cells: list[T | None] = []
+        for found, count in zip(columns, counts, strict=True):
+            cells += [None] * count if found is None else found
+        return cells
+
+    return Records(
+        keys=joined(lambda write: write.records.keys),
+        values=[value for write in writes for value in write.records.values],
+        headers=joined(lambda write: write.records.headers),
+        timestamps=joined(lambda write: write.records.timestamps),
+        partitions=joined(_partitions_of),
+    )
+
+
+def _partitions_of(write: TransactionWrite) -> Sequence[int | None] | None:
+    named = write.records.partitions
+    if named is None:
+        return None if write.partition is None else [write.partition] * len(write.records.values)
+    return [write.partition if partition is None else partition for partition in named]
+
+
+def _receipts_of_topic(
+    written: Sequence[tuple[PartitionBatch, Appended]],
+) -> Sequence[ProduceReceipt]:
+    if len(written) == 1:
+        return receipts_of_one(*written[0])
+    parts, outcomes = zip(*written, strict=True)
+    return receipts_of(sum(len(part.places) for part in parts), parts, outcomes, {})
