@@ -20,6 +20,7 @@ from milena.model.requests import (
     Doubt,
     FetchRequest,
     FetchResult,
+    IdempotencyKey,
     OpenTransaction,
     PartitionOffsets,
     ProduceReceipt,
@@ -90,15 +91,18 @@ class ProducePort(Protocol):
         timeout_ms: int,
         expected_end: int | None = None,
         transaction: ProducerTransaction | None = None,
+        idempotency: IdempotencyKey | None = None,
         may_create: bool = True,
     ) -> BatchReceipt:
         """Append one batch as a client encoded it; the node checks it whole before it trusts it.
 
+        ``idempotency``: the key that it is recognised by when it comes again, in place of a producer's numbers.
         ``may_create``: a missing topic may be made, where nodes do that.
 
         Raises:
             PreconditionFailedError: ``expected_end`` is not where the partition ends; nothing was written.
-            InvalidProducerError: its producer is another than the transaction's.
+            IdempotencyKeyReusedError: the key came with other bytes before.
+            InvalidProducerError: its producer is another than the transaction's, or it has one and a key.
         """
 
 

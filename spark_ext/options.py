@@ -281,10 +281,6 @@ def _check_transactional(given: GivenOptions, name: str) -> None:
         raise OptionError(
             f"transactionalId: expected 1 to {TRANSACTIONAL_ID_CHARS_MAX} printable characters, got {name!r}"
         )
-    if given.present(("compression",)):
-        raise OptionError(
-            "compression: not possible in a transaction: nodes encode its records, as the topic's compression.type says"
-        )
 
 
 def _selection(given: GivenOptions) -> Selection:

@@ -1,6 +1,7 @@
 """The executor's side of a transactional write: the rows of a task to the cluster, each chunk under a key.
 
-Chunks go one after the other, so that rows stay in their order; the next one is made while one is on its way.
+Chunks of a partition go one after the other, so that rows stay in their order, and those of several at once; the next
+ones are made while some are on their way.
 """
 
 import asyncio
@@ -12,9 +13,10 @@ import pyarrow as pa
 
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.client import Client
+from milena.cluster.transport import WrittenPart
 from milena.errors import TargetNotFoundError
-from milena.producing.options import MESSAGE_BYTES_MAX
-from milena.records import TopicPartition
+from milena.model.types import Codec
+from milena.producing.options import COMPRESSIONS, MESSAGE_BYTES_MAX
 from spark_ext.chunks import Chunk, Chunker, TopicShape
 from spark_ext.options import WriteOptions
 from spark_ext.transaction import (
@@ -29,25 +31,29 @@ from spark_ext.transaction import (
 from spark_ext.write_schema import WriteColumns, runs_in
 
 if TYPE_CHECKING:
-    from milena.cluster.transport import WrittenPart
+    from milena.records import TopicPartition
 
 REQUEST_MS = 30_000
 """How long a node may try to write a chunk; it is sent again after that."""
+
+REQUESTS_AT_ONCE = 4
+"""Of a task. Each holds a chunk; a cluster writes to few disks, and Spark has other tasks."""
 
 
 class ChunkWriter:
     """Writes chunks within a transaction, on a loop of its own. A context manager.
 
     Attributes:
-        parts: what was acknowledged, a row for each chunk and partition; complete after ``settle``.
+        parts: what was acknowledged, a row for each chunk; complete after ``settle``.
     """
 
-    def __init__(self, transaction: BatchTransaction, *, task: int) -> None:
+    def __init__(self, transaction: BatchTransaction, *, task: int, codec: Codec) -> None:
         self._transaction = transaction
         self._task = task
+        self._codec = codec
         self._thread = ClientLoopThread()
         self._client = Client(transaction.urls, credentials=transaction.credentials)
-        self._sending: asyncio.Task[None] | None = None
+        self._sending: dict[TopicPartition, asyncio.Task[None]] = {}
         self.parts: list[tuple[TopicPartition, WrittenPart]] = []
 
     def __enter__(self) -> Self:
@@ -74,42 +80,49 @@ class ChunkWriter:
         return self._thread.run(_shape_of(self._client, topic))
 
     def put(self, chunk: Chunk) -> None:
-        """Send it, once the one before is written; raises what became of that."""
-        self._thread.run(self._put(chunk))
+        """Send it, once the one before of its partition is written; raises what became of any before it."""
+        batch = chunk.batch(codec=self._codec, time_ms=self._transaction.began_ms)
+        self._thread.run(self._put(chunk, batch))
 
     def settle(self) -> None:
-        """Wait for the last one."""
-        self._thread.run(self._settle())
+        """Wait for the last ones."""
+        self._thread.run(self._settle(0))
 
     async def _close(self) -> None:
         # What is on its way when the task fails.
-        if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.wait({self._sending})
+        for sending in self._sending.values():
+            sending.cancel()
+        if self._sending:
+            await asyncio.wait(self._sending.values())
         await self._client.__aexit__(None, None, None)
 
-    async def _put(self, chunk: Chunk) -> None:
-        await self._settle()
-        self._sending = asyncio.create_task(self._send(chunk))
+    async def _put(self, chunk: Chunk, batch: bytes) -> None:
+        before = self._sending.pop(chunk.where, None)
+        if before is not None:
+            await before
+        await self._settle(REQUESTS_AT_ONCE - 1)
+        self._sending[chunk.where] = asyncio.create_task(self._send(chunk, batch))
 
-    async def _settle(self) -> None:
-        sending, self._sending = self._sending, None
-        if sending is not None:
-            await sending
+    async def _settle(self, left_max: int) -> None:
+        """Wait until so many are on their way at most, for the oldest first."""
+        while len(self._sending) > left_max:
+            await self._sending.pop(next(iter(self._sending)))
 
-    async def _send(self, chunk: Chunk) -> None:
-        body = chunk.body()
-        found = await patiently(
-            lambda: self._client.transport.append_keyed(
-                chunk.topic,
-                body,
-                near=chunk.turn,
-                key=f"{self._task}/{chunk.number}",
-                transaction=self._transaction.header,
+    async def _send(self, chunk: Chunk, batch: bytes) -> None:
+        answer = await patiently(
+            lambda: self._client.transport.append(
+                *chunk.where,
+                batch,
+                acks="all",
                 timeout_ms=REQUEST_MS,
+                if_match=None,
+                transaction=self._transaction.header,
+                key=f"{self._task}/{chunk.number}",
             )
         )
-        self.parts += [(TopicPartition(chunk.topic, p), part) for p, part in found.items()]
+        assert answer.last_offset is not None, "with acks=all an answer says where records are"
+        part = WrittenPart(end_offset=answer.last_offset + 1, records=len(chunk.values))
+        self.parts.append((chunk.where, part))
 
 
 async def _shape_of(client: Client, topic: str) -> TopicShape:
@@ -147,7 +160,10 @@ def write_task(
         BatchAbortedError: the transaction is over.
         ClientError: some of it is not written.
     """
-    with explained(transaction), ChunkWriter(transaction, task=task) as writer:
+    with (
+        explained(transaction.transactional_id),
+        ChunkWriter(transaction, task=task, codec=COMPRESSIONS[options.compression]) as writer,
+    ):
         if number is not None and writer.is_committed(number):
             for _ in rows:
                 pass

@@ -73,6 +73,9 @@ class BatchTransaction:
     urls: tuple[str, ...]
     transactional_id: str
     identity: ProducerIdentity
+    began_ms: int
+    """The time of records that say none, by the driver's clock: one time for all, so that what a task repeats is the
+    same."""
     credentials: Credentials = ANONYMOUS
 
     @property
@@ -119,6 +122,7 @@ def begin(options: WriteOptions) -> BatchTransaction:
             urls=urls,
             transactional_id=name,
             identity=identity,
+            began_ms=SystemClock().wall_ms(),
             credentials=carried(options.credentials),
         )
 
@@ -158,7 +162,7 @@ def commit(messages: Sequence[WriterCommitMessage | None], topic: str | None) ->
                 lambda: client.transport.commit_transaction(transaction.identity, parts, offsets)
             )
 
-    with explained(transaction):
+    with explained(transaction.transactional_id):
         asyncio.run(work())
     count = sum(part.records for part in parts.values())
     logger.info("%d records committed to %d partitions", count, len(parts))
@@ -254,7 +258,7 @@ async def patiently(ask: Callable[[], Awaitable[T]], clock: Clock | None = None)
 
 
 @contextmanager
-def explained(transaction: BatchTransaction) -> Iterator[None]:
+def explained(transactional_id: str) -> Iterator[None]:
     """Refusals that mean the end of a batch, in words of Spark."""
     try:
         yield
@@ -263,5 +267,5 @@ def explained(transaction: BatchTransaction) -> Iterator[None]:
         if why is None:
             raise
         raise BatchAbortedError(
-            f"nothing of this batch counts: {why}. transactionalId {transaction.transactional_id}: {error.message}"
+            f"nothing of this batch counts: {why}. transactionalId {transactional_id}: {error.message}"
         ) from error

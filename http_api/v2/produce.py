@@ -139,10 +139,6 @@ async def _produce_batch(
         raise UnsupportedMediaTypeError(
             "an encoded batch goes to one partition: POST it to /topics/{topic}/partitions/{partition}/records"
         )
-    if call.request.headers.get(IDEMPOTENCY_KEY.name) is not None:
-        raise MalformedRequestError(
-            "an encoded batch names its producer in its header; send it without Idempotency-Key"
-        )
     receipt = await call.ports.produce.produce_batch(
         head.topic,
         head.partition,
@@ -151,6 +147,7 @@ async def _produce_batch(
         timeout_ms=head.timeout_ms,
         expected_end=end,
         transaction=transaction,
+        idempotency=_idempotency(call, head, body, transaction),
         may_create=head.may_create,
     )
     if head.is_async:

@@ -5,7 +5,6 @@ One attempt each: the preferred node, and after it the others if nothing was sen
 """
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -26,7 +25,6 @@ from milena.records import (
 )
 
 BATCH_TYPE = "application/vnd.milena.batch"
-BINARY_TYPE = "application/vnd.kafka.binary.v2+json"
 
 FETCH_MARGIN_S = 5.0
 """What a fetch may take beyond the time that the node was asked to wait for records."""
@@ -155,10 +153,12 @@ class ClusterTransport:
         timeout_ms: int,
         if_match: int | None,
         transaction: str | None = None,
+        key: str | None = None,
     ) -> AppendAnswer:
         """Append one encoded batch, whose record count the answer must match; with ``if_match`` if that is its offset.
 
-        ``transaction``: which it belongs to, as its beginning said.
+        ``transaction``: which it belongs to, as its beginning said. ``key``: where the batch names no producer, what it
+        is recognised by; it is written once however often it comes under this.
 
         Raises:
             ConditionFailedError: it is not; nothing was written by this attempt.
@@ -177,6 +177,8 @@ class ClusterTransport:
             timeout_s=timeout_ms / 1000 + APPEND_MARGIN_S,
             if_match=if_match,
             transaction=transaction,
+            idempotency_key=key,
+            is_repeatable=key is not None,
         )
         what = f"append to {topic}-{partition}"
         leader = await self._metadata.leader_url(topic, partition)
@@ -187,40 +189,6 @@ class ClusterTransport:
             last_offset=fields.optional_integer("last_offset"),
             is_duplicate=fields.boolean("is_duplicate", default=False),
         )
-
-    async def append_keyed(
-        self,
-        topic: str,
-        records: bytes,
-        *,
-        near: int,
-        key: str,
-        transaction: str,
-        timeout_ms: int,
-    ) -> dict[int, WrittenPart]:
-        """Append records within a transaction, once however often they come under this key; partition → what it got.
-
-        ``records``: the JSON of a request whose keys and values are base64. ``near``: the partition whose leader is
-        asked; it passes on what is for others.
-
-        Raises:
-            UnreachableError, NotNowError, ServerFailedError, UnknownResultError: not now, or not known; ask again.
-            ProducerFencedError, TransactionAbortedError: the transaction is over.
-            AnswerError: some of it can never be written; what was stays in the transaction.
-        """
-        call = HttpCall(
-            method="POST",
-            path=f"/topics/{quote(topic, safe='')}?acks=all&timeout_ms={timeout_ms}",
-            body=records,
-            content_type=BINARY_TYPE,
-            timeout_s=timeout_ms / 1000 + APPEND_MARGIN_S,
-            transaction=transaction,
-            idempotency_key=key,
-            is_repeatable=True,
-        )
-        leader = await self._metadata.leader_url(topic, near)
-        what = f"append to {topic}"
-        return _parts(json_of(await self._http.send(call, preferred=leader), what), what)
 
     async def _ask_leader(self, topic: str, partition: int, call: HttpCall) -> RawAnswer:
         """The answer, unless the partition gets another leader meanwhile: a node that stands still may still be asked.
@@ -335,44 +303,6 @@ class ClusterTransport:
         except TargetNotFoundError:
             return False
         raise UnexpectedAnswerError(f"topic {topic}: a node took an empty batch")
-
-
-def _parts(answer: Json, what: str) -> dict[int, WrittenPart]:
-    """What partitions got, out of a receipt for each record.
-
-    Raises:
-        AnswerError: of a record that was not written; of several, one that never will be.
-    """
-    receipts = answer.get("offsets") if isinstance(answer, dict) else None
-    if not isinstance(receipts, list):
-        raise UnexpectedAnswerError(f"{what}: an answer without receipts")
-    found: dict[int, tuple[int, int]] = {}
-    failures: list[AnswerFields] = []
-    # Thousands of receipts: no object for each of those that say nothing else.
-    for receipt in receipts:
-        match receipt:
-            case {"error_code": None, "partition": int(partition), "offset": int(offset)}:
-                end, count = found.get(partition, (0, 0))
-                found[partition] = (max(end, offset + 1), count + 1)
-            case _:
-                failures.append(AnswerFields(receipt, what))
-    if failures:
-        failed = min(failures, key=lambda failure: _status_of(failure) in _PASSING)
-        text = {"message": failed.text("message"), "error_code": failed.integer("error_code")}
-        read_answer(_status_of(failed), json.dumps(text).encode(), what)
-    return {
-        partition: WrittenPart(end_offset=end, records=count)
-        for partition, (end, count) in found.items()
-    }
-
-
-_PASSING = (429, 500, 503, 504)
-
-
-def _status_of(receipt: AnswerFields) -> int:
-    """HTTP's status of a record's error: the code itself, or what it begins with."""
-    code = receipt.integer("error_code")
-    return code if code < 1000 else code // 100
 
 
 def _offset_rows(offsets: Sequence[MemberOffsets]) -> Iterator[Json]:

@@ -87,19 +87,19 @@ def _encode_whole(
     key: IdempotencyKey | None,
     transaction: TransactionStamp | None,
 ) -> bytes:
-    idempotency = None
-    if key is not None:
-        idempotency = IdempotencyExtension(
-            key_hash=key.key_hash,
-            body_hash=key.body_hash,
-            partition_count=topic.partition_count,
-        )
     return encode_batch(
         part.columns,
         base_timestamp_ms=part.base_timestamp_ms,
         codec=record_codec(settings),
         timestamp_type=settings.timestamp_type,
-        idempotency=idempotency,
+        idempotency=None if key is None else key_extension(key, topic),
         producer=None if transaction is None else transaction.producer,
         transaction=None if transaction is None else transaction.extension,
+    )
+
+
+def key_extension(key: IdempotencyKey, topic: Topic) -> IdempotencyExtension:
+    """What says of a batch that it came under this key."""
+    return IdempotencyExtension(
+        key_hash=key.key_hash, body_hash=key.body_hash, partition_count=topic.partition_count
     )

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from milena.model.batch.client_checks import validate_client_batch
-from milena.model.batch.encode import with_codec, with_timestamp_type, with_transaction
+from milena.model.batch.encode import with_codec, with_extensions, with_timestamp_type
 from milena.model.batch.header import (
     BatchHeader,
     ProducerStamp,
@@ -30,6 +30,7 @@ from milena.model.pending import Pending, in_a_task
 from milena.model.requests import (
     Acks,
     BatchReceipt,
+    IdempotencyKey,
     ProduceReceipt,
     ProduceRequest,
     ProducerTransaction,
@@ -44,7 +45,7 @@ from node.metadata.topic_settings import stored_codec, topic_settings
 from node.metrics.counts import NodeCounts
 from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
-from node.services.encoding import TransactionStamp, encode
+from node.services.encoding import TransactionStamp, encode, key_extension
 from node.services.gather import WriteGatherer
 from node.services.own_topics import check_written_by_clients
 from node.services.producers import ProducerService
@@ -311,11 +312,12 @@ class ProduceService:
         timeout_ms: int,
         expected_end: int | None = None,
         transaction: ProducerTransaction | None = None,
+        idempotency: IdempotencyKey | None = None,
         may_create: bool = True,
     ) -> BatchReceipt:
         """Append one batch that a client encoded; with ``expected_end`` if that is its offset.
 
-        One of a ``transaction`` names its producer, and numbers its records.
+        One of a ``transaction`` names its producer, and numbers its records, or comes under a key and does neither.
         """
         assert expected_end is None or acks is not Acks.NONE, "nobody would hear whether it was"
         found = await self._topic_to_write(topic, partition, may_create=may_create)
@@ -336,7 +338,8 @@ class ProduceService:
             header = decode_header(batch)
         if transaction is not None:
             check_takes_transactions(found, settings)
-            batch = _with_transaction(batch, header, transaction)
+        if transaction is not None or idempotency is not None:
+            batch = _marked(batch, header, found, transaction, idempotency)
             header = decode_header(batch)
         if header.producer_id >= 0:
             await self._check_producer(header)
@@ -405,14 +408,39 @@ def _stamp_of(transaction: ProducerTransaction | None) -> TransactionStamp | Non
     )
 
 
-def _with_transaction(batch: bytes, header: BatchHeader, transaction: ProducerTransaction) -> bytes:
+def _marked(
+    batch: bytes,
+    header: BatchHeader,
+    topic: Topic,
+    transaction: ProducerTransaction | None,
+    idempotency: IdempotencyKey | None,
+) -> bytes:
+    """A client's batch as part of its transaction, under its key."""
+    if idempotency is not None:
+        _check_unnumbered(header)
+        stamp = _stamp_of(transaction)
+        return with_extensions(
+            batch,
+            idempotency=key_extension(idempotency, topic),
+            transaction=None if stamp is None else stamp.extension,
+            producer=None if stamp is None else stamp.producer,
+        )
+    assert transaction is not None, "it has no other mark"
     named = (transaction.producer_id, transaction.producer_epoch)
     if (header.producer_id, header.producer_epoch) != named:
         raise InvalidProducerError(
             f"the batch is of producer {header.producer_id}:{header.producer_epoch}, and Milena-Transaction names "
             f"{named[0]}:{named[1]}; they must be the same"
         )
-    return with_transaction(batch, TransactionExtension(-1, -1, transaction.timeout_ms))
+    return with_extensions(batch, transaction=TransactionExtension(-1, -1, transaction.timeout_ms))
+
+
+def _check_unnumbered(header: BatchHeader) -> None:
+    if header.producer_id >= 0:
+        raise InvalidProducerError(
+            f"the batch is of producer {header.producer_id}:{header.producer_epoch}, whose numbers say whether it came "
+            "before; send it without Idempotency-Key, or without a producer"
+        )
 
 
 def _is_allocated(header: BatchHeader, image: Image) -> bool:

@@ -1,5 +1,7 @@
 """A batch's transaction: what several tasks come to, what refusals mean, and how long a call is repeated."""
 
+from dataclasses import replace
+
 import pytest
 
 from milena.cluster.transport import WrittenPart
@@ -26,7 +28,10 @@ from spark_ext.transaction import (
 from tests.support.time.virtual_time import LoopClock, virtual
 
 OPEN = BatchTransaction(
-    urls=("http://a:1",), transactional_id="orders", identity=ProducerIdentity(7, 2)
+    urls=("http://a:1",),
+    transactional_id="orders",
+    identity=ProducerIdentity(7, 2),
+    began_ms=17,
 )
 NUMBER = BatchNumber(group="spark-q", batch_id=3)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -62,11 +67,7 @@ def test_a_batch_without_records_or_committed_before_asks_nobody(messages):
     [
         SKIPPED,
         written(number=BatchNumber(group="spark-q", batch_id=4)),
-        written(
-            transaction=BatchTransaction(
-                urls=OPEN.urls, transactional_id="orders", identity=ProducerIdentity(7, 4)
-            )
-        ),
+        written(transaction=replace(OPEN, identity=ProducerIdentity(7, 4))),
     ],
 )
 def test_tasks_that_contradict_each_other_are_no_batch(other):
@@ -95,7 +96,7 @@ def refusal(kind, code=None):
     ],
 )
 def test_a_refusal_that_ends_the_batch_says_so(code, words):
-    with pytest.raises(BatchAbortedError) as caught, explained(OPEN):
+    with pytest.raises(BatchAbortedError) as caught, explained(OPEN.transactional_id):
         raise refusal(AnswerError, code)
     assert caught.value.message.startswith("nothing of this batch counts: ")
     assert words in caught.value.message
@@ -103,7 +104,7 @@ def test_a_refusal_that_ends_the_batch_says_so(code, words):
 
 
 def test_other_refusals_are_left_as_they_are():
-    with pytest.raises(AnswerError, match="why"), explained(OPEN):
+    with pytest.raises(AnswerError, match="why"), explained(OPEN.transactional_id):
         raise refusal(AnswerError, 42208)
 
 

@@ -205,13 +205,28 @@ def with_codec(batch: bytes, codec: Codec) -> bytes:
     return _frame(NO_STAMP, body, extensions, compress(codec, plain))
 
 
-def with_transaction(batch: bytes, transaction: TransactionExtension) -> bytes:
-    """The same unstamped batch, checked before and without extensions, as part of its producer's transaction."""
+def with_extensions(
+    batch: bytes,
+    *,
+    idempotency: IdempotencyExtension | None = None,
+    transaction: TransactionExtension | None = None,
+    producer: ProducerStamp | None = None,
+) -> bytes:
+    """The same unstamped batch, checked before and without extensions, under a key, as part of a transaction, or both.
+
+    ``producer``: whose it is, where the batch does not say that itself.
+    """
     header = decode_header(batch)
     assert header.header_bytes == HEADER_BYTES, "the extensions that it has would be lost"
-    attributes = ATTRIBUTES.pack(header.attributes | TRANSACTIONAL_BIT)
-    body = attributes + batch[BODY_POSITION + len(attributes) : HEADER_BYTES]
-    extensions = encode_extensions(None, transaction=transaction)
+    attributes, *counts, producer_id, epoch, sequence, size = BODY.unpack_from(batch, BODY_POSITION)
+    if producer is not None:
+        producer_id, epoch = producer.producer_id, producer.producer_epoch
+        sequence = producer.base_sequence
+    if transaction is not None:
+        assert producer_id != NO_PRODUCER, "a transaction is named by its producer"
+        attributes |= TRANSACTIONAL_BIT
+    body = BODY.pack(attributes, *counts, producer_id, epoch, sequence, size)
+    extensions = encode_extensions(idempotency, transaction=transaction)
     return _frame(NO_STAMP, body, extensions, memoryview(batch)[HEADER_BYTES:])
 
 

@@ -26,7 +26,6 @@ from spark_ext.jobs.running.cluster import JobCluster
 from spark_ext.jobs.running.errors import JobInputError
 from spark_ext.transaction import (
     GROUP_PREFIX,
-    BatchTransaction,
     explained,
     offsets_of,
     patiently,
@@ -149,13 +148,7 @@ class _NameCalls:
             )
             for each, offset in offsets.items()
         ]
-        transaction = BatchTransaction(
-            urls=self._target.cluster.urls,
-            credentials=self._target.cluster.credentials,
-            transactional_id=f"{self._target.name}-{part}",
-            identity=identity,
-        )
-        with explained(transaction):
+        with explained(f"{self._target.name}-{part}"):
             await patiently(lambda: self._client.transport.commit_transaction(identity, {}, rows))
 
     async def held(self, partition: int) -> int:

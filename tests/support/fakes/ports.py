@@ -132,6 +132,7 @@ class FakeNode:
         self.held: list[tuple[ProduceRequest, Pending[Sequence[ProduceReceipt]]]] = []
         self.batch_requests: list[tuple[str, int, bytes, Acks, int]] = []
         self.batch_transactions: list[ProducerTransaction | None] = []
+        self.batch_keys: list[IdempotencyKey | None] = []
         """What each of them is part of."""
         self.fetch_requests: list[FetchRequest] = []
         self.doubts: list[Doubt] = []
@@ -375,11 +376,13 @@ class FakeNode:
         timeout_ms: int,
         expected_end: int | None = None,
         transaction: ProducerTransaction | None = None,
+        idempotency: IdempotencyKey | None = None,
         may_create: bool = True,
     ) -> BatchReceipt:
         self.fail("produce_batch")
         self.batch_requests.append((topic, partition, batch, acks, timeout_ms))
         self.batch_transactions.append(transaction)
+        self.batch_keys.append(idempotency)
         log = self.log(topic, partition)
         header = validate_client_batch(batch, bytes_max=8 << 20, now_ms=NOW_MS)
         if expected_end not in (None, log.high_watermark):

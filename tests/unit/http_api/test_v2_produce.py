@@ -371,10 +371,19 @@ async def test_a_batch_needs_a_partition(api):
     assert (await api.post("/topics/t", encoded(b"x"), BATCH)).error == (415, 415)
 
 
-async def test_a_batch_names_its_producer_itself(api):
-    path = "/topics/t/partitions/0/records"
-    answer = await api.post(path, encoded(b"x"), BATCH, headers={"Idempotency-Key": "k"})
-    assert answer.error == (400, 400)
+async def test_a_batch_may_come_under_a_key(api):
+    async def keyed_batch(key, batch, partition=0):
+        path = f"/topics/many/partitions/{partition}/records"
+        assert (await api.post(path, batch, BATCH, headers={"Idempotency-Key": key})).status == 200
+        return api.node.batch_keys.pop()
+
+    first = await keyed_batch("k", encoded(b"x"))
+    assert await keyed_batch("k", encoded(b"x")) == first
+    assert (await keyed_batch("j", encoded(b"x"))).key_hash != first.key_hash
+    assert (await keyed_batch("k", encoded(b"y"))).body_hash != first.body_hash
+    assert (await keyed_batch("k", encoded(b"x"), partition=1)).body_hash != first.body_hash
+    await api.post("/topics/many/partitions/0", encoded(b"x"), BATCH)
+    assert api.node.batch_keys == [None]
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"x" * 200])

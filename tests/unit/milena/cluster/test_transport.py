@@ -8,7 +8,7 @@ from aiohttp import web
 
 from milena.client import Client
 from milena.cluster.metadata import MetadataCache
-from milena.cluster.transport import LOOK_MS, ClusterTransport, WrittenPart
+from milena.cluster.transport import LOOK_MS, ClusterTransport
 from milena.errors import (
     AnswerError,
     ConditionFailedError,
@@ -130,65 +130,16 @@ async def test_an_append_without_a_condition_sends_none():
     assert "If-Match" not in server.requests[0][3]
 
 
-# -- records of a transaction --------------------------------------------------------------------------
-
-
-def append_keyed(client, **changes):
-    given = {"near": 0, "key": "0/1", "transaction": "7:2:900000", "timeout_ms": 2000, **changes}
-    return client.transport.append_keyed("t", b'{"records":[{"value":"YQ=="}]}', **given)
-
-
-def receipt(partition, offset, error_code=None, message=None):
-    return {
-        "partition": partition,
-        "offset": offset,
-        "error_code": error_code,
-        "error": message,
-        "message": message,
-    }
-
-
-async def test_records_under_a_key_name_their_transaction_and_come_back_by_partition():
-    offsets = [receipt(1, 7), receipt(0, 3), receipt(1, 8)]
+async def test_a_batch_under_a_key_names_it_and_its_transaction():
     async with stand_in() as (server, client):
-        server.answer = lambda _: web.json_response({"offsets": offsets})
-        found = await append_keyed(client)
-    assert found == {
-        0: WrittenPart(end_offset=4, records=1),
-        1: WrittenPart(end_offset=9, records=2),
-    }
-    method, path, body, headers = server.requests[0]
-    assert (method, path) == ("POST", "/topics/t?acks=all&timeout_ms=2000")
-    assert body == b'{"records":[{"value":"YQ=="}]}'
+        server.answer = lambda _: web.json_response({"base_offset": 7, "last_offset": 7})
+        found = await append(client, key="0/1", transaction="7:2:900000")
+    assert (found.base_offset, found.is_duplicate) == (7, False)
+    _, path, _, headers = server.requests[0]
+    assert path.startswith("/topics/t/partitions/0/records?acks=all")
     assert headers["Idempotency-Key"] == "0/1"
     assert headers["Milena-Transaction"] == "7:2:900000"
-    assert headers["Content-Type"] == "application/vnd.kafka.binary.v2+json"
-
-
-@pytest.mark.parametrize(
-    ("receipts", "error"),
-    [
-        ([receipt(0, 3), receipt(1, None, 50301, "no leader")], NotNowError),
-        ([receipt(0, None, 50401, "who knows"), receipt(1, None, 42208, "late")], AnswerError),
-        ([receipt(0, None, 42208, "late"), receipt(1, None, 50401, "who knows")], AnswerError),
-        ([receipt(0, None, 500, "broken")], ServerFailedError),
-        ([receipt(0, 3), receipt(1, None, 413, "large")], TooLargeError),
-    ],
-)
-async def test_of_records_that_were_not_written_the_one_that_never_will_be_is_told(receipts, error):
-    async with stand_in() as (server, client):
-        server.answer = lambda _: web.json_response({"offsets": receipts})
-        with pytest.raises(AnswerError) as refused:
-            await append_keyed(client)
-    assert type(refused.value) is error
-
-
-@pytest.mark.parametrize("answer", [[], {}, {"offsets": [7]}, {"offsets": [{"partition": 0}]}])
-async def test_receipts_that_are_none_are_not_believed(answer):
-    async with stand_in() as (server, client):
-        server.answer = lambda _: web.json_response(answer)
-        with pytest.raises(UnexpectedAnswerError):
-            await append_keyed(client)
+    assert headers["Content-Type"] == BATCH
 
 
 # -- fetch -------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from milena.model.batch.encode import with_transaction
+from milena.model.batch.encode import with_extensions
 from milena.model.batch.header import ProducerStamp, TransactionExtension, decode_header
 from milena.model.errors import (
     CorruptLogError,
@@ -382,8 +382,9 @@ class TestFollowing:
     async def test_what_the_leader_has_deleted_is_decided(self) -> None:
         """The marker of a transaction that begins there may be on its way."""
         bench, source = self.follower(), leading()
-        of_one = with_transaction(
-            batch("x", producer=ProducerStamp(7, 0, -1)), TransactionExtension(-1, -1, 1_000)
+        of_one = with_extensions(
+            batch("x", producer=ProducerStamp(7, 0, -1)),
+            transaction=TransactionExtension(-1, -1, 1_000),
         )
         source.log.append_as_leader(
             [batch("a"), of_one, batch("b"), of_one], leader_epoch=6, now_ms=1

@@ -2,12 +2,14 @@
 
 import asyncio
 import re
+from dataclasses import replace
 
 import pytest
 
 from milena.model.batch.header import ProducerStamp
 from milena.model.errors import (
     FateUnknownError,
+    IdempotencyKeyReusedError,
     InvalidProducerError,
     InvalidRecordError,
     MalformedRequestError,
@@ -21,7 +23,14 @@ from milena.model.errors import (
     StaleProducerEpochError,
     TooManyRequestsError,
 )
-from milena.model.requests import Acks, IdempotencyKey, ProduceReceipt, ProduceRequest, Records
+from milena.model.requests import (
+    Acks,
+    BatchReceipt,
+    IdempotencyKey,
+    ProduceReceipt,
+    ProduceRequest,
+    Records,
+)
 from node.services import produce as produce_module
 from node.services.messages import PRODUCE
 from node.services.to_leader import LEADER_WAIT_MS
@@ -445,6 +454,30 @@ class TestEncodedBatches:
             again = await send("t", 0, data, acks=Acks.ALL, timeout_ms=500)
             assert (first.base_offset, first.last_offset, first.is_duplicate) == (0, 1, False)
             assert (again.base_offset, again.last_offset, again.is_duplicate) == (0, 1, True)
+
+    @virtual
+    async def test_a_batch_under_a_key_is_recognised_wherever_it_comes_again(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+
+            async def send(node_id: int, data: bytes) -> BatchReceipt:
+                return await cluster.nodes[node_id].produce.produce_batch(
+                    "t", 0, data, acks=Acks.ALL, timeout_ms=500, idempotency=KEY
+                )
+
+            first = await send(2, batch("a", "b"))
+            await move_leader(cluster, 3)
+            again = await send(1, batch("a", "b"))
+            assert (first.base_offset, first.last_offset, first.is_duplicate) == (0, 1, False)
+            assert (again.base_offset, again.last_offset, again.is_duplicate) == (0, 1, True)
+            with pytest.raises(InvalidProducerError, match="without Idempotency-Key"):
+                await send(1, batch("a", producer=ProducerStamp(7, 0, 0)))
+            other = replace(KEY, body_hash=b"c" * 8)
+            with pytest.raises(IdempotencyKeyReusedError):
+                await cluster.nodes[1].produce.produce_batch(
+                    "t", 0, batch("c"), acks=Acks.ALL, timeout_ms=500, idempotency=other
+                )
+            assert await cluster.nodes[1].read("t") == ["a", "b"]
 
     @virtual
     async def test_an_id_or_epoch_that_was_never_allocated_is_refused(self) -> None:

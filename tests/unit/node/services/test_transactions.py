@@ -26,6 +26,7 @@ from milena.model.errors import (
 )
 from milena.model.requests import (
     Acks,
+    BatchReceipt,
     CommittedNext,
     FetchRequest,
     GroupOffsets,
@@ -712,6 +713,37 @@ class TestSessions:
                     await produce("t", 0, wrong, **options)  # type: ignore[arg-type]
             await cluster.nodes[1].transactions.commit(commit_of(one, ("t", 1, 1)))
             assert await read(cluster, 3, "t") == ["a"]
+
+    @virtual
+    async def test_batches_under_a_key_are_recognised_and_are_the_transactions(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            one = await cluster.nodes[1].transactions.begin("me", timeout_ms=30_000)
+
+            async def write(node_id: int) -> BatchReceipt:
+                return await cluster.nodes[node_id].produce.produce_batch(
+                    "t",
+                    0,
+                    batch("a", "b"),
+                    acks=Acks.ALL,
+                    timeout_ms=1_000,
+                    transaction=one,
+                    idempotency=KEY,
+                )
+
+            first, again = await write(2), await write(3)
+            assert (again.base_offset, again.is_duplicate) == (first.base_offset, True)
+            assert await read(cluster, 3, "t") == []
+            await cluster.nodes[1].transactions.abort(one, timeout_ms=2_000)
+            # What is aborted is forgotten: the records of the next transaction are its own.
+            one = await cluster.nodes[1].transactions.begin("me", timeout_ms=30_000)
+            later = await write(1)
+            assert not later.is_duplicate
+            end = (later.last_offset or 0) + 1
+            await cluster.nodes[2].transactions.commit(commit_of(one, ("t", end, 2)))
+            assert await read(cluster, 3, "t") == ["a", "b"]
+            with pytest.raises(StaleProducerEpochError):
+                await write(1)
 
 
 class TestLeaders:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from milena.model.batch.encode import encode_marker, with_transaction
+from milena.model.batch.encode import encode_marker, with_extensions
 from milena.model.batch.header import Marker, ProducerStamp, TransactionExtension, decode_header
 from milena.model.errors import DiskFailedError, OffsetOutOfRangeError
 from milena.model.types import ReplicaHealth
@@ -26,7 +26,7 @@ from tests.support.disk.small_logs import LARGE, append, bases, fill, key
 
 def transactional_batch() -> bytes:
     batch = make_batch(producer=ProducerStamp(7, 0, 0))
-    return with_transaction(batch, TransactionExtension(-1, -1, 30_000))
+    return with_extensions(batch, transaction=TransactionExtension(-1, -1, 30_000))
 
 
 @pytest.fixture
