@@ -33,6 +33,7 @@ QUICK := smoke or not (integration or chaos or deep or long)
 .venv: $(STAMP)
 
 $(STAMP): pyproject.toml node/pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit("Milena needs Python 3.11 or newer, and this is %d.%d: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --config-settings editable_mode=compat --editable . --editable ./node
@@ -48,12 +49,16 @@ compiled: $(STAMP)  ## build/compiled/HASH: a copy whose hot modules are extensi
 test: $(STAMP)  ## the quick lane: a bite of everything, on the sources
 	$(PYTEST) -n 3 --durations 15 -m "$(QUICK)" tests
 
-test-rest: $(STAMP)  ## the second lane: real clusters, Spark, faults and attacks, more seeds of the simulation
+test-rest: $(STAMP)  ## the second lane: real clusters, Spark, faults and attacks, more seeds of the simulation; needs Java 17
+	$(PREREQUISITES) $@
 	$(PYTEST) -n 2 --durations 25 -m "not long and not ($(QUICK))" tests
 
-test-all: test test-rest test-compiled  ## both lanes, and the suites on the compiled tree
+test-all: $(STAMP)  ## both lanes, and the suites on the compiled tree
+	$(PREREQUISITES) test-rest test-compiled
+	$(MAKE) test test-rest test-compiled
 
 test-compiled: $(STAMP)  ## the suites of storage, node, API, quorum and clusters on the compiled tree; needs a C compiler
+	$(PREREQUISITES) $@
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15 tests/compiled/test_tree.py
 
 test-moves: $(STAMP)  ## replicas of a loaded topic move between five real nodes, each of which is killed on the way

@@ -23,6 +23,7 @@ SYSTEM_PATH = "/usr/sbin:/sbin"
 HOW_TO_GET: Mapping[str, str] = {
     "buildah": "apt-get install buildah",
     "chromium": "apt-get install chromium",
+    "curl": "apt-get install curl",
     "etcd": "apt-get install etcd-server",
     "ip": "apt-get install iproute2",
     "iptables-restore": "apt-get install iptables",
@@ -104,6 +105,7 @@ def missing_tunnel() -> list[str]:
 
 
 REQUIRED: Mapping[str, Callable[[], list[str]]] = {
+    "test-rest": lambda: [*missing_java(), *missing_programs("curl")],
     "test-console": lambda: missing_programs("chromium"),
     "test-spark": missing_java,
     "bench-spark": missing_java,
@@ -119,12 +121,14 @@ REQUIRED: Mapping[str, Callable[[], list[str]]] = {
     # Only what can be left out.
     "bench": list,
     "loadtest": list,
+    "test-compiled": list,
 }
 """What a target, a disk or a network cannot do without, as far as it is not there."""
 
 OPTIONAL: Mapping[str, tuple[Callable[[], list[str]], str]] = {
     "bench": (lambda: missing_programs(*PEERS), "the rows beside them are left out"),
     "loadtest": (missing_compiler, "nodes run from their sources, and are slower"),
+    "test-compiled": (missing_compiler, "what needs compiled modules is left out"),
 }
 """What a target leaves out where it is not there, and what that means."""
 

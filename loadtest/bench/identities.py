@@ -56,13 +56,19 @@ class Authority:
         self.file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
     def issue(
-        self, file: str, *common_names: str, others: Sequence[x509.GeneralName] = LOCAL
+        self,
+        file: str,
+        *common_names: str,
+        others: Sequence[x509.GeneralName] = LOCAL,
+        usages: Sequence[x509.ObjectIdentifier] = (),
     ) -> CertificateFiles:
-        """A certificate with these common names and alternative names."""
+        """A certificate with these common names and alternative names, for these usages or any."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(_subject(common_names), key)
         if others:
             builder = builder.add_extension(x509.SubjectAlternativeName(others), critical=False)
+        if usages:
+            builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         files = CertificateFiles(self._folder / f"{file}.pem", self._folder / f"{file}.key")
         signed = builder.sign(self._key, hashes.SHA256())
         files.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))

