@@ -2,6 +2,7 @@
 
 from aiohttp import web
 
+from http_api.access.callers import Caller
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
 from http_api.errors import InvalidFieldError
@@ -29,6 +30,7 @@ from milena.model.errors import (
     UnsupportedSchemaError,
 )
 from milena.model.quotas import QuotaKey
+from raft_meta.machine.image import RestConsumer
 
 FORMATS = ("binary", "json", "text")
 _SCHEMA_FORMATS = ("avro", "jsonschema", "protobuf")
@@ -69,9 +71,17 @@ async def place(call: Call) -> tuple[str, str]:
             # It may be younger than what this node has heard of.
             image = await call.ports.metadata.current_image()
             consumer = image.consumers.get((group, instance))
-        if consumer is not None and consumer.principal not in {"", caller.principal}:
+        if consumer is not None and not _is_of(consumer, caller):
             raise ConsumerNotFoundError(f"group {group!r} has no consumer {instance!r}")
     return group, instance
+
+
+def _is_of(consumer: RestConsumer, caller: Caller) -> bool:
+    """Whether the caller made it, or nobody was asked when it was made."""
+    if not consumer.principal:
+        return True
+    # An older one was made by another user, whose name this one was given afterwards.
+    return consumer.principal == caller.principal and consumer.created_index > caller.user_index
 
 
 async def create(call: Call) -> web.Response:

@@ -13,12 +13,12 @@ READS = (Allowed("ALL", "TOPIC", "t"), Allowed("ALL", "GROUP", "g"))
 PATH = "/consumers/g/instances/c"
 
 
-def remember(node: FakeNode, instance: str, principal: str) -> None:
-    """The replicated state knows of a consumer."""
+def remember(node: FakeNode, instance: str, principal: str, *, created_index: int = 0) -> None:
+    """The replicated state knows of a consumer; 0: it was made just now."""
     consumer = RestConsumer(
         group_id="g",
         instance=instance,
-        created_index=1,
+        created_index=created_index or node.image.index,
         format="json",
         auto_offset_reset="latest",
         is_auto_commit=True,
@@ -67,6 +67,17 @@ async def test_another_is_told_that_there_is_none(closed):
         assert refused.error == (404, 40403), (method, path)
     for name in ("root", "ann"):
         assert (await api.get(f"{PATH}/subscription", headers=as_[name])).status == 200
+
+
+async def test_a_user_of_the_same_name_inherits_none(closed):
+    api, node, as_ = closed
+    await api.post("/consumers/g", {"name": "c"}, headers=as_["ann"])
+    user_index = node.image.users["ann"].created_index
+    remember(node, "c", "User:ann", created_index=user_index - 1)
+    refused = await api.get(f"{PATH}/subscription", headers=as_["ann"])
+    assert refused.error == (404, 40403)
+    remember(node, "c", "User:ann", created_index=user_index + 1)
+    assert (await api.get(f"{PATH}/subscription", headers=as_["ann"])).status == 200
 
 
 async def test_one_that_nobody_was_asked_for_is_everybodys_who_may_read_its_group(closed):
