@@ -132,6 +132,8 @@ class NodePorts:
     """Told of every append, as leader and as follower."""
     process_upkeep: Callable[[], Awaitable[None]] = _nothing
     """Done now and then, with the upkeep of logs."""
+    feature_max: int = FEATURE_LEVEL_MAX
+    """Feature level up to which this release goes."""
 
 
 class Assembly:
@@ -181,7 +183,7 @@ class Assembly:
                 preferred_interval_ms=config.leader_balance_interval_ms,
                 transactional_id_ms=config.transactional_id_expiration_ms,
                 voters=tuple(sorted(ports.voters)),
-                feature_level=FEATURE_LEVEL_MAX,
+                feature_level=ports.feature_max,
                 new_cluster_id=self._new_id,
             ),
             on_failure=ports.on_fatal,

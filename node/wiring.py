@@ -86,8 +86,16 @@ class Node(Assembly):
     """One running node of the real world. Built and driven by ``node.cli``."""
 
     def __init__(
-        self, config: NodeConfig, *, clock: Clock, ids: Ids, voters: Mapping[int, Address]
+        self,
+        config: NodeConfig,
+        *,
+        clock: Clock,
+        ids: Ids,
+        voters: Mapping[int, Address],
+        feature_max: int = FEATURE_LEVEL_MAX,
     ) -> None:
+        """``feature_max``: feature level up to which it goes, as an earlier release would."""
+        self._feature_max = feature_max
         self._loop = asyncio.get_running_loop()
         self._awake = (
             Awake(config.cpu_awake_ms, loop=self._loop) if config.cpu_awake_ms > 0 else None
@@ -173,6 +181,7 @@ class Node(Assembly):
             on_cluster_id=self.quorum.set_cluster_id,
             on_write=None if self._awake is None else self._awake.on_write,
             process_upkeep=self._process_upkeep,
+            feature_max=self._feature_max,
         )
 
     def _build_listener(self) -> None:
@@ -207,7 +216,7 @@ class Node(Assembly):
             peer_port=address.port,
             rack=self.config.rack,
             feature_min=1,
-            feature_max=FEATURE_LEVEL_MAX,
+            feature_max=self._feature_max,
         )
 
     def _resolve(self, node_id: int) -> tuple[str, int] | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from http_api.ports import ReassignmentRequest, ReplicaTarget
 from milena.model.errors import DiskFailedError, DiskFullError
+from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from tests.sim.cluster.answers import FATES, LostAnswers
 from tests.sim.cluster.threads import Process
 from tests.support.disk.memory_files import Keep
@@ -27,7 +28,7 @@ KINDS = (
     "fill_disk", "fail_sync", "crash_at_disk", "set_clock", "slow_disk", "transfer", "compact",
     "flip_bit", "wipe", "lose_raft_log", "grow", "move", "move", "drain", "cancel_moves",
 )  # fmt: skip
-LATER_KINDS = ("lose_answers", "replace")
+LATER_KINDS = ("lose_answers", "replace", "upgrade")
 """Drawn apart from everything else: see ``World.later``."""
 LATER_SHARE = 0.2
 """Of the faults of a run, at least, for each that it has drawn: among thirty others it would hardly come up."""
@@ -103,8 +104,14 @@ class Faults:
             self.struck += 1
             getattr(self, "_" + kind)(machine)
 
+    def begin_outdated(self, level: int) -> None:
+        """An earlier release is installed everywhere, which goes up to this feature level."""
+        self._note(f"all nodes go up to feature level {level}")
+        for machine in self._world.machines.values():
+            machine.feature_max = level
+
     def heal(self) -> None:
-        """Undo what lasts; start everything that is down."""
+        """Undo what lasts; upgrade what is not yet; start everything that is down."""
         world = self._world
         world.wires.heal()
         world.wires.tamper_chance = world.wires.tail_chance = 0.0
@@ -116,10 +123,11 @@ class Faults:
             machine.crash_chance = 0.0
             if machine.process is not None and machine.process.lost_answers is not None:
                 machine.process.lost_answers.fates.clear()
+            if machine.process is not None and machine.process.is_paused:
+                machine.process.resume()
+            self._upgrade(machine)
             if machine.process is None:
                 machine.start()
-            elif machine.process.is_paused:
-                machine.process.resume()
         world.wires.flush()
 
     # Helpers.
@@ -149,6 +157,20 @@ class Faults:
             machine.start()
 
     # Processes and power.
+
+    def _upgrade(self, machine: "Machine") -> None:
+        """The present release is installed, and the node, if it runs, ends in order or not, and is started again."""
+        if not machine.is_outdated:
+            return
+        self._note(f"upgrade {machine.node_id}")
+        machine.feature_max = FEATURE_LEVEL_MAX
+        process = machine.process
+        if process is None:
+            return
+        if process.is_paused or process.stopping is None or self._rng.random() < 0.5:
+            self._kill(machine)
+        else:
+            self._stop(machine)
 
     def _kill(self, machine: "Machine") -> None:
         if machine.process is not None:

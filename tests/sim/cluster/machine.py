@@ -14,6 +14,7 @@ from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.metadata.discovery import find_voters
 from node.wiring import Node
+from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.image import PartitionKey
 from tests.sim.cluster.platform import CAN_WATCH, SimClock, net_loop
 from tests.sim.cluster.threads import Process, ProcessExitError, Scheduler, SimLoop
@@ -86,7 +87,9 @@ class NodeProcess(Process):
         if config.join:
             secret = config.cluster_secret.encode()
             voters = await find_voters(config, secret=secret, tls=None, clock=self.clock)
-        self.node = Node(config, clock=self.clock, ids=ids, voters=voters)
+        self.node = Node(
+            config, clock=self.clock, ids=ids, voters=voters, feature_max=machine.feature_max
+        )
         machine.world.checker.on_start(self)
         await self.node.start()
         await self.node.serve(self.stopping)
@@ -169,6 +172,8 @@ class Machine:
         self.callers: dict[asyncio.Future[Any], NodeProcess] = {}
         self.crash_chance = 0.0
         self.refusals = 0
+        self.feature_max = FEATURE_LEVEL_MAX
+        """Of the release that is installed."""
         voters = {number: Address(f"host{number}", MACHINE_PORT) for number in world.voter_ids}
         is_voter = node_id in voters
         self.config = NodeConfig(
@@ -257,6 +262,11 @@ class Machine:
             process.is_dead = True
             self.on_end(process)
         self.files.crash(self.scheduler.rng, keep)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether an earlier release is installed."""
+        return self.feature_max < FEATURE_LEVEL_MAX
 
     def stop(self) -> None:
         """SIGTERM."""

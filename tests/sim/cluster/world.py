@@ -12,6 +12,8 @@ from typing import Any
 
 from http_api.ports import NewTopic
 from milena.model.errors import MilenaError
+from raft_meta.machine.codec import FEATURE_LEVEL_MAX
+from raft_meta.machine.topics.topics import ELIGIBLE_LEVEL
 from tests.sim.cluster.clients import Clients
 from tests.sim.cluster.faults import LATER_KINDS, Faults
 from tests.sim.cluster.history import History
@@ -102,6 +104,11 @@ class World:
         chosen = self._draw_parts() if options.parts is None else options.parts
         self.parts = [PARTS[name](self) for name in chosen]
         self.faults = Faults(self)
+        if self.faults.strikes_any({"upgrade"}):
+            least = max([ELIGIBLE_LEVEL, *(part.level for part in self.parts)])
+            if least < FEATURE_LEVEL_MAX:
+                outdated = Random(f"{seed} level").randrange(least, FEATURE_LEVEL_MAX)
+                self.faults.begin_outdated(outdated)
 
     def _draw_parts(self) -> list[str]:
         first = [name for name in PARTS if name not in LATER_PARTS]
@@ -113,7 +120,7 @@ class World:
         if rng.random() >= LATER_CHANCE:
             return frozenset()
         # In the order in which they came: the next one changes nothing for those before it.
-        names = (*LATER_PARTS[:1], *LATER_KINDS, *LATER_PARTS[1:])
+        names = (*LATER_PARTS[:1], *LATER_KINDS[:2], *LATER_PARTS[1:], *LATER_KINDS[2:])
         return frozenset(name for name in names if rng.random() < LATER_PART_CHANCE)
 
     @property
@@ -277,7 +284,8 @@ class World:
         return True
 
     def _is_settled(self) -> bool:
-        return all(part.is_settled() for part in self.parts) and self.is_whole()
+        is_upgraded = self.checker.newest_image().feature_level == FEATURE_LEVEL_MAX
+        return is_upgraded and all(part.is_settled() for part in self.parts) and self.is_whole()
 
     def _is_even(self) -> bool:
         """Replicas are equally far, and nobody has anything of one that is not its own.

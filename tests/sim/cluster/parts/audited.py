@@ -22,7 +22,6 @@ from tests.sim.cluster.parts.part import Part, TopicClients
 if TYPE_CHECKING:
     from tests.sim.cluster.world import World
 
-READY_S = 30.0
 USERS = ("ann", "bob", "cid")
 
 
@@ -110,13 +109,6 @@ class AuditTopic(Part):
             replication_factor=min(3, len(self.world.node_ids)),
             configs={"min.insync.replicas": "2", "retention.ms": "-1"},
         )
-
-    async def prepare(self) -> None:
-        checker = self.world.checker
-        await self.world.until(
-            lambda: checker.newest_image().feature_level >= audit.LEVEL, READY_S, "no such level"
-        )
-        await super().prepare()
 
     def check_image(self, image: Image) -> None:
         entry = image.audited.get(image.audit_count)

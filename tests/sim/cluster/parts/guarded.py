@@ -197,6 +197,8 @@ class GuardedClients(TopicClients):
 class GuardedTopic(Part):
     """See the module."""
 
+    level = LEVEL
+
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.clients: GuardedClients = GuardedClients(world)

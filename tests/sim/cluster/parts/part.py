@@ -32,6 +32,8 @@ class Part(ABC):
     """One topic and what is promised of it, beside what the run checks of every topic anyway."""
 
     clients: TopicClients
+    level: int = 1
+    """Feature level without which what is promised here does not hold."""
 
     def __init__(self, world: "World") -> None:
         self.world = world

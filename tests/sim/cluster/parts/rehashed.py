@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from http_api.ports import NewTopic
+from raft_meta.machine.transactions import LEVEL
 from tests.sim.cluster.history import Write
 from tests.sim.cluster.parts.part import Part, TopicClients
 
@@ -50,6 +51,8 @@ class RehashingClients(TopicClients):
 
 class RehashedTopic(Part):
     """See the module."""
+
+    level = LEVEL
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)

@@ -34,6 +34,8 @@ LEVEL_S = 30.0
 class TransactionalTopics(Part):
     """See the module."""
 
+    level = LEVEL
+
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.clients: TransactionalClients = TransactionalClients(world)
