@@ -373,8 +373,8 @@ class HealthPort(Protocol):
     async def drain(self, *, timeout_ms: int) -> bool:
         """Let others lead, from now until the process ends; True once nothing is led here and no replica counts."""
 
-    def metrics(self) -> bytes:
-        """Prometheus text format."""
+    def metrics(self, *, has_partitions: bool) -> bytes:
+        """Prometheus text format; ``has_partitions``: with what is told of each replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,8 +418,23 @@ class HistoryView:
     """Topics and groups that had traffic, and for which nodes had no room."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicHere:
+    """Of a node's replicas of a topic, when it last looked."""
+
+    stored_bytes: int
+    records_in_per_second: float
+    records_out_per_second: float
+
+
 class HistoryPort(Protocol):
     """The last hour, in the memory of nodes."""
+
+    def topics_here(self) -> Mapping[str, TopicHere]:
+        """What this node has of each topic, by topic id; nothing before it has looked."""
+
+    def stored_bytes_here(self, topic_id: str, partition: int) -> int | None:
+        """Of this node's replica, now; None: it has none."""
 
     async def of_nodes(self) -> HistoryView:
         """What each node did."""

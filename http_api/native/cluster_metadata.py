@@ -10,10 +10,10 @@ from http_api.answers import bytes_answer
 from http_api.call import Call
 from http_api.media import JSON_TYPE
 from http_api.params import IntegerParam
-from http_api.ports import ApiLimits
+from http_api.ports import ApiLimits, MetadataPort
 from milena.model.access import ResourceType
 from milena.model.errors import NoQuorumError
-from raft_meta.machine.image import Broker, Image, Topic
+from raft_meta.machine.image import Broker, Image, Partition, Topic
 
 SINCE = IntegerParam(
     name="since",
@@ -70,17 +70,12 @@ async def get_metadata(call: Call) -> web.Response:
     query = call.query()
     metadata = call.ports.metadata
     since, timeout_ms = SINCE.read(query), TIMEOUT.read(query)
-    is_current = False
     if since is not None:
         limit_ms = call.ports.limits.fetch_wait_ms_max
         image = await metadata.image_since(since, timeout_ms=min(timeout_ms, limit_ms))
+        is_current = False
     else:
-        try:
-            image = await metadata.current_image()
-            is_current = True
-        except NoQuorumError:
-            # Who looks for what is wrong, or for a leader that still gives records, is told what is known here.
-            image = metadata.image
+        image, is_current = await image_now(metadata)
     is_seen = call.rights.seen(ResourceType.TOPIC)
     if is_seen is everything:
         body = _last.body_of(image, metadata.version)
@@ -90,6 +85,15 @@ async def get_metadata(call: Call) -> web.Response:
     return bytes_answer(body[:-1] + end, JSON_TYPE)
 
 
+async def image_now(metadata: MetadataPort) -> tuple[Image, bool]:
+    """The image, and whether all that any node has answered is in it."""
+    try:
+        return await metadata.current_image(), True
+    except NoQuorumError:
+        # Who looks for what is wrong, or for a leader that still gives records, is told what is known here.
+        return metadata.image, False
+
+
 def _encode(image: Image, version: int, is_seen: Callable[[str], bool] = everything) -> bytes:
     return orjson.dumps(
         {
@@ -97,7 +101,7 @@ def _encode(image: Image, version: int, is_seen: Callable[[str], bool] = everyth
             "version": version,
             "controller_id": image.controller_id,
             "controller_epoch": image.controller_epoch,
-            "brokers": [_broker(image.brokers[id_]) for id_ in sorted(image.brokers)],
+            "brokers": [broker_row(image.brokers[id_]) for id_ in sorted(image.brokers)],
             "topics": [
                 _topic(image, image.topics[topic_id])
                 for name, topic_id in sorted(image.topic_ids.items())
@@ -107,7 +111,8 @@ def _encode(image: Image, version: int, is_seen: Callable[[str], bool] = everyth
     )
 
 
-def _broker(broker: Broker) -> dict[str, object]:
+def broker_row(broker: Broker) -> dict[str, object]:
+    """A broker as it is shown."""
     return {
         "broker_id": broker.broker_id,
         "url": broker.api_url,
@@ -124,14 +129,17 @@ def _topic(image: Image, topic: Topic) -> dict[str, object]:
         "topic_id": topic.topic_id,
         "configs": dict(topic.configs),
         "partitions": [
-            {
-                "partition": partition,
-                "leader": state.leader,
-                "leader_epoch": state.leader_epoch,
-                "replicas": state.replicas,
-                "isr": state.isr,
-            }
-            for partition, state in states
-            if state is not None
+            partition_row(partition, state) for partition, state in states if state is not None
         ],
+    }
+
+
+def partition_row(partition: int, state: Partition) -> dict[str, object]:
+    """A partition as it is shown."""
+    return {
+        "partition": partition,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "replicas": state.replicas,
+        "isr": state.isr,
     }

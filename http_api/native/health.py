@@ -5,10 +5,18 @@ from aiohttp import web
 from http_api.answers import bytes_answer, json_answer
 from http_api.call import Call
 from http_api.errors import InvalidFieldError
+from http_api.params import ChoiceParam
 from http_api.schemas import Fields
 from http_api.shapes.requests import DRAIN, DRAIN_MS_DEFAULT, DRAIN_MS_MAX
 
 _PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+PARTITIONS = ChoiceParam(
+    name="partitions",
+    description="`false`: without what is told of each replica, a few kilobytes whatever the node holds",
+    words={"true": True, "false": False},
+    hint="true or false",
+)
 
 
 def _probe(is_good: bool, reason: str) -> web.Response:
@@ -51,10 +59,13 @@ async def drain(call: Call) -> web.Response:
 
 async def metrics(call: Call) -> web.Response:
     """The node's metrics and those of this API."""
+    has_partitions = PARTITIONS.read(call.query())
     shared = call.shared
     own = shared.request_metrics.render(
         requests_in_flight=shared.in_flight.request_count,
         bytes_in_flight=shared.in_flight.body_bytes,
         streams_open=len(shared.streams),
     )
-    return bytes_answer(call.ports.health.metrics() + own, _PROMETHEUS_TYPE)
+    return bytes_answer(
+        call.ports.health.metrics(has_partitions=has_partitions) + own, _PROMETHEUS_TYPE
+    )

@@ -180,30 +180,22 @@ RUNNING_MOVES = Shape(
     ),
 )
 
-BROKER_VIEW = Shape(
-    "BrokerView",
-    fields(
-        {
-            "broker_id": integer(),
-            "url": text("where clients reach it", format="uri"),
-            "rack": nullable(text()),
-            "is_fenced": boolean("not alive, as far as the cluster knows"),
-            "is_draining": boolean("about to stop; it leads nothing"),
-        }
-    ),
-)
-PARTITION_VIEW = Shape(
-    "PartitionView",
-    fields(
-        {
-            "partition": count(),
-            "leader": nullable(integer("null: there is none now")),
-            "leader_epoch": count(),
-            "replicas": listing(integer(), "the preferred leader first"),
-            "isr": listing(integer(), "those in sync"),
-        }
-    ),
-)
+_BROKER: dict[str, Part] = {
+    "broker_id": integer(),
+    "url": text("where clients reach it", format="uri"),
+    "rack": nullable(text()),
+    "is_fenced": boolean("not alive, as far as the cluster knows"),
+    "is_draining": boolean("about to stop; it leads nothing"),
+}
+BROKER_VIEW = Shape("BrokerView", fields(_BROKER))
+_PARTITION: dict[str, Part] = {
+    "partition": count(),
+    "leader": nullable(integer("null: there is none now")),
+    "leader_epoch": count(),
+    "replicas": listing(integer(), "the preferred leader first"),
+    "isr": listing(integer(), "those in sync"),
+}
+PARTITION_VIEW = Shape("PartitionView", fields(_PARTITION))
 TOPIC_VIEW = Shape(
     "TopicView",
     fields(
@@ -229,6 +221,106 @@ CLUSTER_VIEW = Shape(
             "topics": listing(TOPIC_VIEW),
             "is_current": boolean(
                 "all that any node has answered is in it; false with `since`, or without a majority"
+            ),
+        }
+    ),
+)
+
+_TROUBLE = choice(
+    "offline",
+    "below_min_insync",
+    "under_replicated",
+    description="the worst of it: no leader, acks=all is refused, or a replica is out of sync",
+)
+_TROUBLES: dict[str, Part] = {
+    "offline": count("partitions without a leader"),
+    "below_min_insync": count("others, where acks=all is refused"),
+    "under_replicated": count("others, of which a replica is out of sync"),
+}
+_IS_CURRENT = boolean(
+    "all that any node has answered is in it; false where no majority could be asked"
+)
+_VERSION = count("as in `GET /metadata`")
+CLUSTER_SUMMARY = Shape(
+    "ClusterSummary",
+    fields(
+        {
+            "cluster_id": text(),
+            "version": _VERSION,
+            "controller_id": nullable(integer()),
+            "controller_epoch": count(),
+            "is_current": _IS_CURRENT,
+            "brokers": listing(
+                Shape(
+                    "BrokerSummary",
+                    fields(
+                        {
+                            **_BROKER,
+                            "leads": count("partitions"),
+                            "replicas": count(),
+                            "out_of_sync": count("replicas"),
+                        }
+                    ),
+                )
+            ),
+            "topic_count": count(),
+            "partition_count": count(),
+            **_TROUBLES,
+            "worst_partitions": listing(
+                Shape(
+                    "TroubledPartition",
+                    fields({"topic": text(), **_PARTITION, "trouble": _TROUBLE}),
+                ),
+                "at most 100 of those that are in trouble, the worst first",
+            ),
+        }
+    ),
+)
+_TOPIC_SUMMARY: dict[str, Part] = {
+    "name": text(),
+    "topic_id": text(),
+    "configs": mapping(text(), "those that were set"),
+    "replication_factor": count(),
+    "partition_count": count(),
+    **_TROUBLES,
+    "stored_bytes_here": nullable(
+        count("of this node's replicas, at its last look, every ten seconds; null: it has none")
+    ),
+    "records_in_per_second_here": nullable(number("appended to what this node leads")),
+    "records_out_per_second_here": nullable(number("read from this node's replicas")),
+}
+TOPIC_PAGE = Shape(
+    "TopicPage",
+    fields(
+        {
+            "version": _VERSION,
+            "is_current": _IS_CURRENT,
+            "total": count("topics that were asked for, on all pages"),
+            "topics": listing(Shape("TopicSummary", fields(_TOPIC_SUMMARY))),
+        }
+    ),
+)
+PARTITION_PAGE = Shape(
+    "PartitionPage",
+    fields(
+        {
+            "version": _VERSION,
+            "is_current": _IS_CURRENT,
+            **_TOPIC_SUMMARY,
+            "min_insync_replicas": count("in sync for acks=all, at least"),
+            "partitions": listing(
+                Shape(
+                    "PartitionSummary",
+                    fields(
+                        {
+                            **_PARTITION,
+                            "trouble": nullable(_TROUBLE),
+                            "stored_bytes_here": nullable(
+                                count("of this node's replica, now; null: it has none")
+                            ),
+                        }
+                    ),
+                )
             ),
         }
     ),

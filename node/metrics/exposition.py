@@ -64,18 +64,24 @@ class NodeMetrics:
         free_bytes: Callable[[], int],
         has_process: bool = True,
     ) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_ImageCollector(node_id, image, is_ready))
-        self._registry.register(_QuorumCollector(quorum))
-        self._registry.register(_ReplicaCollector(replicas, clock))
-        self._registry.register(_CountsCollector(counts))
-        self._registry.register(_DiskCollector(free_bytes))
+        collectors = [
+            _ImageCollector(node_id, image, is_ready),
+            _QuorumCollector(quorum),
+            _CountsCollector(counts),
+            _DiskCollector(free_bytes),
+        ]
         if has_process:
-            ProcessCollector(registry=self._registry)
+            collectors.append(ProcessCollector(registry=None))
+        self._brief = CollectorRegistry(auto_describe=False)
+        self._whole = CollectorRegistry(auto_describe=False)
+        for collector in collectors:
+            self._brief.register(collector)
+        for collector in (*collectors, _ReplicaCollector(replicas, clock)):
+            self._whole.register(collector)
 
-    def render(self) -> bytes:
-        """Prometheus' text format."""
-        return generate_latest(self._registry)
+    def render(self, has_partitions: bool = True) -> bytes:
+        """Prometheus' text format; ``has_partitions``: with what is told of each replica."""
+        return generate_latest(self._whole if has_partitions else self._brief)
 
 
 def _gauge(name: str, doc: str, value: float) -> Metric:

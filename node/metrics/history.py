@@ -66,6 +66,8 @@ class NodeLook:
     """What a node saw of its replicas and of groups in one look, which may take several turns of the loop."""
 
     stored_bytes: int = 0
+    stored: dict[str, int] = field(default_factory=dict)
+    """Bytes of replicas by topic."""
     disk_free_bytes: float = math.nan
     partitions: dict[PartitionKey, PartitionTraffic] = field(default_factory=dict)
     """Those with traffic."""
@@ -77,6 +79,7 @@ class NodeLook:
     def add_replica(self, key: PartitionKey, counts: PartitionCounts, stored_bytes: int) -> None:
         """NodeLook at a replica of this node."""
         self.stored_bytes += stored_bytes
+        self.stored[key[0]] = self.stored.get(key[0], 0) + stored_bytes
         if (taken := counts.take()) is not None:
             self.add_traffic(key, PartitionTraffic(*taken))
 

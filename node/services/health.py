@@ -21,7 +21,7 @@ class HealthService:
         metadata: MetadataStore,
         membership: Membership,
         replicas: LocalReplicas,
-        render_metrics: Callable[[], bytes],
+        render_metrics: Callable[[bool], bytes],
     ) -> None:
         self.has_started = False
         self._metadata = metadata
@@ -71,6 +71,6 @@ class HealthService:
         """Let others lead, from now until the process ends; True once nothing is led here and no replica counts."""
         return await self._membership.drain(timeout_ms=timeout_ms)
 
-    def metrics(self) -> bytes:
+    def metrics(self, *, has_partitions: bool) -> bytes:
         """Prometheus text format."""
-        return self._render_metrics()
+        return self._render_metrics(has_partitions)

@@ -8,10 +8,10 @@ import logging
 import math
 import struct
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from http_api.ports import BusyPartition, HistorySeries, HistoryView
+from http_api.ports import BusyPartition, HistorySeries, HistoryView, TopicHere
 from milena.model.clock import Clock
 from milena.model.errors import DiskFailedError, MilenaError
 from milena.model.turns import one_turn
@@ -57,6 +57,7 @@ class HistoryService:
         self._topic = topic
         self._free_bytes = free_bytes
         self._history = History(counts)
+        self._here: dict[str, TopicHere] = {}
         self._looked_ms = clock.now_ms()
         self.on_history = peer_handler(HISTORY, self._tell)
 
@@ -82,7 +83,10 @@ class HistoryService:
             look.disk_free_bytes = self._free_bytes()
         except DiskFailedError as error:
             logger.info("free disk unknown: %s", error)
-        self._history.add(slot, look, now_ms - self._looked_ms)
+        elapsed_ms = now_ms - self._looked_ms
+        self._history.add(slot, look, elapsed_ms)
+        if elapsed_ms > 0:
+            self._here = _by_topic(look, elapsed_ms)
         self._looked_ms = now_ms
 
     async def _look_at_groups(self, look: NodeLook, image: Image) -> None:
@@ -95,6 +99,15 @@ class HistoryService:
                 seen += 1
                 if seen % STEP == 0:
                     await one_turn()
+
+    def topics_here(self) -> Mapping[str, TopicHere]:
+        """What this node has of each topic."""
+        return self._here
+
+    def stored_bytes_here(self, topic_id: str, partition: int) -> int | None:
+        """Of this node's replica, now."""
+        runner = self._replicas.find(topic_id, partition)
+        return None if runner is None else runner.log.size_bytes
 
     # -- telling ---------------------------------------------------------------------------------
 
@@ -190,6 +203,21 @@ class HistoryService:
             silent_nodes=silent,
             left_out=sum(answer.left_out for _, answer in answers),
         )
+
+
+def _by_topic(look: NodeLook, elapsed_ms: float) -> dict[str, TopicHere]:
+    none = PartitionTraffic()
+    rates = {
+        topic_id: look.topics.get(topic_id, none).per_second(elapsed_ms) for topic_id in look.stored
+    }
+    return {
+        topic_id: TopicHere(
+            stored_bytes=stored_bytes,
+            records_in_per_second=round(rates[topic_id].records_in, 1),
+            records_out_per_second=round(rates[topic_id].records_out, 1),
+        )
+        for topic_id, stored_bytes in look.stored.items()
+    }
 
 
 def _rates(row: tuple[object, PartitionTraffic]) -> tuple[float, float]:

@@ -63,7 +63,7 @@ async def test_a_reset_is_shown_before_it_is_done(browser, node):
     await page.choose(f"{form} label:nth-of-type(2) select", "offset")
     await until_enabled(page, form, is_on=False)
     # What is out of the range that can be read becomes its end, as the API has it.
-    await page.fill(f"{form} input", "99")
+    await page.fill(f"{form} label:nth-of-type(3) input", "99")
     await page.click(f"{form} form button", "Preview")
     await page.until_shown("nothing is changed yet")
     preview = (

@@ -23,6 +23,7 @@ from http_api.ports import (
     Readiness,
     ReassignmentRequest,
     RunningReassignment,
+    TopicHere,
 )
 from milena.model.batch.client_checks import validate_client_batch
 from milena.model.batch.decode import iterate_headers
@@ -142,6 +143,7 @@ class FakeNode:
         self.deletions: list[tuple[str, int, int | None, int]] = []
         self.can_drain = True
         self.has_started = True
+        self.here: dict[str, TopicHere] = {}
         self.coordinator: int | None = 1
         self.groups = FakeGroups(self)
         self.consumers = FakeConsumers(self, self.groups)
@@ -594,6 +596,12 @@ class FakeNode:
         self.fail("history")
         return self._history("lag", None)
 
+    def topics_here(self) -> Mapping[str, TopicHere]:
+        return self.here
+
+    def stored_bytes_here(self, topic_id: str, partition: int) -> int | None:
+        return 100 + partition if topic_id in self.here else None
+
     def _history(self, name: str, node_id: int | None) -> HistoryView:
         return HistoryView(
             end_ms=NOW_MS,
@@ -626,8 +634,9 @@ class FakeNode:
     def readiness(self) -> Readiness:
         return Readiness(is_ready=self.is_ready, reason="" if self.is_ready else "catching up")
 
-    def metrics(self) -> bytes:
-        return b"# TYPE milena_fake gauge\nmilena_fake 1\n"
+    def metrics(self, *, has_partitions: bool) -> bytes:
+        of_partitions = b"milena_partition_fake 1\n" if has_partitions else b""
+        return of_partitions + b"# TYPE milena_fake gauge\nmilena_fake 1\n"
 
 
 def broker(broker_id: int, *, is_fenced: bool = False) -> Broker:

@@ -25,12 +25,18 @@ OF_LEADERS = {
 a topic or a partition is said to be missing, the quorum is asked."""
 OF_THE_LAST_HOUR = {"/history"}
 """What nodes have seen, whatever a majority knows by now; of a topic that is missing here the quorum is asked."""
-FALLS_BACK = {"/metadata"}
+FALLS_BACK = {
+    "/metadata",
+    "/metadata/summary",
+    "/metadata/topics",
+    "/metadata/topics/{topic}",
+}
 """Answers without a majority, too, and says so."""
 LISTS = (
     ("/topics", lambda body: body),
     ("/v3/clusters/cluster-in-memory/topics", lambda body: [t["topic_name"] for t in body["data"]]),
     ("/metadata", lambda body: [topic["name"] for topic in body["topics"]]),
+    ("/metadata/topics", lambda body: [topic["name"] for topic in body["topics"]]),
 )
 
 
@@ -83,5 +89,6 @@ async def test_the_clusters_map_is_given_without_a_majority_and_says_so(api):
     assert (await api.get("/metadata")).json["is_current"] is True
     assert (await api.get("/metadata?since=0")).json["is_current"] is False
     api.node.errors["current_image"] = NoQuorumError("no majority answers")
-    answer = await api.get("/metadata")
-    assert (answer.status, answer.json["is_current"]) == (200, False)
+    for path in ("/metadata", "/metadata/summary", "/metadata/topics", "/metadata/topics/t"):
+        answer = await api.get(path)
+        assert (answer.status, answer.json["is_current"]) == (200, False)

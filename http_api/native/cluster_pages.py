@@ -1,0 +1,258 @@
+"""Native: what a page shows of a cluster of any size: counts, and of topics and partitions a few at a time.
+
+``/metadata`` has all of it in one answer, for clients that must know where everything is.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from http_api.access.rights import everything
+from http_api.answers import json_answer
+from http_api.call import Call
+from http_api.lookup import find_topic
+from http_api.native.cluster_metadata import broker_row, image_now, partition_row
+from http_api.native.tally import (
+    BrokerTally,
+    ClusterTally,
+    LastTally,
+    TopicTally,
+    Trouble,
+    tally,
+    trouble_of,
+)
+from http_api.params import ChoiceParam, IntegerParam, text_param
+from http_api.ports import TopicHere
+from http_api.shapes.blocks import text
+from milena.model.access import ResourceType
+from raft_meta.machine.image import Image, Partition, Topic
+from raft_meta.machine.topics.configs import min_insync
+
+N = TypeVar("N")
+R = TypeVar("R")
+
+ROWS_MAX = 1_000
+WORST_MAX = 100
+"""Partitions in trouble that the summary names."""
+
+SKIP = IntegerParam(
+    name="skip", description="leave out so many from the first on", least=0, default=0
+)
+LIMIT = IntegerParam(
+    name="limit",
+    description=f"at most so many; more than {ROWS_MAX} is taken as that",
+    least=1,
+    default=50,
+)
+ORDER = ChoiceParam(
+    name="order",
+    description="the least, or the most, comes first",
+    words={"asc": False, "desc": True},
+    hint="asc or desc",
+)
+CONTAINS = text_param(
+    "contains", "those alone whose name has this in it, in whatever case", text(), "ord"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicRow:
+    topic: Topic
+    tally: TopicTally
+    here: TopicHere | None
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionRow:
+    number: int
+    state: Partition
+    stored_bytes: int | None
+
+
+_TopicKey = Callable[[_TopicRow], tuple[float, ...]]
+_PartitionKey = Callable[[_PartitionRow], float]
+
+
+def _here(value: Callable[[TopicHere], float]) -> _TopicKey:
+    return lambda row: (-1.0,) if row.here is None else (value(row.here),)
+
+
+# None: the order in which they are, where only those of the page need to be looked at.
+_TOPIC_KEYS: Mapping[str, _TopicKey | None] = {
+    "name": None,
+    "partitions": lambda row: (row.tally.partitions,),
+    "replicas": lambda row: (row.topic.replication_factor,),
+    "configs": lambda row: (len(row.topic.configs),),
+    "trouble": lambda row: row.tally.worst,
+    "stored_bytes": _here(lambda here: here.stored_bytes),
+    "records_in": _here(lambda here: here.records_in_per_second),
+    "records_out": _here(lambda here: here.records_out_per_second),
+}
+_PARTITION_KEYS: Mapping[str, _PartitionKey | None] = {
+    "partition": None,
+    "leader": lambda row: -1 if row.state.leader is None else row.state.leader,
+    "leader_epoch": lambda row: row.state.leader_epoch,
+    "in_sync": lambda row: len(row.state.isr),
+    "stored_bytes": lambda row: -1 if row.stored_bytes is None else row.stored_bytes,
+}
+TOPIC_SORT = ChoiceParam(
+    name="sort",
+    description="by what; those that are alike come by name",
+    words=_TOPIC_KEYS,
+    hint=", ".join(_TOPIC_KEYS),
+)
+PARTITION_SORT = ChoiceParam(
+    name="sort",
+    description="by what; those that are alike come by number",
+    words=_PARTITION_KEYS,
+    hint=", ".join(_PARTITION_KEYS),
+)
+
+_last = LastTally()
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    skip: int
+    limit: int
+    is_descending: bool
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "_Page":
+        limit = min(LIMIT.read(query), ROWS_MAX)
+        return cls(SKIP.read(query), limit, ORDER.read(query))
+
+    def rows(
+        self, names: Sequence[N], row: Callable[[N], R], key: Callable[[R], Any] | None
+    ) -> list[R]:
+        """Those of this page, of all names in their own order."""
+        part = slice(self.skip, self.skip + self.limit)
+        if key is None:
+            return [row(name) for name in (names[::-1] if self.is_descending else names)[part]]
+        return sorted(map(row, names), key=key, reverse=self.is_descending)[part]
+
+
+async def get_summary(call: Call) -> web.Response:
+    """Brokers with what each leads and holds, how many topics and partitions there are, and what is wrong with them."""
+    image, is_current = await image_now(call.ports.metadata)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
+    found = await _tally(image, is_seen)
+    return json_answer(
+        {
+            "cluster_id": image.cluster_id,
+            "version": call.ports.metadata.version,
+            "controller_id": image.controller_id,
+            "controller_epoch": image.controller_epoch,
+            "is_current": is_current,
+            "brokers": [
+                {
+                    **broker_row(image.brokers[id_]),
+                    **_broker_counts(found.brokers.get(id_, BrokerTally())),
+                }
+                for id_ in sorted(image.brokers)
+            ],
+            "topic_count": len(found.topics),
+            "partition_count": found.partitions,
+            **{trouble.name.lower(): len(keys) for trouble, keys in found.troubled.items()},
+            "worst_partitions": [
+                {
+                    "topic": image.topics[key[0]].name,
+                    **partition_row(key[1], image.partitions[key]),
+                    "trouble": trouble.name.lower(),
+                }
+                for key, trouble in islice(found.worst(), WORST_MAX)
+            ],
+        }
+    )
+
+
+async def _tally(image: Image, is_seen: Callable[[str], bool]) -> ClusterTally:
+    if is_seen is everything:
+        return await _last.of_all(image)
+    return await tally(image, (topic for topic in image.topics.values() if is_seen(topic.name)))
+
+
+async def list_topics(call: Call) -> web.Response:
+    """Some topics, with how their partitions are, and what this node has of them."""
+    query = call.query()
+    wanted = query.get(CONTAINS.name, "").lower()
+    key, page = TOPIC_SORT.read(query), _Page.of(query)
+    image, is_current = await image_now(call.ports.metadata)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
+    names = sorted(name for name in image.topic_ids if wanted in name.lower() and is_seen(name))
+    # Of each topic by itself: what the caller may not see is not in it.
+    tallies, here = (await _last.of_all(image)).topics, call.ports.history.topics_here()
+
+    def row(name: str) -> _TopicRow:
+        topic_id = image.topic_ids[name]
+        return _TopicRow(image.topics[topic_id], tallies[topic_id], here.get(topic_id))
+
+    return json_answer(
+        {
+            "version": call.ports.metadata.version,
+            "is_current": is_current,
+            "total": len(names),
+            "topics": [_topic_row(one) for one in page.rows(names, row, key)],
+        }
+    )
+
+
+async def get_topic(call: Call) -> web.Response:
+    """A topic with some of its partitions."""
+    query, metadata, history = call.query(), call.ports.metadata, call.ports.history
+    key, page = PARTITION_SORT.read(query), _Page.of(query)
+    _, is_current = await image_now(metadata)
+    topic = await find_topic(call)
+    topic_id, least = topic.topic_id, min_insync(topic)
+    image, here = metadata.image, history.topics_here().get(topic_id)
+    counts = (await _last.of_all(image)).topics[topic_id]
+    numbers = [n for n in range(topic.partition_count) if (topic_id, n) in image.partitions]
+
+    def row(number: int) -> _PartitionRow:
+        stored_bytes = history.stored_bytes_here(topic_id, number)
+        return _PartitionRow(number, image.partitions[topic_id, number], stored_bytes)
+
+    return json_answer(
+        {
+            "version": metadata.version,
+            "is_current": is_current,
+            **_topic_row(_TopicRow(topic, counts, here)),
+            "min_insync_replicas": least,
+            "partitions": [_partition(one, least) for one in page.rows(numbers, row, key)],
+        }
+    )
+
+
+def _broker_counts(counts: BrokerTally) -> dict[str, object]:
+    return {
+        "leads": counts.leads,
+        "replicas": counts.replicas,
+        "out_of_sync": counts.out_of_sync,
+    }
+
+
+def _topic_row(row: _TopicRow) -> dict[str, object]:
+    here = row.here
+    return {
+        "name": row.topic.name,
+        "topic_id": row.topic.topic_id,
+        "configs": dict(row.topic.configs),
+        "replication_factor": row.topic.replication_factor,
+        "partition_count": row.tally.partitions,
+        **{trouble.name.lower(): row.tally.troubles[trouble] for trouble in Trouble},
+        "stored_bytes_here": None if here is None else here.stored_bytes,
+        "records_in_per_second_here": None if here is None else here.records_in_per_second,
+        "records_out_per_second_here": None if here is None else here.records_out_per_second,
+    }
+
+
+def _partition(row: _PartitionRow, least: int) -> dict[str, object]:
+    trouble = trouble_of(row.state, least)
+    return {
+        **partition_row(row.number, row.state),
+        "trouble": None if trouble is None else trouble.name.lower(),
+        "stored_bytes_here": row.stored_bytes,
+    }
