@@ -144,8 +144,11 @@ async def test_a_move_is_shown_before_it_is_made(browser, node):
     page = await browser.open(f"{node.url}/console/#/moves")
     form = await open_form(page, "Move replicas")
     await page.choose(f"{form} select", "partitions")
-    await page.until(f"document.querySelectorAll('{form} select').length === 2")
-    await page.choose(f"{form} label:nth-of-type(2) select", "moved")
+    await page.fill(f"{form} label:nth-of-type(2) input", "moved")
+    # Names that it may be are offered.
+    await page.until(
+        "[...document.querySelectorAll('datalist option')].some((e) => e.value === 'moved')"
+    )
     await page.fill(f"{form} label:nth-of-type(3) input", "0")
     await page.fill(f"{form} label:nth-of-type(4) input", " ".join(str(one) for one in after))
     await page.click(f"{form} form button", "Preview")

@@ -155,19 +155,12 @@ export function curl({ method = "GET", where, headers = {}, body }) {
   return [...words, quoted(urlOf(where))].join(" ");
 }
 
-/** Prometheus' text: what has no labels by its name, and the sum over partitions of what has theirs. */
+/** Prometheus' text: what has no labels by its name, and the one role that this node has. */
 export function parseMetrics(text) {
   const values = {};
   for (const [, name, labels, value] of text.matchAll(/^(?:milena_)?(\w+)(\{[^\n]*\})? (\S+)$/gm)) {
     if (!labels) values[name] = Number(value);
-    else if (name.startsWith("partition_")) values[name] = (values[name] ?? 0) + Number(value);
     else if (name === "raft_role" && value === "1.0") values.raft_role = /role="(\w+)"/.exec(labels)?.[1];
   }
   return values;
-}
-
-/** Of Prometheus' text, what this node says of its own replicas: "topic/partition" → value. */
-export function partitionMetric(text, name) {
-  const line = new RegExp(`^milena_partition_${name}\\{partition="(\\d+)",topic="([^"]*)"\\} (\\S+)$`, "gm");
-  return new Map([...text.matchAll(line)].map(([, partition, topic, value]) => [`${topic}/${partition}`, Number(value)]));
 }

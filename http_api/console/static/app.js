@@ -59,7 +59,7 @@ function Others({ view, own }) {
 function App({ session }) {
   const hash = useAddress();
   const place = parse(hash);
-  const metadata = useAnswer("metadata");
+  const metadata = useAnswer("metadata/summary");
   const who = useAnswer("", 60000);
   const access = useAnswer("access", 30000);
   const main = useRef();

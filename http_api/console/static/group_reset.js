@@ -2,6 +2,7 @@
 
 import { useState } from "./vendor/hooks.js";
 import { get, path, post, send, withQuery } from "./api.js";
+import { TopicField } from "./paged.js";
 import { number, plural } from "./text.js";
 import { Action, Field, Table, html } from "./ui.js";
 
@@ -23,9 +24,10 @@ async function placeOf(topic, partition, form) {
   return { first, end, to: Number(found.headers.get("Milena-Start-Offset")) };
 }
 
-async function preview(group, topic, form) {
+async function preview(group, form) {
   const rows = [];
-  const partitions = topic.partitions.map((p) => p.partition);
+  const topic = await get(path`metadata/topics/${form.topic}?limit=1`);
+  const partitions = Array.from({ length: topic.partition_count }, (_, partition) => partition);
   for (let at = 0; at < partitions.length; at += TOGETHER) {
     rows.push(...(await Promise.all(partitions.slice(at, at + TOGETHER).map(async (partition) => {
       const now = group.offsets[topic.name]?.[partition]?.offset;
@@ -41,7 +43,7 @@ const difference = ({ now, to }) => {
   return to < now ? `reads ${plural(now - to, "offset")} again` : `skips ${plural(to - now, "offset")}`;
 };
 
-export function GroupReset({ group, topics, onDone }) {
+export function GroupReset({ group, onDone }) {
   const read = Object.keys(group.offsets);
   const [form, setForm] = useState({ topic: read[0] ?? "", place: "earliest", at: "" });
   const [seen, setSeen] = useState(null);
@@ -49,24 +51,20 @@ export function GroupReset({ group, topics, onDone }) {
     setForm((last) => ({ ...last, [name]: value }));
     setSeen(null);
   };
-  const topic = topics.find((one) => one.name === form.topic);
-  const isComplete = topic && (form.place === "offset" ? /^\d{1,15}$/.test(form.at) : form.place !== "time" || !Number.isNaN(Date.parse(form.at)));
+  const isComplete = form.topic !== "" && (form.place === "offset" ? /^\d{1,15}$/.test(form.at) : form.place !== "time" || !Number.isNaN(Date.parse(form.at)));
   const act = async () => {
     if (!seen) {
-      setSeen(await preview(group, topic, form));
+      setSeen(await preview(group, form));
       return "this is what it would do; nothing is changed yet";
     }
-    await post(path`groups/${group.group_id}/offsets:reset`, { topic: topic.name, to: target(form) });
+    await post(path`groups/${group.group_id}/offsets:reset`, { topic: form.topic, to: target(form) });
     setSeen(null);
     onDone();
     return "done";
   };
   return html`<${Action} summary="Go on elsewhere" verb=${seen ? "Reset" : "Preview"} kind=${seen ? "danger" : ""} act=${act} isReady=${isComplete}>
     ${group.members.length > 0 && html`<p class="box warn">It has ${plural(group.members.length, "member")}: stop them first, a reset is refused until then.</p>`}
-    <label>Topic <select value=${form.topic} onChange=${(e) => set("topic")(e.target.value)}>
-      <option value="">choose …</option>
-      ${topics.map((one) => html`<option value=${one.name}>${one.name}</option>`)}
-    </select></label>
+    <${TopicField} id="reset-topics" value=${form.topic} onValue=${set("topic")} />
     <label>Go on at <select value=${form.place} onChange=${(e) => set("place")(e.target.value)}>
       ${Object.entries(PLACES).map(([name, words]) => html`<option value=${name}>${words}</option>`)}
     </select></label>

@@ -88,7 +88,7 @@ function One({ group_id, view }) {
         ]} />
       </section>
       <section><h2>Change it</h2><div class="actions">
-        <${GroupReset} group=${group} topics=${view.topics} onDone=${again} />
+        <${GroupReset} group=${group} onDone=${again} />
         <${Forget} group=${group} />
         ${group.members.filter((m) => m.is_rest).map((m) => html`<${EndConsumer} key=${m.member_id} group_id=${group_id} name=${m.member_id} onDone=${again} />`)}
       </div></section>`}<//>`;

@@ -4,36 +4,13 @@ import { duration, plural, size } from "./text.js";
 
 export const DISK_FREE_MIN = 2 ** 30; // Some segments' room, as `milena doctor` has it.
 
-/** Replicas that have to be in sync for acks=all: the topic's own, else two of three. */
-export const minInsync = (topic) =>
-  Number(topic.configs["min.insync.replicas"] ?? ((topic.partitions[0]?.replicas.length ?? 0) >= 3 ? 2 : 1));
-
-/** Partitions by their trouble; each has its topic's name. */
-export function troubles(view) {
-  const found = { leaderless: [], refusing: [], behind: [], all: [], count: 0 };
-  for (const topic of view.topics) {
-    const least = minInsync(topic);
-    for (const partition of topic.partitions) {
-      found.count++;
-      const row = { ...partition, topic: topic.name };
-      if (partition.leader === null) found.leaderless.push(row);
-      else if (partition.isr.length < least) found.refusing.push(row);
-      else if (partition.isr.length < partition.replicas.length) found.behind.push(row);
-      else continue;
-      found.all.push(row);
-    }
-  }
-  const order = (row) => (row.leader === null ? 0 : row.isr.length / row.replicas.length);
-  found.all.sort((a, b) => order(a) - order(b));
-  return found;
-}
-
 export const isLate = (transaction, now) => now - transaction.began_ms > transaction.timeout_ms;
 
 const wrong = (title, advice, href) => ({ severity: "bad", title, advice, href });
 const warning = (title, advice, href) => ({ severity: "warn", title, advice, href });
 
-export function findings({ view, metrics, ready, transactions, now }) {
+/** `free`: bytes left on the disks of nodes, by their ids. */
+export function findings({ view, free, ready, transactions, now }) {
   const found = [];
   const gone = view.brokers.filter((b) => b.is_fenced).map((b) => b.broker_id);
   const draining = view.brokers.filter((b) => b.is_draining && !b.is_fenced).map((b) => b.broker_id);
@@ -51,8 +28,9 @@ export function findings({ view, metrics, ready, transactions, now }) {
   if (view.is_current && gone.length) {
     found.push(wrong(`${gone.length === 1 ? "Node" : "Nodes"} ${gone.join(", ")} gone`, "Start it again: it catches up and takes its replicas back. If its disk is lost, start it with an empty directory.", "#/nodes"));
   }
-  if (metrics?.disk_free_bytes < DISK_FREE_MIN) {
-    found.push(wrong(`This node's disk has ${size(metrics.disk_free_bytes)} left`, "Lower retention.ms or retention.bytes of large topics, or delete records; a node whose disk is full refuses writes.", "#/topics"));
+  for (const [id, bytes] of free) {
+    if (bytes >= DISK_FREE_MIN) continue;
+    found.push(wrong(`The disk of node ${id} has ${size(bytes)} left`, "Lower retention.ms or retention.bytes of large topics, or delete records; a node whose disk is full refuses writes.", "#/nodes"));
   }
   const late = (transactions ?? []).filter((one) => isLate(one, now));
   if (late.length) {
@@ -65,17 +43,16 @@ export function findings({ view, metrics, ready, transactions, now }) {
   return found.sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity));
 }
 
-function ofPartitions(view) {
-  const { leaderless, refusing, behind } = troubles(view);
+function ofPartitions({ offline, below_min_insync: refusing, under_replicated: behind }) {
   const found = [];
-  if (leaderless.length) {
-    found.push(wrong(`${plural(leaderless.length, "partition")} offline`, "They have no leader: nothing can be written or read. Start the nodes that were in sync.", "#/cluster"));
+  if (offline) {
+    found.push(wrong(`${plural(offline, "partition")} offline`, "They have no leader: nothing can be written or read. Start the nodes that were in sync.", "#/cluster"));
   }
-  if (refusing.length) {
-    found.push(wrong(`${plural(refusing.length, "partition")} below min.insync.replicas`, "acks=all is refused there. Bring their nodes back.", "#/cluster"));
+  if (refusing) {
+    found.push(wrong(`${plural(refusing, "partition")} below min.insync.replicas`, "acks=all is refused there. Bring their nodes back.", "#/cluster"));
   }
-  if (behind.length) {
-    found.push(warning(`${plural(behind.length, "partition")} under-replicated`, "Where all nodes are up, replicas are catching up; else start the nodes that are gone.", "#/cluster"));
+  if (behind) {
+    found.push(warning(`${plural(behind, "partition")} under-replicated`, "Where all nodes are up, replicas are catching up; else start the nodes that are gone.", "#/cluster"));
   }
   return found;
 }

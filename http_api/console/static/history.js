@@ -8,8 +8,8 @@ import { Answered, Table, Topic, html } from "./ui.js";
 
 const EVERY_MS = 20000;
 
-const rate = (value) => (value === null ? "–" : `${number(Math.round(value))}/s`);
-const bytesRate = (value) => (value === null ? "–" : `${size(value)}/s`);
+export const rate = (value) => (value === null ? "–" : `${number(Math.round(value))}/s`);
+export const bytesRate = (value) => (value === null ? "–" : `${size(value)}/s`);
 const ms = (value) => (value === null ? "–" : `${number(Math.round(value * 10) / 10)} ms`);
 
 const RECORDS = { title: "Records in and out", names: { records_in_per_second: "in", records_out_per_second: "out" }, show: rate };
@@ -32,6 +32,10 @@ export const OF_NODES = [
 /** What nodes did; `of` may name a topic or a group. */
 export const useHistory = (of = {}) => useAnswer(withQuery("history", of), EVERY_MS);
 export const historyCall = (of = {}) => withQuery("history", of);
+
+/** The newest value of a series, by node, where it is known. */
+export const newest = (answer, name) =>
+  new Map((answer.data?.series ?? []).filter((one) => one.name === name && one.values.at(-1) !== null).map((one) => [one.node_id, one.values.at(-1)]));
 
 const sum = (a, b) => a + b;
 const joined = (one, other, join) => one.map((value, at) => (value === null ? other[at] : other[at] === null ? value : join(value, other[at])));

@@ -1,7 +1,9 @@
 // Records of a topic: from either end, an offset or a time, or as they come; one can be written.
 
 import { useEffect, useMemo, useState } from "./vendor/hooks.js";
-import { ONCE, useLook } from "./live.js";
+import { path } from "./api.js";
+import { ONCE, useAnswer, useLook } from "./live.js";
+import { PagedFilter, PagedTable, PartitionField, usePaged } from "./paged.js";
 import { Produce } from "./produce.js";
 import { Preview, Record, contentOf, download } from "./record_view.js";
 import { BYTES_MAX, LINES, TAIL_MAX, countOf, paramsOf, readRecords, recordsPath, testOf, useTail } from "./reading.js";
@@ -9,29 +11,35 @@ import { number, plural, size, time } from "./text.js";
 import { Answered, Failure, Field, Filter, Head, Name, Nothing, Table, href, html } from "./ui.js";
 
 const TOGETHER_MAX = 100; // Partitions that the API reads by one request.
+const RARELY_MS = 15000;
 const BEGINNINGS = { latest: "the last", earliest: "the first", offset: "from offset", time: "from time", live: "as they come" };
 
 export function Messages({ names, query, cluster: { view } }) {
   if (!view) return html`<${Head} title="Messages" />`;
-  if (!names.length) return html`<${Choose} topics=${view.topics} />`;
-  const topic = view.topics.find((one) => one.name === names[0]);
-  if (!topic) return html`<${Head} title="Messages" /><${Nothing}><p>There is no topic <${Name} text=${names[0]} />.</p><a href=${href("messages")}>Choose one</a><//>`;
-  return html`<${OfTopic} topic=${topic} query=${query} />`;
+  return names.length ? html`<${Named} name=${names[0]} query=${query} />` : html`<${Choose} query=${query} count=${view.topic_count} />`;
 }
 
-function Choose({ topics }) {
-  const [wanted, setWanted] = useState("");
-  const rows = topics.filter((topic) => topic.name.toLowerCase().includes(wanted.toLowerCase()));
-  return html`<${Head} title="Messages" calls=${["topics"]} />
-    <div class="tools"><${Filter} label="Topic" value=${wanted} onValue=${setWanted} count=${rows.length} of=${topics.length} /></div>
-    <${Table} caption="Topics" rows=${rows} keyOf=${(t) => t.name} empty="No topic is called so." columns=${[
-      { head: "Topic", cell: (t) => html`<a href=${href("messages", t.name)}><${Name} text=${t.name} /></a>`, by: (t) => t.name },
-      { head: "Partitions", num: true, cell: (t) => number(t.partitions.length), by: (t) => t.partitions.length },
+function Choose({ query, count }) {
+  const paged = usePaged("metadata/topics", ["messages"], query);
+  const { total = 0, topics = [] } = paged.data ?? {};
+  return html`<${Head} title="Messages" calls=${[paged.path]} />
+    <div class="tools"><${PagedFilter} label="Topic" paged=${paged} count=${total} of=${count} /></div>
+    <${PagedTable} caption="Topics" paged=${paged} rows=${topics} total=${total} keyOf=${(t) => t.name} empty="No topic is called so." columns=${[
+      { head: "Topic", cell: (t) => html`<a href=${href("messages", t.name)}><${Name} text=${t.name} /></a>`, by: "name" },
+      { head: "Partitions", num: true, cell: (t) => number(t.partition_count), by: "partitions" },
     ]} />`;
 }
 
+function Named({ name, query }) {
+  const answer = useAnswer(path`metadata/topics/${name}?limit=1`, RARELY_MS);
+  if (answer.data && answer.error?.status !== 404) return html`<${OfTopic} topic=${answer.data} query=${query} />`;
+  return html`<${Head} title="Messages" />
+    ${answer.error?.status === 404 ? html`<${Nothing}><p>There is no topic <${Name} text=${name} />.</p><a href=${href("messages")}>Choose one</a><//>`
+      : answer.error ? html`<${Failure} error=${answer.error} />` : html`<p class="dim" role="status">Asking …</p>`}`;
+}
+
 function OfTopic({ topic, query }) {
-  const isMany = topic.partitions.length > TOGETHER_MAX;
+  const isMany = topic.partition_count > TOGETHER_MAX;
   const given = { partition: isMany ? "0" : "", from: "latest", at: "", filter: "", ...query, count: countOf(query.count) };
   // An address may say anything.
   const asked = isComplete(given) ? given : { ...given, from: "latest" };
@@ -118,10 +126,7 @@ function Question({ topic, asked, isMany, onAgain }) {
     else location.hash = next;
   };
   return html`<form class="tools ask" onSubmit=${submit}>
-    <label>Partition <select value=${form.partition} onChange=${(e) => set("partition")(e.target.value)}>
-      ${!isMany && html`<option value="">all</option>`}
-      ${topic.partitions.map((p) => html`<option value=${String(p.partition)}>${p.partition}</option>`)}
-    </select></label>
+    <${PartitionField} count=${topic.partition_count} value=${form.partition} onValue=${set("partition")} none=${isMany ? undefined : "all"} />
     <label>Records <select value=${form.from} onChange=${(e) => setForm((last) => ({ ...last, from: e.target.value, at: "" }))}>
       ${Object.entries(BEGINNINGS).map(([name, words]) => html`<option value=${name}>${words}</option>`)}
     </select></label>

@@ -3,6 +3,7 @@
 import { useState } from "./vendor/hooks.js";
 import { post } from "./api.js";
 import { useAnswer } from "./live.js";
+import { TopicField } from "./paged.js";
 import { number, plural, size } from "./text.js";
 import { Action, Answered, Badge, Danger, Field, Head, Ids, Table, Topic, html } from "./ui.js";
 
@@ -68,10 +69,7 @@ function Move({ view, onDone }) {
       ${view.brokers.map((b) => html`<option value=${String(b.broker_id)}>${b.broker_id}</option>`)}
     </select></label>`}
     ${form.kind === "partitions" && html`
-      <label>Topic <select value=${form.topic} onChange=${(e) => set("topic")(e.target.value)}>
-        <option value="">choose …</option>
-        ${view.topics.map((t) => html`<option value=${t.name}>${t.name}</option>`)}
-      </select></label>
+      <${TopicField} id="moved-topics" value=${form.topic} onValue=${set("topic")} />
       <${Field} label="Partition" type="number" min="0" value=${form.partition} onValue=${set("partition")} />
       <${Field} label="Nodes, the leader first" value=${form.replicas} onValue=${set("replicas")} hint="3 1 2" />`}
     <${Field} label="At most, MiB/s a leader" type="number" min="0" step="any" value=${form.throttle} onValue=${set("throttle")} hint="as configured" />

@@ -1,13 +1,16 @@
 // Nodes: who is there, what each leads, and what the node that served this page says of itself.
 
 import { get, parseMetrics } from "./api.js";
-import { Charts, OF_NODES, historyCall, useHistory } from "./history.js";
+import { Charts, OF_NODES, bytesRate, historyCall, newest, rate, useHistory } from "./history.js";
 import { useLook } from "./live.js";
 import { number, size } from "./text.js";
 import { Answered, Badge, Facts, Head, Name, Table, html } from "./ui.js";
 
+const RARELY_MS = 15000;
+const METRICS = "metrics?partitions=false";
+
 async function look(signal) {
-  const [text, ready] = await Promise.all([get("metrics", signal), get("readyz", signal).catch((error) => error)]);
+  const [text, ready] = await Promise.all([get(METRICS, signal), get("readyz", signal).catch((error) => error)]);
   return { metrics: parseMetrics(text), ready };
 }
 
@@ -17,30 +20,16 @@ const state = (b, isKnown) => {
   return b.is_draining ? html`<${Badge} kind="warn">draining<//>` : html`<${Badge} kind="ok">up<//>`;
 };
 
-/** Replicas, leaderships and replicas out of sync, by node. */
-function count(view) {
-  const counts = new Map(view.brokers.map((b) => [b.broker_id, { leads: 0, holds: 0, behind: 0 }]));
-  for (const { partitions } of view.topics) {
-    for (const p of partitions) {
-      if (counts.has(p.leader)) counts.get(p.leader).leads++;
-      for (const id of p.replicas) {
-        const of = counts.get(id);
-        if (!of) continue;
-        of.holds++;
-        if (!p.isr.includes(id)) of.behind++;
-      }
-    }
-  }
-  return counts;
-}
-
 export function Nodes({ cluster: { view, who } }) {
-  const own = useLook("node", look);
+  const own = useLook("node", look, RARELY_MS);
   const history = useHistory();
-  const calls = ["metadata", "", "readyz", "metrics", historyCall()];
+  const calls = ["metadata/summary", "", "readyz", METRICS, historyCall()];
   if (!view) return html`<${Head} title="Nodes" />`;
-  const counts = count(view);
   const own_id = who?.node_id;
+  const told = (name) => newest(history, name);
+  const [recordsIn, recordsOut, bytesIn, bytesOut] = ["records_in", "records_out", "bytes_in", "bytes_out"].map((name) => told(`${name}_per_second`));
+  const [free, stored] = [told("disk_free_bytes"), told("stored_bytes")];
+  const of = (values, b) => values.get(b.broker_id) ?? null;
   const isWeb = (b) => /^https?:\/\//.test(b.url);
   return html`
     <${Head} title="Nodes" calls=${calls} />
@@ -48,24 +37,25 @@ export function Nodes({ cluster: { view, who } }) {
       { head: "Node", num: true, cell: (b) => b.broker_id, by: (b) => b.broker_id },
       { head: "State", cell: (b) => state(b, view.is_current) },
       { head: "Role", cell: (b) => [b.broker_id === view.controller_id && view.is_current ? "controller" : "", b.broker_id === own_id ? "this node" : ""].filter(Boolean).join(", ") },
-      { head: "Leads", num: true, cell: (b) => number(counts.get(b.broker_id).leads), by: (b) => counts.get(b.broker_id).leads },
-      { head: "Replicas", num: true, cell: (b) => number(counts.get(b.broker_id).holds), by: (b) => counts.get(b.broker_id).holds },
-      { head: "Out of sync", num: true, cell: (b) => number(counts.get(b.broker_id).behind), by: (b) => counts.get(b.broker_id).behind },
+      { head: "Leads", num: true, cell: (b) => number(b.leads), by: (b) => b.leads },
+      { head: "Replicas", num: true, cell: (b) => number(b.replicas), by: (b) => b.replicas },
+      { head: "Out of sync", num: true, cell: (b) => number(b.out_of_sync), by: (b) => b.out_of_sync },
+      { head: "Records in", num: true, cell: (b) => rate(of(recordsIn, b)), by: (b) => of(recordsIn, b) },
+      { head: "Records out", num: true, cell: (b) => rate(of(recordsOut, b)), by: (b) => of(recordsOut, b) },
+      { head: "Logs", num: true, cell: (b) => size(of(stored, b)), by: (b) => of(stored, b) },
+      { head: "Free disk", num: true, cell: (b) => size(of(free, b)), by: (b) => of(free, b) },
       { head: "Rack", cell: (b) => (b.rack === null ? "–" : html`<${Name} text=${b.rack} />`), by: (b) => b.rack ?? "" },
       { head: "Address", cell: (b) => (isWeb(b) ? html`<a href=${`${b.url}/console/#/nodes`} rel="noreferrer"><${Name} text=${b.url} /></a>` : html`<${Name} text=${b.url} />`) },
     ]} />
     <${Charts} answer=${history} charts=${OF_NODES} />
     <section><h2>This node${own_id === undefined ? "" : `, ${own_id}`}</h2>
-      <p class="dim">Disk, Raft and rates are told by each node of itself: follow another one's address to see its own.</p>
+      <p class="dim">Raft, requests and memory are told by each node of itself: follow another one's address to see its own.</p>
       <${Answered} answer=${own}>${({ metrics, ready }) => html`<${Facts} facts=${[
         ["Version", who ? who.milena_version : "–"],
         ["Ready", ready.status === "ok" ? "yes" : `no: ${ready.message}`],
         ["Free disk", size(metrics.disk_free_bytes)],
-        ["Logs on disk", size(metrics.partition_stored_bytes ?? 0)],
-        ["Records in", `${number(Math.round(metrics.partition_records_in_per_second ?? 0))}/s`],
-        ["Records out", `${number(Math.round(metrics.partition_records_out_per_second ?? 0))}/s`],
-        ["Bytes in", `${size(metrics.partition_bytes_in_per_second ?? 0)}/s`],
-        ["Bytes out", `${size(metrics.partition_bytes_out_per_second ?? 0)}/s`],
+        ["Bytes in", bytesRate(bytesIn.get(own_id) ?? null)],
+        ["Bytes out", bytesRate(bytesOut.get(own_id) ?? null)],
         ["Raft role", metrics.raft_role ?? "–"],
         ["Raft term", number(metrics.raft_term)],
         ["Commit index", number(metrics.raft_commit_index)],

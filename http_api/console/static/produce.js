@@ -2,6 +2,7 @@
 
 import { useRef, useState } from "./vendor/hooks.js";
 import { Refusal, ask, path } from "./api.js";
+import { PartitionField } from "./paged.js";
 import { base64Of, isJson } from "./text.js";
 import { Action, Field, html } from "./ui.js";
 
@@ -44,10 +45,7 @@ export function Produce({ topic, onDone }) {
   };
   const isReady = isTombstone ? form.key !== "" : form.value !== "" && !isBroken;
   return html`<${Action} summary="Write a record" verb="Write" act=${act} isReady=${isReady}>
-    <label>Partition <select value=${form.partition} onChange=${(e) => set("partition")(e.target.value)}>
-      <option value="">by its key</option>
-      ${topic.partitions.map((p) => html`<option value=${String(p.partition)}>${p.partition}</option>`)}
-    </select></label>
+    <${PartitionField} count=${topic.partition_count} value=${form.partition} onValue=${set("partition")} none="by its key" />
     <label>Value is <select value=${form.kind} onChange=${(e) => set("kind")(e.target.value)}>
       ${["JSON", "text", "tombstone"].map((kind) => html`<option>${kind}</option>`)}
     </select></label>

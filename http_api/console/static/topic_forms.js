@@ -46,9 +46,9 @@ export function AddPartitions({ cluster_id, topic, onDone }) {
     onDone();
     return `has ${plural(after.partitions_count, "partition")}`;
   };
-  return html`<${Action} summary="Add partitions" verb="Add" act=${act} isReady=${Number(count) > topic.partitions.length}>
+  return html`<${Action} summary="Add partitions" verb="Add" act=${act} isReady=${Number(count) > topic.partition_count}>
     <p>Partitions never become fewer. Records stay where they are, but a key may go to another partition from here on: the order of its records holds before and after, not across.</p>
-    <${Field} label="Partitions in all" type="number" min=${topic.partitions.length + 1} value=${count} onValue=${setCount} hint=${`now ${number(topic.partitions.length)}`} />
+    <${Field} label="Partitions in all" type="number" min=${topic.partition_count + 1} value=${count} onValue=${setCount} hint=${`now ${number(topic.partition_count)}`} />
   <//>`;
 }
 
@@ -80,14 +80,14 @@ export function SetConfig({ cluster_id, topic, configs: known, onDone }) {
 
 export function EmptyTopic({ topic, onDone }) {
   const act = async () => {
-    for (const { partition } of topic.partitions) {
+    for (let partition = 0; partition < topic.partition_count; partition++) {
       await post(path`topics/${topic.name}/partitions/${partition}/records:delete`, { before_offset: "latest" });
     }
     onDone();
     return "its records are gone";
   };
   return html`<${Danger} summary="Delete its records" verb="Delete all records" name=${topic.name} act=${act}>
-    <p>All committed records of ${plural(topic.partitions.length, "partition")} go for good; the topic, its configs and its offsets stay.</p>
+    <p>All committed records of ${plural(topic.partition_count, "partition")} go for good; the topic, its configs and its offsets stay.</p>
   <//>`;
 }
 

@@ -93,15 +93,38 @@ export function Answered({ answer, children }) {
   `;
 }
 
-const PAGE = 50;
+export const PAGE = 50;
 
 const compare = (a, b) => (typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b), "en", { numeric: true }) : (a ?? -1) - (b ?? -1));
 
 /**
- * Rows in columns, a page of them at a time. A column: {head, cell(row), num?, by?(row)}; `by` lets readers sort.
- * `onPage` hears which rows are shown, for what is asked for them alone.
+ * The rows of a page in columns. A column: {head, cell(row), num?, by?}; `by` lets readers sort. `order`: {at, sign} or null;
+ * `first`: how many of `total` rows are on former pages.
  */
-export function Table({ caption, columns, rows, keyOf, empty = "none", page = PAGE, shown }) {
+export function Grid({ caption, columns, rows, keyOf, empty = "none", total, first, page, onFirst, order, onSort }) {
+  const kind = (column) => (column.num ? "num" : column.kind);
+  const sorting = (at) => (order?.at === at ? (order.sign > 0 ? "ascending" : "descending") : undefined);
+  return html`<div class="table" tabindex="0" role="region" aria-label=${caption}>
+      <table>
+        <thead><tr>${columns.map((column, at) => html`<th scope="col" class=${kind(column)} aria-sort=${sorting(at)}>
+          ${column.by ? html`<button class="sort" onClick=${() => onSort(at)}>${column.head}<span aria-hidden="true">${order?.at === at ? (order.sign > 0 ? " ▲" : " ▼") : ""}</span></button>` : column.head}
+        </th>`)}</tr></thead>
+        <tbody>${rows.map((row) => html`<tr key=${keyOf?.(row)}>${columns.map((column) => html`<td class=${kind(column)}>${column.cell(row)}</td>`)}</tr>`)}</tbody>
+      </table>
+      ${total === 0 && html`<p class="empty">${empty}</p>`}
+    </div>
+    ${total > page && html`<nav class="pager" aria-label=${`pages of ${caption}`}>
+      <button disabled=${first === 0} onClick=${() => onFirst(Math.max(0, first - page))}>‹ Previous</button>
+      <span>${number(first + 1)}–${number(Math.min(first + page, total))} of ${number(total)}</span>
+      <button disabled=${first + page >= total} onClick=${() => onFirst(first + page)}>Next ›</button>
+    </nav>`}`;
+}
+
+/**
+ * All rows, a page of them at a time; a column's `by(row)` is what it is sorted by. `shown` hears which rows are on the
+ * page, for what is asked for them alone.
+ */
+export function Table({ columns, rows, page = PAGE, shown, ...rest }) {
   const [from, setFrom] = useState(0);
   const [order, setOrder] = useState(null);
   const sorted = order ? [...rows].sort((a, b) => order.sign * compare(columns[order.at].by(a), columns[order.at].by(b))) : rows;
@@ -109,22 +132,7 @@ export function Table({ caption, columns, rows, keyOf, empty = "none", page = PA
   const visibleRows = sorted.slice(first, first + page);
   shown?.(visibleRows);
   const sort = (at) => setOrder(order?.at === at ? (order.sign > 0 ? { at, sign: -1 } : null) : { at, sign: 1 });
-  const kind = (column) => (column.num ? "num" : column.kind);
-  const sorting = (at) => (order?.at === at ? (order.sign > 0 ? "ascending" : "descending") : undefined);
-  return html`<div class="table" tabindex="0" role="region" aria-label=${caption}>
-      <table>
-        <thead><tr>${columns.map((column, at) => html`<th scope="col" class=${kind(column)} aria-sort=${sorting(at)}>
-          ${column.by ? html`<button class="sort" onClick=${() => sort(at)}>${column.head}<span aria-hidden="true">${order?.at === at ? (order.sign > 0 ? " ▲" : " ▼") : ""}</span></button>` : column.head}
-        </th>`)}</tr></thead>
-        <tbody>${visibleRows.map((row) => html`<tr key=${keyOf?.(row)}>${columns.map((column) => html`<td class=${kind(column)}>${column.cell(row)}</td>`)}</tr>`)}</tbody>
-      </table>
-      ${rows.length === 0 && html`<p class="empty">${empty}</p>`}
-    </div>
-    ${rows.length > page && html`<nav class="pager" aria-label=${`pages of ${caption}`}>
-      <button disabled=${first === 0} onClick=${() => setFrom(first - page)}>‹ Previous</button>
-      <span>${number(first + 1)}–${number(Math.min(first + page, rows.length))} of ${number(rows.length)}</span>
-      <button disabled=${first + page >= rows.length} onClick=${() => setFrom(first + page)}>Next ›</button>
-    </nav>`}`;
+  return html`<${Grid} ...${rest} columns=${columns} rows=${visibleRows} total=${rows.length} first=${first} page=${page} onFirst=${setFrom} order=${order} onSort=${sort} />`;
 }
 
 export function Filter({ label, value, onValue, count, of }) {
