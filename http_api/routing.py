@@ -123,11 +123,11 @@ class Router:
             if found is None:
                 name, found = _named(node, part)
                 if found is None or not name:
-                    raise RouteNotFoundError(f"no endpoint at {raw_path}")
+                    raise RouteNotFoundError(f"no endpoint at {raw_path}; /openapi.json lists them")
                 values.append(name if _PLAIN.fullmatch(name) else decode_segment(name))
             node = found
         if not node.routes:
-            raise RouteNotFoundError(f"no endpoint at {raw_path}")
+            raise RouteNotFoundError(f"no endpoint at {raw_path}; /openapi.json lists them")
         return node, values
 
 

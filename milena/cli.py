@@ -27,7 +27,7 @@ from milena.cluster.admin import TIMEOUT_S
 from milena.cluster.credentials import Credentials, nearer, texts_of
 from milena.cluster.routing import without_user
 from milena.commands import output
-from milena.commands.options import FiniteRange
+from milena.commands.options import CommandGroup, FiniteRange
 from milena.commands.profiles import complete_profile, own_profiles
 from milena.commands.standard_streams import drop_unwritten, fill_closed
 from milena.commands.target import (
@@ -82,7 +82,7 @@ class MissingExtraError(click.ClickException):
     exit_code = EXIT_MISSING_EXTRA
 
 
-class CommandsByName(click.Group):
+class CommandsByName(CommandGroup):
     """A group that also has the commands other packages announce under ``milena.commands``.
 
     All are imported when they are asked for: the client works without the server's dependencies, and a command that is

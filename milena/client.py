@@ -118,7 +118,7 @@ class Client:
             options: keywords of ``ProducerOptions``.
 
         Raises:
-            ValueError: as ``transactional_producer``.
+            ValueError: as ``transactional_producer``, or the name is empty or too long.
         """
         return NamedProducer(
             self.transactional_producer(name, timeout_ms=timeout_ms, **options),

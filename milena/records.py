@@ -82,7 +82,7 @@ Position = int | StartAt | TimestampMs | LastN
 """Where in a partition to begin; an integer is an offset."""
 
 
-def check_position(start: object) -> None:
+def check_position(start: object, name: str = "start") -> None:
     """Refuse what is no position: a text of one, say, which a node would never hear of.
 
     Raises:
@@ -90,7 +90,7 @@ def check_position(start: object) -> None:
     """
     if not isinstance(start, Position):
         raise TypeError(
-            f"start={start!r} is no position: give an offset, StartAt.EARLIEST, StartAt.LATEST, TimestampMs(ms) or "
+            f"{name}={start!r} is no position: give an offset, StartAt.EARLIEST, StartAt.LATEST, TimestampMs(ms) or "
             "LastN(count)"
         )
 

@@ -16,7 +16,7 @@ from milena.cluster.group_views import (
 from milena.cluster.http import HttpSession
 from milena.errors import TargetNotFoundError
 from milena.fields import AnswerFields, Json
-from milena.records import LastN, Position, StartAt, TimestampMs, TopicPartition
+from milena.records import LastN, Position, StartAt, TimestampMs, TopicPartition, check_position
 
 QUESTIONS_MAX = 64
 """Ends of partitions that are asked for at a time."""
@@ -100,6 +100,7 @@ async def delete(http: HttpSession, group_id: str) -> None:
 
 
 def _reset_target(position: Position) -> str | int:
+    check_position(position, "position")
     match position:
         case StartAt():
             return position.value

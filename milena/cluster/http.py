@@ -356,7 +356,7 @@ class HttpSession:
             return f"; the node may not take the client certificate {self._credentials.cert}"
         if self._origin(url).scheme == "https":
             return "; the node may want a client certificate, and this client has none to show"
-        return "; the port may want https"
+        return "; the port may want https, or be the one on which nodes talk to each other"
 
 
 def _query(params: Mapping[str, str] | None) -> str:

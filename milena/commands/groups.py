@@ -8,13 +8,13 @@ from milena.cluster.admin import AdminClient
 from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupView
 from milena.commands import group_output, output
-from milena.commands.options import confirm, moment
+from milena.commands.options import CommandGroup, confirm, moment
 from milena.commands.target import ClusterTarget
 from milena.errors import TargetNotFoundError
 from milena.records import Position, StartAt, TimestampMs
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def groups() -> None:
     """List, describe, reset and delete consumer groups."""
 

@@ -3,10 +3,11 @@
 import click
 
 from milena.commands import output
+from milena.commands.options import CommandGroup
 from milena.commands.target import ClusterTarget
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def nodes() -> None:
     """List nodes, and remove one that is gone for good."""
 

@@ -3,12 +3,35 @@
 import math
 import re
 import sys
+from difflib import get_close_matches
 
 import click
 
 from milena.commands.producing.lines import parse_separator
 from milena.commands.times import parse_moment
 from milena.model.clock import SystemClock
+
+
+class CommandGroup(click.Group):
+    """A group that names its commands to whoever asks for one that it does not have."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command, and the words behind its name."""
+        name = args[0]
+        if (
+            not ctx.resilient_parsing
+            and not name.startswith("-")
+            and self.get_command(ctx, name) is None
+        ):
+            names = self.list_commands(ctx)
+            close = get_close_matches(name, names)
+            told = (
+                f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+            )
+            ctx.fail(f"No such command '{name}': {told}")
+        return super().resolve_command(ctx, args)
 
 
 class FiniteRange(click.FloatRange):

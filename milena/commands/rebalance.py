@@ -9,7 +9,7 @@ from tqdm import tqdm
 from milena.cluster.admin import AdminClient
 from milena.cluster.moves import Move, RequestedMove
 from milena.commands import output
-from milena.commands.options import byte_rate
+from milena.commands.options import CommandGroup, byte_rate
 from milena.commands.target import EXIT_REFUSED, ClusterTarget
 from milena.errors import AnswerError, UnreachableError
 from milena.fields import Json
@@ -101,7 +101,7 @@ def _show(bar: "tqdm[object]", running: Sequence[Move], count: int) -> None:
     bar.update(max(0, bar.total - left - bar.n))
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def reassignments() -> None:
     """Replicas on their way to other nodes."""
 

@@ -8,14 +8,14 @@ import click
 from milena.cluster.admin import AdminClient, OffsetRange
 from milena.cluster.view import TopicView
 from milena.commands import output
-from milena.commands.options import confirm, moment
+from milena.commands.options import CommandGroup, confirm, moment
 from milena.commands.target import ClusterTarget, NoSuchPartitionError
 from milena.errors import TargetExistsError
 
 LATEST = "latest"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def topics() -> None:
     """Create, list, describe, alter and delete topics."""
 

@@ -6,14 +6,14 @@ import click
 
 from milena.cluster.transactions import TransactionView
 from milena.commands import output
-from milena.commands.options import FiniteRange, confirm
+from milena.commands.options import CommandGroup, FiniteRange, confirm
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
 from milena.errors import TargetNotFoundError
 from milena.fields import Json
 from milena.model.clock import SystemClock
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def transactions() -> None:
     """List, describe and abort open transactions."""
 

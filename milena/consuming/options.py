@@ -133,6 +133,12 @@ class Subscription:
     pattern: str | None = None
 
     def __post_init__(self) -> None:
+        names: tuple[object, ...] = self.topics
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"{name!r} is no topic: give the names of topics one by one, as consumer('orders', 'payments')"
+                )
         if bool(self.topics) == (self.pattern is not None):
             raise ValueError("subscribe either to topics or to a pattern")
         if self.pattern is not None:
@@ -146,4 +152,4 @@ class Subscription:
 
 def _check_range(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
-        raise ValueError(f"{name}={value:g} must be between {least:g} and {most:g}")
+        raise ValueError(f"{name}={value:.15g} must be between {least:.15g} and {most:.15g}")

@@ -11,13 +11,15 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from milena.cluster.group_views import GroupView
-from milena.errors import ProducerFencedError, TargetNotFoundError
+from milena.errors import BadRecordError, ProducerFencedError, TargetNotFoundError
 from milena.producing.deliveries import Deliveries
 from milena.producing.transaction import TransactionalProducer
 from milena.records import TopicPartition
 
 GROUP_PREFIX = "producer-"
 """And the name: the group whose offset is how many records are written."""
+NAME_LENGTH_MAX = 255 - len(GROUP_PREFIX)
+"""Groups have names of 255 characters at most."""
 
 
 class CommittedPort(Protocol):
@@ -25,6 +27,23 @@ class CommittedPort(Protocol):
 
     async def group(self, group_id: str) -> GroupView:
         """One group, as the quorum knows it now."""
+
+
+def check_name(name: str) -> None:
+    """Refuse what no producer can be called.
+
+    Raises:
+        ValueError: it says what can be.
+    """
+    if not (1 <= len(name) <= NAME_LENGTH_MAX and name.isprintable()):
+        raise ValueError(
+            f"name={name!r}: a producer has a name of 1 to {NAME_LENGTH_MAX} printable characters"
+        )
+
+
+def _check_list(values: object) -> None:
+    if not isinstance(values, Sequence):
+        raise BadRecordError(f"write takes a list of values, not {type(values).__name__}")
 
 
 class NamedProducer:
@@ -40,6 +59,7 @@ class NamedProducer:
     def __init__(
         self, transactions: TransactionalProducer, *, name: str, topic: str, groups: CommittedPort
     ) -> None:
+        check_name(name)
         self.name = name
         self.topic = topic
         self.position = 0
@@ -86,12 +106,13 @@ class NamedProducer:
             timestamp_ms: of every record.
 
         Raises:
-            ValueError: records before ``first`` are missing.
+            ValueError: records before ``first`` are missing, or it is no number.
             ProducerFencedError: another program took the name over: stop.
             UnknownResultError: they may be written or not; the same call finds out.
             TransactionAbortedError: none of them is written.
             ClientError: nor are they; as ``Producer.send_many``.
         """
+        _check_list(values)
         await self._make_sure()
         if not 0 <= first <= self.position:
             raise ValueError(self._gap(first))

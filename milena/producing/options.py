@@ -111,4 +111,4 @@ class ProducerOptions:
 
 def _check_range(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
-        raise ValueError(f"{name}={value:g} must be between {least:g} and {most:g}")
+        raise ValueError(f"{name}={value:.15g} must be between {least:.15g} and {most:.15g}")

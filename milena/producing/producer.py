@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from milena.errors import (
+    BadRecordError,
     BufferFullError,
     ClientClosedError,
     ClientError,
@@ -306,7 +307,7 @@ class Producer:
         """
         placement = self._topics.get(topic)
         if placement is None:
-            self._check_open()
+            self._check_unknown(topic)
             return Needs.TOPIC
         # Bytes as they are need no call.
         raw_key = None if key is None else self._raw_key(key)
@@ -377,7 +378,7 @@ class Producer:
         """
         placement = self._topics.get(topic)
         if placement is None:
-            self._check_open()
+            self._check_unknown(topic)
             return Needs.TOPIC
         self._check_sizes(topic, records, placement)
         if partition is not None and partition >= placement.partition_count:
@@ -440,6 +441,16 @@ class Producer:
     def _check_open(self) -> None:
         if self._is_closing:
             raise ClientClosedError("the producer is closed")
+        if self._loop is None:
+            raise ClientClosedError(
+                "the producer is not open: use it in a block, with client.producer() as producer"
+            )
+
+    def _check_unknown(self, topic: object) -> None:
+        """Before a topic is asked for: whether somebody may ask, and for a name."""
+        self._check_open()
+        if not isinstance(topic, str):
+            raise BadRecordError(f"topic={topic!r}: a topic's name is text")
 
     def _take(
         self,

@@ -17,7 +17,12 @@ def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Headers:
     if len(headers) > HEADERS_PER_RECORD_MAX:
         raise BadRecordError(f"a record has at most {HEADERS_PER_RECORD_MAX} headers")
     checked: Headers = []
-    for name, value in headers:
+    for header in headers:
+        if not _is_pair(header):
+            raise BadRecordError(
+                f"header {header!r}: give pairs of a name and bytes, as [('trace', b'17')]"
+            )
+        name, value = header
         if not _is_header(name, value):
             raise BadRecordError(f"header {name!r}: a header is a pair of text and bytes or None")
         try:
@@ -28,6 +33,11 @@ def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Headers:
     return checked
 
 
+def _is_pair(header: object) -> bool:
+    # The name of a mapping would come apart into letters.
+    return isinstance(header, list | tuple) and len(header) == 2
+
+
 def _is_header(name: object, value: object) -> bool:
     return isinstance(name, str) and (value is None or isinstance(value, bytes))
 
@@ -36,12 +46,20 @@ def check_timestamp(timestamp_ms: int, wall_ms: int) -> None:
     """A node would refuse a whole batch for one such record.
 
     Raises:
-        BadRecordError: before 1970, or too far ahead of this machine's clock.
+        BadRecordError: no whole number, before 1970, or too far ahead of this machine's clock.
     """
+    if not _is_whole(timestamp_ms):
+        raise BadRecordError(
+            f"timestamp_ms={timestamp_ms!r} must be a whole number of ms since 1970"
+        )
     if not 0 <= timestamp_ms <= wall_ms + TIMESTAMP_AHEAD_MS_MAX:
         raise BadRecordError(
             f"timestamp_ms={timestamp_ms} must be ms since 1970, at most an hour ahead of now ({wall_ms})"
         )
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int)
 
 
 def check_condition(if_match: int, partition: int | None, acks: Acks) -> None:
@@ -50,8 +68,8 @@ def check_condition(if_match: int, partition: int | None, acks: Acks) -> None:
     Raises:
         BadRecordError: no offset, no partition to which it belongs, or nobody who would hear the answer.
     """
-    if if_match < 0:
-        raise BadRecordError(f"if_match={if_match} is no offset")
+    if not _is_whole(if_match) or if_match < 0:
+        raise BadRecordError(f"if_match={if_match!r} is no offset")
     if partition is None:
         raise BadRecordError("if_match is the end of one partition: give partition, or a key")
     if acks == 0:

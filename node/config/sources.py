@@ -49,7 +49,11 @@ def _parse(name: str, value: object, source: str) -> object:
 def _from_file(path: Path) -> dict[str, object]:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise StartupError(
+            f"cannot read the configuration file {path}: {error.strerror or error}"
+        ) from error
+    except UnicodeDecodeError as error:
         raise StartupError(f"cannot read the configuration file {path}: {error}") from error
     try:
         table = tomllib.loads(text)

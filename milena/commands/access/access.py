@@ -4,11 +4,12 @@ import click
 
 from milena.commands import output
 from milena.commands.access import output as access_output
+from milena.commands.options import CommandGroup
 from milena.commands.target import ClusterTarget
 from milena.model.access import AccessMode
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_context
 def access(ctx: click.Context, is_json: bool) -> None:

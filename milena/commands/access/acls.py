@@ -10,7 +10,7 @@ from milena.cluster.admin import AdminClient
 from milena.commands import output
 from milena.commands.access import output as access_output
 from milena.commands.access.words import AclWords, parse_operations, parse_principal
-from milena.commands.options import confirm
+from milena.commands.options import CommandGroup, confirm
 from milena.commands.target import ClusterTarget
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., None])
 _NONE = "no entries"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def acls() -> None:
     """List, add and remove access control entries."""
 

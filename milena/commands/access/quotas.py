@@ -4,6 +4,7 @@ import click
 
 from milena.commands import output
 from milena.commands.access import output as access_output
+from milena.commands.options import CommandGroup
 from milena.commands.target import ClusterTarget
 from milena.model.quotas import QuotaKey
 
@@ -14,7 +15,7 @@ CLIENT_ID = click.option(
 NONE = "none"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def quotas() -> None:
     """List, set and delete quotas.
 

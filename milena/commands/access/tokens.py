@@ -11,7 +11,7 @@ from milena.cluster.admin import AdminClient
 from milena.commands import output
 from milena.commands.access import output as access_output
 from milena.commands.access.words import parse_grant
-from milena.commands.options import confirm
+from milena.commands.options import CommandGroup, confirm
 from milena.commands.target import ClusterTarget
 from milena.commands.times import parse_duration
 
@@ -19,7 +19,7 @@ _USER = click.option("--user", metavar="NAME", help="Whose.  [default: who asks]
 _TOKEN_PREFIX = "mln_"  # noqa: S105  # how tokens begin, and none
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def tokens() -> None:
     """List, create and delete tokens."""
 

@@ -9,7 +9,7 @@ from milena.cluster.admin import AdminClient
 from milena.cluster.credentials import SECRET_BYTES_MAX, password_of
 from milena.commands import output
 from milena.commands.access import output as access_output
-from milena.commands.options import confirm
+from milena.commands.options import CommandGroup, confirm
 from milena.commands.target import ClusterTarget
 from milena.errors import TargetExistsError, TargetNotFoundError
 from milena.model.secret import Secret
@@ -17,7 +17,7 @@ from milena.model.secret import Secret
 STANDARD_INPUT = "-"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def users() -> None:
     """List, create, change and delete users."""
 

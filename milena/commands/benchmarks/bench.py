@@ -15,7 +15,7 @@ from milena.commands.benchmarks.runs import (
     bench_latency,
     bench_produce,
 )
-from milena.commands.options import FiniteRange
+from milena.commands.options import CommandGroup, FiniteRange
 from milena.commands.producing.produce import ACKS
 from milena.commands.target import ClusterTarget, exit_code, told
 from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
@@ -39,7 +39,7 @@ _SIZE = click.option("--size", type=click.IntRange(min=16, max=_SIZE_MAX), defau
                      show_default=True, help="Of a record's value: random bytes.")  # fmt: skip
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def bench() -> None:
     """Measure writing, reading, and the time between the two, this client included.
 

@@ -30,6 +30,7 @@ from milena.commands.target import (
 )
 from milena.errors import TargetNotFoundError
 from milena.model.clock import SystemClock
+from milena.producing.named import check_name
 from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
 
 _DEFAULTS = ProducerOptions()
@@ -146,6 +147,8 @@ def produce(
         option = "--transactional" if name is None else "--name"
         raise click.UsageError(f"{option} needs --acks all, and numbered batches")
     try:
+        if name is not None:
+            check_name(name)
         ProducerOptions(**keywords)
     except ValueError as error:
         raise click.UsageError(str(error)) from error

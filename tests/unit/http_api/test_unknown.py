@@ -114,7 +114,9 @@ async def test_a_query_that_cannot_be_read_is_refused_where_none_is_taken(api):
 
 
 async def test_paths_of_no_endpoint_are_told_so(api):
-    assert (await api.get("/nope?x=1")).error == (404, 404)
+    answer = await api.get("/nope?x=1")
+    assert answer.error == (404, 404)
+    assert answer.json["message"] == "no endpoint at /nope; /openapi.json lists them"
     assert (await api.call("PATCH", "/topics/t?x=1")).error == (405, 405)
     assert (await api.call("OPTIONS", "/topics/t?x=1")).status == 204
 

@@ -221,7 +221,20 @@ async def test_a_lost_answer_to_a_change_is_not_known(api, capsys):
 
 def test_an_unknown_command_exits_64(capsys):
     assert cli.run(["bogus"]) == 64
-    assert "No such command" in capsys.readouterr().err
+    assert "No such command 'bogus': there are access, acls," in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["topic"], "No such command 'topic': did you mean topics?"),
+        (["topics", "lst"], "No such command 'lst': did you mean list?"),
+        (["acls", "create"], "No such command 'create': there are add, list, remove"),
+    ],
+)
+def test_who_asks_for_a_command_that_is_not_there_is_told_which_are(capsys, words, told):
+    assert cli.run(words) == 64
+    assert told in capsys.readouterr().err
 
 
 def test_version_is_printed(capsys):

@@ -6,6 +6,8 @@ import json
 import pytest
 
 from milena import cli
+from milena.cluster.group_admin import reset
+from milena.records import LastN
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
 
@@ -144,3 +146,9 @@ async def test_a_member_of_a_group_is_not_told_what_the_group_decides(milena, wo
 async def test_a_member_of_a_group_needs_a_topic_that_is_there(milena):
     code, _, _ = await milena("consume", "nope", "--group", "g")
     assert code == 4
+
+
+@pytest.mark.parametrize(("position", "error"), [("latest", TypeError), (LastN(3), ValueError)])
+async def test_a_reset_to_what_is_no_offset_is_refused_before_anybody_is_asked(position, error):
+    with pytest.raises(error, match=r"no position|not to a number"):
+        await reset(None, "g", "t", position, partitions=None)

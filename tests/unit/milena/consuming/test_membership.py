@@ -164,6 +164,11 @@ def test_a_start_that_is_no_position_is_refused():
         ConsumerOptions(start="latest")
 
 
+def test_a_list_of_topics_is_told_to_be_taken_apart():
+    with pytest.raises(TypeError, match="names of topics one by one"):
+        Subscription(topics=(["t"],))
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

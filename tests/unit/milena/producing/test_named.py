@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from milena.errors import (
+    BadRecordError,
     ProducerFencedError,
     RecordTooLargeError,
     TransactionAbortedError,
@@ -65,6 +66,8 @@ async def test_a_gap_is_refused_before_anything_is_sent():
             await producer.write(5, [b"f"])
         with pytest.raises(ValueError, match="from 0"):
             await producer.write(-1, [b"f"])
+        with pytest.raises(BadRecordError, match="a list of values, not generator"):
+            await producer.write(0, (value for value in [b"f"]))
     assert cluster.committed == []
 
 
@@ -157,3 +160,9 @@ async def test_opening_waits_for_a_cluster_and_gives_up_in_time():
 async def test_it_is_a_context_manager_before_it_writes():
     with pytest.raises(ValueError, match="async with"):
         await producer_of(TransactionalCluster()).write(0, [b"a"])
+
+
+@pytest.mark.parametrize("name", ["", "a" * 247, "a\nb"])
+def test_a_name_that_no_group_can_have_is_refused_at_once(name):
+    with pytest.raises(ValueError, match="1 to 246 printable characters"):
+        NamedProducer(None, name=name, topic="t", groups=None)

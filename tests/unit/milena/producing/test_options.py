@@ -17,7 +17,7 @@ def test_the_defaults_write_every_record_once():
         ({"acks": 2}, "use 'all', 1 or 0"),
         ({"acks": "1"}, "use 'all', 1 or 0"),
         ({"compression": "snappy"}, "use none, gzip, lz4, zstd"),
-        ({"linger_ms": -1}, "linger_ms=-1 must be between 0"),
+        ({"linger_ms": -1}, "linger_ms=-1 must be between 0 and 3600000"),
         ({"batch_bytes": 10}, "batch_bytes=10 must be between 1024"),
         ({"buffer_bytes": 1000}, "buffer_bytes=1000 must be between 262144"),
         ({"max_block_ms": -1}, "max_block_ms"),

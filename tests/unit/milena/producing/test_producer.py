@@ -544,7 +544,11 @@ async def test_a_record_larger_than_a_batch_travels_alone():
         ({"value": b"", "headers": [("h", "text")]}, "header 'h'"),
         ({"value": b"", "headers": [("\ud800", b"")]}, "not valid Unicode"),
         ({"value": b"", "headers": [("h", b"")] * 1025}, "at most 1024 headers"),
+        ({"value": b"", "headers": {"id": b""}}, "header 'id': give pairs of a name and bytes"),
+        ({"value": b"", "headers": [("h", b"", b"")]}, "give pairs of a name and bytes"),
         ({"value": b"", "timestamp_ms": -1}, "timestamp_ms=-1"),
+        ({"value": b"", "timestamp_ms": 1.5}, "timestamp_ms=1.5 must be a whole number of ms"),
+        ({"value": b"", "if_match": 1.5}, "if_match=1.5 is no offset"),
         ({"value": b"", "timestamp_ms": NOW_MS + 3_700_000}, "at most an hour ahead"),
     ],
 )
@@ -556,6 +560,18 @@ async def test_a_bad_record_is_refused_at_send_and_harms_no_other(arguments, mes
             await producer.send("t", **arguments)
         await producer.send("t", b"after")
     assert cluster.logs[0].values == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("topic", [None, 7, b"t"])
+async def test_a_topic_that_is_no_text_is_refused(topic):
+    async with producing(ScriptedCluster()) as producer:
+        with pytest.raises(BadRecordError, match="a topic's name is text"):
+            await producer.send(topic, b"v")
+
+
+async def test_a_producer_that_was_not_opened_says_how_that_is_done():
+    with pytest.raises(ClientClosedError, match="not open: use it in a block"):
+        await new_producer(ScriptedCluster()).send("t", b"v")
 
 
 # -- the buffer --------------------------------------------------------------------------------------
