@@ -15,10 +15,10 @@ from secrets import token_hex
 
 import click
 
-from loadtest.access import credentials_of
-from loadtest.ledger import LedgerError
-from loadtest.local_cluster import ClusterError
-from loadtest.plants import Plant
+from loadtest.cluster.access import credentials_of
+from loadtest.cluster.local_cluster import ClusterError
+from loadtest.judging.ledger import LedgerError
+from loadtest.judging.plants import Plant
 from loadtest.run import EXIT_FAILED, LoadError, run
 from loadtest.settings import Settings
 from milena.cluster.credentials import ANONYMOUS

@@ -20,13 +20,13 @@ import aiohttp
 import click
 from tqdm import tqdm
 
-from loadtest.failover import Failover
-from loadtest.local_cluster import ClusterError, LocalCluster, LocalNode
-from loadtest.pages import Page
-from loadtest.reader import Reader, ReadError
-from loadtest.source import JSON_TYPE, Source, SourceError, flights, lines
-from loadtest.tally import Tally, TallyVerdict
-from loadtest.writer import Progress, write_all
+from loadtest.cluster.failover import Failover
+from loadtest.cluster.local_cluster import ClusterError, LocalCluster, LocalNode
+from loadtest.judging.tally import Tally, TallyVerdict
+from loadtest.records.pages import Page
+from loadtest.records.reader import Reader, ReadError
+from loadtest.records.source import JSON_TYPE, Source, SourceError, flights, lines
+from loadtest.records.writer import Progress, write_all
 from milena.client import Client
 from milena.cluster.admin import AdminClient
 from milena.errors import ClientError

@@ -25,9 +25,9 @@ from locust.contrib.fasthttp import FAILURE_EXCEPTIONS, ResponseContextManager
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadtest.access import credentials_of, headers_of
-from loadtest.ledger import LedgerWriter, Opened, Spent, Stopping
-from loadtest.node_process import die_with_parent
+from loadtest.cluster.access import credentials_of, headers_of
+from loadtest.cluster.node_process import die_with_parent
+from loadtest.judging.ledger import LedgerWriter, Opened, Spent, Stopping
 from milena.errors import BadCredentialsError
 
 REQUEST_TIMEOUT_S = 12.0

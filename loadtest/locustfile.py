@@ -19,12 +19,12 @@ import gevent
 from locust import FastHttpUser, between, task
 from locust.exception import StopUser
 
-from loadtest.delivery import RequestDelivery
-from loadtest.ledger import Failed, Polled, Sent, Settled
+from loadtest.judging.ledger import Failed, Polled, Sent, Settled
 from loadtest.locust_run import REQUEST_TIMEOUT_S, Current, HttpAnswer, tls_context
-from loadtest.pages import Page, PageError, PageFormat, parse_page
-from loadtest.receipts import ProduceAnswer, parse_answer, unanswered
-from loadtest.workload import Dialect, RecordMaker, WriteRequest
+from loadtest.records.delivery import RequestDelivery
+from loadtest.records.pages import Page, PageError, PageFormat, parse_page
+from loadtest.records.receipts import ProduceAnswer, parse_answer, unanswered
+from loadtest.records.workload import Dialect, RecordMaker, WriteRequest
 
 GIVE_UP_AFTER_S = 30.0
 """A write whose fate is not known by then is noted as unknown: longer than any failover."""

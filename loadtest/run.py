@@ -16,17 +16,17 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from loadtest.access import without_credentials
-from loadtest.failover import Failover
-from loadtest.judge import judge
-from loadtest.ledger import Incident, LedgerWriter, is_complete, ledger_files, read_all
-from loadtest.local_cluster import LocalCluster
-from loadtest.node_process import NodeProcess
-from loadtest.plants import Planter
-from loadtest.plots import draw
+from loadtest.cluster.access import without_credentials
+from loadtest.cluster.failover import Failover
+from loadtest.cluster.local_cluster import LocalCluster
+from loadtest.cluster.node_process import NodeProcess
+from loadtest.judging.judge import judge
+from loadtest.judging.ledger import Incident, LedgerWriter, is_complete, ledger_files, read_all
+from loadtest.judging.plants import Planter
+from loadtest.reports.plots import draw
+from loadtest.reports.summary import Summary
+from loadtest.reports.timeline import timeline_of
 from loadtest.settings import Settings, locust_command
-from loadtest.summary import Summary
-from loadtest.timeline import timeline_of
 from milena.cluster.admin import AdminClient
 from milena.cluster.http import normalise_url
 from milena.errors import TargetExistsError

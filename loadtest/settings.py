@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from loadtest.plants import Plant
+from loadtest.judging.plants import Plant
 from milena.cluster.credentials import ANONYMOUS, Credentials
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from loadtest.local_cluster import free_ports
+from loadtest.cluster.local_cluster import free_ports
 
 # Tests are of the sources; those of tests/compiled say which tree they run.
 os.environ.setdefault("MILENA_PURE", "1")

@@ -1,1 +1,1 @@
-"""Measurements of one part each, on real processes; every module is a program."""
+"""Measurements on real processes: contenders take turns; what stands here are programs and their tables."""

@@ -20,15 +20,15 @@ from pathlib import Path
 import click
 import uvloop
 
-from loadtest.bench.chart import draw
-from loadtest.bench.curve_chart import draw_curves
-from loadtest.bench.http_load import HttpLoadError
+from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.report import Machine, contender_table, exit_code, figures, table
-from loadtest.bench.samples import Rounds
+from loadtest.bench.reports.chart import draw
+from loadtest.bench.reports.curve_chart import draw_curves
+from loadtest.bench.reports.report import Machine, contender_table, exit_code, figures, table
 from loadtest.bench.stages import STAGES
 from loadtest.bench.targets import TARGETS, Target, judge
-from loadtest.local_cluster import ClusterError
+from loadtest.cluster.local_cluster import ClusterError
 from milena.commands import output
 from milena.commands.options import FiniteRange
 from milena.errors import ClientError

@@ -22,18 +22,24 @@ from pathlib import Path
 import click
 import uvloop
 
-from loadtest.bench import comparison
 from loadtest.bench.__main__ import chosen_rows, list_rows, machine_of
-from loadtest.bench.base_tree import BaseTreeError, check_out, environment_of
-from loadtest.bench.comparison import ROUNDS_MIN, TOLERANCE, ComparedRow, RowVerdict, base_name
-from loadtest.bench.http_load import HttpLoadError
+from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.measuring.rounds import alternate
+from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan, InTurns
-from loadtest.bench.report import contender_table
-from loadtest.bench.rounds import alternate
-from loadtest.bench.samples import Rounds
+from loadtest.bench.reports import comparison
+from loadtest.bench.reports.comparison import (
+    ROUNDS_MIN,
+    TOLERANCE,
+    ComparedRow,
+    RowVerdict,
+    base_name,
+)
+from loadtest.bench.reports.report import contender_table
+from loadtest.bench.servers.base_tree import BaseTreeError, check_out, environment_of
 from loadtest.bench.stages import IN_TURNS
 from loadtest.bench.targets import Target
-from loadtest.local_cluster import ClusterError
+from loadtest.cluster.local_cluster import ClusterError
 from milena.errors import ClientError
 
 _USUAL_ROWS = "requests,batches,latency,fetch"

@@ -23,7 +23,7 @@ import aiohttp
 import click
 
 from loadtest.bench.many_partitions import PhaseFigures, Phases
-from loadtest.local_cluster import LocalCluster
+from loadtest.cluster.local_cluster import LocalCluster
 from milena.cluster.admin import AdminClient
 from milena.commands import output
 

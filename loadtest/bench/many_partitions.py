@@ -20,8 +20,8 @@ from pathlib import Path
 
 import click
 
-from loadtest.bench.process_cpu import tree_cpu_s
-from loadtest.local_cluster import LocalCluster, LocalNode
+from loadtest.bench.measuring.process_cpu import tree_cpu_s
+from loadtest.cluster.local_cluster import LocalCluster, LocalNode
 from milena.cluster.admin import AdminClient
 from milena.cluster.http import HttpCall, HttpSession, json_of
 from milena.cluster.view import ClusterView

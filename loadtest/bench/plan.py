@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadtest.bench.rounds import Contender, alternate
-from loadtest.bench.samples import Rounds
+from loadtest.bench.measuring.rounds import Contender, alternate
+from loadtest.bench.measuring.samples import Rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

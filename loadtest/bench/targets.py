@@ -9,8 +9,8 @@ affair, and two rows judge how well it is shared and hidden.
 from dataclasses import dataclass
 from enum import StrEnum, unique
 
-from loadtest.bench.curves import BATCHES, JSON, ONE_REPLICA, PARTITIONS, READERS
-from loadtest.bench.samples import Quantity, Rounds, Spread
+from loadtest.bench.measuring.samples import Quantity, Rounds, Spread
+from loadtest.bench.reports.curves import BATCHES, JSON, ONE_REPLICA, PARTITIONS, READERS
 
 
 @unique

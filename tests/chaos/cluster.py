@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from loadtest.local_cluster import free_ports
-from loadtest.node_process import NodeProcess
+from loadtest.cluster.local_cluster import free_ports
+from loadtest.cluster.node_process import NodeProcess
 from tests.chaos.disks import Disk, make_disk
 from tests.chaos.network import Network, address_of
 from tests.chaos.setup import Setup

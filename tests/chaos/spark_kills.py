@@ -33,7 +33,7 @@ from typing import Self
 import click
 import pyspark
 
-from loadtest.local_cluster import LocalCluster
+from loadtest.cluster.local_cluster import LocalCluster
 from milena import sync
 from tests.support.clusters.live_cluster import create_topic, restart, running_cluster
 from tests.support.disk.stored_topics import fill

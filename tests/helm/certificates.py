@@ -5,7 +5,7 @@ from pathlib import Path
 from cryptography.x509 import DNSName
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from loadtest.bench.identities import Authority, CertificateFiles
+from loadtest.bench.servers.identities import Authority, CertificateFiles
 from tests.helm.charts import Document
 
 USAGES = {

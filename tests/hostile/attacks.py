@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import brotli
 
-from loadtest.local_cluster import LocalNode
+from loadtest.cluster.local_cluster import LocalNode
 from milena.model.batch.encode import encode_batch
 from milena.model.columns import RecordColumns
 from milena.model.types import Codec

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from loadtest.local_cluster import LocalCluster
+from loadtest.cluster.local_cluster import LocalCluster
 from tests.hostile.attacks import Attack, Outcomes, Scale, prepare
 from tests.hostile.victim import TOPIC, DecentClient, Footprint, Tally, footprint, request
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from loadtest.local_cluster import LocalCluster, LocalNode
+from loadtest.cluster.local_cluster import LocalCluster, LocalNode
 
 PAUSE_S = 0.01
 ANSWER_S = 30.0

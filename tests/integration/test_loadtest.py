@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import loadtest
-from loadtest.judge import judge
-from loadtest.ledger import Settled, read_all
-from loadtest.local_cluster import free_ports
-from loadtest.plants import Plant, Planter
-from loadtest.receipts import Fate
-from loadtest.verdict import Anomaly
+from loadtest.cluster.local_cluster import free_ports
+from loadtest.judging.judge import judge
+from loadtest.judging.ledger import Settled, read_all
+from loadtest.judging.plants import Plant, Planter
+from loadtest.judging.verdict import Anomaly
+from loadtest.records.receipts import Fate
 from tests.support.clusters.live_cluster import create_topic, eventually, running_cluster
 
 pytestmark = pytest.mark.integration

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from loadtest.local_cluster import LocalCluster, LocalNode
+from loadtest.cluster.local_cluster import LocalCluster, LocalNode
 from tests.support.clusters.live_cluster import (
     call,
     create_topic,

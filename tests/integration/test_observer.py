@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from loadtest.local_cluster import free_ports
-from loadtest.node_process import NodeProcess
+from loadtest.cluster.local_cluster import free_ports
+from loadtest.cluster.node_process import NodeProcess
 from tests.support.clusters.live_cluster import (
     SESSION_MS,
     call,

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from loadtest.local_cluster import free_ports
+from loadtest.cluster.local_cluster import free_ports
 from tests.support.clusters.live_cluster import (
     SESSION_MS,
     cluster_id,

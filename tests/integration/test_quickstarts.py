@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from loadtest.local_cluster import LocalCluster, LocalNode
+from loadtest.cluster.local_cluster import LocalCluster, LocalNode
 from tests.support.clusters.live_cluster import (
     Answer,
     call,

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 from cryptography.x509 import DNSName, UniformResourceIdentifier
 
-from loadtest.bench.identities import LOCAL, Authority
+from loadtest.bench.servers.identities import LOCAL, Authority
 from milena.model.errors import FateUnknownError, NoQuorumError, RequestTooLargeError
 from node.config.sources import load_config
 from node.process.tls import peer_tls

@@ -3,7 +3,7 @@
 import msgpack
 import pytest
 
-from loadtest.local_cluster import free_ports
+from loadtest.cluster.local_cluster import free_ports
 from milena.disk.os_files import OsFiles
 from storage.state.slots import SlotFile
 from tests.support.clusters.live_cluster import (

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from loadtest.local_cluster import free_ports
+from loadtest.cluster.local_cluster import free_ports
 from milena.records import TopicPartition
 from spark_ext.errors import DataLossError, StalledReadError
 from spark_ext.options import Fetching

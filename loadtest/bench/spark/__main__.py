@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 from pyspark.sql import SparkSession
 
-from loadtest.bench.samples import percentile
+from loadtest.bench.measuring.samples import percentile
 from loadtest.bench.spark.chart import draw_spark
 from loadtest.bench.spark.pace import batch_ms, delays_ms
 from loadtest.bench.spark.reading import read_operations

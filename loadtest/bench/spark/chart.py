@@ -8,7 +8,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loadtest.bench.samples import percentile
+from loadtest.bench.measuring.samples import percentile
 from loadtest.bench.spark.ways import SparkComparison
 
 DPI = 120

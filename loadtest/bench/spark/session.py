@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from loadtest.bench.spark.tuples import TupleDataSource
-from loadtest.local_cluster import LocalCluster
+from loadtest.cluster.local_cluster import LocalCluster
 from milena import sync
 from spark_ext import register
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import click
 
-from loadtest.bench.process_cpu import tree_cpu_s
+from loadtest.bench.measuring.process_cpu import tree_cpu_s
 
 MILENA, JSON_LINES, PARQUET, RATE = "milena", "json lines", "parquet", "rate"
 TUPLES_WAY = "tuples"

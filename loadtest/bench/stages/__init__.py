@@ -1,7 +1,7 @@
 """The stages of a run; each starts what it measures, lets it take turns, and kills it."""
 
+from loadtest.bench.measuring.resident import RESIDENT_BYTES
 from loadtest.bench.plan import InTurns, Stage
-from loadtest.bench.resident import RESIDENT_BYTES
 from loadtest.bench.stages import (
     access,
     clients,

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from loadtest.bench import strangers, targets
-from loadtest.bench.http_load import Ask, HttpLoadError, encode_request
-from loadtest.bench.identities import Authority, Issuer
+from loadtest.bench import targets
+from loadtest.bench.clients import strangers
+from loadtest.bench.clients.http_load import Ask, HttpLoadError, encode_request
+from loadtest.bench.measuring.rounds import Contender, Turn
+from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.rounds import Contender, Turn
-from loadtest.bench.samples import Rounds
+from loadtest.bench.servers.identities import Authority, Issuer
+from loadtest.bench.servers.subject import Subject, json_ask
 from loadtest.bench.stages.produce import SMALL, http_contender
-from loadtest.bench.subject import Subject, json_ask
 from milena.cluster.access_views import AclEntry
 from milena.cluster.admin import AdminClient
 from milena.cluster.credentials import ANONYMOUS, Credentials
@@ -167,7 +168,7 @@ def with_authorization(ask: Ask, authorization: str) -> Ask:
 
 
 def _beside(name: str, what: str, way: Way, ask: Ask) -> Contender:
-    """The same while others send ``what`` of ``loadtest.bench.strangers``."""
+    """The same while others send ``what`` of ``loadtest.bench.clients.strangers``."""
     undisturbed = way.contender(name, ask, CONNECTIONS)
 
     async def turn(seconds: float) -> Turn:

@@ -14,12 +14,12 @@ from pathlib import Path
 from time import perf_counter
 
 from loadtest.bench import targets
-from loadtest.bench.http_load import Ask, HttpLoadError
+from loadtest.bench.clients.http_load import Ask, HttpLoadError
+from loadtest.bench.measuring.rounds import Contender, Turn
+from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.rounds import Contender, Turn
-from loadtest.bench.samples import Rounds
+from loadtest.bench.servers.subject import Subject, batch_ask, fetch_ask, http_turn, json_ask
 from loadtest.bench.stages.produce import SMALL, start_milena
-from loadtest.bench.subject import Subject, batch_ask, fetch_ask, http_turn, json_ask
 from milena import sync
 from milena.client import Client
 from milena.records import StartAt
@@ -38,8 +38,9 @@ LINES, FEW_LINES = 500_000, 10_000
 _VALUE = b"x" * SMALL
 
 LOCUST_USERS = 8
-_METERED = Path(__file__).parents[1] / "locust_users.py"
-_LOCUSTFILE = _METERED.parents[1] / "locustfile.py"
+_BENCH = Path(__file__).parents[1]
+_METERED = _BENCH / "clients" / "locust_users.py"
+_LOCUSTFILE = _BENCH.with_name("locustfile.py")
 
 Sending = Callable[[str, float], Awaitable[int]]
 """Sends to a node's URL for so many seconds; how many records."""

@@ -8,7 +8,11 @@ import os
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from loadtest.bench.curves import (
+from loadtest.bench.measuring.resident import RESIDENT_BYTES
+from loadtest.bench.measuring.rounds import Contender
+from loadtest.bench.measuring.samples import Rounds
+from loadtest.bench.plan import BenchPlan, InTurns
+from loadtest.bench.reports.curves import (
     ALL_REPLICAS,
     BATCHES,
     JSON,
@@ -17,14 +21,10 @@ from loadtest.bench.curves import (
     READERS,
     TURNS,
 )
-from loadtest.bench.plan import BenchPlan, InTurns
-from loadtest.bench.resident import RESIDENT_BYTES
-from loadtest.bench.rounds import Contender
-from loadtest.bench.samples import Rounds
+from loadtest.bench.servers.subject import Subject, batch_ask, json_ask
 from loadtest.bench.stages.clients import bare_client
 from loadtest.bench.stages.produce import SMALL, start_milena
 from loadtest.bench.stages.reading import stored_topic
-from loadtest.bench.subject import Subject, batch_ask, json_ask
 
 ROUNDS_MAX, TURN_S_MAX = 3, 1.0
 """Two dozen contenders: three rounds of a second take two minutes, and a curve needs no more."""

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
 
-from loadtest.bench import greedy, targets
-from loadtest.bench.http_load import Ask, HttpLoadError
+from loadtest.bench import targets
+from loadtest.bench.clients import greedy
+from loadtest.bench.clients.http_load import Ask, HttpLoadError
+from loadtest.bench.measuring.rounds import Contender, Turn
+from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.rounds import Contender, Turn
-from loadtest.bench.samples import Rounds
+from loadtest.bench.servers.subject import Subject, http_turn, json_ask
 from loadtest.bench.stages.access import ADMIN, PASSWORD, with_authorization
 from loadtest.bench.stages.produce import SMALL
-from loadtest.bench.subject import Subject, http_turn, json_ask
 from milena.cluster.access_views import AclEntry
 from milena.cluster.admin import AdminClient
 from milena.model.access import Operation, ResourceType

@@ -5,11 +5,11 @@ from base64 import b64encode
 from contextlib import AsyncExitStack
 
 from loadtest.bench import targets
-from loadtest.bench.http_load import Ask, encode_request
-from loadtest.bench.peers import PeerMissingError, etcd_cluster
+from loadtest.bench.clients.http_load import Ask, encode_request
+from loadtest.bench.measuring.rounds import Contender
+from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.rounds import Contender
-from loadtest.bench.samples import Rounds
+from loadtest.bench.servers.peers import PeerMissingError, etcd_cluster
 from loadtest.bench.stages.produce import CLIENTS, http_contender, start_milena
 from milena.cluster.admin import AdminClient
 

@@ -6,15 +6,22 @@ import ssl
 from contextlib import AsyncExitStack
 from time import perf_counter
 
-from loadtest.bench import one_client, targets
-from loadtest.bench.http_load import Ask, encode_request
-from loadtest.bench.nats_wire import publish_each
-from loadtest.bench.peers import NatsCluster, PeerMissingError, bare_server, listening, nats_cluster
+from loadtest.bench import targets
+from loadtest.bench.clients import one_client
+from loadtest.bench.clients.http_load import Ask, encode_request
+from loadtest.bench.clients.nats_wire import publish_each
+from loadtest.bench.clients.record_stream import RecordStream
+from loadtest.bench.measuring.rounds import Contender, Turn
+from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.record_stream import RecordStream
-from loadtest.bench.rounds import Contender, Turn
-from loadtest.bench.samples import Rounds
-from loadtest.bench.subject import Subject, batch_ask, http_turn, json_ask
+from loadtest.bench.servers.peers import (
+    NatsCluster,
+    PeerMissingError,
+    bare_server,
+    listening,
+    nats_cluster,
+)
+from loadtest.bench.servers.subject import Subject, batch_ask, http_turn, json_ask
 
 CLIENTS = 64
 BATCH_CLIENTS = 4

@@ -6,13 +6,19 @@ from dataclasses import replace
 from time import perf_counter
 
 from loadtest.bench import targets
-from loadtest.bench.http_load import Ask, HttpLoad, encode_request
-from loadtest.bench.peers import NatsCluster, PeerMissingError, bare_server, listening, nginx
+from loadtest.bench.clients.http_load import Ask, HttpLoad, encode_request
+from loadtest.bench.measuring.rounds import Contender, Turn
+from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.rounds import Contender, Turn
-from loadtest.bench.samples import Rounds
+from loadtest.bench.servers.peers import (
+    NatsCluster,
+    PeerMissingError,
+    bare_server,
+    listening,
+    nginx,
+)
+from loadtest.bench.servers.subject import Subject, batch_ask, fetch_ask, http_turn
 from loadtest.bench.stages.produce import SMALL, http_contender, start_milena, start_nats
-from loadtest.bench.subject import Subject, batch_ask, fetch_ask, http_turn
 from milena.client import Client
 
 FETCH_BYTES = 1 << 20

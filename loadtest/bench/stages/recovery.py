@@ -7,11 +7,11 @@ each time.
 from time import perf_counter
 
 from loadtest.bench import targets
-from loadtest.bench.http_load import HttpLoadError
+from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.measuring.samples import Quantity, Rounds, Sample
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.samples import Quantity, Rounds, Sample
+from loadtest.bench.servers.subject import Subject, batch_ask, http_turn
 from loadtest.bench.stages.produce import BATCH_BYTES, BATCH_CLIENTS, LARGE
-from loadtest.bench.subject import Subject, batch_ask, http_turn
 from milena.client import Client
 from milena.cluster.admin import AdminClient
 

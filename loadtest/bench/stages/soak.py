@@ -12,10 +12,10 @@ from statistics import median
 from time import perf_counter
 
 from loadtest.bench import targets
+from loadtest.bench.measuring.samples import Quantity, Rounds, Sample
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.samples import Quantity, Rounds, Sample
+from loadtest.bench.servers.subject import Subject, http_turn, json_ask
 from loadtest.bench.stages.produce import SMALL
-from loadtest.bench.subject import Subject, http_turn, json_ask
 from milena.client import Client
 from milena.reading.cursor import OnOutOfRange
 

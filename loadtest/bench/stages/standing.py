@@ -4,10 +4,10 @@ import asyncio
 
 from loadtest.bench import targets
 from loadtest.bench.many_partitions import Phases, measure
+from loadtest.bench.measuring.samples import Quantity, Rounds, Sample
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.samples import Quantity, Rounds, Sample
-from loadtest.bench.subject import Subject
-from loadtest.local_cluster import LocalCluster
+from loadtest.bench.servers.subject import Subject
+from loadtest.cluster.local_cluster import LocalCluster
 
 SETTLE_S = 3.0
 _PARTITIONS = 3

@@ -15,15 +15,15 @@ from pathlib import Path
 from time import perf_counter
 
 from loadtest.bench import targets
-from loadtest.bench.cold_readers import FETCH_BYTES, make_cold, segments_in
-from loadtest.bench.http_load import HttpLoadError
-from loadtest.bench.paced_load import PacedLoad
+from loadtest.bench.clients.cold_readers import FETCH_BYTES, make_cold, segments_in
+from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.clients.paced_load import PacedLoad
+from loadtest.bench.measuring.rounds import WARM_UP_S, Watch
+from loadtest.bench.measuring.samples import Rounds, sample_of
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.rounds import WARM_UP_S, Watch
-from loadtest.bench.samples import Rounds, sample_of
+from loadtest.bench.servers.subject import Subject, batch_ask, http_turn
 from loadtest.bench.stages.produce import LARGE, SMALL
-from loadtest.bench.subject import Subject, batch_ask, http_turn
-from loadtest.local_cluster import LocalNode
+from loadtest.cluster.local_cluster import LocalNode
 from milena.cluster.admin import AdminClient
 from milena.errors import ClientError
 
@@ -141,7 +141,7 @@ class _Stage:
     async def _start_readers(self) -> Process:
         arguments = (self._leader.url, "old", str(self._old))
         numbers = map(str, (self._old_records, _RECORDS * 16, READERS))
-        module = "loadtest.bench.cold_readers"
+        module = "loadtest.bench.clients.cold_readers"
         # A session of its own: where the system shares processors by sessions, it takes none of our share.
         readers = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module, *arguments, *numbers),

@@ -9,11 +9,12 @@ from time import perf_counter
 from typing import Any
 
 from loadtest.bench import targets
-from loadtest.bench.http_load import Ask, HttpLoadError, encode_request
-from loadtest.bench.one_client import OneClient, http_is_whole
+from loadtest.bench.clients.http_load import Ask, HttpLoadError, encode_request
+from loadtest.bench.clients.one_client import OneClient, http_is_whole
+from loadtest.bench.measuring.rounds import Contender, Turn
+from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.rounds import Contender, Turn
-from loadtest.bench.samples import Rounds
+from loadtest.bench.servers.subject import JSON_TYPE, json_ask
 from loadtest.bench.stages.metadata import ALTERED, config_ask
 from loadtest.bench.stages.produce import (
     BATCH_CLIENTS,
@@ -22,7 +23,6 @@ from loadtest.bench.stages.produce import (
     http_contender,
     start_milena,
 )
-from loadtest.bench.subject import JSON_TYPE, json_ask
 
 TOPIC, PARTITIONS = "moved", 6
 BATCH_RECORDS = 1_000

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from loadtest.local_cluster import LocalCluster, LocalNode
-from loadtest.node_process import NodeProcess
+from loadtest.cluster.local_cluster import LocalCluster, LocalNode
+from loadtest.cluster.node_process import NodeProcess
 from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.model.batch.encode import encode_batch
 from milena.model.batch.header import ProducerStamp

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from loadtest.local_cluster import LocalNode
+from loadtest.cluster.local_cluster import LocalNode
 from milena.model.batch.encode import encode_batch
 from milena.model.columns import Headers, RecordColumns
 from tests.support.clusters.live_cluster import BASE_TIMESTAMP_MS, ok, write_batch

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadtest.local_cluster import LocalCluster, LocalNode
+from loadtest.cluster.local_cluster import LocalCluster, LocalNode
 from tests.support.clusters.live_cluster import DEADLINE_S, Answer, call, eventually, ok
 
 NUMBERS = itertools.count(1)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.local_cluster import free_ports
-from loadtest.node_process import NodeProcess
+from loadtest.cluster.local_cluster import free_ports
+from loadtest.cluster.node_process import NodeProcess
 from tests.support.clusters.live_cluster import SESSION_MS, call, eventually, ok
 
 FIRST_PORT, NODES = 8082, 3

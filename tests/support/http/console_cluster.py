@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from loadtest.local_cluster import LocalNode
+from loadtest.cluster.local_cluster import LocalNode
 from tests.support.clusters.live_cluster import call, create_topic, eventually, ok
 
 EVIL_GROUP = "<b>e\u202evil/.group"

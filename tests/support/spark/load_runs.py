@@ -5,12 +5,12 @@ from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from loadtest.checker import Checker
-from loadtest.ledger import Event, Opened, Polled, Sent, Settled
-from loadtest.pages import Page, StoredRecord
-from loadtest.receipts import Fate
-from loadtest.verdict import Verdict
-from loadtest.workload import Dialect, RecordMaker, WriteRequest
+from loadtest.judging.checker import Checker
+from loadtest.judging.ledger import Event, Opened, Polled, Sent, Settled
+from loadtest.judging.verdict import Verdict
+from loadtest.records.pages import Page, StoredRecord
+from loadtest.records.receipts import Fate
+from loadtest.records.workload import Dialect, RecordMaker, WriteRequest
 
 JSON_ENDPOINT = "produce one json"
 

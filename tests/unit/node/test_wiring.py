@@ -8,7 +8,7 @@ import pytest
 from cryptography.x509 import DNSName
 
 from http_api.access.certificates import ClientCertificate
-from loadtest.bench.identities import LOCAL, Authority
+from loadtest.bench.servers.identities import LOCAL, Authority
 from milena.disk.os_files import OsFiles
 from milena.model.errors import StartupError
 from node import wiring

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from loadtest.bench.identities import Authority, CertificateFiles
+from loadtest.bench.servers.identities import Authority, CertificateFiles
 from milena.model.access import AccessMode
 from node.config.sources import load_config
 from node.process.tls import api_tls

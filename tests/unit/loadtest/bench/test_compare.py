@@ -10,9 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from loadtest.bench.base_tree import BaseTreeError, check_out, environment_of
 from loadtest.bench.compare import judged, main, measure, rows_of
-from loadtest.bench.comparison import (
+from loadtest.bench.measuring.samples import Quantity, Rounds, Sample
+from loadtest.bench.plan import BenchPlan
+from loadtest.bench.reports.comparison import (
     RowVerdict,
     base_name,
     compare,
@@ -21,9 +22,8 @@ from loadtest.bench.comparison import (
     interval_of,
     table,
 )
-from loadtest.bench.plan import BenchPlan
-from loadtest.bench.report import Machine
-from loadtest.bench.samples import Quantity, Rounds, Sample
+from loadtest.bench.reports.report import Machine
+from loadtest.bench.servers.base_tree import BaseTreeError, check_out, environment_of
 from loadtest.bench.stages import IN_TURNS
 from loadtest.bench.targets import ONE_ALL, SINGLE_ALL_AWAKE, Durability, Target
 

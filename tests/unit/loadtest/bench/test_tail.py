@@ -3,10 +3,10 @@
 import os
 
 from loadtest.bench import targets
-from loadtest.bench.cold_readers import ColdLoad, make_cold
-from loadtest.bench.samples import Quantity, Rounds, Sample
+from loadtest.bench.clients.cold_readers import ColdLoad, make_cold
+from loadtest.bench.measuring.samples import Quantity, Rounds, Sample
+from loadtest.bench.servers.subject import fetch_ask
 from loadtest.bench.stages.tail import stored_bytes
-from loadtest.bench.subject import fetch_ask
 from loadtest.bench.targets import TARGETS, TargetVerdict, judge
 
 

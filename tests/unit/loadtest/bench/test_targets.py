@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.bench.samples import Quantity, Rounds, Sample
+from loadtest.bench.measuring.samples import Quantity, Rounds, Sample
 from loadtest.bench.stages import STAGES
 from loadtest.bench.targets import TARGETS, Durability, Target, TargetVerdict, judge
 

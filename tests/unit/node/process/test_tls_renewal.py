@@ -8,7 +8,7 @@ import pytest
 import uvloop
 from cryptography.x509 import DNSName, UniformResourceIdentifier
 
-from loadtest.bench.identities import LOCAL, Authority, CertificateFiles
+from loadtest.bench.servers.identities import LOCAL, Authority, CertificateFiles
 from milena.model.errors import StartupError
 from node.config.sources import load_config
 from node.peers.port import PeerUnreachableError

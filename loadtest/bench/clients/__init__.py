@@ -1,0 +1,1 @@
+"""Those who ask: loads that cost little, and clients of other programs."""

@@ -1,0 +1,280 @@
+r"""NATS JetStream over its own wire protocol, with the least that a client can do.
+
+A compiled client is what is compared with; this one sends buffers of hundreds of messages made beforehand, counts
+acknowledgements by one search in C for each read, and never looks at a message by itself, so that it takes less of the
+machine than a compiled client that does. Text protocol, one connection:
+
+    PUB subject reply length\r\npayload\r\n      to the server
+    MSG subject sid [reply] length\r\npayload\r\n   from it: acknowledgements and messages alike
+
+JetStream's own calls are requests of JSON to ``$JS.API.…``.
+"""
+
+import asyncio
+import json
+from time import perf_counter
+from typing import cast
+
+from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.clients.one_client import OneClient, repeat
+from loadtest.bench.measuring.rounds import Turn
+
+STREAM = "bench"
+SUBJECT = "bench.a"
+IN_FLIGHT_MAX = 4096
+"""Publications without an acknowledgement: what JetStream's own clients allow themselves."""
+_CHUNK = 256
+_PULL = 2_000
+_PULLS_AT_ONCE = 2
+_INBOX = "_INBOX.bench"
+_ACK = b'"seq":'
+_CALL_S = 20.0
+_OPTIONS = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
+_HELLO = f"CONNECT {json.dumps(_OPTIONS)}\r\nSUB {_INBOX}.> 1\r\n".encode()
+_MARK = b"#bench-message#"
+"""Begins each payload: messages are counted by it."""
+
+
+def payload_of(size: int) -> bytes:
+    """A message of so many bytes."""
+    return _MARK + b"x" * (size - len(_MARK))
+
+
+class Counter:
+    """Counts a mark that cannot overlap itself in a stream of bytes, wherever reads cut it."""
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark = mark
+        self._rest = b""
+
+    def feed(self, data: bytes) -> int:
+        """How many marks end in ``data``."""
+        whole = self._rest + data
+        # One byte less than the mark: what is kept holds no whole one.
+        self._rest = whole[-(len(self._mark) - 1) :]
+        return whole.count(self._mark)
+
+
+class NatsLoad(asyncio.Protocol):
+    """One connection to one server of a cluster with JetStream."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._count: Counter | None = None
+        self._counted = 0
+        self._wanted = 0
+        self._reached: asyncio.Future[None] | None = None
+        self._answer = b""
+        self._tag: bytes = b""
+        self._answered: asyncio.Future[bytes] | None = None
+        self._calls = 0
+        self._error: HttpLoadError | None = None
+
+    # -- connection --------------------------------------------------------------------------------
+
+    @classmethod
+    async def connect(cls, port: int) -> "NatsLoad":
+        """Connect to a server on this machine."""
+        _, load = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        load.write(_HELLO)
+        return load
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio's; the window bounds what is under way, not the transport."""
+        # uvloop's transports act like asyncio's without being any.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Asyncio's; whoever waits hears of it."""
+        self._fail(HttpLoadError(f"NATS closed the connection: {exc or 'no reason given'}"))
+
+    def close(self) -> None:
+        """Nothing more is wanted."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+        assert self._transport is not None, "it is connected"
+        self._transport.write(data)
+
+    def data_received(self, data: bytes) -> None:
+        """Asyncio's."""
+        if self._count is not None:
+            if b'"error"' in data:
+                self._fail(HttpLoadError(f"NATS refused: {data[:300]!r}"))
+            self._counted += self._count.feed(data)
+            if self._reached is not None and self._counted >= self._wanted:
+                self._wake()
+            return
+        self._answer += data
+        if self._answer.startswith(b"PING") or b"\r\nPING\r\n" in self._answer:
+            self.write(b"PONG\r\n")
+            self._answer = self._answer.replace(b"PING\r\n", b"")
+        if b"-ERR" in self._answer:
+            self._fail(HttpLoadError(f"NATS refused: {self._answer[:300]!r}"))
+        self._find_answer()
+
+    def _find_answer(self) -> None:
+        """The answer to the call under way: ``MSG inbox.tag 1 length``, and that many bytes."""
+        at = self._answer.find(self._tag) if self._tag else -1
+        end = self._answer.find(b"\r\n", at)
+        if at < 0 or end < 0 or self._answered is None or self._answered.done():
+            return
+        length = int(self._answer[at:end].split()[-1])
+        body = self._answer[end + 2 : end + 2 + length]
+        if len(body) == length:
+            self._answered.set_result(body)
+
+    def _wake(self) -> None:
+        reached, self._reached = self._reached, None
+        if reached is not None and not reached.done():
+            reached.set_result(None)
+
+    def _fail(self, error: HttpLoadError) -> None:
+        self._error = self._error or error
+        for future in (self._reached, self._answered):
+            if future is not None and not future.done():
+                future.set_exception(error)
+
+    async def _until(self, count: int) -> None:
+        """Wait until so many marks have come."""
+        if self._error is not None:
+            raise self._error
+        if self._counted < count:
+            self._wanted = count
+            self._reached = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(_CALL_S):
+                    await self._reached
+            except TimeoutError:
+                raise HttpLoadError(f"NATS: {self._counted} of {count} came") from None
+
+    async def call(self, subject: str, body: dict[str, object]) -> dict[str, object]:
+        """One of JetStream's own calls.
+
+        Raises:
+            HttpLoadError: it was refused, or not answered.
+        """
+        self._count = None
+        self._answer = b""
+        self._calls += 1
+        inbox = f"{_INBOX}.call.{self._calls}"
+        self._tag = f"MSG {inbox} 1 ".encode()
+        self._answered = asyncio.get_running_loop().create_future()
+        raw = json.dumps(body).encode()
+        self.write(f"PUB $JS.API.{subject} {inbox} {len(raw)}\r\n".encode() + raw + b"\r\n")
+        try:
+            async with asyncio.timeout(_CALL_S):
+                answer = json.loads(await self._answered)
+        except TimeoutError:
+            raise HttpLoadError(f"NATS did not answer {subject}: {self._answer[:300]!r}") from None
+        finally:
+            self._answered = None
+        assert isinstance(answer, dict), "JetStream answers with objects"
+        return answer
+
+    # -- what is measured --------------------------------------------------------------------------
+
+    async def create_stream(self, *, replicas: int) -> str:
+        """An empty stream, on disk; one that was there is deleted. The name of the server that leads it.
+
+        Raises:
+            HttpLoadError: it cannot be made, as long as the cluster has no leader.
+        """
+        await self.call(f"STREAM.DELETE.{STREAM}", {})
+        answer = await self.call(
+            f"STREAM.CREATE.{STREAM}",
+            {
+                "name": STREAM,
+                "subjects": [SUBJECT],
+                "num_replicas": replicas,
+                "storage": "file",
+                "retention": "limits",
+                "discard": "old",
+            },
+        )
+        if "error" in answer:
+            raise HttpLoadError(f"NATS makes no stream: {answer['error']}")
+        match answer.get("cluster"):
+            case {"leader": str(leader)}:
+                return leader
+            case _:
+                raise HttpLoadError("NATS: the stream has no leader")
+
+    async def publish_many(self, size: int, *, seconds: float | None, count: int | None) -> int:
+        """Publish for so long, or so many in whole buffers; how many were acknowledged, which is all."""
+        payload = payload_of(size)
+        message = f"PUB {SUBJECT} {_INBOX}.ack {size}\r\n".encode() + payload + b"\r\n"
+        chunk = message * _CHUNK
+        self._begin(_ACK)
+        ends_s = None if seconds is None else perf_counter() + seconds
+        sent = 0
+        while (ends_s is None or perf_counter() < ends_s) and (count is None or sent < count):
+            await self._until(sent - IN_FLIGHT_MAX + _CHUNK)
+            room = IN_FLIGHT_MAX - (sent - self._counted)
+            if count is not None:
+                room = min(room, count - sent + _CHUNK - 1)
+            chunks = room // _CHUNK
+            self.write(chunk * chunks)
+            sent += chunks * _CHUNK
+        await self._until(sent)
+        return sent
+
+    async def create_consumer(self) -> str:
+        """A consumer that begins at the start of the stream and acknowledges nothing; its name.
+
+        Raises:
+            HttpLoadError: it cannot be made.
+        """
+        config = {"ack_policy": "none", "deliver_policy": "all", "replay_policy": "instant"}
+        answer = await self.call(
+            f"CONSUMER.CREATE.{STREAM}", {"stream_name": STREAM, "config": config}
+        )
+        match answer:
+            case {"name": str(name)}:
+                return name
+            case _:
+                raise HttpLoadError(f"NATS makes no consumer: {answer}")
+
+    async def pull(self, consumer: str, count: int) -> int:
+        """Take so many messages from a consumer; how many came."""
+        body = json.dumps({"batch": _PULL, "expires": 30_000_000_000}).encode()
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{consumer}"
+        request = f"PUB {subject} {_INBOX}.pull {len(body)}\r\n".encode() + body + b"\r\n"
+        self._begin(_MARK)
+        asked = 0
+        while asked < count:
+            await self._until(asked - (_PULLS_AT_ONCE - 1) * _PULL)
+            self.write(request)
+            asked += _PULL
+        await self._until(count)
+        return count
+
+    def _begin(self, mark: bytes) -> None:
+        self._count = Counter(mark)
+        self._counted = 0
+
+
+def publish_each(port: int, size: int, seconds: float) -> Turn:
+    """Publish one message after the other to a server on this machine; blocks.
+
+    Raises:
+        LoadError, OSError: NATS refused one, or hung up.
+    """
+    message = f"PUB {SUBJECT} {_INBOX}.ack {size}\r\n".encode() + payload_of(size) + b"\r\n"
+    client = OneClient("127.0.0.1", port)
+    try:
+        client.exchange(_HELLO + b"PING\r\n", lambda answer: b"PONG\r\n" in answer)
+        latencies_s, took_s = repeat(lambda: client.exchange(message, _is_acknowledged), seconds)
+    finally:
+        client.close()
+    return Turn(latencies_s=latencies_s, units=len(latencies_s), seconds=took_s)
+
+
+def _is_acknowledged(answer: bytes) -> bool:
+    if b'"error"' in answer or b"-ERR" in answer:
+        raise HttpLoadError(f"NATS refused: {answer[:300]!r}")
+    at = answer.find(_ACK)
+    # Something else may stand behind it: a server asks for a sign of life when it likes.
+    return at >= 0 and answer.find(b"}\r\n", at) >= 0

@@ -1,0 +1,104 @@
+"""One client that waits for each answer, on a blocking socket.
+
+An event loop takes several turns and system calls for one exchange. That is nothing where many are under way, and as
+much as a fast server's whole answer where there is one: half of what would be measured would be the client.
+"""
+
+import socket
+from collections.abc import Callable
+from itertools import cycle
+from time import perf_counter
+from typing import Self
+from urllib.parse import urlsplit
+
+from loadtest.bench.clients.http_load import Ask, HttpLoadError
+from loadtest.bench.measuring.rounds import Turn
+
+_PIECE_BYTES = 256 << 10
+_PATIENCE_S = 30.0
+
+IsWhole = Callable[[bytes], bool]
+"""Whether an answer is complete; raises ``HttpLoadError`` when it is not a good one."""
+
+
+class OneClient:
+    """A connection with one request under way; blocks, so it belongs on a thread of its own."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._socket = socket.create_connection((host, port), timeout=_PATIENCE_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    @classmethod
+    def to(cls, url: str) -> Self:
+        """A connection to whoever is named there."""
+        place = urlsplit(url)
+        assert place.hostname is not None, "URLs here name their host"
+        assert place.port is not None, "and port"
+        return cls(place.hostname, place.port)
+
+    def exchange(self, request: bytes, is_whole: IsWhole) -> bytes:
+        """Send, and receive the answer.
+
+        Raises:
+            HttpLoadError: it is no good one, or the server hung up.
+        """
+        self._socket.sendall(request)
+        answer = b""
+        while not (answer and is_whole(answer)):
+            piece = self._socket.recv(_PIECE_BYTES)
+            if not piece:
+                raise HttpLoadError(f"the server closed the connection after {answer[:300]!r}")
+            answer += piece
+        return answer
+
+
+def http_is_whole(ask: Ask) -> IsWhole:
+    """For answers of HTTP with a length, or without content."""
+
+    def is_whole(answer: bytes) -> bool:
+        head, end, body = answer.partition(b"\r\n\r\n")
+        if not end:
+            return False
+        status = head[9:12]
+        at = head.lower().find(b"\r\ncontent-length:")
+        if status not in {b"200", b"204"} or (status == b"200" and at < 0):
+            raise HttpLoadError(f"it answered {answer[:600]!r}")
+        length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+        if len(body) < length:
+            return False
+        if len(body) > length or (ask.proof and body.count(ask.proof) != ask.proof_count):
+            raise HttpLoadError(f"it answered {body[:600]!r}")
+        return True
+
+    return is_whole
+
+
+def http_turn(url: str, ask: Ask, seconds: float) -> Turn:
+    """Ask one after the other for so long.
+
+    Raises:
+        LoadError, OSError: the server did not do what was asked.
+    """
+    client = OneClient.to(url)
+    requests, is_whole = cycle(ask.requests), http_is_whole(ask)
+    try:
+        latencies_s, took_s = repeat(lambda: client.exchange(next(requests), is_whole), seconds)
+    finally:
+        client.close()
+    return Turn(latencies_s=latencies_s, units=ask.units * len(latencies_s), seconds=took_s)
+
+
+def repeat(work: Callable[[], object], seconds: float) -> tuple[list[float], float]:
+    """Do it again and again, at least once; how long each took, and all together."""
+    latencies_s: list[float] = []
+    began_s = now_s = perf_counter()
+    while True:
+        work()
+        before_s, now_s = now_s, perf_counter()
+        latencies_s.append(now_s - before_s)
+        if now_s - began_s >= seconds:
+            return latencies_s, now_s - began_s

@@ -1,0 +1,1 @@
+"""Rounds, and what is measured in each."""

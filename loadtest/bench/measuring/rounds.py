@@ -1,0 +1,127 @@
+"""Contenders take turns: a short turn of each, round by round, in an order that turns round itself.
+
+What goes on beside the measurement falls on all of them alike, as long as turns are short and rounds are many.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, process_time
+
+from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.measuring.process_cpu import tree_cpu_s
+from loadtest.bench.measuring.resident import make_resident
+from loadtest.bench.measuring.samples import Rounds, Sample, sample_of
+from milena.errors import ClientError
+
+WARM_UP_S = 0.4
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One turn: how long each call took, and what all carried."""
+
+    latencies_s: Sequence[float]
+    units: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """``turn`` is given seconds, and takes about as many. ``pids`` are its servers."""
+
+    name: str
+    turn: Callable[[float], Awaitable[Turn]]
+    pids: tuple[int, ...]
+
+
+class Watch:
+    """Measures the CPU of this process, of some servers and of all others while it is open."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = tuple(pids)
+        self._began_s = perf_counter()
+        self._client_s = process_time()
+        self._servers_s = self._servers()
+        self._all_s = machine_cpu_s()
+
+    def _servers(self) -> float:
+        return sum(map(tree_cpu_s, self._pids))
+
+    @property
+    def client_cpu_s(self) -> float:
+        """Of this process."""
+        return process_time() - self._client_s
+
+    @property
+    def servers_cpu_s(self) -> float:
+        """Of the servers."""
+        return self._servers() - self._servers_s
+
+    @property
+    def foreign_cpu(self) -> float:
+        """CPU of other processes, in cores; servers of contenders whose turn it is not are others, too."""
+        seconds = perf_counter() - self._began_s
+        spent = machine_cpu_s() - self._all_s - self.client_cpu_s - self.servers_cpu_s
+        return max(0.0, spent / seconds)
+
+
+def machine_cpu_s() -> float:
+    """Seconds that all processors of the machine have worked; 0 where nobody can tell."""
+    path = Path("/proc/stat")
+    if not path.exists():
+        return 0.0
+    user, nice, system, _, _, irq, softirq = map(int, path.read_text().split(maxsplit=8)[1:8])
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+
+
+async def alternate(
+    contenders: Sequence[Contender],
+    rounds: Rounds,
+    *,
+    count: int,
+    seconds: float,
+    say: Callable[[str], None],
+    resident_bytes: int = 0,
+) -> None:
+    """So many rounds, after turns that nobody counts.
+
+    A contender that fails once is left out from then on, and the reason noted. Before each turn so much free memory is
+    touched (``resident.py``).
+    """
+    for number in range(-1, count):
+        order = contenders if number % 2 == 0 else list(reversed(contenders))
+        for contender in order:
+            if contender.name in rounds.failures:
+                continue
+            # What the turns before have left in the page cache is written out first: it is not this one's affair.
+            await asyncio.to_thread(os.sync)
+            make_resident(resident_bytes)
+            sample, others = await _take(contender, WARM_UP_S if number < 0 else seconds, rounds)
+            if number >= 0:
+                rounds.note(contender.name, sample)
+                rounds.foreign_cpu = max(rounds.foreign_cpu, others)
+        if number >= 0:
+            say(f"round {number + 1} of {count}")
+
+
+async def _take(
+    contender: Contender, seconds: float, rounds: Rounds
+) -> tuple[Sample | None, float]:
+    watch = Watch(contender.pids)
+    try:
+        turn = await contender.turn(seconds)
+    except (HttpLoadError, ClientError, OSError) as error:
+        rounds.failures[contender.name] = f"{contender.name}: {error}"
+        return None, 0.0
+    sample = sample_of(
+        turn.latencies_s,
+        units=turn.units,
+        seconds=turn.seconds,
+        client_cpu_s=watch.client_cpu_s,
+        servers_cpu_s=watch.servers_cpu_s,
+    )
+    return sample, watch.foreign_cpu

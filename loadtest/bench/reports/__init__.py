@@ -1,0 +1,1 @@
+"""Findings: tables, pictures, verdicts."""

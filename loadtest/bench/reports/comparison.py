@@ -1,0 +1,145 @@
+"""What rounds of two trees say of a row: the same, better or worse (pure).
+
+Each round gives one ratio, the new tree's figure over the base's, measured one right after the other by nodes that were
+started for that round: what differs from one start of the same program to the next counts as noise, too.
+
+A row is worse (better) when both hold:
+
+- The median of its ratios lies more than the tolerance on the worse (better) side of 1: less is of no interest.
+- The interval that holds the true median with ``CONFIDENCE`` lies on that side of 1 as a whole: it is hardly noise.
+
+The interval's ends are order statistics, by the sign test: the k+1 least of n ratios all lie above the true median as
+often as n tosses of a coin show k heads or fewer. Nothing is assumed of how noise is distributed. Eight ratios are the
+fewest whose least and greatest have that confidence. Of fewer these two are taken all the same: of five, six rows in a
+hundred whose noise goes beyond the tolerance come out as worse or as better by chance.
+
+Source: J.-Y. Le Boudec, Performance Evaluation of Computer and Communication Systems, theorem 2.1 (the interval); A.
+Georges, D. Buytaert and L. Eeckhout, Statistically Rigorous Java Performance Evaluation, OOPSLA 2007 (intervals rather
+than best runs, of processes that are started anew).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum, unique
+from math import comb
+from statistics import median
+
+from loadtest.bench.measuring.samples import Rounds, Spread
+from loadtest.bench.reports.report import Machine, Tree, number, stage_figures
+from loadtest.bench.targets import Target
+from milena.commands import output
+
+TOLERANCE = 0.05
+"""Unless somebody asks for another one."""
+CONFIDENCE = 0.99
+ROUNDS_MIN = 5
+"""Of fewer, chance alone would have all on one side too often."""
+
+
+@unique
+class RowVerdict(StrEnum):
+    """How a row came out."""
+
+    SAME = "same"
+    BETTER = "better"
+    WORSE = "WORSE"
+    ABSENT = "not measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow:
+    """A row of both trees; ``interval`` has the ratios' median, and the ends within which the true one lies."""
+
+    target: Target
+    change: RowVerdict
+    interval: Spread | None = None
+    old: float | None = None
+    new: float | None = None
+    note: str = ""
+
+
+def base_name(contender: str) -> str:
+    """What the base's contender is called beside the new tree's."""
+    return f"{contender}, base"
+
+
+def compare(target: Target, rounds: Rounds, tolerance: float = TOLERANCE) -> ComparedRow:
+    """Judge one row."""
+    name, quantity = target.subject, target.quantity
+    ratios = rounds.ratios(name, base_name(name), quantity)
+    if not ratios:
+        note = rounds.failures.get(name, "")
+        return ComparedRow(target=target, change=RowVerdict.ABSENT, note=note)
+    interval = interval_of(ratios)
+    return ComparedRow(
+        target=target,
+        change=change_of(interval, tolerance, is_less_better=target.is_less_better),
+        interval=interval,
+        old=median(rounds.figures(base_name(name), quantity)),
+        new=median(rounds.figures(name, quantity)),
+    )
+
+
+def interval_of(ratios: Sequence[float]) -> Spread:
+    """The narrowest interval of their order statistics that has the confidence; the widest where none has."""
+    ranked = sorted(ratios)
+    count = len(ranked)
+    left_out = 0
+    while _miss(count, left_out + 1) <= 1 - CONFIDENCE:
+        left_out += 1
+    return Spread(
+        median=median(ranked),
+        least=ranked[left_out],
+        greatest=ranked[count - 1 - left_out],
+        count=count,
+    )
+
+
+def _miss(count: int, left_out: int) -> float:
+    """The probability that the true median lies outside, with so many ratios left out at either end."""
+    return sum(comb(count, heads) for heads in range(left_out + 1)) / (1 << count - 1)
+
+
+def change_of(interval: Spread, tolerance: float, *, is_less_better: bool) -> RowVerdict:
+    """The rule above."""
+    if interval.median > 1 + tolerance and interval.least > 1:
+        return RowVerdict.WORSE if is_less_better else RowVerdict.BETTER
+    if interval.median < 1 - tolerance and interval.greatest < 1:
+        return RowVerdict.BETTER if is_less_better else RowVerdict.WORSE
+    return RowVerdict.SAME
+
+
+def exit_code(comparisons: Sequence[ComparedRow]) -> int:
+    """0: no row is worse; 1: one is; 2: nothing was measured at all."""
+    changes = {comparison.change for comparison in comparisons}
+    if RowVerdict.WORSE in changes:
+        return 1
+    return 2 if changes <= {RowVerdict.ABSENT} else 0
+
+
+def table(comparisons: Sequence[ComparedRow]) -> str:
+    """A line a row; which ratios are better ones is in it."""
+    lines = []
+    for row in comparisons:
+        ratio, ends, both = "-", "-", ""
+        if row.interval is not None:
+            ratio = f"{row.interval.median:.3f}"
+            ends = f"{row.interval.least:.3f} .. {row.interval.greatest:.3f}"
+            both = f"{number(row.new)} / {number(row.old)} {row.target.quantity.value}"
+        better = "below 1" if row.target.is_less_better else "above 1"
+        names = (row.target.name, row.target.subject)
+        lines.append((*names, ratio, ends, better, row.change.value, both))
+    head = ("ROW", "OF", "NEW / BASE", "INTERVAL", "BETTER", "", "FIGURES")
+    notes = [f"{row.target.name}: {row.note}" for row in comparisons if row.note]
+    return "\n".join([output.table(head, lines), *([""] if notes else []), *notes])
+
+
+def figures(
+    comparisons: Sequence[ComparedRow], stages: Mapping[str, Rounds], machine: Machine
+) -> dict[str, Tree]:
+    """Everything, for JSON."""
+    return {
+        "machine": asdict(machine),
+        "rows": [asdict(comparison) for comparison in comparisons],
+        "stages": {name: stage_figures(rounds) for name, rounds in stages.items()},
+    }

@@ -1,0 +1,175 @@
+"""Findings of a run, for people and for programs (pure)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from loadtest.bench.measuring.samples import Quantity, Rounds, Sample, Spread
+from loadtest.bench.targets import Target, TargetOutcome, TargetVerdict
+from milena.commands import output
+
+Figure = str | int | float | bool | None
+Tree = Figure | Sequence["Tree"] | Mapping[str, "Tree"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where a run took place."""
+
+    cores: int
+    python: str
+    build: str
+    """Of the nodes: compiled or pure."""
+    file_system: str
+    is_disk_real: bool
+
+
+def table(outcomes: Sequence[TargetOutcome]) -> str:
+    """A line a row, beside its floor and ambition; what stands in the way of a row is below the table."""
+    lines = [
+        (
+            outcome.target.what,
+            outcome.target.durability.value,
+            "-" if outcome.spread is None else number(outcome.spread.median),
+            span(outcome.spread),
+            number(outcome.target.floor),
+            number(outcome.target.ambition),
+            outcome.verdict.value,
+            _both(outcome),
+        )
+        for outcome in outcomes
+    ]
+    head = ("ROW", "WRITES", "MEDIAN", "SPREAD", "FLOOR", "AMBITION", "", "FIGURES")
+    notes = [f"{o.target.name}: {o.note}" for o in outcomes if o.note]
+    return "\n".join([output.table(head, lines), *([""] if notes else []), *dict.fromkeys(notes)])
+
+
+def _both(outcome: TargetOutcome) -> str:
+    if outcome.ours is None:
+        return ""
+    unit = outcome.target.quantity.value
+    ours = number(outcome.ours.median)
+    if outcome.theirs is None:
+        return f"{ours} {unit}"
+    return f"{ours} / {number(outcome.theirs.median)} {unit}"
+
+
+def span(spread: Spread | None) -> str:
+    """From the least to the greatest."""
+    if spread is None:
+        return "-"
+    return f"{number(spread.least)} .. {number(spread.greatest)}"
+
+
+def number(value: float | None) -> str:
+    """Three digits that count."""
+    if value is None:
+        return "-"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def contender_table(stages: Mapping[str, Rounds]) -> str:
+    """Work of each contender, and its cost: where the client takes most of a core, it is what is measured."""
+    lines = []
+    for stage, rounds in stages.items():
+        for name in rounds.samples:
+            samples = [sample for sample in rounds.samples[name] if sample is not None]
+            if not samples:
+                continue
+            figures = {
+                quantity: Spread.of(rounds.figures(name, quantity)).median
+                for quantity in samples[0].figures
+            }
+            lines.append(
+                (
+                    stage,
+                    name,
+                    ", ".join(f"{number(value)} {q.value}" for q, value in figures.items()),
+                    number(Spread.of([s.client_cpu for s in samples]).median),
+                    number(Spread.of([s.servers_cpu for s in samples]).median),
+                    number(_per_cpu_s(samples)),
+                )
+            )
+    head = ("STAGE", "CONTENDER", "MEDIANS", "CLIENT CORES", "SERVERS' CORES", "UNITS/CPU S")
+    return output.table(head, lines)
+
+
+def _per_cpu_s(samples: Sequence[Sample]) -> float | None:
+    """Units for a second of the servers' CPU: what other programs on the machine hardly move."""
+    values = [
+        sample.figures[Quantity.RATE] / sample.servers_cpu
+        for sample in samples
+        if Quantity.RATE in sample.figures and sample.servers_cpu > 0
+    ]
+    return Spread.of(values).median if values else None
+
+
+def exit_code(outcomes: Sequence[TargetOutcome]) -> int:
+    """0: no row is below its floor; 1: one is; 2: nothing was measured at all."""
+    if any(outcome.verdict is TargetVerdict.BELOW for outcome in outcomes):
+        return 1
+    return 2 if all(outcome.verdict is TargetVerdict.ABSENT for outcome in outcomes) else 0
+
+
+def figures(
+    outcomes: Sequence[TargetOutcome], stages: Mapping[str, Rounds], machine: Machine
+) -> dict[str, Tree]:
+    """Everything, for JSON."""
+    return {
+        "machine": asdict(machine),
+        "rows": [
+            {
+                **_row(outcome.target),
+                "verdict": outcome.verdict.name.lower(),
+                "note": outcome.note,
+                "value": _spread(outcome.spread),
+                "ours": _spread(outcome.ours),
+                "theirs": _spread(outcome.theirs),
+            }
+            for outcome in outcomes
+        ],
+        "stages": {name: stage_figures(rounds) for name, rounds in stages.items()},
+    }
+
+
+def _row(target: Target) -> dict[str, Tree]:
+    return {
+        "name": target.name,
+        "what": target.what,
+        "stage": target.stage,
+        "subject": target.subject,
+        "reference": target.reference,
+        "quantity": target.quantity.value,
+        "durability": target.durability.value,
+        "floor": target.floor,
+        "ambition": target.ambition,
+        "is_less_better": target.is_less_better,
+    }
+
+
+def _spread(spread: Spread | None) -> Tree:
+    return None if spread is None else asdict(spread)
+
+
+def stage_figures(rounds: Rounds) -> Tree:
+    """Every sample of a stage, for JSON."""
+    return {
+        "samples": {
+            name: [
+                None
+                if sample is None
+                else {
+                    **{quantity.value: value for quantity, value in sample.figures.items()},
+                    "percentiles ms": {f"{p:g}": ms for p, ms in sample.percentiles.items()},
+                    "client_cores": sample.client_cpu,
+                    "servers_cores": sample.servers_cpu,
+                }
+                for sample in samples
+            ]
+            for name, samples in rounds.samples.items()
+        },
+        "failures": rounds.failures,
+        "facts": rounds.facts,
+        "foreign_cores_worst": rounds.foreign_cpu,
+    }

@@ -1,0 +1,1 @@
+"""Those who are asked: nodes, and the programs that they are held against."""

@@ -1,0 +1,236 @@
+"""The programs that Milena is measured beside: started here, on this machine, on disks and ports of their own.
+
+None of them is needed to use Milena, nor installed with it. A peer that is not there is named, with how to get it, and
+the rows that need it are left out.
+"""
+
+import asyncio
+import json
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.clients.nats_wire import NatsLoad
+from loadtest.cluster.local_cluster import free_ports
+from loadtest.cluster.node_process import NodeProcess
+from prerequisites import HOW_TO_GET, find_program
+
+READY_S = 30.0
+_POLL_S = 0.05
+_REPLICAS = 3
+
+
+class PeerMissingError(Exception):
+    """A program is not installed; the message says how to get it."""
+
+
+def executable(name: str) -> str:
+    """Where a peer's program is: on PATH, or beside this Python.
+
+    Raises:
+        PeerMissingError: nowhere.
+    """
+    found = find_program(name)
+    if found is None:
+        raise PeerMissingError(f"{name} is not installed; to get it: {HOW_TO_GET[name]}")
+    return found
+
+
+@contextmanager
+def processes(
+    commands: Sequence[Sequence[str]], *, name: str, directory: Path
+) -> Iterator[tuple[int, ...]]:
+    """Run programs, and kill them at the end; their process ids."""
+    directory.mkdir(parents=True, exist_ok=True)
+    started = []
+    try:
+        for number, command in enumerate(commands):
+            process = NodeProcess(
+                command, environment={}, log_path=directory / f"{name}-{number}.log"
+            )
+            process.start()
+            started.append(process)
+        yield tuple(process.pid for process in started if process.pid is not None)
+    finally:
+        for process in started:
+            process.kill()
+
+
+async def listening(port: int, what: str) -> None:
+    """Wait until somebody listens.
+
+    Raises:
+        HttpLoadError: nobody does.
+    """
+    ends_s = perf_counter() + READY_S
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            if perf_counter() > ends_s:
+                raise HttpLoadError(f"{what} does not listen on port {port}") from None
+            await asyncio.sleep(_POLL_S)
+        else:
+            writer.close()
+            return
+
+
+class NatsCluster:
+    """Three servers with JetStream on disk."""
+
+    def __init__(self, ports: Sequence[int], pids: tuple[int, ...]) -> None:
+        self.pids = pids
+        self._ports = ports
+        self._leader = 0
+
+    async def stream(self) -> NatsLoad:
+        """An empty stream of three replicas, and a connection to the server that leads it.
+
+        Raises:
+            LoadError, OSError: the cluster is not ready in time.
+        """
+        ends_s = perf_counter() + READY_S
+        while True:
+            try:
+                leader = await self._create()
+            except (HttpLoadError, OSError):
+                if perf_counter() > ends_s:
+                    raise
+                await asyncio.sleep(4 * _POLL_S)
+                continue
+            # Its replicas come up one after the other.
+            await asyncio.sleep(4 * _POLL_S)
+            self._leader = int(leader.removeprefix("n"))
+            return await self.reconnect()
+
+    @property
+    def leader_port(self) -> int:
+        """Of the server that leads the stream."""
+        return self._ports[self._leader]
+
+    async def _create(self) -> str:
+        load = await NatsLoad.connect(self._ports[0])
+        try:
+            return await load.create_stream(replicas=_REPLICAS)
+        finally:
+            load.close()
+
+    async def reconnect(self) -> NatsLoad:
+        """A connection to the server that leads the stream."""
+        return await NatsLoad.connect(self.leader_port)
+
+
+@contextmanager
+def nats_cluster(directory: Path, *, is_synced: bool) -> Iterator[NatsCluster]:
+    """Start one; ``is_synced``: every write is synced before it is acknowledged, else every two minutes."""
+    program = executable("nats-server")
+    ports = free_ports(2 * _REPLICAS)
+    api, cluster = ports[:_REPLICAS], ports[_REPLICAS:]
+    routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in cluster)
+    commands = []
+    for number in range(_REPLICAS):
+        folder = directory / f"n{number}"
+        folder.mkdir(parents=True)
+        interval = ', sync_interval: "always"' if is_synced else ""
+        (folder / "nats.conf").write_text(
+            f"server_name: n{number}\nlisten: 127.0.0.1:{api[number]}\n"
+            f'jetstream {{ store_dir: "{folder}"{interval} }}\n'
+            f"cluster {{ name: bench, listen: 127.0.0.1:{cluster[number]}, routes: [{routes}] }}\n"
+        )
+        commands.append([program, "-c", str(folder / "nats.conf")])
+    with processes(commands, name="nats", directory=directory) as pids:
+        yield NatsCluster(api, pids)
+
+
+class EtcdCluster:
+    """Three members; each put is synced by a majority before it is answered."""
+
+    def __init__(self, ports: Sequence[int], pids: tuple[int, ...]) -> None:
+        self.pids = pids
+        self._ports = ports
+
+    async def leader_url(self) -> str:
+        """Where the leader is; puts need no hop there.
+
+        Raises:
+            HttpLoadError: there is none in time.
+        """
+        ends_s = perf_counter() + READY_S
+        while perf_counter() < ends_s:
+            for port in self._ports:
+                url = f"http://127.0.0.1:{port}"
+                if await asyncio.to_thread(_leads, url):
+                    return url
+            await asyncio.sleep(4 * _POLL_S)
+        raise HttpLoadError("etcd has no leader")
+
+
+def _leads(url: str) -> bool:
+    request = urllib.request.Request(f"{url}/v3/maintenance/status", data=b"{}")  # noqa: S310 - our own
+    try:
+        with urllib.request.urlopen(request, timeout=2) as response:  # noqa: S310 - our own
+            status = json.load(response)
+    except (OSError, ValueError):
+        return False
+    return bool(status.get("leader") == status["header"]["member_id"])
+
+
+@contextmanager
+def etcd_cluster(directory: Path) -> Iterator[EtcdCluster]:
+    """Start one."""
+    program = executable("etcd")
+    ports = free_ports(2 * _REPLICAS)
+    api, cluster = ports[:_REPLICAS], ports[_REPLICAS:]
+    members = ",".join(f"e{n}=http://127.0.0.1:{port}" for n, port in enumerate(cluster))
+    commands = []
+    for number in range(_REPLICAS):
+        here, peer = f"http://127.0.0.1:{api[number]}", f"http://127.0.0.1:{cluster[number]}"
+        commands.append(
+            [
+                *(program, "--name", f"e{number}", "--data-dir", str(directory / f"e{number}")),
+                *("--listen-client-urls", here, "--advertise-client-urls", here),
+                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                *("--initial-cluster", members, "--initial-cluster-state", "new"),
+                *("--log-level", "error"),
+            ]
+        )
+    with processes(commands, name="etcd", directory=directory) as pids:
+        yield EtcdCluster(api, pids)
+
+
+@contextmanager
+def nginx(directory: Path, content: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Serve ``content`` with sendfile, by one worker; its URL and process ids."""
+    program = executable("nginx")
+    (port,) = free_ports(1)
+    (directory / "html").mkdir(parents=True)
+    (directory / "html" / "content").write_bytes(content)
+    temporary = " ".join(
+        f"{name}_temp_path {directory}/{name};"
+        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (directory / "nginx.conf").write_text(
+        f"daemon off; master_process off; worker_processes 1; pid {directory}/pid;\n"
+        f"error_log {directory}/error.log;\nevents {{ worker_connections 512; }}\n"
+        f"http {{ access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000; {temporary}\n"
+        f" server {{ listen 127.0.0.1:{port}; root {directory}/html; }} }}\n"
+    )
+    command = [program, "-c", str(directory / "nginx.conf"), "-p", str(directory)]
+    with processes([command], name="nginx", directory=directory) as pids:
+        yield f"http://127.0.0.1:{port}", pids
+
+
+@contextmanager
+def bare_server(directory: Path, content: bytes = b"") -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The bare server with nothing behind it but ``content`` in a file; its URL and process ids."""
+    (port,) = free_ports(1)
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "content"
+    file.write_bytes(content)
+    command = [sys.executable, "-m", "loadtest.bench.servers.bare_server", str(port), str(file)]
+    with processes([command], name="bare", directory=directory) as pids:
+        yield f"http://127.0.0.1:{port}", pids

@@ -1,0 +1,209 @@
+"""Milena as a contender: a cluster of real nodes, its topics, and the requests that are sent to them."""
+
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from loadtest.bench.clients.http_load import Ask, HttpLoad, encode_request
+from loadtest.bench.measuring.rounds import Turn
+from loadtest.cluster.local_cluster import LocalCluster, LocalNode
+from milena.cluster.admin import AdminClient
+from milena.cluster.credentials import ANONYMOUS, Credentials
+from milena.cluster.http import HttpSession
+from milena.model.batch.encode import encode_batch
+from milena.model.columns import RecordColumns
+
+JSON_TYPE = "application/vnd.kafka.json.v2+json"
+BATCH_TYPE = "application/vnd.milena.batch"
+_NEVER = str((1 << 63) - 1)
+_ACKNOWLEDGED = b'"error_code":null'
+_APPENDED = b'"base_offset":'
+_KEPT_BYTES = 300 << 20
+"""Of a topic on each node: a run must not fill the disk."""
+_RETENTION_CHECK_MS = 1_000
+_ADMIN_S = 30.0
+
+
+class Subject:
+    """Nodes of this machine; an asynchronous context manager that starts and kills them."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        node_count: int = 3,
+        settings: Mapping[str, str] | None = None,
+        credentials: Credentials = ANONYMOUS,
+    ) -> None:
+        """``settings``: more variables of the nodes' environment; ``credentials``: who watches them."""
+        self._credentials = credentials
+        environment = {"MILENA_RETENTION_CHECK_MS": str(_RETENTION_CHECK_MS), **(settings or {})}
+        self.cluster = LocalCluster(
+            directory, node_count=node_count, environment=environment, credentials=credentials
+        )
+
+    async def __aenter__(self) -> Self:
+        await self.cluster.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.cluster.__aexit__(kind, error, trace)
+
+    @property
+    def nodes(self) -> tuple[LocalNode, ...]:
+        """All of them."""
+        return self.cluster.nodes
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the nodes that run."""
+        return tuple(
+            node.process.pid
+            for node in self.nodes
+            if node.process.is_running and node.process.pid is not None
+        )
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        is_durable: bool,
+        is_bounded: bool = True,
+        partitions: int = 1,
+        replicas: int | None = None,
+    ) -> str:
+        """A topic; the URL of the node that leads its first partition. ``replicas``: None is one on every node."""
+        configs = {} if is_durable else {"flush.messages": _NEVER}
+        if is_bounded:
+            configs["retention.bytes"] = str(_KEPT_BYTES)
+        async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
+            await admin.create_topic(
+                name,
+                partitions=partitions,
+                replication_factor=replicas or len(self.nodes),
+                configs=configs,
+            )
+            topic = await admin.topic(name)
+        leader = topic.partitions[0].leader
+        assert leader is not None, "a new topic has leaders"
+        return self.cluster.node(leader).url
+
+    async def leader_urls(self, name: str) -> list[str]:
+        """The URL of the node that leads each partition of a topic."""
+        async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
+            topic = await admin.topic(name)
+        leaders = [partition.leader for partition in topic.partitions]
+        return [self.cluster.node(leader).url for leader in leaders if leader is not None]
+
+    async def cluster_id(self) -> str:
+        """Id with which v3's paths begin."""
+        async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
+            return await admin.cluster_id()
+
+    async def place_topic(self, name: str, *nodes: LocalNode) -> Path:
+        """A topic of one partition with replicas on these nodes, the first of which leads it; its folder in theirs."""
+        async with HttpSession(self.nodes[0].url, timeout_s=_ADMIN_S) as http:
+            admin = AdminClient.over(http)
+            await http.post(
+                f"/v3/clusters/{await admin.cluster_id()}/topics",
+                {
+                    "topic_name": name,
+                    "replicas_assignments": {"0": [node.node_id for node in nodes]},
+                },
+            )
+            view = await admin.cluster()
+        (topic_id,) = (topic.topic_id for topic in view.topics if topic.name == name)
+        assert topic_id is not None, "a node tells the ids of its topics"
+        return Path("topics") / topic_id / "0"
+
+    async def controller_url(self) -> str:
+        """The node whose member leads the metadata quorum."""
+        async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
+            view = await admin.cluster()
+        assert view.controller_id is not None, "the cluster is ready"
+        return self.cluster.node(view.controller_id).url
+
+
+def json_ask(url: str, topic: str, *, records: int, size: int, acks: str) -> Ask:
+    """Records as JSON strings, each of so many bytes with its quotes."""
+    record = b'{"value":"' + b"x" * (size - 2) + b'"}'
+    body = b'{"records":[' + b",".join([record] * records) + b"]}"
+    request = encode_request(
+        url, "POST", f"/topics/{topic}?acks={acks}", body, Content_Type=JSON_TYPE
+    )
+    return Ask(requests=[request], units=records, proof=_ACKNOWLEDGED, proof_count=records)
+
+
+def batch_of(records: int, size: int) -> bytes:
+    """One encoded batch of equal records."""
+    columns = RecordColumns(
+        offset_deltas=None,
+        timestamp_deltas=None,
+        keys=None,
+        values=[b"x" * size] * records,
+        headers=None,
+    )
+    return encode_batch(columns, base_timestamp_ms=int(time.time() * 1000))
+
+
+def batch_ask(
+    url: str, topic: str, *, records: int, size: int, acks: str, partition: int = 0
+) -> Ask:
+    """One encoded batch a request."""
+    path = f"/topics/{topic}/partitions/{partition}/records?acks={acks}"
+    body = batch_of(records, size)
+    request = encode_request(url, "POST", path, body, Content_Type=BATCH_TYPE)
+    return Ask(requests=[request], units=records, proof=_APPENDED)
+
+
+def fetch_ask(
+    url: str,
+    topic: str,
+    offsets: Sequence[int],
+    *,
+    max_bytes: int,
+    units: float,
+    partition: int = 0,
+) -> Ask:
+    """Stored batches from these offsets on, in turn."""
+    return Ask(
+        requests=[
+            encode_request(
+                url,
+                "GET",
+                f"/topics/{topic}/partitions/{partition}/records?offset={offset}&max_bytes={max_bytes}",
+                Accept=BATCH_TYPE,
+            )
+            for offset in offsets
+        ],
+        units=units,
+    )
+
+
+async def http_turn(
+    url: str, ask: Ask, *, connections: int, seconds: float, tls: ssl.SSLContext | None = None
+) -> Turn:
+    """Load a server for so long.
+
+    Raises:
+        HttpLoadError: it did not do what was asked.
+    """
+    load = HttpLoad(url, ask, connections=connections, tls=tls)
+    await load.open()
+    try:
+        took_s = await load.run(seconds)
+    finally:
+        load.close()
+    return Turn(
+        latencies_s=load.latencies_s,
+        units=ask.units * len(load.latencies_s),
+        seconds=took_s,
+    )

@@ -1,0 +1,1 @@
+"""Nodes of this machine: started, killed, watched."""

@@ -1,0 +1,40 @@
+"""A leader that dies in the middle of a load, and comes back."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loadtest.cluster.local_cluster import LocalCluster, LocalNode
+from milena.cluster.admin import AdminClient
+
+DOWN_S = 3.0
+
+
+@dataclass(slots=True)
+class Failover:
+    """Kills the leader of partition 0, and starts it again ``down_s`` later. ``on_incident`` hears of each."""
+
+    cluster: LocalCluster
+    topic: str
+    on_incident: Callable[[str], None]
+    down_s: float = DOWN_S
+    killed: LocalNode | None = None
+
+    async def run(self, is_due: asyncio.Event, is_over: asyncio.Event) -> None:
+        """Wait until it is due, kill, wait, start; once the load is over, it does not wait any more."""
+        await is_due.wait()
+        self.killed = await self._leader()
+        # Told first: the kill returns only when the process is gone, and users notice before.
+        self.on_incident(f"killed node {self.killed.node_id}, a leader, with -9")
+        self.killed.process.kill()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(is_over.wait(), self.down_s)
+        self.killed.process.start()
+        await self.cluster.wait_ready(self.killed)
+        self.on_incident(f"node {self.killed.node_id} is back and ready")
+
+    async def _leader(self) -> LocalNode:
+        async with AdminClient(self.cluster.nodes[0].url) as admin:
+            topic = await admin.topic(self.topic)
+        return self.cluster.node(topic.partitions[0].leader or 1)

@@ -1,0 +1,225 @@
+"""A cluster of real node processes on loopback, for the demo and for tests."""
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import aiohttp
+
+from loadtest.cluster.access import session_for
+from loadtest.cluster.node_process import NodeProcess
+from milena.cluster.admin import cluster_view
+from milena.cluster.credentials import ANONYMOUS, Credentials
+from milena.errors import UnexpectedAnswerError
+
+FIRST_PORT, LAST_PORT = 20000, 32000
+"""Below the range from which systems pick ports of outgoing connections (32768 and up on Linux): a node that is
+down cannot lose its port to a client before it is back."""
+POLL_S = 0.05
+READY_TIMEOUT_S = 60.0
+STOPPED_TIMEOUT_S = 20.0
+
+
+class ClusterError(Exception):
+    """A node did not do what the cluster needs; the message names it and its log."""
+
+
+class LocalNode:
+    """One node: its ports, directory, and process."""
+
+    def __init__(self, node_id: int, directory: Path, *, api_port: int, peer_port: int) -> None:
+        self.node_id = node_id
+        self.data_dir = directory / f"node{node_id}"
+        self.log_path = directory / f"node{node_id}.log"
+        self.api_port = api_port
+        self.peer_port = peer_port
+        self.scheme = "http"
+        self._process: NodeProcess | None = None
+
+    @property
+    def url(self) -> str:
+        """Of its API."""
+        return f"{self.scheme}://127.0.0.1:{self.api_port}"
+
+    @property
+    def peer(self) -> str:
+        """This node as a part of ``--peers``."""
+        return f"{self.node_id}=127.0.0.1:{self.peer_port}"
+
+    @property
+    def process(self) -> NodeProcess:
+        """The node's process, once the cluster prepared it."""
+        assert self._process is not None, "the cluster prepares processes"
+        return self._process
+
+    def prepare(self, peers: str, environment: Mapping[str, str]) -> None:
+        """Fix the command line."""
+        if "MILENA_TLS_CERT_FILE" in environment:
+            self.scheme = "https"
+        command = (
+            *(sys.executable, "-m", "milena", "start"),
+            *("--node-id", str(self.node_id)),
+            *("--data-dir", str(self.data_dir)),
+            *("--listen", f"127.0.0.1:{self.api_port}"),
+            *("--peer-listen", f"127.0.0.1:{self.peer_port}"),
+            *("--peers", peers),
+        )
+        self._process = NodeProcess(command, environment=environment, log_path=self.log_path)
+
+    async def stop(self) -> bool:
+        """Graceful stop, off the loop; True when the node obeyed."""
+        return await asyncio.to_thread(self.process.stop, STOPPED_TIMEOUT_S)
+
+
+class LocalCluster:
+    """Nodes 1..n in a directory, which must not hold another cluster's data.
+
+    An asynchronous context manager: it starts the nodes, waits until all are ready, and kills what is left at the
+    end. Data and logs stay.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        node_count: int = 3,
+        environment: Mapping[str, str] | None = None,
+        credentials: Credentials = ANONYMOUS,
+    ) -> None:
+        """``credentials``: of a cluster that asks for some, so that it can be watched."""
+        self._credentials = credentials
+        directory.mkdir(parents=True, exist_ok=True)
+        ports = free_ports(2 * node_count)
+        self.nodes = tuple(
+            LocalNode(i + 1, directory, api_port=ports[2 * i], peer_port=ports[2 * i + 1])
+            for i in range(node_count)
+        )
+        peers = ",".join(node.peer for node in self.nodes)
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MILENA_")}
+        secret = {"MILENA_CLUSTER_SECRET": "local-cluster"}
+        for node in self.nodes:
+            node.prepare(peers, {**inherited, **secret, **(environment or {})})
+
+    async def __aenter__(self) -> "LocalCluster":
+        try:
+            self.start()
+            await self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start every node that is down."""
+        for node in self.nodes:
+            node.process.start()
+
+    def kill(self) -> None:
+        """Kill -9 every node."""
+        for node in self.nodes:
+            node.process.kill()
+
+    async def stop(self) -> None:
+        """Stop every node gracefully, at once."""
+        await asyncio.gather(*(node.stop() for node in self.nodes))
+
+    def node(self, node_id: int) -> LocalNode:
+        """The node of this id."""
+        return self.nodes[node_id - 1]
+
+    async def wait_ready(self, *nodes: LocalNode, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until these nodes (default: all) are ready, and know of every other node that runs.
+
+        Readiness is a node's own affair: one that is ready a moment before the others would refuse a topic with as
+        many replicas as there are nodes.
+
+        Raises:
+            ClusterError: a node exited, or was not ready in time.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        limits = aiohttp.ClientTimeout(total=2)
+        async with session_for(self._credentials, limits) as session:
+            for node in nodes or self.nodes:
+                while not await self._is_in(session, node):
+                    if not node.process.is_running:
+                        raise ClusterError(
+                            f"node {node.node_id} exited with {node.process.exit_code}; "
+                            f"the end of {node.log_path}:\n{node.process.log_tail()}"
+                        )
+                    if time.monotonic() > deadline_s:
+                        raise ClusterError(
+                            f"node {node.node_id} is not ready after {timeout_s:g} s; see {node.log_path}"
+                        )
+                    await asyncio.sleep(POLL_S)
+
+    async def _is_in(self, session: aiohttp.ClientSession, node: LocalNode) -> bool:
+        running = {n.node_id for n in self.nodes if n.process.is_running}
+        return await is_ready(session, node.url) and running <= await live_nodes(session, node.url)
+
+
+async def live_nodes(session: aiohttp.ClientSession, url: str) -> set[int]:
+    """Ids of the nodes that the one at ``url`` takes to be up."""
+    try:
+        async with session.get(f"{url}/metadata") as response:
+            view = cluster_view(await response.json())
+    except (aiohttp.ClientError, TimeoutError, OSError, UnexpectedAnswerError):
+        return set()
+    return {node.node_id for node in view.nodes if node.is_live}
+
+
+async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
+    """The node at ``url`` says that it should get traffic."""
+    try:
+        async with session.get(f"{url}/readyz") as response:
+            return response.status == 200
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on loopback that nothing listens on, and that nobody else is given until this process ends.
+
+    Each is held by a socket that is bound and never listens. A node may listen beside it, as often as it starts; who
+    looks for ports, here or in another process, takes none that has a holder. On other systems than Linux nobody
+    holds them: they were free a moment ago.
+    """
+    found: list[int] = []
+    for port in _candidates():
+        if len(found) == count:
+            break
+        if _hold(port):
+            found.append(port)
+    if len(found) < count:
+        raise ClusterError(f"no {count} free ports between {FIRST_PORT} and {LAST_PORT}")
+    return found
+
+
+def _hold(port: int) -> bool:
+    """Bind the port until the process ends; False when somebody has it."""
+    with socket.socket() as holder:
+        try:
+            holder.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        if sys.platform == "linux":
+            # Set after the bind, which so met everybody. Sockets that say this may share a port of which one listens;
+            # elsewhere they may not, and the port is only free by now.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # A bare descriptor, which the kernel closes with the process.
+            holder.detach()
+    return True
+
+
+def _candidates() -> Iterator[int]:
+    """Every port of the range, from a place that differs between processes that run at the same time."""
+    span = LAST_PORT - FIRST_PORT
+    start = os.getpid() * 37 % span
+    for step in range(span):
+        yield FIRST_PORT + (start + step) % span

@@ -1,0 +1,1 @@
+"""What was written and read, on disk, and what the judge finds in it."""

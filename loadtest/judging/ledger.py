@@ -1,0 +1,271 @@
+"""Ledger of what was written and read during a load, on disk: append-only files of checksummed frames.
+
+A process has one file and appends each event with one ``write`` before it goes on, so a process that is killed leaves
+everything it knew; only its last frame may be torn. What is about to be sent is noted first: a record that nobody
+noted cannot be in the topic.
+
+    offset  size  field
+    0       4     length of the payload, big-endian
+    4       4     CRC-32C of the payload
+    8       ..    payload: msgpack array of the event's tag and fields, in the order of its class
+
+A record costs about 15 bytes: a fingerprint of eight, and where it went.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from pathlib import Path
+from struct import Struct
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgpack  # type: ignore[import-untyped]  # ships no types
+from crc32c import crc32c
+
+from loadtest.records.receipts import Fate
+
+SUFFIX = ".ledger"
+CLOSED_SUFFIX = ".closed"
+"""An empty file of this name stands beside a ledger that is complete."""
+FRAME_BYTES_MAX = 1 << 28
+"""A length above this is no length."""
+
+_FRAME = Struct(">II")
+
+
+class LedgerError(Exception):
+    """A ledger is damaged elsewhere than at its end, or says what cannot be; the message names the place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The process began. ``starts``: partition → first offset that this run may have written."""
+
+    at_s: float
+    topic: str
+    acks: str
+    starts: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """These records are about to be sent for the first time. A writer's sequences are dense from 0."""
+
+    at_s: float
+    writer: int
+    first: int
+    endpoint: str
+    fingerprints: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """All that will be known of some records of one request; one frame for each run of equal fate.
+
+    ``partitions`` and ``offsets`` have an item for each record that was acknowledged, else they are empty.
+    """
+
+    at_s: float
+    sent_s: float
+    writer: int
+    first: int
+    count: int
+    endpoint: str
+    fate: Fate
+    value_bytes: int
+    partitions: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """One attempt at a request failed; it may have been repeated."""
+
+    at_s: float
+    endpoint: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """One page of records. ``is_seek``: the reader chose this place, so it need not follow its last page."""
+
+    at_s: float
+    sent_s: float
+    reader: int
+    endpoint: str
+    partition: int
+    asked: int
+    is_seek: bool
+    value_bytes: int
+    offsets: tuple[int, ...]
+    fingerprints: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """Something was done to the cluster."""
+
+    at_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping:
+    """The process's users were told to end what they are doing, and to begin nothing more."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """CPU time of the process while its users had work to do. They share a thread, so a core is all they can take."""
+
+    since_s: float
+    at_s: float
+    cpu_s: float
+
+
+Event = Opened | Sent | Settled | Failed | Polled | Incident | Stopping | Spent
+# A kind's place is its tag in the file: new ones go to the end.
+_KINDS: tuple[type[Event], ...] = (
+    Opened,
+    Sent,
+    Settled,
+    Failed,
+    Polled,
+    Incident,
+    Stopping,
+    Spent,
+)
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Event], tuple[object, ...]]:
+    get = attrgetter(*names)
+    # Of one name, attrgetter gives the value itself.
+    return get if len(names) > 1 else lambda event: (get(event),)
+
+
+_NAMES = {kind: tuple(f.name for f in fields(kind)) for kind in _KINDS}
+_TAGS = {kind: tag for tag, kind in enumerate(_KINDS)}
+_GETTERS: dict[type[Event], Callable[[Event], tuple[object, ...]]] = {
+    kind: _getter(names) for kind, names in _NAMES.items()
+}
+
+T = TypeVar("T")
+
+
+def encode_frame(event: Event) -> bytes:
+    """The event as a frame."""
+    kind = type(event)
+    payload = msgpack.packb((_TAGS[kind], *_GETTERS[kind](event)))
+    return _FRAME.pack(len(payload), crc32c(payload)) + bytes(payload)
+
+
+def decode_payload(payload: bytes) -> Event:
+    """The event of a frame whose checksum holds.
+
+    Raises:
+        LedgerError: it is of another version.
+    """
+    try:
+        tag, *values = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
+        kind: type[Event] = _KINDS[tag]
+        named = dict(zip(_NAMES[kind], values, strict=True))
+        if kind is Settled:
+            named["fate"] = Fate(named["fate"])
+        event: Event = kind(**named)
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        raise LedgerError(f"a frame that this version cannot read: {error}") from error
+    return event
+
+
+class LedgerWriter:
+    """Appends to a new file; one process, one object."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        # Unbuffered: what was added is the kernel's at once and outlives this process.
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._is_open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def add(self, event: Event) -> None:
+        """Append an event; does nothing after ``close``, when what is still under way comes too late.
+
+        Raises:
+            OSError: the disk is full or fails; the file then ends with a torn frame.
+        """
+        if not self._is_open:
+            return
+        frame = encode_frame(event)
+        written = os.write(self._descriptor, frame)
+        while written < len(frame):
+            written += os.write(self._descriptor, frame[written:])
+
+    def close(self) -> None:
+        """Mark the ledger complete."""
+        if self._is_open:
+            self._is_open = False
+            os.close(self._descriptor)
+            self.path.with_suffix(CLOSED_SUFFIX).touch()
+
+
+def read_ledger(path: Path) -> Iterator[Event]:
+    """The events of one file, in order. A torn last frame is left out: its event was not acted upon.
+
+    Raises:
+        LedgerError: a frame is damaged that is not the last.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        while frame := file.read(_FRAME.size):
+            if len(frame) < _FRAME.size:
+                return
+            length, checksum = _FRAME.unpack(frame)
+            at = file.tell()
+            payload = file.read(length) if length <= FRAME_BYTES_MAX else b""
+            if len(payload) == length and crc32c(payload) == checksum:
+                yield decode_payload(payload)
+            elif length <= FRAME_BYTES_MAX and at + length >= size:
+                return
+            else:
+                raise LedgerError(f"{path}: the frame at byte {at - _FRAME.size} is damaged")
+
+
+def ledger_files(directory: Path) -> list[Path]:
+    """The ledgers of a run, one for each process."""
+    return sorted(directory.glob(f"*{SUFFIX}"))
+
+
+def read_all(directory: Path) -> Iterator[Event]:
+    """The events of all ledgers of a run, file after file.
+
+    Raises:
+        LedgerError: one is damaged, or there is none.
+    """
+    files = ledger_files(directory)
+    if not files:
+        raise LedgerError(f"{directory} holds no ledger")
+    for path in files:
+        yield from read_ledger(path)
+
+
+def is_complete(directory: Path) -> bool:
+    """Every process of the run closed its ledger."""
+    files = ledger_files(directory)
+    return bool(files) and all(path.with_suffix(CLOSED_SUFFIX).exists() for path in files)

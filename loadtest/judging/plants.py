@@ -1,0 +1,95 @@
+"""Faults that are planted between the cluster and the judge, so that one sees the judge find them (pure)."""
+
+from collections.abc import Sequence
+from enum import StrEnum, unique
+
+from loadtest.records.pages import StoredRecord
+from loadtest.records.workload import DamagedValueError, ForeignValueError, RecordId, identify
+
+
+@unique
+class Plant(StrEnum):
+    """Faults to plant, once in a run."""
+
+    LOSS = "loss"
+    """A record is missing."""
+    DUPLICATE = "duplicate"
+    """A record stands once more at the end of its partition."""
+    CORRUPT = "corrupt"
+    """A bit of a record is flipped."""
+    REORDER = "reorder"
+    """Two records of a writer have changed places."""
+
+
+class Planter:
+    """Alters what is read back, at the first place that is fit for it."""
+
+    def __init__(self, plant: Plant | None) -> None:
+        self._plant = plant
+        self._copied: tuple[int, StoredRecord] | None = None
+        self.planted = ""
+        """What was done; empty: nothing."""
+
+    @property
+    def is_missing(self) -> bool:
+        """Something was to be planted and was not: the run proves nothing."""
+        return self._plant is not None and not self.planted
+
+    def alter(self, partition: int, records: Sequence[StoredRecord]) -> Sequence[StoredRecord]:
+        """The records of a page as the judge is to see them."""
+        if self._plant is None or self.planted or self._copied or not records:
+            return records
+        middle = len(records) // 2
+        match self._plant:
+            case Plant.LOSS:
+                self._note(partition, records[middle], "was taken away")
+                return (*records[:middle], *records[middle + 1 :])
+            case Plant.DUPLICATE:
+                self._copied = (partition, records[middle])
+                return records
+            case Plant.CORRUPT:
+                self._note(partition, records[middle], "was damaged")
+                return (*records[:middle], _flipped(records[middle]), *records[middle + 1 :])
+            case Plant.REORDER:
+                return self._reorder(partition, records)
+
+    def at_end(self, partition: int, end_offset: int) -> Sequence[StoredRecord]:
+        """Records at the end of the partition beyond what is there."""
+        if self.planted or self._copied is None or self._copied[0] != partition:
+            return ()
+        record = self._copied[1]
+        self._note(partition, record, f"was copied to offset {end_offset}")
+        return (record._replace(offset=end_offset),)
+
+    def _reorder(self, partition: int, records: Sequence[StoredRecord]) -> Sequence[StoredRecord]:
+        seen: dict[int, int] = {}
+        for at, record in enumerate(records):
+            owner = _owner(record)
+            if owner is None:
+                continue
+            if owner.writer not in seen:
+                seen[owner.writer] = at
+                continue
+            first = seen[owner.writer]
+            altered = list(records)
+            altered[first] = record._replace(offset=records[first].offset)
+            altered[at] = records[first]._replace(offset=record.offset)
+            self._note(partition, record, f"changed places with offset {records[first].offset}")
+            return altered
+        return records
+
+    def _note(self, partition: int, record: StoredRecord, done: str) -> None:
+        self.planted = f"the record at p{partition}@{record.offset} {done}"
+
+
+def _flipped(record: StoredRecord) -> StoredRecord:
+    value = bytearray(record.value or b"\0")
+    value[-3 if len(value) > 3 else 0] ^= 1
+    return record._replace(value=bytes(value))
+
+
+def _owner(record: StoredRecord) -> RecordId | None:
+    try:
+        return identify(record.key, record.value)
+    except (ForeignValueError, DamagedValueError):
+        return None

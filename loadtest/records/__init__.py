@@ -1,0 +1,1 @@
+"""What is written, how it goes out, and what comes back."""
