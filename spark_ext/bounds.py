@@ -88,7 +88,10 @@ def parse_offsets(option: str, text: str, *, refused: Edge | None) -> Bound:
         if edge is refused:
             raise OptionError(f"{option}: {edge.value} is not possible in a batch query")
         return edge
-    offsets = _parse_numbers(option, text, lambda number: _offset(option, number, refused))
+    words = " or ".join(edge.value for edge in Edge if edge is not refused)
+    offsets = _parse_numbers(
+        option, text, lambda number: _offset(option, number, refused), other=f"{words}, or "
+    )
     return SpecificOffsets(offsets, option=option)
 
 
@@ -126,8 +129,10 @@ def parse_timestamp(option: str, text: str) -> GlobalTimestamp:
     return GlobalTimestamp(number, option=option)
 
 
-def _parse_numbers(option: str, text: str, convert: Callable[[int], T]) -> dict[TopicPartition, T]:
-    wanted = f'{option}: expected JSON such as {{"orders": {{"0": 23}}}}'
+def _parse_numbers(
+    option: str, text: str, convert: Callable[[int], T], *, other: str = ""
+) -> dict[TopicPartition, T]:
+    wanted = f'{option}: expected {other}JSON such as {{"orders": {{"0": 23}}}}'
     try:
         topics = json.loads(text)
     except ValueError:

@@ -152,15 +152,20 @@ class GivenOptions:
         return number
 
 
+SLIP_LIKENESS = 0.9
+"""From here on a name is an option's but for a letter or two, whatever its prefix says."""
+
+
 def unknown_option(name: str, known: tuple[str, ...]) -> OptionError:
     """Why an option that is none of the known ones is refused."""
     reason = _REFUSED.get(name)
-    if reason is None:
+    near = difflib.get_close_matches(name, [option.lower() for option in known], n=1)
+    is_slip = bool(difflib.get_close_matches(name, near, cutoff=SLIP_LIKENESS))
+    if reason is None and not is_slip:
         prefix = next((prefix for prefix in _REFUSED_PREFIXES if name.startswith(prefix)), None)
         reason = None if prefix is None else _REFUSED_PREFIXES[prefix]
     if reason is not None:
         return OptionError(f"{name}: not possible: {reason}")
-    near = difflib.get_close_matches(name, [option.lower() for option in known], n=1)
     spelling = {option.lower(): option for option in known}
     hint = f"; did you mean {spelling[near[0]]}?" if near else ""
     return OptionError(f"{name}: no such option{hint}")

@@ -64,6 +64,12 @@ by looking up the live objects, which helm does on install and upgrade; helm tem
 {{- if and $tls.enabled (not $tls.existingSecret) (not $.Values.tls.certManager.enabled) -}}
 {{- fail (printf "\ntls.%s.enabled needs certificates: name a secret in tls.%s.existingSecret, or set tls.certManager.enabled." $part $part) -}}
 {{- end -}}
+{{- if and $tls.existingSecret (not $tls.enabled) -}}
+{{- fail (printf "\ntls.%s.existingSecret names certificates that nobody would show: set tls.%s.enabled, too." $part $part) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.tls.certManager.enabled (not .Values.tls.api.enabled) (not .Values.tls.peer.enabled) -}}
+{{- fail "\ntls.certManager.enabled makes certificates that nobody would show: set tls.api.enabled or tls.peer.enabled, too." -}}
 {{- end -}}
 {{- $clients := .Values.tls.clients -}}
 {{- if and $clients.existingSecret (not .Values.tls.api.enabled) -}}
