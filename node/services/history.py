@@ -8,7 +8,8 @@ import logging
 import math
 import struct
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from http_api.ports import BusyPartition, HistorySeries, HistoryView, TopicHere
@@ -235,15 +236,27 @@ def summed(answers: Sequence[HistoryAnswer]) -> tuple[int, dict[str, Floats]]:
     """Series by name, summed, and the slot that they end with.
 
     That is the newest of which all have told: at its beginning some have looked and some have not, and what is still
-    missing would be taken for nothing. A node that is later than that is left behind.
+    missing would be taken for nothing. A node that is later than that is left behind. Where one did not look, but did
+    before and afterwards, the sum is not known: what it led is missing there.
     """
     newest = max((answer.end_slot for answer in answers), default=0)
     end_slot = min((a.end_slot for a in answers if a.end_slot >= newest - 1), default=0)
     sums: dict[str, Floats] = {}
+    gaps: set[tuple[str, int]] = set()
     for answer in answers:
         for name, values in _series_of(answer, end_slot):
+            gaps.update((name, at) for at in _gaps(values))
             sums[name] = _sum(sums[name], values) if name in sums else values
+    for name, at in gaps:
+        sums[name][at] = math.nan
     return end_slot, sums
+
+
+def _gaps(values: Floats) -> Iterator[int]:
+    """Where nothing is known between what is."""
+    known = [at for at, value in enumerate(values) if not math.isnan(value)]
+    for before, after in pairwise(known):
+        yield from range(before + 1, after)
 
 
 def _end_of(answers: Sequence[tuple[int, HistoryAnswer]]) -> int:

@@ -69,6 +69,12 @@ async def test_a_table_has_the_means_of_minutes_and_a_line_the_gaps_of_what_is_n
         " [pathOf([0, 10, null, 5, null], 10), roundAbove(230), roundAbove(3000, true),"
         " sinceKnown([{ values: [...Array(40).fill(null), ...Array(35).fill(1)] }])[0].values.length])"
     )
+    # One node is not asked yet, one missed a look, and one was started late.
+    summed = await page.run(
+        "import('./history.js').then(({ sums }) =>"
+        " sums([[1, 1, 1, 1], [2, null, 2, null], [null, null, 4, 4]]))"
+    )
+    assert summed == [3, None, 7, None]
     assert path == ["M0.0 150.0L150.0 0.0M450.0 75.0h1", 500, 5120, 35]
 
 

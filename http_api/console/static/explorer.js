@@ -39,10 +39,13 @@ function All({ all }) {
     <${Table} caption="Calls" rows=${rows} keyOf=${(o) => o.id} page=${200} empty="No call is called so." columns=${[
       { head: "Method", cell: (o) => html`<${Badge} kind=${o.method === "DELETE" ? "bad" : ""}>${o.method}<//>`, by: (o) => o.method },
       { head: "Path", cell: (o) => html`<a class="mono" href=${href("api", o.id)}>${o.path}</a>`, by: (o) => o.path },
-      { head: "What it does", cell: (o) => o.summary },
+      { head: "What it does", cell: (o) => coded(o.summary) },
       { head: "Part", cell: (o) => o.tag, by: (o) => o.tag },
     ]} />`;
 }
+
+/** The description's words, with what stands between its backquotes as code. */
+const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
 
 const exampleOf = (schema) => (schema?.examples ? JSON.stringify(schema.examples[0], null, 2) : "");
 
@@ -77,13 +80,13 @@ function Operation({ operation }) {
   };
   const choose = (type) => set({ type, body: exampleOf(operation.types.find((one) => one.type === type)?.schema) });
   return html`<${Head} title=${html`<span class="mono">${operation.method} ${operation.path}</span>`} calls=${call ? [call] : []}><a href=${href("api")}>All calls</a><//>
-    <p>${operation.summary}. ${operation.description}</p>
+    <p>${coded(`${operation.summary}. ${operation.description ?? ""}`)}</p>
     <${Action} summary="Send it" verb="Send" kind=${isDanger ? "danger" : ""} act=${act} isReady=${isComplete} isOpen=${true}>
       ${operation.parameters.map(({ name, in: place, description, schema, required }) => html`<div key=${name} class="parameter">
         ${schema?.enum && !required
           ? html`<label>${name} <select value=${form.values[name] ?? ""} onChange=${(e) => setValue(name)(e.target.value)}><option value="">default</option>${schema.enum.map((one) => html`<option>${one}</option>`)}</select></label>`
           : html`<${Field} label=${`${name}${required ? "" : ", optional"}`} value=${form.values[name] ?? ""} onValue=${setValue(name)} hint=${String(schema?.default ?? "")} />`}
-        <p class="dim">${place}: ${description}</p>
+        <p class="dim">${place}: ${coded(description)}</p>
       </div>`)}
       ${operation.answers.length > 1 && html`<label>Accept <select value=${form.accept} onChange=${(e) => set({ accept: e.target.value })}><option value="">anything</option>${operation.answers.map((type) => html`<option>${type}</option>`)}</select></label>`}
       ${operation.types.length > 0 && html`

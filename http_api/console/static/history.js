@@ -37,16 +37,32 @@ export const historyCall = (of = {}) => withQuery("history", of);
 export const newest = (answer, name) =>
   new Map((answer.data?.series ?? []).filter((one) => one.name === name && one.values.at(-1) !== null).map((one) => [one.node_id, one.values.at(-1)]));
 
-const sum = (a, b) => a + b;
+/** Sums point by point; not known where one of them is not, and was before: what that node led is no nothing. */
+export function sums(all) {
+  const isKnown = all.map(() => false);
+  return all[0].map((_, at) => {
+    let total = null;
+    let isWhole = true;
+    all.forEach((values, which) => {
+      if (values[at] !== null) {
+        isKnown[which] = true;
+        total += values[at];
+      } else if (isKnown[which]) isWhole = false;
+    });
+    return isWhole ? total : null;
+  });
+}
+
 const joined = (one, other, join) => one.map((value, at) => (value === null ? other[at] : other[at] === null ? value : join(value, other[at])));
 
 /** Lines of a chart: one for each name, over all nodes, or (a name without a label) one for each node. */
-export function linesOf(series, { names, join = sum }) {
+export function linesOf(series, { names, join }) {
   return Object.entries(names).flatMap(([name, label]) => {
     const found = series.filter((one) => one.name === name);
     if (!label) return found.map((one) => ({ label: `node ${one.node_id}`, values: one.values }));
     if (!found.length) return [];
-    return [{ label, values: found.map((one) => one.values).reduce((all, one) => joined(all, one, join)) }];
+    const all = found.map((one) => one.values);
+    return [{ label, values: join ? all.reduce((one, other) => joined(one, other, join)) : sums(all) }];
   });
 }
 

@@ -1,6 +1,6 @@
 // Records of a topic: from either end, an offset or a time, or as they come; one can be written.
 
-import { useEffect, useMemo, useState } from "./vendor/hooks.js";
+import { useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import { path } from "./api.js";
 import { ONCE, useAnswer, useLook } from "./live.js";
 import { PagedFilter, PagedTable, PartitionField, usePaged } from "./paged.js";
@@ -88,16 +88,26 @@ function Sorted({ topic, records, asked }) {
 function Records({ topic, records, empty }) {
   const [wanted, setWanted] = useState("");
   const [open, setOpen] = useState(null);
+  const opener = useRef();
+  const show = (record) => (event) => {
+    opener.current = event.currentTarget;
+    setOpen(record);
+  };
+  const close = () => {
+    setOpen(null);
+    // Whoever goes by keyboard goes on where they were; of what is followed, the row may be gone.
+    (opener.current.isConnected ? opener.current : document.querySelector("h1")).focus();
+  };
   const rows = useMemo(() => records.map((record) => ({ record, key: contentOf(record.key), value: contentOf(record.value) })), [records]);
   const found = wanted ? rows.filter(({ key, value }) => [key.text, value.text].some((text) => text?.includes(wanted))) : rows;
   const save = () => download(`${topic.name}.ndjson`, found.map(({ record }) => `${JSON.stringify(record)}\n`).join(""));
   return html`
-    ${open && html`<${Record} key=${keyOf(open)} record=${open} onClose=${() => setOpen(null)} />`}
+    ${open && html`<${Record} key=${keyOf(open)} record=${open} onClose=${close} />`}
     <div class="tools"><${Filter} label="Containing" value=${wanted} onValue=${setWanted} count=${found.length} of=${rows.length} />
       <button type="button" disabled=${!found.length} onClick=${save}>Download as NDJSON, base64</button></div>
     <${Table} caption="Records" rows=${found} keyOf=${({ record }) => keyOf(record)} empty=${empty} columns=${[
       { head: "Partition", num: true, cell: ({ record }) => record.partition, by: ({ record }) => record.partition },
-      { head: "Offset", num: true, cell: ({ record }) => html`<button type="button" class="link" onClick=${() => setOpen(record)} aria-label=${`open offset ${record.offset} of partition ${record.partition}`}>${record.offset}</button>`, by: ({ record }) => record.offset },
+      { head: "Offset", num: true, cell: ({ record }) => html`<button type="button" class="link" onClick=${show(record)} aria-label=${`open offset ${record.offset} of partition ${record.partition}`}>${record.offset}</button>`, by: ({ record }) => record.offset },
       { head: "Time", kind: "when", cell: ({ record }) => time(record.timestamp), by: ({ record }) => record.timestamp },
       { head: "Key", cell: ({ key }) => html`<${Preview} content=${key} none="none" />` },
       { head: "Value", cell: ({ value }) => html`<${Preview} content=${value} none="none: a tombstone" />` },

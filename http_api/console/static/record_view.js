@@ -55,7 +55,7 @@ export function Record({ record, onClose }) {
   const value = contentOf(record.value);
   const title = useRef();
   useEffect(() => title.current.focus(), []);
-  return html`<aside class="record" aria-label="record">
+  return html`<aside class="record" aria-label="record" onKeyDown=${(e) => e.key === "Escape" && onClose()}>
     <header class="head"><h2 ref=${title} tabindex="-1">Offset ${record.offset} of partition ${record.partition}</h2><div class="side"></div>
       ${value.bytes && html`<button type="button" onClick=${() => download(`${record.topic}-${record.partition}-${record.offset}`, value.bytes)}>Download the value</button>`}
       <button type="button" onClick=${onClose}>Close</button></header>

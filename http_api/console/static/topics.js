@@ -40,9 +40,9 @@ function List({ query, cluster: { view, metadata } }) {
       { head: "Replicas", num: true, cell: (t) => number(t.replication_factor), by: "replicas" },
       { head: "Configs set", num: true, cell: (t) => number(countOf(t.configs)), by: "configs" },
       { head: "Size here", num: true, cell: (t) => size(t.stored_bytes_here), by: "stored_bytes" },
-      { head: "In here", num: true, cell: (t) => rate(t.records_in_per_second_here), by: "records_in" },
-      { head: "Out here", num: true, cell: (t) => rate(t.records_out_per_second_here), by: "records_out" },
-      { head: "Records", cell: (t) => html`<a href=${href("messages", t.name)}>messages</a>` },
+      { head: "Records in here", num: true, cell: (t) => rate(t.records_in_per_second_here), by: "records_in" },
+      { head: "Records out here", num: true, cell: (t) => rate(t.records_out_per_second_here), by: "records_out" },
+      { head: "Look", cell: (t) => html`<a href=${href("messages", t.name)}>messages</a>` },
     ]} />
     <p class="dim">Sizes, and records a second, are of this node's replicas alone; other nodes tell their own.</p>
     <${Busiest} answer=${history} />`;

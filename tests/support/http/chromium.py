@@ -33,7 +33,7 @@ ARGUMENTS = (
     # Nothing but loopback has an address.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-KEYS = {"Tab": 9, "Enter": 13}
+KEYS = {"Tab": 9, "Enter": 13, "Escape": 27}
 """Windows' codes of keys that mean more than a character."""
 
 
@@ -195,7 +195,13 @@ class Page:
         # Else it would be as much narrower as they are wide.
         await self.call("Emulation.setScrollbarsHidden", hidden=True)
         await self.run("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 100)))")
-        told = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        size = "[innerWidth, Math.max(innerHeight, document.documentElement.scrollHeight)]"
+        width, height = await self.run(size)
+        told = await self.call(
+            "Page.captureScreenshot",
+            captureBeyondViewport=True,
+            clip={"x": 0, "y": 0, "width": width, "height": height, "scale": 1},
+        )
         path.write_bytes(base64.b64decode(told["data"]))
 
 

@@ -95,12 +95,15 @@ def told(end_slot: int, *newest: float) -> HistoryAnswer:
         ([told(9, 1, 2, 3), told(7, 10)], 9, [11, 2, 3]),
         ([told(9, 5), told(8, 5, 6), told(5, 9)], 8, [5, 6]),
         ([told(0, 4)], 0, [4]),
+        # One did not look for a moment: what it led is not nothing. Before it was started, it led nothing.
+        ([told(8, 1, 2, 3), told(8, 10, math.nan, 30)], 8, [11, math.nan, 33]),
+        ([told(8, 1, math.nan, 3), told(8, 30)], 8, [1, math.nan, 33]),
     ],
 )
 def test_a_sum_ends_where_all_have_looked(answers, end_slot, newest):
     ends, sums = summed(answers)
     assert ends == end_slot
-    assert list(sums["lag"])[-len(newest) :] == newest
+    assert list(sums["lag"])[-len(newest) :] == pytest.approx(newest, nan_ok=True)
     assert len(sums["lag"]) == POINTS
 
 
