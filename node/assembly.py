@@ -54,6 +54,7 @@ from node.services.messages import (
     DELETE_RECORDS,
     HISTORY,
     KEYED_TRANSACTION,
+    MARKED_TRANSACTION,
     MOVES,
     OPEN_TRANSACTION,
     OPEN_TRANSACTIONS,
@@ -68,6 +69,7 @@ from node.services.reads import ReadService
 from node.services.reassignments import ReassignmentService
 from node.services.record_deletion import DeletionService
 from node.services.transaction_lookup import TransactionLookup
+from node.services.transaction_sight import TransactionSight
 from node.services.transactions import TransactionService
 from raft_meta.consensus.quorum import Quorum, QuorumStatus
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
@@ -359,6 +361,9 @@ class Assembly:
             lookup=self.transaction_lookup,
             topic_to_write=self.admin.topic_to_write,
         )
+        self.transaction_sight = TransactionSight(
+            metadata=self.metadata, markers=self.transaction_markers, peer=ports.peers
+        )
         self.transactions = TransactionService(
             metadata=self.metadata,
             clock=ports.clock,
@@ -367,6 +372,7 @@ class Assembly:
             ends=self.transaction_ends,
             to_leader=self.produce.to_leader,
             lookup=self.transaction_lookup,
+            sight=self.transaction_sight,
             topic_to_write=self.admin.topic_to_write,
         )
         self.reads = ReadService(
@@ -487,6 +493,7 @@ class Assembly:
             PRODUCE_IF.name: self.produce.on_produce_if,
             SEQUENCES.name: self.producers.on_sequences,
             OPEN_TRANSACTION.name: self.transaction_lookup.on_open_transaction,
+            MARKED_TRANSACTION.name: self.transaction_sight.on_marked_transaction,
             KEYED_TRANSACTION.name: self.transaction_lookup.on_keyed_transaction,
             OPEN_TRANSACTIONS.name: self.transaction_lookup.on_open_transactions,
             READ.name: self.reads.on_read,

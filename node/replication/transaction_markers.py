@@ -14,14 +14,14 @@ import logging
 from collections.abc import Coroutine
 
 from milena.model.clock import Clock
-from milena.model.errors import MilenaError
+from milena.model.errors import MilenaError, NotLeaderError
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.replication.transaction_ends import TransactionEnds
 from raft_meta.machine.commands import FinishedMarker, TransactionEnd
-from raft_meta.machine.image import Ending, Image
+from raft_meta.machine.image import Ending, Image, PartitionKey
 from raft_meta.machine.transactions import NotCommitted, outcome_of
 from storage.state.transactions import Identity, OngoingTransaction
 
@@ -61,6 +61,8 @@ class TransactionMarkers:
         self._clock = clock
         self._counts = counts
         self._attended: dict[PartitionRunner, None] = {}
+        self._awaited: dict[tuple[PartitionKey, Identity], list[asyncio.Future[None]]] = {}
+        """Who wants to hear of markers that are committed."""
         self._aborting: set[Identity] = set()
         self._since_ms: dict[Identity, int] = {}
         """Since when each is known to be open: the clock of who led when it began may be ahead of this node's."""
@@ -75,6 +77,27 @@ class TransactionMarkers:
             self._attended[runner] = None
             runner.watchers[self] = None
         self._schedule()
+
+    async def committed(self, key: PartitionKey, identity: Identity) -> None:
+        """Return once the marker of a committed transaction is below the high watermark of this leader.
+
+        Raises:
+            NotLeaderError: this node does not lead the partition.
+        """
+        runner = self._replicas.find(*key)
+        if runner is None or runner.leader is None:
+            raise NotLeaderError("another node leads the partition")
+        if _has_marker(runner, identity) and not _is_under_way(runner, identity):
+            return
+        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._awaited.setdefault((key, identity), [])
+        waiting.append(heard)
+        try:
+            await heard
+        finally:
+            waiting.remove(heard)
+            if not waiting:
+                self._awaited.pop((key, identity), None)
 
     def on_image(self, image: Image) -> None:
         """Something may be decided, or led by this node now."""
@@ -141,11 +164,14 @@ class TransactionMarkers:
         return bool(opened) or endings is not None
 
     def _maybe_finish(self, runner: PartitionRunner, identity: Identity) -> None:
-        transactions = runner.log.transactions
-        if identity in transactions.open or transactions.is_ending(identity, runner.high_watermark):
+        if _is_under_way(runner, identity):
             return
         producer_id, producer_epoch = identity
-        if runner.log.producer_epoch(producer_id) <= producer_epoch:
+        if _has_marker(runner, identity):
+            for waiter in self._awaited.get(((runner.topic_id, runner.partition), identity), ()):
+                if not waiter.done():
+                    waiter.set_result(None)
+        else:
             # Its records were acknowledged by every replica in sync, and are in none of them.
             self._counts.transactions.lost += 1
             logger.error(
@@ -231,6 +257,20 @@ class TransactionMarkers:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _is_under_way(runner: PartitionRunner, identity: Identity) -> bool:
+    """Whether a transaction is open in the log, or its marker is not committed yet."""
+    transactions = runner.log.transactions
+    if identity in transactions.open:
+        return True
+    return transactions.is_ending(identity, runner.high_watermark)
+
+
+def _has_marker(runner: PartitionRunner, identity: Identity) -> bool:
+    """Whether the log has the marker of a transaction that is not open in it: it ended its epoch there."""
+    producer_id, producer_epoch = identity
+    return runner.log.producer_epoch(producer_id) > producer_epoch
 
 
 def _is_abandoned(found: OngoingTransaction, image: Image, open_ms: int) -> bool:

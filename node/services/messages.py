@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from node.peers.messages import Blob, CallType, Message
+from node.peers.messages import Blob, CallType, Done, Message
 
 
 class AppendBatchRequest(Message, frozen=True, kw_only=True):
@@ -132,6 +132,21 @@ class KeyedTransactionRequest(Message, frozen=True, kw_only=True):
     key_hash: bytes = field(name="key")
 
 
+class PartitionRow(Struct, frozen=True, array_like=True):
+    """A partition."""
+
+    topic_id: str
+    partition: int
+
+
+class MarkedTransactionRequest(Message, frozen=True, kw_only=True):
+    """Answer once the markers of a committed transaction are committed in these partitions, as their leader."""
+
+    producer_id: int = field(name="id")
+    producer_epoch: int = field(name="producer_epoch")
+    partitions: tuple[PartitionRow, ...]
+
+
 class ExtentRow(Struct, frozen=True, array_like=True):
     """Offsets that a transaction wrote in one partition, the last exclusive."""
 
@@ -232,6 +247,7 @@ READ = CallType("read", ReadRequest, ReadAnswer)
 DELETE_RECORDS = CallType("delete_records", DeleteRecordsRequest, DeleteRecordsAnswer)
 SEQUENCES = CallType("sequences", SequencesRequest, SequencesAnswer)
 OPEN_TRANSACTION = CallType("open_transaction", OpenTransactionRequest, OpenTransactionAnswer)
+MARKED_TRANSACTION = CallType("marked_transaction", MarkedTransactionRequest, Done)
 KEYED_TRANSACTION = CallType("keyed_transaction", KeyedTransactionRequest, KeyedTransactionAnswer)
 OPEN_TRANSACTIONS = CallType("open_transactions", OpenTransactionsRequest, OpenTransactionsAnswer)
 MOVES = CallType("moves", MovesRequest, MovesAnswer)

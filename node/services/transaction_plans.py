@@ -63,7 +63,9 @@ class Plan:
                 at += count
         return receipts
 
-    def first_answer(self, extents: Sequence[TransactionExtent]) -> TransactionReceipt:
+    def first_answer(
+        self, extents: Sequence[TransactionExtent], *, is_visible: bool
+    ) -> TransactionReceipt:
         """The answer to a request that was committed before, under its key.
 
         Raises:
@@ -79,7 +81,9 @@ class Plan:
                     "made anew or got more partitions; use a new key for new records"
                 )
             bases.append(extent.base_offset)
-        return TransactionReceipt(receipts=self.receipts(bases), is_visible=True, is_duplicate=True)
+        return TransactionReceipt(
+            receipts=self.receipts(bases), is_visible=is_visible, is_duplicate=True
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,8 +71,9 @@ from node.services.record_batches import (
 )
 from node.services.to_leader import ToLeader
 from node.services.transaction_gatherer import Committed, TransactionGatherer
-from node.services.transaction_lookup import TransactionLookup
+from node.services.transaction_lookup import KeyOutcome, TransactionLookup
 from node.services.transaction_plans import Part, Plan, merged
+from node.services.transaction_sight import TransactionSight
 from node.services.transaction_slots import TransactionSlot, TransactionSlots
 from raft_meta.machine import producers
 from raft_meta.machine.commands import (
@@ -122,6 +123,7 @@ class TransactionService:
         ends: TransactionEnds,
         to_leader: ToLeader,
         lookup: TransactionLookup,
+        sight: TransactionSight,
         topic_to_write: TopicToWrite,
     ) -> None:
         self._metadata = metadata
@@ -131,14 +133,12 @@ class TransactionService:
         self._ends = ends
         self._to_leader = to_leader
         self._lookup = lookup
+        self._sight = sight
         self._topic_to_write = topic_to_write
         self._slots = TransactionSlots(metadata)
         self._gatherer = TransactionGatherer(metadata, commit=self._commit_shared)
         self._turns = Turns()
         self._sticky = 0
-        self._unseen: dict[Identity, _Unseen] = {}
-        self._ending = metadata.image.ending
-        metadata.listen(self._on_image)
 
     # -- one request -----------------------------------------------------------------------------
 
@@ -212,8 +212,10 @@ class TransactionService:
                     )
                     return self._receipt(plan, committed)
                 except _RepeatedError as repeated:
-                    if repeated.extents is not None:
-                        return plan.first_answer(repeated.extents)
+                    first = repeated.first
+                    if first is not None and first.extents is not None:
+                        is_visible = await self._is_seen(first.identity, first.extents, deadline)
+                        return plan.first_answer(first.extents, is_visible=is_visible)
                     # What was in the way of the key is aborted, and its marker is about to be written.
                     error: MilenaError = TransactionInProgressError(
                         "another request with this idempotency key is being decided; nothing was written, try again"
@@ -329,7 +331,7 @@ class TransactionService:
             await self._abort_written(slot)
             raise
         slot.on_ended()
-        is_visible = await self._seen(identity, extents, deadline)
+        is_visible = await self._is_seen(identity, extents, deadline)
         return Committed([extent.base_offset for extent in extents], is_visible)
 
     async def _write(
@@ -406,9 +408,10 @@ class TransactionService:
         if found.identity == (header.producer_id, header.producer_epoch):
             assert receipt is not None, "a transaction is not in its own way"
             return receipt
-        if found.extents is not None:
-            raise _RepeatedError(found.extents)
-        raise _RepeatedError(await self._decided(part.key, found.identity, deadline))
+        if found.extents is None:
+            extents = await self._decided(part.key, found.identity, deadline)
+            found = KeyOutcome(found.identity, extents)
+        raise _RepeatedError(found)
 
     async def _decided(
         self, key: PartitionKey, identity: Identity, deadline: float
@@ -499,7 +502,7 @@ class TransactionService:
         self._counts.transactions.committed += 1
         return TransactionEnded(
             next_epoch=identity[1] + 1,
-            is_visible=await self._seen(identity, end.extents, deadline),
+            is_visible=await self._is_seen(identity, extents, deadline),
         )
 
     async def abort(self, transaction: ProducerTransaction, *, timeout_ms: int) -> TransactionEnded:
@@ -571,42 +574,12 @@ class TransactionService:
                 raise unknown
             await self._clock.sleep(RETRY_MS)
 
-    async def _seen(
-        self,
-        identity: Identity,
-        extents: Sequence[TransactionExtent],
-        deadline: float,
+    async def _is_seen(
+        self, identity: Identity, extents: Sequence[TransactionExtent], deadline: float
     ) -> bool:
-        """Wait until readers see it everywhere: until its markers are known to be committed."""
+        """Wait until readers see a committed transaction, or the time is up."""
         keys = [(extent.topic_id, extent.partition) for extent in extents]
-        if not _is_ending(self._metadata.image, identity, keys):
-            return True
-        seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Two requests for one commit wait for the same.
-        self._unseen.setdefault(identity, _Unseen(keys, [])).waiters.append(seen)
-        try:
-            async with asyncio.timeout(self._left(deadline) / 1000):
-                await seen
-        except TimeoutError:
-            return False
-        finally:
-            found = self._unseen.get(identity)
-            if found is not None:
-                found.waiters.remove(seen)
-                if not found.waiters:
-                    del self._unseen[identity]
-        return True
-
-    def _on_image(self, image: Image) -> None:
-        # Not by waiting for images: of hundreds of transactions each would be woken by all the others' ends.
-        if image.ending is self._ending:
-            return
-        self._ending = image.ending
-        for identity, unseen in self._unseen.items():
-            if not _is_ending(image, identity, unseen.keys):
-                for waiter in unseen.waiters:
-                    if not waiter.done():
-                        waiter.set_result(None)
+        return await self._sight.seen(identity, keys, timeout_ms=self._left(deadline))
 
     async def _commits_of(self, groups: Sequence[GroupOffsets]) -> tuple[GroupCommit, ...]:
         commits: list[GroupCommit] = []
@@ -638,30 +611,18 @@ class TransactionService:
         return max(1, deadline - self._clock.now_ms())
 
 
-@dataclass(frozen=True, slots=True)
-class _Unseen:
-    """A committed transaction whose markers are not known to be committed in all of these partitions."""
-
-    keys: Sequence[PartitionKey]
-    waiters: list[asyncio.Future[None]]
-
-
 def _is_over(image: Image, identity: Identity) -> bool:
     """Whether the quorum's image says that a transaction is decided, or was never begun."""
     producer = image.producers.get(identity[0])
     return producer is None or producer.producer_epoch != identity[1]
 
 
-def _is_ending(image: Image, identity: Identity, keys: Sequence[PartitionKey]) -> bool:
-    return any(identity in image.ending.get(key, ()) for key in keys)
-
-
 class _RepeatedError(Exception):
-    """Another request came under the key. ``extents``: what it wrote and committed; None: it is aborted."""
+    """Another request came under the key. ``first``: that one, aborted if it has no extents; None: it is forgotten."""
 
-    def __init__(self, extents: tuple[TransactionExtent, ...] | None) -> None:
+    def __init__(self, first: KeyOutcome | None) -> None:
         super().__init__("repeated")
-        self.extents = extents
+        self.first = first
 
 
 T = TypeVar("T")

@@ -164,6 +164,10 @@ class Chronicle:
     def _is_over(self, identity: Identity, high_watermark: int) -> bool:
         return identity in self.markers and self.markers[identity][0] < high_watermark
 
+    def is_decided(self, offset: int) -> bool:
+        """Whether the log says how the transaction of a record ended."""
+        return self.owners.get(offset) in self.markers
+
     def is_committed(self, offset: int) -> bool:
         """Whether a record below the last stable offset counts, as the log itself says."""
         owner = self.owners.get(offset)

@@ -112,6 +112,7 @@ class TransactionalTopics(Part):
         if chronicle is None or runner.is_closed or runner.log.health is ReplicaHealth.DAMAGED:
             return
         self._extend(process.machine.node_id, chronicle, runner)
+        self._check_claims(chronicle)
         high_watermark = runner.high_watermark
         if high_watermark > chronicle.end:
             return
@@ -131,6 +132,11 @@ class TransactionalTopics(Part):
             raise ViolationError(
                 f"{where}: starts at {runner.log.log_start_offset}, decided up to {highest}"
             )
+
+    def _check_claims(self, chronicle: Chronicle) -> None:
+        for offset, claim in self.clients.claims.pop(chronicle.key, {}).items():
+            if not chronicle.is_decided(offset) and not self._is_behind(chronicle.key):
+                raise ViolationError(f"{chronicle.key} at {offset} is not visible: {claim}")
 
     def _extend(self, node_id: int, chronicle: Chronicle, runner: PartitionRunner) -> None:
         while chronicle.end < runner.high_watermark:

@@ -193,6 +193,8 @@ class TransactionalClients(TopicClients):
         """Whether the last place is compacted."""
         self._is_deleting = self._rng.random() < 0.4
         self._ended: list[Session] = []
+        self.claims: dict[PartitionKey, dict[int, str]] = {}
+        """Offsets that somebody just called visible, and who and what."""
 
     @property
     def partition_count(self) -> int:
@@ -394,6 +396,14 @@ class TransactionalClients(TopicClients):
         if len(told) < len(work.places) or (work.offsets and work.offsets != told):
             raise ViolationError(f"{node.name} wrote {work.places} at {offsets}: {work.offsets}")
         work.offsets = told
+        if receipt.is_visible:
+            self._note_seen(node, work, told)
+
+    def _note_seen(self, node: "NodeProcess", work: Work, told: dict[str, int]) -> None:
+        """Readers see what is said to be visible; judged when this event is over, in which it may have come about."""
+        for value, offset in told.items():
+            claims = self.claims.setdefault(self._key(work.places[value]), {})
+            claims[offset] = f"{node.name}: {work}"
 
     # Sessions.
 
@@ -582,6 +592,9 @@ class TransactionalClients(TopicClients):
                     node, lambda ports: ports.transactions.abort(transaction, timeout_ms=TIMEOUT_MS)
                 )
             epoch = ended.next_epoch
+            if is_commit and ended.is_visible:
+                told = {v: o for v, o in work.offsets.items() if v in work.named}
+                self._note_seen(node, work, told)
         except (MilenaError, TimeoutError) as raised:
             error = raised
         note = work.note_commit if is_commit else work.note_abort

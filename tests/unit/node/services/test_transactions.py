@@ -13,6 +13,7 @@ from milena.model.errors import (
     MilenaError,
     NoLeaderError,
     NotEnoughReplicasError,
+    NotLeaderError,
     PartitionCountChangedError,
     PartitionNotFoundError,
     RequestTooLargeError,
@@ -799,3 +800,75 @@ class TestLeaders:
             )
             for node_id in (1, 2, 3):
                 assert await read(cluster, node_id, "t") == ["a", "b"]
+
+
+class TestSight:
+    @virtual
+    @pytest.mark.parametrize("node_id", [1, 3])
+    async def test_who_waits_hears_of_markers_from_their_leaders(self, node_id: int) -> None:
+        """The quorum hears of them as well, and of these it never does."""
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            for node in cluster.nodes.values():
+                node.transaction_ends.finish = lambda marker: None
+            one = await cluster.nodes[node_id].transactions.begin("me", timeout_ms=60_000)
+            ends = [(name, await send(cluster, node_id, one, name, "a"), 1) for name in ("t", "u")]
+            held = cluster.nodes[3].pool
+            held.hold()
+            commit = asyncio.ensure_future(
+                cluster.nodes[node_id].transactions.commit(commit_of(one, *ends))
+            )
+            await after(500)
+            # A replica has not stored the markers, so they are not committed.
+            assert not commit.done()
+            held.release()
+            assert (await commit).is_visible
+            assert cluster.image.ending
+            assert await read(cluster, 1, "t") == await read(cluster, 2, "u") == ["a"]
+            # And who comes when they are committed hears so at once.
+            ended = await cluster.nodes[2].transactions.commit(commit_of(one, *ends))
+            assert ended.is_visible
+
+    @virtual
+    async def test_where_leaders_do_not_tell_the_image_does(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+
+            async def silent(*args: object) -> None:
+                raise NotLeaderError("of an earlier release")
+
+            for node in cluster.nodes.values():
+                node.transaction_markers.committed = silent
+            receipt = await transact(cluster, 3, to("t", 0, "a"), to("u", 0, "b"))
+            assert receipt.is_visible
+            assert not cluster.image.ending
+
+    @virtual
+    async def test_without_either_it_is_committed_and_not_known_to_be_seen(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            leader = cluster.runner(2, "u")
+            leader.append_marker = lambda identity, ending: None  # type: ignore[method-assign]
+            for is_repeat in (False, True):
+                receipt = await transact(cluster, 3, to("u", 0, "a"), timeout_ms=400, key=KEY)
+                assert not receipt.is_visible
+                assert receipt.is_duplicate is is_repeat
+            assert await read(cluster, 3, "u") == []
+            del leader.append_marker
+            await cluster.until(lambda: not cluster.image.ending)
+            assert await read(cluster, 3, "u") == ["a"]
+
+    @virtual
+    async def test_who_has_not_heard_of_an_end_does_not_take_it_for_seen(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            one = await cluster.nodes[1].transactions.begin("me", timeout_ms=60_000)
+            topic = cluster.image.topic("t")
+            assert topic is not None
+            identity, keys = (one.producer_id, one.producer_epoch), [(topic.topic_id, 0)]
+            sight = cluster.nodes[2].transaction_sight
+            assert not await sight.seen(identity, keys, timeout_ms=500)
+            waiting = asyncio.ensure_future(sight.seen(identity, keys, timeout_ms=5_000))
+            end = await send(cluster, 1, one, "t", "a")
+            await cluster.nodes[3].transactions.commit(commit_of(one, ("t", end, 1)))
+            assert await waiting

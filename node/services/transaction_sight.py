@@ -1,0 +1,139 @@
+"""When readers see a committed transaction: once its marker is committed in each of its partitions.
+
+The quorum hears of that last, and then every node by its image. Who waits for one transaction alone would wait for a
+command alone; so the leaders of its partitions are asked, too, who know before. Where many wait they share commands,
+and calls to leaders would cost more than they save.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from milena.model.errors import MilenaError, NotReadyError
+from node.metadata.store import MetadataStore
+from node.peers.messages import Done, ask, peer_handler
+from node.peers.port import Peers
+from node.replication.transaction_markers import TransactionMarkers
+from node.services.messages import MARKED_TRANSACTION, MarkedTransactionRequest, PartitionRow
+from raft_meta.machine.image import Image, PartitionKey
+from storage.state.transactions import Identity
+
+ASKING_MAX = 8
+"""Transactions of this node whose leaders are asked at a time."""
+ASK_MS = 2_000
+"""How long a leader goes on waiting for who asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unseen:
+    """A committed transaction whose markers are not known to be committed in all of these partitions."""
+
+    keys: Sequence[PartitionKey]
+    waiters: list[asyncio.Future[None]]
+
+
+class TransactionSight:
+    """Waits for readers' sight of transactions, and tells other nodes of it as leader. Owned by the data loop."""
+
+    def __init__(
+        self, *, metadata: MetadataStore, markers: TransactionMarkers, peer: Peers
+    ) -> None:
+        self._metadata = metadata
+        self._markers = markers
+        self._peer = peer
+        self._unseen: dict[Identity, _Unseen] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+        self._ending = metadata.image.ending
+        self.on_marked_transaction = peer_handler(MARKED_TRANSACTION, self._tell_marked)
+        metadata.listen(self._on_image)
+
+    async def seen(
+        self, identity: Identity, keys: Sequence[PartitionKey], *, timeout_ms: float
+    ) -> bool:
+        """Wait until readers see a committed transaction in all of these partitions; False: the time was up first."""
+        if not _is_ending(self._metadata.image, identity, keys):
+            return True
+        seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Two requests for one commit wait for the same.
+        self._unseen.setdefault(identity, _Unseen(keys, [])).waiters.append(seen)
+        asking = None
+        if len(self._asking) < ASKING_MAX:
+            asking = asyncio.get_running_loop().create_task(self._ask_leaders(identity, keys, seen))
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await seen
+        except TimeoutError:
+            return False
+        finally:
+            if asking is not None:
+                asking.cancel()
+            unseen = self._unseen[identity]
+            unseen.waiters.remove(seen)
+            if not unseen.waiters:
+                del self._unseen[identity]
+        return True
+
+    def _on_image(self, image: Image) -> None:
+        # Not by waiting for images: of hundreds of transactions each would be woken by all the others' ends.
+        if image.ending is self._ending:
+            return
+        self._ending = image.ending
+        for identity, unseen in self._unseen.items():
+            if not _is_ending(image, identity, unseen.keys):
+                for waiter in unseen.waiters:
+                    _let_go(waiter)
+
+    async def _ask_leaders(
+        self, identity: Identity, keys: Sequence[PartitionKey], seen: "asyncio.Future[None]"
+    ) -> None:
+        """Wait for the word of all leaders; where one cannot tell, the image will."""
+        by_leader: dict[int, list[PartitionKey]] = {}
+        for key in keys:
+            state = self._metadata.image.partitions.get(key)
+            if state is None or state.leader is None:
+                return
+            by_leader.setdefault(state.leader, []).append(key)
+        with suppress(MilenaError):
+            await asyncio.gather(
+                *(self._ask(leader, identity, led) for leader, led in by_leader.items())
+            )
+            _let_go(seen)
+
+    async def _ask(self, leader: int, identity: Identity, keys: Sequence[PartitionKey]) -> None:
+        request = MarkedTransactionRequest(
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            partitions=tuple(PartitionRow(*key) for key in keys),
+        )
+        if leader == self._metadata.node_id:
+            await self._tell_marked(request)
+        else:
+            await ask(self._peer, leader, MARKED_TRANSACTION, request, timeout_ms=ASK_MS)
+
+    async def _tell_marked(self, request: MarkedTransactionRequest) -> Done:
+        """Answer once the markers of all the partitions are committed, which this node leads."""
+        identity = (request.producer_id, request.producer_epoch)
+        try:
+            async with asyncio.timeout(ASK_MS / 1000):
+                for row in request.partitions:
+                    await self._markers.committed((row.topic_id, row.partition), identity)
+        except TimeoutError:
+            raise NotReadyError("a marker is not committed yet") from None
+        return Done()
+
+
+def _is_ending(image: Image, identity: Identity, keys: Sequence[PartitionKey]) -> bool:
+    """Whether the image says so, or has not heard of the end yet: another node may have committed it."""
+    producer_id, producer_epoch = identity
+    producer = image.producers.get(producer_id)
+    if producer is None or producer.producer_epoch <= producer_epoch:
+        return True
+    return any(identity in image.ending.get(key, ()) for key in keys)
+
+
+def _let_go(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
