@@ -141,7 +141,7 @@ class AppendQueue:
             if group and (is_repeat or append.expected_end is not None):
                 self._write(group)
                 group, identities = [], set()
-            if self._admit(append):
+            if self._admit(append, coming=len(identities)):
                 group.append(append)
                 if identity is not None:
                     identities.add(identity)
@@ -150,11 +150,14 @@ class AppendQueue:
 
     # -- judging ---------------------------------------------------------------------------------
 
-    def _admit(self, append: _Append) -> bool:
-        """Whether to write it; otherwise it has its answer, or waits for it as its first writer does."""
+    def _admit(self, append: _Append, *, coming: int) -> bool:
+        """Whether to write it, behind so many producers' and keys' batches that are about to be written.
+
+        Otherwise it has its answer, or waits for it as its first writer does.
+        """
         try:
             self._leader_epoch(append.acks)
-            receipt = self._find_duplicate(append.header)
+            receipt = self._find_duplicate(append.header, coming)
         except MilenaError as error:
             self._node_counts.produce_refused += 1
             append.refuse(error)
@@ -179,7 +182,7 @@ class AppendQueue:
         )
         return False
 
-    def _find_duplicate(self, header: BatchHeader) -> BatchReceipt | None:
+    def _find_duplicate(self, header: BatchHeader, coming: int) -> BatchReceipt | None:
         now_ms = self._clock.wall_ms()
         if header.is_transactional:
             identity = (header.producer_id, header.producer_epoch)
@@ -192,7 +195,7 @@ class AppendQueue:
             self._log.transactions.check_room(identity)
             self._on_transaction()
         if header.idempotency is not None:
-            found = self._find_keyed(header, header.idempotency, now_ms)
+            found = self._find_keyed(header, header.idempotency, now_ms, coming)
             if found is not None or not header.is_transactional:
                 return found
         if header.producer_id < 0:
@@ -203,10 +206,11 @@ class AppendQueue:
         return None
 
     def _find_keyed(
-        self, header: BatchHeader, key: IdempotencyExtension, now_ms: int
+        self, header: BatchHeader, key: IdempotencyExtension, now_ms: int, coming: int
     ) -> BatchReceipt | None:
         entry = self._log.idempotency_lookup(key.key_hash, now_ms)
         if entry is None:
+            self._log.check_key_room(now_ms, coming=coming)
             return None
         if entry.partition_count != key.partition_count:
             raise key_of_before(self._topic, entry.partition_count, key.partition_count)

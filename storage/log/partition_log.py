@@ -623,6 +623,14 @@ class PartitionLog:
         self._forget_foreign_state()
         return self._state.writers.idempotency.lookup(key_hash, now_ms)
 
+    def check_key_room(self, now_ms: int, *, coming: int) -> None:
+        """Refuse one more idempotency key, behind so many that are on their way.
+
+        Raises:
+            TooManyRequestsError: all that are remembered are of the last minutes.
+        """
+        self._state.writers.idempotency.check_room(now_ms, coming=coming)
+
     def producer_snapshot(self, high_watermark: int) -> bytes:
         """The writers' state of what is committed, for a follower that starts above offset 0.
 

@@ -1,19 +1,23 @@
 """Idempotency keys of HTTP requests, and what was appended under each: the first answer for a repeated request.
 
 Derived from the log: a batch carries its key as a header extension, so every replica builds the same table and a
-new leader knows what the old one answered. Bounded by time and by number; the oldest keys go first.
+new leader knows what the old one answered. Bounded by time and by number; the oldest keys go first, but not so early
+that whoever still tries again would write twice: until then leaders take no further ones (``check_room``).
 """
 
 from collections.abc import Mapping
-from itertools import starmap
+from itertools import islice, starmap
 from typing import NamedTuple
 
 from milena.model.batch.header import Extent, Marker
-from milena.model.errors import CorruptLogError
+from milena.model.errors import CorruptLogError, TooManyRequestsError
 from storage.state.sealed import binaries, columns, integers
 
 IDEMPOTENCY_WINDOW_MS = 24 * 3_600_000
 """How long a key is remembered after its append."""
+
+IDEMPOTENCY_KEPT_MS = 10 * 60_000
+"""For how long no key makes room for another one: longer than clients try again by themselves."""
 
 IDEMPOTENCY_KEYS_MAX = 100_000
 """Keys a partition; 100,000 take about 30 MB of memory and 5 MB in a snapshot."""
@@ -77,6 +81,25 @@ class IdempotencyTable:
         if entry is None or now_ms - entry.append_time_ms > IDEMPOTENCY_WINDOW_MS:
             return None
         return entry
+
+    def check_room(self, now_ms: int, *, coming: int) -> None:
+        """Refuse one more key, behind so many that are on their way, where one would go that may come again.
+
+        Raises:
+            TooManyRequestsError: the message says when there is room.
+        """
+        excess = len(self._entries) + coming - self._keys_max
+        if excess < 0:
+            return
+        # More may be coming than there are: then one that is just used would go.
+        entry = next(islice(self._entries.values(), excess, None), None)
+        age_ms = 0 if entry is None else now_ms - entry.append_time_ms
+        if age_ms < IDEMPOTENCY_KEPT_MS:
+            raise TooManyRequestsError(
+                f"the partition remembers the {self._keys_max} idempotency keys of the last "
+                f"{IDEMPOTENCY_KEPT_MS // 60_000} minutes; nothing was written: try again when the oldest may go, in "
+                f"{-(-(IDEMPOTENCY_KEPT_MS - age_ms) // 1000)} s, or spread what is written over partitions"
+            )
 
     def answers(self, now_ms: int) -> frozenset[int]:
         """Offsets of the markers from which repeated transactions are answered, within the window."""

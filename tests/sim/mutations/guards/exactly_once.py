@@ -30,8 +30,8 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         name="condition-after-repeats",
         guard="a repeat is recognised before its condition is judged",
         module="node.replica.append_queue",
-        old="receipt = self._find_duplicate(append.header)",
-        new="receipt = self._find_duplicate(append.header) if append.expected_end is None else None",
+        old="receipt = self._find_duplicate(append.header, coming)",
+        new="receipt = self._find_duplicate(append.header, coming) if append.expected_end is None else None",
         options=CONDITIONAL,
     ),
     Mutation(
@@ -330,6 +330,22 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         new="        data = await self._read_stored(runner, offset, max_bytes, end_offset)\n"
         "        aborted = runner.log.transactions.aborted\n",
         by=f"{SERVICES_TESTS}/test_cold_reads.py",
+    ),
+    Mutation(
+        name="key-kept",
+        guard="no idempotency key makes room for another one while clients may still repeat it",
+        module="node.replica.append_queue",
+        old="            self._log.check_key_room(now_ms, coming=coming)\n",
+        new="",
+        by="tests/unit/node/replica/test_runner.py",
+    ),
+    Mutation(
+        name="key-kept-together",
+        guard="nor for those of one turn together",
+        module="node.replica.append_queue",
+        old="self._admit(append, coming=len(identities))",
+        new="self._admit(append, coming=0)",
+        by="tests/unit/node/replica/test_runner.py",
     ),
     Mutation(
         name="aborted-frees-key",

@@ -21,12 +21,14 @@ from milena.model.errors import (
     OffsetOutOfRangeError,
     ReplicaDamagedError,
     RequestTooLargeError,
+    TooManyRequestsError,
 )
 from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import ReplicaHealth
 from node.replica.leader import IsrProposal
 from node.replica.runner import ReplicaRole
+from storage.state.idempotency import IDEMPOTENCY_KEPT_MS, IdempotencyTable
 from tests.support.clusters import leaders
 from tests.support.clusters.runners import DIRECTORY, Bench, batch, settings, values_of
 from tests.support.time.virtual_time import after, current_loop, settle, virtual
@@ -166,6 +168,22 @@ class TestDuplicates:
         assert first.result().base_offset == 0
         with pytest.raises(IdempotencyKeyReusedError):
             second.result()
+
+    @virtual
+    async def test_no_key_is_taken_that_would_push_out_one_of_the_last_minutes(self) -> None:
+        bench = leading()
+        bench.log._state.writers.idempotency = IdempotencyTable(keys_max=2)
+        keys = [bytes([number]) * 16 for number in range(3)]
+        writes = [bench.send(batch("a", key=key)) for key in keys]
+        await settle()
+        assert [write.result().base_offset for write in writes[:2]] == [0, 1]
+        with pytest.raises(TooManyRequestsError):
+            writes[2].result()
+        # Repeats, and what has no key, are none of it.
+        assert (await bench.send(batch("a", key=keys[0]))).is_duplicate
+        assert (await bench.send(batch("b"))).base_offset == 2
+        await after(IDEMPOTENCY_KEPT_MS)
+        assert (await bench.send(batch("a", key=keys[2]))).base_offset == 3
 
 
 class TestAcks:

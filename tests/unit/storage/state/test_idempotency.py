@@ -1,9 +1,14 @@
 """What was appended under which idempotency key."""
 
-import pytest
+from contextlib import suppress
 
-from milena.model.errors import CorruptLogError
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from milena.model.errors import CorruptLogError, TooManyRequestsError
 from storage.state.idempotency import (
+    IDEMPOTENCY_KEPT_MS,
     IDEMPOTENCY_WINDOW_MS,
     IdempotencyEntry,
     IdempotencyTable,
@@ -52,6 +57,47 @@ def test_the_oldest_key_makes_room():
     for number in range(5):
         table.record(key(number), entry(number, number))
     assert list(table.freeze()) == [key(2), key(3), key(4)]
+
+
+def test_no_key_makes_room_that_may_come_again():
+    table = IdempotencyTable(keys_max=3)
+    for number in range(3):
+        table.check_room(NOW_MS, coming=0)
+        table.record(key(number), entry(number, number, time_ms=NOW_MS + number * 1_000))
+    with pytest.raises(TooManyRequestsError, match="may go, in 600 s"):
+        table.check_room(NOW_MS + 1, coming=0)
+    with pytest.raises(TooManyRequestsError, match="may go, in 1 s"):
+        table.check_room(NOW_MS + IDEMPOTENCY_KEPT_MS - 1, coming=0)
+    table.check_room(NOW_MS + IDEMPOTENCY_KEPT_MS, coming=0)
+    # Each of those that are coming takes an older one's place.
+    with pytest.raises(TooManyRequestsError, match="may go, in 1 s"):
+        table.check_room(NOW_MS + IDEMPOTENCY_KEPT_MS, coming=1)
+    table.check_room(NOW_MS + IDEMPOTENCY_KEPT_MS + 1_000, coming=1)
+    with pytest.raises(TooManyRequestsError):
+        table.check_room(NOW_MS + 10 * IDEMPOTENCY_KEPT_MS, coming=3)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, IDEMPOTENCY_KEPT_MS // 2), st.integers(1, 4)), max_size=60)
+)
+def test_whoever_was_let_in_is_remembered_for_so_long(turns):
+    """Turns of a leader: time passes, and some keys come at once."""
+    table, now_ms, offset = IdempotencyTable(keys_max=5), NOW_MS, 0
+    taken: dict[bytes, int] = {}
+    for passed_ms, count in turns:
+        now_ms += passed_ms
+        coming = []
+        for _ in range(count):
+            with suppress(TooManyRequestsError):
+                table.check_room(now_ms, coming=len(coming))
+                coming.append(key(offset + len(coming)))
+        for key_hash in coming:
+            table.record(key_hash, entry(offset, offset, time_ms=now_ms))
+            taken[key_hash] = now_ms
+            offset += 1
+        for key_hash, at_ms in taken.items():
+            if now_ms - at_ms < IDEMPOTENCY_KEPT_MS:
+                assert table.lookup(key_hash, now_ms) is not None
 
 
 def test_batches_of_one_request_make_one_answer():
