@@ -21,7 +21,8 @@ from tests.sim.cluster.history import decoded
 from tests.sim.cluster.invariants import READ_BYTES, ViolationError
 from tests.sim.cluster.parts.part import Part
 from tests.sim.cluster.parts.transaction_twin import Chronicle, Identity
-from tests.sim.cluster.parts.transactional_clients import PLACES, TransactionalClients, Work
+from tests.sim.cluster.parts.transactional_clients import TransactionalClients
+from tests.sim.cluster.parts.transactional_work import PLACES, Work
 
 if TYPE_CHECKING:
     from tests.sim.cluster.machine import NodeProcess

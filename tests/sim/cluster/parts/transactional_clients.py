@@ -1,22 +1,18 @@
-"""Clients of transactions: whole ones in one request, sessions, ends that come late or twice, and who reads all that.
+"""Writers of transactions: whole ones in one request, sessions, and ends that come late or twice.
 
-What one of them does and is told is a ``Work``; each value is sent in one work alone. Answers that contradict each
-other are noticed at once, what became of it in the logs when the run is over (``transactional``).
+What one of them does and is told is a ``Work``. Answers that contradict each other are noticed at once, what became of
+it in the logs when the run is over (``transactional``).
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from http_api.ports import Ports
-from milena.model.batch.decode import decode_columns, iterate_batches, offsets_of
 from milena.model.batch.header import ProducerStamp
 from milena.model.errors import (
-    CorruptBatchError,
     FateUnknownError,
     MilenaError,
-    OffsetOutOfRangeError,
     StaleProducerEpochError,
     TransactionAbortedError,
     TransactionChangedError,
@@ -26,8 +22,6 @@ from milena.model.errors import (
 from milena.model.requests import (
     Acks,
     CommittedNext,
-    FetchRequest,
-    FetchResult,
     GroupOffsets,
     IdempotencyKey,
     ProduceReceipt,
@@ -40,26 +34,29 @@ from milena.model.requests import (
     TransactionWrite,
     WrittenExtent,
 )
-from raft_meta.machine.image import PartitionKey
-from tests.sim.cluster.clients import READ_BYTES, TIMEOUT_MS, numbered_batch
-from tests.sim.cluster.history import Write, decoded, encoded
+from tests.sim.cluster.clients import TIMEOUT_MS, numbered_batch
+from tests.sim.cluster.history import Write
 from tests.sim.cluster.invariants import ViolationError
-from tests.sim.cluster.parts.part import TopicClients
-from tests.sim.cluster.parts.transaction_twin import Chronicle, Decisions
+from tests.sim.cluster.parts.transactional_readers import TransactionalReaders
+from tests.sim.cluster.parts.transactional_work import (
+    PLACES,
+    PREFIX,
+    Session,
+    Work,
+    key_of,
+    records_of,
+)
 
 if TYPE_CHECKING:
+    from raft_meta.machine.image import PartitionKey
     from tests.sim.cluster.machine import NodeProcess
     from tests.sim.cluster.world import World
 
 T = TypeVar("T")
 
-HANG_UP_CHANCE = 0.05
-"""Of a call whose client does not wait for its answer."""
 GIVE_UP_CHANCE = 0.15
 """Of a client that was told that nothing took effect, and does not try again."""
 OFFSETS_CHANCE = 0.4
-ASK_CHANCE = 0.3
-"""Of a question what is open, after a look at some partition."""
 TAKE_OVER_CHANCE = 0.15
 """Of a session that begins under the name of another one, which goes on."""
 NAMES = ("one", "two", "three")
@@ -73,139 +70,22 @@ LINGER_CHANCE = 0.1
 LINGER_S_MAX = 6.0
 ENDED_KEPT = 20
 """Sessions whose ends are said again."""
-EVERYTHING = 1 << 60
-DELETE_TIMEOUT_MS = 2_000
-
-
-class Place(NamedTuple):
-    """A partition of one of the topics. Clients number them."""
-
-    topic: str
-    partition: int
-
-
-PLACES = (Place("ledger", 0), Place("ledger", 1), Place("stock", 0))
-STOCK = 2
-"""The number of the last one, which is compacted in some runs."""
-KEYS = 6
 STRANGER_CHANCE = 0.05
 """Of a transaction that moves offsets under the name of a member that is none: it is refused."""
 
 
-@dataclass(slots=True, eq=False)
-class Work:
-    """A transaction, as its client knows it. ``group``: its client's own.
+class TransactionalClients(TransactionalReaders):
+    """Writers of all places, beside those who read them."""
 
-    ``places``: value → number of the partition to which it was sent. ``named``: the values that its commit names, of
-    which it was told the offsets, if at all: ``offsets``. ``next_offset``: to which it moves its group, 0: it does not.
-    """
-
-    group: str
-    next_offset: int = 0
-    places: dict[str, int] = field(default_factory=dict)
-    named: set[str] = field(default_factory=set)
-    offsets: dict[str, int] = field(default_factory=dict)
-    is_committed: bool = False
-    """Somebody said so."""
-    is_aborted: bool = False
-    """Likewise, for good."""
-    is_in_doubt: bool = False
-    """It may have been committed by a call that got no answer."""
-    answers: list[str] = field(default_factory=list)
-
-    def note_commit(self, error: BaseException | None) -> None:
-        """The answer to a call that would commit it.
-
-        Raises:
-            ViolationError: it contradicts another one.
-        """
-        self.answers.append("committed" if error is None else repr(error))
-        match error:
-            case None | TransactionCommittedError():
-                self.is_committed = True
-            case TransactionAbortedError():
-                self.is_aborted = True
-            case FateUnknownError() | TimeoutError():
-                self.is_in_doubt = True
-            case _:
-                pass
-        self._check()
-
-    def note_abort(self, error: BaseException | None) -> None:
-        """The answer to a call that would abort it.
-
-        Raises:
-            ViolationError: likewise.
-        """
-        self.answers.append("aborted" if error is None else repr(error))
-        match error:
-            case None:
-                self.is_aborted = True
-            case TransactionCommittedError():
-                self.is_committed = True
-            case _:
-                pass
-        self._check()
-
-    def _check(self) -> None:
-        if self.is_committed and self.is_aborted:
-            raise ViolationError(f"{self.group} {[*self.places]}: {self.answers}")
-
-
-@dataclass(slots=True)
-class Session:
-    """A work that is written step by step. ``commit``: how it was to be committed."""
-
-    work: Work
-    transaction: ProducerTransaction
-    mode: str
-    """plain, keyed or numbered: how its writes are recognised."""
-    ends: dict[int, int] = field(default_factory=dict)
-    """Place → end of what was acknowledged there; ``counts``: how many records."""
-    counts: dict[int, int] = field(default_factory=dict)
-    sent: dict[int, int] = field(default_factory=dict)
-    """Place → records that were sent: the next sequence."""
-    is_doubtful: bool = False
-    """A write got no answer."""
-    is_over: bool = False
-    """So somebody said."""
-    commit: TransactionCommit | None = None
-
-
-class TransactionalClients(TopicClients):
-    """Writers and readers of all places."""
-
-    topic = "ledger"
-    prefix = "x"
+    prefix = PREFIX
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
-        self.topic_ids: dict[str, str] = {}
         self.works: list[Work] = []
         self.by_value: dict[str, Work] = {}
-        self.decisions = Decisions()
-        self.chronicles: dict[PartitionKey, Chronicle] = {}
-        self.read_to = [0] * len(PLACES)
-        """How far readers of committed records have come."""
-        self.asked = [0] * len(PLACES)
-        """Below it somebody wanted records deleted."""
-        self.is_compacting = self._rng.random() < 0.5
-        """Whether the last place is compacted."""
-        self._is_deleting = self._rng.random() < 0.4
-        self._ended: list[Session] = []
         self.claims: dict[PartitionKey, dict[int, str]] = {}
         """Offsets that somebody just called visible, and who and what."""
-
-    @property
-    def partition_count(self) -> int:
-        return len(PLACES)
-
-    def _key(self, partition: int) -> PartitionKey:
-        place = PLACES[partition]
-        return self.topic_ids[place.topic], place.partition
-
-    def _chronicle(self, place: int) -> Chronicle:
-        return self.chronicles[self._key(place)]
+        self._ended: list[Session] = []
 
     def all(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         clients: list[Callable[[], Coroutine[Any, Any, None]]] = [
@@ -215,14 +95,8 @@ class TransactionalClients(TopicClients):
             *(lambda group=group: self._write_keyed_at_once(group) for group in "cd"),
             *(lambda name=name: self._write_sessions(name) for name in NAMES),
             self._end_again,
-            self._look_about,
-            *(lambda place=place: self._read_all(place) for place in range(len(PLACES))),
-            lambda: self._read_all(0, is_uncommitted=True),
         ]
-        # What is gone before the judge could read it, for a flipped bit, would be missing.
-        if self._is_deleting and not self._world.faults.strikes_any({"flip_bit"}):
-            clients.append(self._delete)
-        return [self._counted(client) for client in clients]
+        return [self._counted(client) for client in clients] + super().all()
 
     def final_values(self) -> dict[int, dict[int, str]]:
         """Of what belongs to no transaction: number of the place → offset → value."""
@@ -234,13 +108,6 @@ class TransactionalClients(TopicClients):
             }
             for place in range(len(PLACES))
         }
-
-    async def _call(
-        self, node: "NodeProcess", make: Callable[[Ports], Coroutine[Any, Any, T]]
-    ) -> T:
-        """Call a port; some clients hang up: then it is a ``TimeoutError``."""
-        is_patient = self._rng.random() >= HANG_UP_CHANCE
-        return await node.ask(make, patience_s=None if is_patient else self._rng.uniform(0, 0.5))
 
     # What belongs to no transaction.
 
@@ -613,222 +480,6 @@ class TransactionalClients(TopicClients):
             if node is not None and self._ended:
                 session = self._rng.choice(self._ended)
                 await self._try_to_end(node, session, is_commit=self._rng.random() < 0.7)
-
-    # Reading.
-
-    async def _read_all(self, place: int, *, is_uncommitted: bool = False) -> None:
-        """From the beginning, from whichever node and whichever replica; to the very end once faults are over."""
-        offset = 0
-        while not (self._is_over and offset >= self._ledger_end(place) and self._world.is_whole()):
-            node = self._some_node()
-            if node is not None:
-                request = self._fetch_of(place, offset, is_uncommitted=is_uncommitted)
-                result = await self._fetch(node, place, request)
-                if isinstance(result, OffsetOutOfRangeError):
-                    offset = self._read_elsewhere(node, place, offset, result)
-                elif result is not None:
-                    who = f"a reader of {node.name}"
-                    offset = self._take_from(who, place, offset, result, is_uncommitted)
-            if not is_uncommitted:
-                self.read_to[place] = max(self.read_to[place], offset)
-            await asyncio.sleep(self._rng.uniform(1, 120) / 1000)
-
-    def _ledger_end(self, place: int) -> int:
-        ledger = self._world.checker.ledgers.get(self._key(place))
-        return 0 if ledger is None else ledger.end
-
-    def _fetch_of(
-        self,
-        place: int,
-        offset: int | str,
-        *,
-        is_uncommitted: bool,
-        timestamp_ms: int | None = None,
-    ) -> FetchRequest:
-        return FetchRequest(
-            topic=PLACES[place].topic,
-            partition=PLACES[place].partition,
-            offset=offset,
-            timestamp_ms=timestamp_ms,
-            max_bytes=READ_BYTES,
-            timeout_ms=self._rng.choice((0, 50)),
-            is_local=self._rng.random() < 0.5,
-            is_uncommitted=is_uncommitted,
-        )
-
-    async def _fetch(
-        self, node: "NodeProcess", place: int, request: FetchRequest
-    ) -> FetchResult | OffsetOutOfRangeError | None:
-        try:
-            return await node.ask(lambda ports: ports.reads.fetch(request))
-        except OffsetOutOfRangeError as error:
-            return error
-        except MilenaError:
-            return None
-
-    def _read_elsewhere(
-        self, node: "NodeProcess", partition: int, offset: int, error: OffsetOutOfRangeError
-    ) -> int:
-        """Somebody says that there is nothing at an offset up to which somebody has read."""
-        if offset >= self.asked[partition]:
-            raise ViolationError(f"{node.name} says of a committed offset: {error}") from error
-        starts = [
-            runner.log.log_start_offset
-            for node_id in self._world.node_ids
-            if (runner := self._world.checker.runner(node_id, self._key(partition))) is not None
-        ]
-        return max([offset, *starts])
-
-    def _take_from(
-        self, who: str, place: int, offset: int, result: FetchResult, is_uncommitted: bool
-    ) -> int:
-        try:
-            return self._take_all(who, place, offset, result, is_uncommitted)
-        except CorruptBatchError:
-            # A reader checks what it gets: one machine may have flipped bits, and so may the network.
-            if not self._world.faults.has_lost_any and not self._world.wires.tampered:
-                raise
-            return offset
-
-    def _take_all(
-        self, who: str, place: int, offset: int, result: FetchResult, is_uncommitted: bool
-    ) -> int:
-        """Check and count what was read; returns where to read on."""
-        key = self._key(place)
-        for position, header in list(iterate_batches(result.batches)):
-            columns = decode_columns(result.batches, header, position, bytes_max=1 << 20)
-            for at, value in zip(offsets_of(header, columns), columns.values, strict=True):
-                if at < offset or at >= result.high_watermark:
-                    continue
-                self._require_nothing(who, place, offset, at, is_uncommitted)
-                if header.is_transactional and not is_uncommitted:
-                    identity = (header.producer_id, header.producer_epoch)
-                    decision = self.decisions.by_identity.get(identity)
-                    if decision is None or not decision.commits(key, at):
-                        raise ViolationError(
-                            f"{who} read {PLACES[place]} at {at}, of {identity}: {decision}"
-                        )
-                self._world.checker.on_read(who, key, at, decoded(value or b""))
-                self.history.reads += 1
-                offset = at + 1
-            end = min(header.next_offset, result.high_watermark)
-            if end > offset:
-                self._require_nothing(who, place, offset, end, is_uncommitted)
-                offset = end
-        return offset
-
-    def _require_nothing(
-        self, who: str, place: int, start: int, end: int, is_uncommitted: bool
-    ) -> None:
-        """A reader passed over [start, end): there is no record for it."""
-        key, chronicle = self._key(place), self._chronicle(place)
-        for offset in range(start, min(end, chronicle.end)):
-            if offset in chronicle.controls or self._is_replaced(place, offset):
-                continue
-            owner = chronicle.owners.get(offset)
-            decision = None if owner is None else self.decisions.by_identity.get(owner)
-            if is_uncommitted or decision is None or decision.commits(key, offset):
-                raise ViolationError(
-                    f"{who} was not given {PLACES[place]} at {offset}, of {owner}: {decision}"
-                )
-
-    def _is_replaced(self, place: int, offset: int) -> bool:
-        """Whether compaction may have dropped a record: a later one of its key counts, or it counts for nobody."""
-        if place != STOCK or not self.is_compacting:
-            return False
-        keys = self._world.checker.ledgers[self._key(place)].keys
-        return not self._counts(place, offset) or any(
-            keys.get(later) == keys[offset] and self._counts(place, later)
-            for later in range(offset + 1, self._chronicle(place).end)
-        )
-
-    def _counts(self, place: int, offset: int) -> bool:
-        """Whether a record belongs to no transaction, or is committed with it, as far as it is decided."""
-        key, chronicle = self._key(place), self._chronicle(place)
-        owner = chronicle.owners.get(offset)
-        if owner is None:
-            return offset not in chronicle.controls
-        decision = self.decisions.by_identity.get(owner)
-        return decision is not None and decision.commits(key, offset)
-
-    async def _look_about(self) -> None:
-        """Reads that begin somewhere, and questions where a partition ends and what is open in it."""
-        while not self._is_over:
-            await self._pause()
-            node, place = self._some_node(), self._rng.randrange(len(PLACES))
-            if node is None:
-                continue
-            known, is_uncommitted = self.read_to[place], self._rng.random() < 0.3
-            offset = self._rng.choice(("earliest", "latest", "latest", -3))
-            is_timed = self._rng.random() < 0.3
-            timestamp_ms = node.clock.wall_ms() - self._rng.randrange(5_000) if is_timed else None
-            request = self._fetch_of(
-                place, offset, is_uncommitted=is_uncommitted, timestamp_ms=timestamp_ms
-            )
-            result = await self._fetch(node, place, request)
-            if isinstance(result, FetchResult):
-                who = f"{'a local' if request.is_local else 'a'} look at {node.name}"
-                start = result.start_offset
-                self._take_from(who, place, start, result, is_uncommitted)
-                if offset == "latest" and not is_timed:
-                    self._check_end(who, place, start, request, known)
-            if self._rng.random() < ASK_CHANCE:
-                await self._ask_for_open(node)
-
-    def _check_end(self, who: str, place: int, end: int, request: FetchRequest, known: int) -> None:
-        """Where a partition is said to end is not below what was read before, nor above what is decided by now."""
-        chronicle = self._chronicle(place)
-        highest = chronicle.end if request.is_uncommitted else chronicle.stable_end(chronicle.end)
-        is_behind = self._ledger_end(place) > chronicle.end
-        if (end < known and not request.is_local) or (end > highest and not is_behind):
-            raise ViolationError(
-                f"{who} ends {PLACES[place]} at {end}, and {known} to {highest} is right"
-            )
-
-    async def _ask_for_open(self, node: "NodeProcess") -> None:
-        try:
-            rows: Sequence[object] = await node.ask(
-                lambda ports: ports.transactions.open_transactions(older_than_ms=0)
-            )
-        except MilenaError:
-            return
-        self.most_open = max(self.most_open, len(rows))
-
-    most_open = 0
-    """Parts of transactions that somebody was told of at a time."""
-
-    async def _delete(self) -> None:
-        """Records go, up to where the log is decided."""
-        while not self._is_over:
-            await asyncio.sleep(self._rng.uniform(0.5, 3))
-            node, place = self._some_node(), self._rng.randrange(len(PLACES))
-            if node is None:
-                continue
-            before = self._rng.choice((self._rng.randint(0, self._chronicle(place).end), None))
-            self.asked[place] = max(self.asked[place], EVERYTHING if before is None else before)
-            topic, partition = PLACES[place]
-            try:
-                await node.ask(
-                    lambda ports, topic=topic, partition=partition, before=before: (
-                        ports.deletions.delete_records(
-                            topic, partition, before, timeout_ms=DELETE_TIMEOUT_MS
-                        )
-                    )
-                )
-            except MilenaError:
-                continue
-
-
-def key_of(value: str) -> bytes:
-    """Of its record: few, so that compaction has something to do."""
-    return b"k%d" % (int(value.removeprefix(TransactionalClients.prefix)) * 104_729 % KEYS)
-
-
-def records_of(*values: str) -> Records:
-    """Values under their keys."""
-    return Records(
-        keys=[key_of(value) for value in values], values=[encoded(value) for value in values]
-    )
 
 
 async def _produced(ports: Ports, request: ProduceRequest) -> Sequence[ProduceReceipt]:
