@@ -6,7 +6,7 @@ Asked once a query: from then on its ranges are fixed. Runs a loop of its own an
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from milena.client import Client
@@ -26,6 +26,7 @@ from spark_ext.planner import (
     time_queries,
 )
 from spark_ext.selection import named_topics, partitions_of, topics_of
+from spark_ext.task_tokens import TOKENS, read_grants, write_grants
 
 ELECTION_MS = 30_000
 """How long a partition may be without a leader before the query fails; an election takes a second."""
@@ -41,39 +42,58 @@ Q = TypeVar("Q")
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The range of every partition that a query reads, and the URLs of all nodes that its tasks may ask."""
+    """The range of every partition that a query reads, and how its tasks reach the nodes."""
 
     ranges: tuple[PlannedRange, ...]
-    urls: tuple[str, ...]
+    fetching: Fetching
 
 
 def pin(options: ReadOptions) -> Pinned:
     """Ranges that a query reads, as of now.
 
     Raises:
+        OptionError: tasks are always to have a token, and there can be none.
         OffsetError, DataLossError: what was asked for does not exist.
         ClientError: the cluster does not answer.
     """
     return asyncio.run(_pin(options))
 
 
-def check_can_write(options: WriteOptions) -> tuple[str, ...]:
-    """The cluster answers, and has the topic of the option or makes it by itself; the URLs of all nodes.
+def check_can_write(options: WriteOptions) -> None:
+    """Check that the cluster answers, and has the topic of the option or makes it by itself.
 
     Raises:
         OptionError: there is no such topic.
         ClientError: the cluster does not answer.
     """
-    return asyncio.run(_check_can_write(options))
+
+    async def check() -> None:
+        async with Client(options.urls, credentials=options.credentials) as client:
+            await prepare_write(client, options)
+
+    asyncio.run(check())
 
 
-async def _check_can_write(options: WriteOptions) -> tuple[str, ...]:
-    async with Client(options.urls, credentials=options.credentials) as client:
-        return await prepare_write(client, options)
+def options_for_tasks(options: WriteOptions) -> WriteOptions:
+    """What the tasks of a plain write have in place of the driver's options; raises as ``check_can_write``.
+
+    Raises:
+        OptionError: they are always to have a token, too, and there can be none.
+    """
+
+    async def find() -> WriteOptions:
+        async with Client(options.urls, credentials=options.credentials) as client:
+            urls = await prepare_write(client, options)
+            credentials = await TOKENS.credentials(
+                client, options.credentials, options.task_token, write_grants(options.topic)
+            )
+        return replace(options, urls=urls, credentials=credentials)
+
+    return asyncio.run(find())
 
 
 async def prepare_write(client: Client, options: WriteOptions) -> tuple[str, ...]:
-    """As ``check_can_write``, with a client that is there."""
+    """As ``check_can_write``, with a client that is there; the URLs of all nodes."""
     urls = await all_urls(client, options)
     if options.topic is not None and not await _can_write(client, options.topic):
         raise OptionError(f"topic: no such topic: {options.topic}")
@@ -101,7 +121,13 @@ async def _pin(options: ReadOptions) -> Pinned:
         # Times first: what is found is then never beyond the ends.
         offsets = await cluster.ask_all(cluster.offset_at, queries)
         ends = await cluster.ask_all(cluster.ends_of, partitions)
-        urls = await all_urls(client, fetching)
+        shipped = replace(
+            fetching,
+            urls=await all_urls(client, fetching),
+            credentials=await TOKENS.credentials(
+                client, fetching.credentials, fetching.task_token, read_grants(names)
+            ),
+        )
     ranges, losses = resolve(
         options,
         dict(zip(partitions, ends, strict=True)),
@@ -110,7 +136,7 @@ async def _pin(options: ReadOptions) -> Pinned:
     )
     for loss in losses:
         logger.warning("%s; what there is is read", loss)
-    return Pinned(ranges, urls)
+    return Pinned(ranges, shipped)
 
 
 async def all_urls(client: Client, given: Fetching | WriteOptions) -> tuple[str, ...]:

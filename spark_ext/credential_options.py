@@ -8,7 +8,8 @@ import os
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum, unique
 
 from milena.cluster.credentials import Credentials, nearer, texts_of
 from milena.cluster.routing import normalise_url
@@ -28,12 +29,47 @@ CREDENTIALS = {
 }
 """Names of options, each with the attribute that it says."""
 
+QUERY_TOKEN_MS = 24 * 3_600_000
+"""How long a token of the tasks of a batch query is good: they keep the one that they begin with."""
+STREAM_TOKEN_MS = 3_600_000
+"""As much for a stream, of which each batch may get another one."""
+TOKEN_MS_MIN = 60_000
+
+
+@unique
+class TaskToken(StrEnum):
+    """Whether tasks get a token of their own: where there can be one, always (or the query fails), or never."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTokenRule:
+    """Whether tasks get a token, and how long one is good."""
+
+    use: TaskToken = TaskToken.AUTO
+    lifetime_ms: int = QUERY_TOKEN_MS
+
+
+TOKEN_OF_QUERY = TaskTokenRule()
+
+TASK_TOKEN, TASK_TOKEN_LIFETIME = "milena.taskToken", "milena.taskTokenLifetime"
+
 _PROTOCOL, _MECHANISM, _JAAS = (
     "kafka.security.protocol",
     "kafka.sasl.mechanism",
     "kafka.sasl.jaas.config",
 )
-CREDENTIAL_OPTIONS = (*CREDENTIALS, _PROTOCOL, _MECHANISM, _JAAS)
+CREDENTIAL_OPTIONS = (
+    *CREDENTIALS,
+    TASK_TOKEN,
+    TASK_TOKEN_LIFETIME,
+    _PROTOCOL,
+    _MECHANISM,
+    _JAAS,
+)
 
 _PROTOCOLS = {
     "PLAINTEXT": ("http", False),

@@ -18,7 +18,17 @@ from spark_ext.bounds import (
     parse_timestamp,
     parse_timestamps,
 )
-from spark_ext.credential_options import CREDENTIAL_OPTIONS
+from spark_ext.credential_options import (
+    CREDENTIAL_OPTIONS,
+    QUERY_TOKEN_MS,
+    STREAM_TOKEN_MS,
+    TASK_TOKEN,
+    TASK_TOKEN_LIFETIME,
+    TOKEN_MS_MIN,
+    TOKEN_OF_QUERY,
+    TaskToken,
+    TaskTokenRule,
+)
 from spark_ext.errors import OptionError
 from spark_ext.given_options import NOTHING, SERVERS, GivenOptions
 from spark_ext.selection import (
@@ -44,6 +54,7 @@ class Fetching:
 
     urls: tuple[str, ...]
     credentials: Credentials = ANONYMOUS
+    task_token: TaskTokenRule = TOKEN_OF_QUERY
     fetch_bytes: int = FETCH_BYTES
     poll_timeout_ms: int = POLL_TIMEOUT_MS
     fail_on_data_loss: bool = True
@@ -89,6 +100,7 @@ class WriteOptions:
 
     urls: tuple[str, ...]
     credentials: Credentials
+    task_token: TaskTokenRule
     topic: str | None
     include_timestamps: bool
     compression: str
@@ -154,7 +166,7 @@ def parse_read_options(
     given = GivenOptions(options, READ_OPTIONS, environment)
     start, end = _starting(given, Edge.EARLIEST, refused=Edge.LATEST), _ending(given)
     _check_ends_fit(start, end)
-    return _read_options(given, start, end)
+    return _read_options(given, start, end, QUERY_TOKEN_MS)
 
 
 def parse_stream_options(
@@ -175,7 +187,7 @@ def parse_stream_options(
             f"minOffsetsPerTrigger and maxOffsetsPerTrigger: {offsets_min} is more than {offsets_max}"
         )
     return StreamOptions(
-        read=_read_options(given, _starting(given, Edge.LATEST), Edge.LATEST),
+        read=_read_options(given, _starting(given, Edge.LATEST), Edge.LATEST, STREAM_TOKEN_MS),
         offsets_max=offsets_max,
         offsets_min=offsets_min,
         trigger_delay_ms_max=given.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
@@ -200,7 +212,9 @@ def includes_headers(options: Mapping[str, str], environment: Mapping[str, str] 
         raise OptionError(f"{in_batch}; and in a stream, {error.message}") from None
 
 
-def _read_options(given: GivenOptions, start: Bound, end: Bound) -> ReadOptions:
+def _read_options(
+    given: GivenOptions, start: Bound, end: Bound, token_lifetime_ms: int
+) -> ReadOptions:
     return ReadOptions(
         selection=_selection(given),
         start=start,
@@ -209,6 +223,7 @@ def _read_options(given: GivenOptions, start: Bound, end: Bound) -> ReadOptions:
         fetching=Fetching(
             urls=given.urls(),
             credentials=given.credentials(),
+            task_token=_task_token(given, token_lifetime_ms),
             fetch_bytes=given.positive("fetchBytes", FETCH_BYTES),
             poll_timeout_ms=given.positive("kafkaConsumer.pollTimeoutMs", POLL_TIMEOUT_MS),
             fail_on_data_loss=given.flag("failOnDataLoss", default=True),
@@ -231,7 +246,7 @@ def parse_write_options(
         OptionError: one line that names the option.
     """
     given = GivenOptions(options, WRITE_OPTIONS, environment)
-    found = _write_options(given, given.text("transactionalId"))
+    found = _write_options(given, given.text("transactionalId"), QUERY_TOKEN_MS)
     if found.batch_id is not None and found.transactional_id is None:
         raise OptionError("batchId: give transactionalId too: it counts the batches of one program")
     return found
@@ -254,10 +269,14 @@ def parse_write_stream_options(
             f"transactionalId: required where {_CHECKPOINT} is not given as an option; a name of the query's own, the "
             "same after each restart"
         )
-    return _write_options(given, name if name is not None else f"spark:{checkpoint}")
+    return _write_options(
+        given, name if name is not None else f"spark:{checkpoint}", STREAM_TOKEN_MS
+    )
 
 
-def _write_options(given: GivenOptions, transactional_id: str | None) -> WriteOptions:
+def _write_options(
+    given: GivenOptions, transactional_id: str | None, token_lifetime_ms: int
+) -> WriteOptions:
     # Kafka's sink takes the option and needs it for nothing either: a column of headers is written when it is there.
     given.flag("includeHeaders", default=False)
     topic = given.text("topic")
@@ -268,6 +287,7 @@ def _write_options(given: GivenOptions, transactional_id: str | None) -> WriteOp
     return WriteOptions(
         urls=given.urls(),
         credentials=given.credentials(),
+        task_token=_task_token(given, token_lifetime_ms),
         topic=None if topic is None else topic.strip(),
         include_timestamps=given.flag("includeTimestamps", default=False),
         compression=_compression(given),
@@ -281,6 +301,16 @@ def _check_transactional(given: GivenOptions, name: str) -> None:
         raise OptionError(
             f"transactionalId: expected 1 to {TRANSACTIONAL_ID_CHARS_MAX} printable characters, got {name!r}"
         )
+
+
+def _task_token(given: GivenOptions, lifetime_ms: int) -> TaskTokenRule:
+    text = (given.text(TASK_TOKEN) or TaskToken.AUTO).strip().lower()
+    if text not in set(TaskToken):
+        raise OptionError(f"{TASK_TOKEN}: expected {', '.join(TaskToken)}, got {text!r}")
+    lifetime_ms = given.duration_ms(TASK_TOKEN_LIFETIME, lifetime_ms)
+    if lifetime_ms < TOKEN_MS_MIN:
+        raise OptionError(f"{TASK_TOKEN_LIFETIME}: expected a minute or more")
+    return TaskTokenRule(use=TaskToken(text), lifetime_ms=lifetime_ms)
 
 
 def _selection(given: GivenOptions) -> Selection:

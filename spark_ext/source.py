@@ -10,7 +10,6 @@ module in every process that merely looks for data sources.
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -18,7 +17,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from milena.model.errors import MilenaError
-from spark_ext.credential_options import carried
 from spark_ext.errors import OptionError
 from spark_ext.options import (
     ReadOptions,
@@ -108,7 +106,7 @@ class MilenaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> "MilenaWriter | MilenaBatchWriter":
         """Asked for when a DataFrame is saved; Spark itself refuses modes but append and overwrite."""
-        from spark_ext.cluster import check_can_write
+        from spark_ext.cluster import options_for_tasks
         from spark_ext.sink import MilenaWriter
         from spark_ext.transaction import begin
         from spark_ext.transactional_sink import MilenaBatchWriter
@@ -122,10 +120,9 @@ class MilenaDataSource(DataSource):
             options = parse_write_options(self.options, os.environ)
             columns = write_columns(schema, options)
             if options.transactional_id is not None:
-                return MilenaBatchWriter(options, columns, begin(options))
-            urls = check_can_write(options)
-            shipped = replace(options, urls=urls, credentials=carried(options.credentials))
-            return MilenaWriter(shipped, columns)
+                transaction = begin(options)
+                return MilenaBatchWriter(transaction.shipped(options), columns, transaction)
+            return MilenaWriter(options_for_tasks(options), columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "MilenaStreamWriter":  # noqa: N802  (Spark's name)
         """Asked for twice a batch: to plan it, which begins its transaction, and to commit it or abort it."""
@@ -140,8 +137,10 @@ class MilenaDataSource(DataSource):
                 )
             options = parse_write_stream_options(self.options, os.environ)
             columns = write_columns(schema, options)
-            transaction = None if self._is_kept else begin(options)
-            return MilenaStreamWriter(options, columns, transaction)
+            if self._is_kept:
+                return MilenaStreamWriter(options, columns, None)
+            transaction = begin(options, is_stream=True)
+            return MilenaStreamWriter(transaction.shipped(options), columns, transaction)
 
 
 class MilenaReader(DataSourceReader):
@@ -160,16 +159,16 @@ class MilenaReader(DataSourceReader):
         options = self._options
         with one_line_errors():
             pinned = pin(options)
-            credentials = carried(options.fetching.credentials)
         tasks = plan_tasks(
             pinned.ranges,
             target_records=options.target_records_per_task,
             tasks_min=options.partitions_min,
             records_max=options.records_per_partition_max,
         )
-        fetching = replace(options.fetching, urls=pinned.urls, credentials=credentials)
         return [
-            InputPartition(ReadTask(ranges=task, fetching=fetching, projection=self._projection))
+            InputPartition(
+                ReadTask(ranges=task, fetching=pinned.fetching, projection=self._projection)
+            )
             for task in tasks
         ]
 

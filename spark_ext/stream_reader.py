@@ -7,7 +7,7 @@ for which everything is in the tasks. It must be possible to make one whatever t
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -26,14 +26,14 @@ from milena.client import Client
 from milena.errors import ClientError
 from milena.fields import Json
 from milena.model.clock import SystemClock
-from spark_ext.credential_options import carried
-from spark_ext.options import StreamOptions, parse_stream_options
+from spark_ext.options import Fetching, StreamOptions, parse_stream_options
 from spark_ext.reading import ReadTask, read_task
 from spark_ext.row_schema import project
 from spark_ext.source import one_line_errors
 from spark_ext.stream_offsets import initial_symbol, parse_offset, tasks_between
 from spark_ext.stream_progress import Admission, StreamProgress
 from spark_ext.stream_watch import METADATA_AGE_MS, StreamWatch
+from spark_ext.task_tokens import TOKENS, read_grants
 
 logger = logging.getLogger(__name__)
 
@@ -84,11 +84,8 @@ class MilenaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return []
             tasks = tasks_between(parse_offset(start), last)
             options = self._options().read
-            fetching = replace(
-                options.fetching,
-                urls=self._running().urls(),
-                # Read for each batch: a file may hold another one by then.
-                credentials=carried(options.fetching.credentials),
+            fetching = self._running().fetching(
+                options.fetching, {each.partition.topic for task in tasks for each in task}
             )
             projection = project(self._schema, include_headers=options.include_headers)
         return [
@@ -153,8 +150,14 @@ class _StreamRun:
                 # Spark itself wants all that there is, whatever the options say.
                 return Admission()
 
-    def urls(self) -> tuple[str, ...]:
-        """URLs of the nodes that tasks may ask."""
+    def fetching(self, given: Fetching, topics: Collection[str]) -> Fetching:
+        """How the tasks of a batch reach the nodes. ``given``: of the driver, with the files of this moment."""
+        credentials = TOKENS.credentials(
+            self._client, given.credentials, given.task_token, read_grants(topics)
+        )
+        return replace(given, urls=self._urls(), credentials=self._thread.run(credentials))
+
+    def _urls(self) -> tuple[str, ...]:
         try:
             return self._thread.run(self._watch.urls())
         except ClientError as error:

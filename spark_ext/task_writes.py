@@ -19,6 +19,7 @@ from milena.model.types import Codec
 from milena.producing.options import COMPRESSIONS, MESSAGE_BYTES_MAX
 from spark_ext.chunks import Chunk, Chunker, TopicShape
 from spark_ext.options import WriteOptions
+from spark_ext.patience import patiently
 from spark_ext.transaction import (
     BatchNumber,
     BatchTransaction,
@@ -26,7 +27,6 @@ from spark_ext.transaction import (
     explained,
     is_committed,
     merged,
-    patiently,
 )
 from spark_ext.write_schema import WriteColumns, runs_in
 

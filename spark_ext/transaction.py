@@ -11,14 +11,15 @@ either above the batch or not, for good.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from milena.client import Client
+from milena.cluster.access_views import TokenGrant
 from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.cluster.transport import MemberOffsets, WrittenPart
 from milena.errors import (
@@ -26,20 +27,16 @@ from milena.errors import (
     ClientError,
     TargetNotFoundError,
 )
-from milena.model.clock import Clock, SystemClock
-from milena.producing.retry import is_worth_another_try
-from milena.reading.patience import Patience
+from milena.model.clock import SystemClock
 from milena.records import ProducerIdentity, TopicPartition
 from spark_ext.cluster import prepare_write
-from spark_ext.credential_options import carried
 from spark_ext.errors import BatchAbortedError
 from spark_ext.options import WriteOptions
+from spark_ext.patience import patiently
+from spark_ext.task_tokens import TOKENS, transaction_grants
 
 TIMEOUT_MS = 900_000
 """How long a batch may take: the longest that nodes allow."""
-
-PATIENCE_MS = 120_000
-"""How long a call is repeated that gets no answer of use."""
 
 GROUP_PREFIX = "spark-"
 
@@ -83,6 +80,10 @@ class BatchTransaction:
         """What a write says to be part of it."""
         return f"{self.identity.producer_id}:{self.identity.producer_epoch}:{TIMEOUT_MS}"
 
+    def shipped(self, options: WriteOptions) -> WriteOptions:
+        """Options as tasks have them, without what the driver asks as."""
+        return replace(options, urls=self.urls, credentials=self.credentials)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchNumber:
@@ -102,11 +103,11 @@ class TaskWritten(WriterCommitMessage):
     is_skipped: bool = False
 
 
-def begin(options: WriteOptions) -> BatchTransaction:
+def begin(options: WriteOptions, *, is_stream: bool = False) -> BatchTransaction:
     """Open a transaction, once the cluster and the topic of the option are found.
 
     Raises:
-        OptionError: there is no such topic.
+        OptionError: there is no such topic; or tasks are always to have a token, and there can be none.
         ClientError: the cluster does not answer, or refuses.
     """
     name = options.transactional_id
@@ -115,6 +116,9 @@ def begin(options: WriteOptions) -> BatchTransaction:
     async def work() -> BatchTransaction:
         async with Client(options.urls, credentials=options.credentials) as client:
             urls = await prepare_write(client, options)
+            credentials = await TOKENS.credentials(
+                client, options.credentials, options.task_token, _grants(options, name, is_stream)
+            )
             identity = await patiently(
                 lambda: client.transport.begin_transaction(name, timeout_ms=TIMEOUT_MS)
             )
@@ -123,10 +127,17 @@ def begin(options: WriteOptions) -> BatchTransaction:
             transactional_id=name,
             identity=identity,
             began_ms=SystemClock().wall_ms(),
-            credentials=carried(options.credentials),
+            credentials=credentials,
         )
 
     return asyncio.run(work())
+
+
+def _grants(options: WriteOptions, name: str, is_stream: bool) -> tuple[TokenGrant, ...]:
+    # Spark tells the id of a stream's query, which its group is named after, to its tasks alone.
+    of_batch = None if options.batch_id is None else GROUP_PREFIX + name
+    group = GROUP_PREFIX if is_stream else of_batch
+    return transaction_grants(options.topic, name, group, is_prefix=is_stream)
 
 
 def commit(messages: Sequence[WriterCommitMessage | None], topic: str | None) -> None:
@@ -237,24 +248,6 @@ async def offsets_of(client: Client, name: str) -> dict[TopicPartition, int]:
     except TargetNotFoundError:
         return {}
     return {where: committed.offset for where, committed in found.offsets.items()}
-
-
-async def patiently(ask: Callable[[], Awaitable[T]], clock: Clock | None = None) -> T:
-    """The answer to what may be asked twice.
-
-    Raises:
-        ClientError: a refusal that stays one, or the patience is at its end.
-    """
-    clock = SystemClock() if clock is None else clock
-    patience = Patience(PATIENCE_MS)
-    while True:
-        try:
-            return await ask()
-        except ClientError as error:
-            wait_ms = patience.on_failure(clock.now_ms())
-            if wait_ms is None or not is_worth_another_try(error):
-                raise
-        await clock.sleep(wait_ms)
 
 
 @contextmanager

@@ -3,17 +3,22 @@
 import base64
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.types import StringType, StructField, StructType
 
 from milena import Credentials, Secret
 from spark_ext.jobs import archive, replay
+from spark_ext.source import MilenaDataSource
+from spark_ext.task_tokens import NOTE
 from tests.support.clusters.live_cluster import (
     call,
+    create_topic,
     eventually,
     ok,
     running_cluster,
@@ -25,6 +30,7 @@ PASSWORD = "a password of tests"
 ROOT = {"Authorization": "Basic " + base64.b64encode(f"admin:{PASSWORD}".encode()).decode()}
 ADMIN = Credentials(user="admin", password=Secret(PASSWORD))
 COUNT = 40
+VALUE = StructType([StructField("value", StringType())])
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 300
 
@@ -178,6 +184,131 @@ def test_a_stream_from_topic_to_topic_with_tokens_that_may_no_more(closed, spark
         query.awaitTermination(TIMEOUT_S)
         assert query.exception() is None
     assert read(spark, closed, sink, user="stream-writer", password=PASSWORD).count() == COUNT
+
+
+def tokens_of(node, user):
+    rows = ok(call(node, f"GET /users/{user}/tokens", headers=ROOT))["tokens"]
+    return [
+        {(g["resource_type"], g["name"], *g["operations"]) for g in row["grants"]}
+        for row in rows
+        if row["note"] == NOTE
+    ]
+
+
+class Planned:
+    """What Spark sends to tasks of reads and writes, by the options of a driver."""
+
+    def __init__(self, node, topic, **credentials):
+        self._options = {"url": node.url}
+        self._options |= {f"milena.{name}": text for name, text in credentials.items()}
+        self._topic = topic
+
+    def reads(self):
+        source = MilenaDataSource(self._options | {"subscribe": self._topic})
+        return source.reader(source.schema()).partitions()
+
+    def reads_of_a_stream(self):
+        wanted = {"subscribe": self._topic, "startingOffsets": "earliest"}
+        source = MilenaDataSource(self._options | wanted)
+        reader = source.streamReader(source.schema())
+        limit = reader.getDefaultReadLimit()
+        try:
+            start = reader.initialOffset()
+            return reader.partitions(start, reader.latestOffset(start, limit))
+        finally:
+            reader.stop()
+
+    def writes(self, **options):
+        source = MilenaDataSource(self._options | {"topic": self._topic} | options)
+        return source.writer(VALUE, overwrite=False)
+
+    def writes_of_a_stream(self):
+        options = self._options | {"topic": self._topic, "transactionalId": "mine"}
+        return MilenaDataSource(options).streamWriter(VALUE, overwrite=False)
+
+    def all(self):
+        return [
+            self.reads(),
+            self.reads_of_a_stream(),
+            self.writes(),
+            self.writes(transactionalId="mine", batchId="1"),
+            self.writes_of_a_stream(),
+        ]
+
+
+def test_tasks_get_a_token_of_their_own_and_nothing_of_the_drivers(closed):
+    """Whatever Spark sends is pickled: the driver's token and password are in none of it."""
+    topic = make_topic(closed, "planned")
+    rights = (
+        ("READ", "TOPIC", topic),
+        ("WRITE", "TOPIC", topic),
+        ("WRITE", "TRANSACTIONAL_ID", "mine"),
+    )
+    token, _ = user(closed, "planner", *rights)
+    for secret, given in (
+        (token, {"token": token}),
+        (PASSWORD, {"user": "planner", "password": PASSWORD}),
+    ):
+        for sent in Planned(closed, topic, **given).all():
+            pickled = pickle.dumps(sent)
+            assert token.split("_")[0].encode() + b"_" in pickled
+            assert secret.encode() not in pickled
+    group = ("GROUP", "spark-mine", "READ"), ("GROUP", "spark-", "READ")
+    read, write = ("TOPIC", topic, "READ"), ("TOPIC", topic, "WRITE")
+    transaction = ("TRANSACTIONAL_ID", "mine", "WRITE")
+    wanted = [
+        {read},
+        {write},
+        {read, write, transaction, group[0]},
+        {read, write, transaction, group[1]},
+    ]
+    # One for each way that tasks go; those of a stream live for as long as a stream's do.
+    for grants in wanted:
+        assert grants in tokens_of(closed, "planner")
+    as_it_is = Planned(closed, topic, token=token, taskToken="never")
+    assert all(token.encode() in pickle.dumps(sent) for sent in as_it_is.all())
+
+
+def test_tasks_do_with_their_token_what_a_query_needs(closed, spark, tmp_path):
+    """Under ``always`` a query without one would not begin; they come from a token that may no more than that."""
+    source, sink = make_topic(closed, "minted-from"), make_topic(closed, "minted-to", 0)
+    rights = [("READ", "TOPIC", source), ("READ", "TOPIC", sink), ("WRITE", "TOPIC", sink)]
+    rights += [("WRITE", "TRANSACTIONAL_ID", "minted"), ("READ", "GROUP", "spark-", "PREFIXED")]
+    token, _ = user(closed, "minter", *rights)
+    options = {"url": closed.url, "milena.token": token, "milena.taskToken": "always"}
+    rows = spark.read.format("milena").options(subscribe=source, **options).load()
+    assert rows.count() == COUNT
+    values = rows.select("value")
+    values.write.format("milena").options(topic=sink, **options).mode("append").save()
+    writer = values.write.format("milena").options(topic=sink, **options)
+    writer.options(transactionalId="minted", batchId="7").mode("append").save()
+    stream = spark.readStream.format("milena").options(subscribe=source, **options)
+    stream = stream.option("startingOffsets", "earliest").load().select("value")
+    query = stream.writeStream.format("milena").options(topic=sink, **options)
+    query = query.option("checkpointLocation", str(tmp_path / "c")).option(
+        "transactionalId", "minted"
+    )
+    query.trigger(availableNow=True).start().awaitTermination(TIMEOUT_S)
+    copied = spark.read.format("milena").options(subscribe=sink, **options).load()
+    assert copied.count() == 3 * COUNT
+
+
+def test_a_token_with_grants_makes_tokens_with_no_more(closed, spark):
+    mine, other = make_topic(closed, "granted"), make_topic(closed, "not-granted")
+    user(closed, "granter", ("READ", "TOPIC", mine), ("READ", "TOPIC", other))
+    grant = {"resource_type": "TOPIC", "name": mine, "operations": ["READ"]}
+    made = ok(call(closed, "POST /users/granter/tokens", {"grants": [grant]}, headers=ROOT))
+    assert read(spark, closed, mine, token=made["token"], taskToken="always").count() == COUNT
+    assert tokens_of(closed, "granter") == [{("TOPIC", mine, "READ")}]
+
+
+def test_a_cluster_that_asks_nobody_is_read_as_before(cluster, spark):
+    """With credentials too; a token that must be has nobody to be of."""
+    topic = create_topic(cluster.node(1), "asked-by-all")
+    given = {"user": "nobody-in-particular", "password": PASSWORD}
+    assert read(spark, cluster.node(1), topic, **given).count() == 0
+    told = refused(lambda: read(spark, cluster.node(1), topic, **given, taskToken="always").count())
+    assert "milena.taskToken: tasks can have no token of their own: the cluster asks nobody" in told
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

@@ -14,15 +14,14 @@ from milena.errors import (
 )
 from milena.records import ProducerIdentity, TopicPartition
 from spark_ext.errors import BatchAbortedError
+from spark_ext.patience import PATIENCE_MS, patiently
 from spark_ext.transaction import (
-    PATIENCE_MS,
     BatchNumber,
     BatchTransaction,
     TaskWritten,
     commit,
     explained,
     merged,
-    patiently,
     transactions_of,
 )
 from tests.support.time.virtual_time import LoopClock, virtual

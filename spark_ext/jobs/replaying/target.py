@@ -24,11 +24,11 @@ from spark_ext.jobs.archiving.log_source import TopicChoice, log_state, topic_fa
 from spark_ext.jobs.archiving.run import ClusterPartitions
 from spark_ext.jobs.running.cluster import JobCluster
 from spark_ext.jobs.running.errors import JobInputError
+from spark_ext.patience import patiently
 from spark_ext.transaction import (
     GROUP_PREFIX,
     explained,
     offsets_of,
-    patiently,
 )
 
 HOLD_MS = 30_000
