@@ -342,9 +342,9 @@ def test_a_token_that_is_taken_away_ends_the_stream_with_a_sentence(
 def test_a_stream_whose_token_expires_ends_with_a_sentence_and_goes_on_with_another(
     closed, spark, tmp_path
 ):
-    """Once a batch is done the file gets one whose time is over within a moment; a record makes it be read."""
+    """Once a batch is done the file gets one whose time is over within a moment, and the first one is good no more."""
     topic = make_topic(closed, "expiring")
-    token, _ = user(closed, "expiring", ("READ", "TOPIC", topic))
+    token, token_id = user(closed, "expiring", ("READ", "TOPIC", topic))
     file, rows = tmp_path / "token", str(tmp_path / "rows")
     file.write_text(token)
     stream = spark.readStream.format("milena").options(url=closed.url, subscribe=topic)
@@ -359,6 +359,7 @@ def test_a_stream_whose_token_expires_ends_with_a_sentence_and_goes_on_with_anot
     try:
         eventually(lambda: query.lastProgress is not None, deadline_s=TIMEOUT_S)
         file.write_text(made(lifetime_ms=1))
+        ok(call(closed, f"DELETE /users/expiring/tokens/{token_id}", headers=ROOT))
         ok(call(closed, f"POST /topics/{topic}", {"records": [{"value": 1}]}, headers=ROOT))
         with pytest.raises(StreamingQueryException) as caught:
             query.awaitTermination(TIMEOUT_S)
