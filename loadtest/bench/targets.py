@@ -568,13 +568,13 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target(
         name="transactions-keyed",
-        what="transactions of two partitions, each under a key / without",
+        what="transactions of two partitions, each under a key / plain writes",
         stage="transactions",
         subject=KEYED_TRANSACTIONS,
-        reference=TRANSACTIONS,
+        reference=PLAIN_WRITES,
         durability=_SYNCED,
-        floor=0.7,
-        ambition=0.95,
+        floor=0.1,
+        ambition=0.5,
     ),
     Target(
         name="transaction-batches",
