@@ -200,3 +200,23 @@ class Bench:
             header = decode_header(self.log.read_span(offset, max_bytes=1))
             offset = header.next_offset
         return found
+
+
+def leading(isr: tuple[int, ...] = (1,), **configs: str) -> Bench:
+    bench = Bench(settings=settings(**({"min_insync_replicas": "1"} | configs)))
+    bench.lead(isr)
+    return bench
+
+
+def following(*values: str, hw: int = 0) -> Bench:
+    """Replica 1 follows broker 2 in epoch 6 and holds these values of epoch 5."""
+    bench = Bench()
+    source = leading()
+    bench.follow(2, epoch=5, version=7)
+    source.log.append_as_leader([batch(v) for v in values], leader_epoch=5, now_ms=1)
+    if values:
+        data = source.log.read_span(0, max_bytes=1 << 20)
+        bench.runner.append_as_follower(data, leader_epoch=5)
+    bench.runner.advance_as_follower(leader_epoch=5, high_watermark=hw, log_start=0)
+    bench.follow(2)
+    return bench

@@ -337,7 +337,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         module="node.replica.append_queue",
         old="            self._log.check_key_room(now_ms, coming=coming)\n",
         new="",
-        by="tests/unit/node/replica/test_runner.py",
+        by="tests/unit/node/replica/test_runner_writes.py",
     ),
     Mutation(
         name="key-kept-together",
@@ -345,7 +345,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         module="node.replica.append_queue",
         old="self._admit(append, coming=len(identities))",
         new="self._admit(append, coming=0)",
-        by="tests/unit/node/replica/test_runner.py",
+        by="tests/unit/node/replica/test_runner_writes.py",
     ),
     Mutation(
         name="aborted-frees-key",

@@ -88,7 +88,7 @@ REPLICATION: tuple[Mutation, ...] = (
         module=RUNNER,
         old="            if not leader.is_established:",
         new="            if False:",
-        by="tests/unit/node/replica/test_runner.py",
+        by="tests/unit/node/replica/test_runner_reads.py",
     ),
     Mutation(
         name="suspect-report",
@@ -104,7 +104,7 @@ REPLICATION: tuple[Mutation, ...] = (
         module=RUNNER,
         old="            if not has_lease:",
         new="            if False:",
-        by="tests/unit/node/replica/test_runner.py",
+        by="tests/unit/node/replica/test_runner_reads.py",
     ),
     Mutation(
         name="give-up-in-sync",
@@ -112,7 +112,7 @@ REPLICATION: tuple[Mutation, ...] = (
         module="node.replica.follower_log",
         old="        if self._counts_in(state):\n            return False",
         new="",
-        by="tests/unit/node/replica/test_runner.py",
+        by="tests/unit/node/replica/test_runner_disk.py",
     ),
     Mutation(
         name="truncate-by-epoch",
@@ -215,7 +215,7 @@ REPLICATION: tuple[Mutation, ...] = (
         module="node.replica.follower_log",
         old='made anew")\n        self._acknowledgements.fail_above(-1, lost)',
         new='made anew")',
-        by="tests/unit/node/replica/test_runner.py",
+        by="tests/unit/node/replica/test_runner_disk.py",
     ),
     Mutation(
         name="anew-at-epoch",
@@ -225,7 +225,7 @@ REPLICATION: tuple[Mutation, ...] = (
         "                self._following.maybe_begin_anew(state)\n",
         new="        if self.role is ReplicaRole.FOLLOWER and self.settings.is_compacted:\n"
         "            self._following.maybe_begin_anew(state)\n",
-        by="tests/unit/node/replica/test_runner.py",
+        by="tests/unit/node/replica/test_runner_disk.py",
     ),
     Mutation(
         name="doubt-all-of-it",
@@ -249,7 +249,7 @@ REPLICATION: tuple[Mutation, ...] = (
         module="node.replica.leader",
         old="if epoch < 0 and offset == log_start:",
         new="if epoch < 0 and offset == log_start:\n            return FetchVerdict.ACCEPTED\n        if False:",
-        by="tests/unit/node/replica/test_runner.py",
+        by="tests/unit/node/replica/test_runner_roles.py",
     ),
     Mutation(
         name="heirs-eligible",
@@ -257,7 +257,7 @@ REPLICATION: tuple[Mutation, ...] = (
         module=RUNNER,
         old="return any(broker_id != self._context.broker_id for broker_id in self.state.eligible)",
         new="return False",
-        by="tests/unit/node/replica/test_runner.py",
+        by="tests/unit/node/replica/test_runner_reads.py",
     ),
     Mutation(
         name="anew-at-zero",

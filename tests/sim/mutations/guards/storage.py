@@ -90,7 +90,7 @@ STORAGE: tuple[Mutation, ...] = (
         module="storage.state.leader_epochs",
         old="bisect_right(self._starts, offset - 1) - 1",
         new="bisect_right(self._starts, offset) - 1",
-        by="tests/unit/node/replica/test_runner.py",
+        by="tests/unit/node/replica/test_runner_roles.py",
     ),
     Mutation(
         name="refused-cut-read",

@@ -1,0 +1,369 @@
+"""Rules of one local replica that leads: writes that share a group, repeats, acknowledgements."""
+
+import asyncio
+
+import pytest
+
+from milena.model.batch.header import ProducerStamp, decode_header
+from milena.model.errors import (
+    DiskFullError,
+    FateUnknownError,
+    IdempotencyKeyReusedError,
+    InvalidProducerError,
+    MilenaError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    RequestTooLargeError,
+    TooManyRequestsError,
+)
+from milena.model.pending import Pending
+from milena.model.requests import Acks, BatchReceipt
+from storage.state.idempotency import IDEMPOTENCY_KEPT_MS, IdempotencyTable
+from tests.support.clusters.runners import Bench, batch, leading
+from tests.support.time.virtual_time import after, settle, virtual
+
+KEY = b"k" * 16
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.log_ends: list[int] = []
+
+    def on_news(self, runner: object) -> None:
+        self.log_ends.append(runner.log.log_end_offset)  # type: ignore[attr-defined]
+
+
+class TestGroupAppend:
+    @virtual
+    async def test_what_arrives_in_one_turn_is_one_write(self) -> None:
+        bench = leading()
+        writes = bench.files.operations["write"]
+        tasks = [bench.send(batch(f"{i}")) for i in range(5)]
+        await settle()
+        assert [task.result().base_offset for task in tasks] == [0, 1, 2, 3, 4]
+        assert bench.files.operations["write"] == writes + 1
+
+    @virtual
+    async def test_a_write_is_told_of_once_and_one_that_is_refused_is_not(self) -> None:
+        bench = leading()
+        tasks = [bench.send(batch(f"{i}")) for i in range(5)]
+        await settle()
+        assert bench.appends == 1
+        bench.follow(2)
+        tasks.append(bench.send(batch("late")))
+        await settle()
+        assert isinstance(tasks[-1].exception(), NotLeaderError)
+        assert bench.appends == 1
+
+    @virtual
+    async def test_one_sync_covers_what_was_written_while_another_ran(self) -> None:
+        bench = leading()
+        bench.pool.hold()
+        first = bench.send(batch("a"))
+        await settle()
+        others = [bench.send(batch(f"{i}")) for i in range(3)]
+        await settle()
+        assert not first.done()
+        syncs = bench.files.operations["sync"]
+        bench.pool.release()
+        await settle()
+        assert all(task.done() for task in (first, *others))
+        assert bench.files.operations["sync"] == syncs + 2
+
+    @virtual
+    async def test_one_bad_batch_does_not_refuse_the_others_of_its_group(self) -> None:
+        bench = leading(max_message_bytes="1024")
+        tasks = [bench.send(batch(value)) for value in ("a", "x" * 2_000, "b")]
+        await settle()
+        assert tasks[0].result().base_offset == 0
+        with pytest.raises(RequestTooLargeError):
+            tasks[1].result()
+        assert tasks[2].result().base_offset == 1
+        assert bench.content() == ["a", "b"]
+
+    @virtual
+    async def test_a_cancelled_writer_that_was_not_appended_writes_nothing(self) -> None:
+        bench = leading()
+        data = batch("a")
+        pending = bench.runner.append(data, decode_header(data), acks=Acks.ALL, timeout_ms=1_000)
+        pending.cancel()
+        await settle()
+        assert bench.content() == []
+
+
+class TestDuplicates:
+    @virtual
+    async def test_a_batch_sent_twice_in_one_turn_is_appended_once(self) -> None:
+        bench = leading()
+        data = batch("a", "b", producer=ProducerStamp(7, 0, 0))
+        first, second = bench.send(data), bench.send(data)
+        await settle()
+        assert not first.result().is_duplicate
+        assert second.result().is_duplicate
+        assert (second.result().base_offset, second.result().last_offset) == (0, 1)
+        assert bench.content() == ["a", "b"]
+
+    @virtual
+    async def test_a_batch_sent_again_later_gets_its_first_offsets(self) -> None:
+        bench = leading()
+        data = batch("a", producer=ProducerStamp(7, 0, 0))
+        await bench.send(data)
+        await bench.sent("between")
+        receipt = await bench.send(data)
+        assert receipt.is_duplicate
+        assert receipt.base_offset == 0
+
+    @virtual
+    async def test_consecutive_sequences_of_one_turn_are_all_appended_in_order(self) -> None:
+        bench = leading()
+        tasks = [bench.send(batch(f"{i}", producer=ProducerStamp(7, 0, i))) for i in range(4)]
+        await settle()
+        assert [task.result().base_offset for task in tasks] == [0, 1, 2, 3]
+        assert bench.content() == ["0", "1", "2", "3"]
+
+    @virtual
+    async def test_a_gap_in_the_sequences_is_refused(self) -> None:
+        bench = leading()
+        await bench.send(batch("a", producer=ProducerStamp(7, 0, 0)))
+        with pytest.raises(InvalidProducerError):
+            await bench.send(batch("c", producer=ProducerStamp(7, 0, 2)))
+
+    @virtual
+    async def test_a_duplicate_waits_for_the_high_watermark_as_the_original_does(self) -> None:
+        bench = leading((1, 2))
+        data = batch("a", key=KEY)
+        first = bench.send(data, timeout_ms=60_000)
+        await settle()
+        second = bench.send(data, timeout_ms=60_000)
+        await settle()
+        assert not first.done()
+        assert not second.done()
+        bench.ack(2)
+        await settle()
+        assert first.result().base_offset == second.result().base_offset == 0
+        assert second.result().is_duplicate
+
+    @virtual
+    async def test_a_key_with_another_body_is_refused_within_one_turn_too(self) -> None:
+        bench = leading()
+        first, second = bench.send(batch("a", key=KEY)), bench.send(batch("b", key=KEY))
+        await settle()
+        assert first.result().base_offset == 0
+        with pytest.raises(IdempotencyKeyReusedError):
+            second.result()
+
+    @virtual
+    async def test_no_key_is_taken_that_would_push_out_one_of_the_last_minutes(self) -> None:
+        bench = leading()
+        bench.log._state.writers.idempotency = IdempotencyTable(keys_max=2)
+        keys = [bytes([number]) * 16 for number in range(3)]
+        writes = [bench.send(batch("a", key=key)) for key in keys]
+        await settle()
+        assert [write.result().base_offset for write in writes[:2]] == [0, 1]
+        with pytest.raises(TooManyRequestsError):
+            writes[2].result()
+        # Repeats, and what has no key, are none of it.
+        assert (await bench.send(batch("a", key=keys[0]))).is_duplicate
+        assert (await bench.send(batch("b"))).base_offset == 2
+        await after(IDEMPOTENCY_KEPT_MS)
+        assert (await bench.send(batch("a", key=keys[2]))).base_offset == 3
+
+
+class TestAcks:
+    @virtual
+    async def test_acks_all_is_answered_after_the_high_watermark_passed(self) -> None:
+        bench = leading((1, 2))
+        task = bench.send(batch("a"))
+        await settle()
+        assert bench.runner.high_watermark == 0
+        assert not task.done()
+        bench.ack(2)
+        assert bench.runner.high_watermark == 1
+        await settle()
+        assert task.result().base_offset == 0
+
+    @virtual
+    async def test_acks_one_is_answered_after_our_own_sync(self) -> None:
+        bench = leading((1, 2))
+        bench.pool.hold()
+        task = bench.send(batch("a"), Acks.LEADER)
+        await settle()
+        assert not task.done()
+        bench.pool.release()
+        await settle()
+        assert task.result().base_offset == 0
+        assert bench.runner.high_watermark == 0
+
+    @virtual
+    async def test_acks_none_is_answered_without_an_offset_before_the_sync(self) -> None:
+        bench = leading((1, 2))
+        bench.pool.hold()
+        task = bench.send(batch("a"), Acks.NONE)
+        await settle()
+        assert task.result().base_offset is None
+        bench.pool.release()
+
+    @virtual
+    async def test_relaxed_topic_answers_before_any_sync(self) -> None:
+        bench = leading(flush_messages="1000")
+        bench.pool.hold()
+        assert (await bench.sent("a", acks=Acks.ALL)).base_offset == 0
+        bench.pool.release()
+
+    @virtual
+    async def test_too_small_an_isr_refuses_before_the_append(self) -> None:
+        bench = leading((1,), min_insync_replicas="2")
+        with pytest.raises(NotEnoughReplicasError, match="nothing was written"):
+            await bench.send(batch("a"))
+        assert bench.content() == []
+        assert (await bench.sent("b", acks=Acks.LEADER)).base_offset == 0
+
+    @virtual
+    async def test_no_commit_in_time_is_reported_as_unknown(self) -> None:
+        bench = leading((1, 2))
+        task = bench.send(batch("a"), timeout_ms=500)
+        await after(501)
+        with pytest.raises(FateUnknownError):
+            task.result()
+        assert bench.counts.fate_unknown == 1
+
+    @virtual
+    async def test_writers_that_went_away_are_forgotten(self) -> None:
+        bench = leading((1, 2))
+        tasks = [bench.send(batch("a"), acks, 60_000) for acks in (Acks.ALL, Acks.LEADER) * 50]
+        bench.pool.hold()
+        await settle()
+        for task in tasks:
+            task.cancel()
+        await settle()
+        assert len(bench.runner._acknowledgements) <= 2
+        bench.pool.release()
+
+    @virtual
+    async def test_readers_that_went_away_are_forgotten(self) -> None:
+        bench = leading()
+        readers = [asyncio.ensure_future(bench.runner.wait_readable(0, 60_000)) for _ in range(100)]
+        await settle()
+        for reader in readers:
+            reader.cancel()
+        await settle()
+        assert len(bench.runner._acknowledgements) <= 2
+
+    @virtual
+    async def test_followers_hear_of_a_write_before_our_own_sync_returns(self) -> None:
+        bench = leading((1, 2))
+        watcher = Watcher()
+        bench.runner.watchers[watcher] = None
+        bench.pool.hold()
+        bench.send(batch("a"), Acks.NONE)
+        await settle()
+        assert watcher.log_ends == [1]
+        assert bench.log.synced_end_offset == 0
+        bench.pool.release()
+
+
+class TestAppendAtOnce:
+    """``append`` of what has waited for others: the same promises, in this turn and without a task."""
+
+    @staticmethod
+    def begin(
+        bench: Bench, value: str, acks: Acks = Acks.ALL, timeout_ms: int = 500
+    ) -> list[BatchReceipt | MilenaError]:
+        outcomes: list[BatchReceipt | MilenaError] = []
+        data = batch(value)
+        pending = bench.runner.append(
+            data, decode_header(data), acks=acks, timeout_ms=timeout_ms, at_once=True
+        )
+
+        def on_done(done: Pending[BatchReceipt]) -> None:
+            error = done.exception()
+            assert error is None or isinstance(error, MilenaError)
+            outcomes.append(done.result() if error is None else error)
+
+        pending.add_done_callback(on_done)
+        return outcomes
+
+    @virtual
+    async def test_all_in_sync_replicas_have_it_before_the_call_back(self) -> None:
+        bench = leading((1, 2, 3))
+        outcomes = self.begin(bench, "a")
+        assert bench.content() == ["a"]
+        await settle()
+        bench.ack(2)
+        assert outcomes == []
+        bench.ack(3)
+        assert [outcome.base_offset for outcome in outcomes] == [0]  # type: ignore[union-attr]
+        await after(501)
+        assert len(outcomes) == 1
+        assert bench.counts.fate_unknown == 0
+
+    @virtual
+    async def test_our_own_sync_comes_before_it_too(self) -> None:
+        bench = leading((1,))
+        for acks in (Acks.ALL, Acks.LEADER):
+            outcomes = self.begin(bench, "a", acks)
+            assert outcomes == [], "not synced yet"
+            await settle()
+            assert len(outcomes) == 1
+
+    @virtual
+    async def test_it_goes_behind_what_was_queued_before(self) -> None:
+        bench = leading((1,))
+        queued = bench.runner.append(
+            batch("a"), decode_header(batch("a")), acks=Acks.NONE, timeout_ms=1
+        )
+        self.begin(bench, "b")
+        assert bench.content() == ["a", "b"]
+        await queued
+
+    @virtual
+    async def test_no_commit_in_time_is_reported_as_unknown(self) -> None:
+        bench = leading((1, 2))
+        outcomes = self.begin(bench, "a")
+        await after(501)
+        assert [type(outcome) for outcome in outcomes] == [FateUnknownError]
+        assert bench.counts.fate_unknown == 1
+        bench.ack(2)
+        assert len(outcomes) == 1
+
+    @virtual
+    async def test_each_waits_as_long_as_it_asked(self) -> None:
+        bench = leading((1, 2))
+        patient = self.begin(bench, "a", timeout_ms=900)
+        hasty = self.begin(bench, "b", timeout_ms=100)
+        late = self.begin(bench, "c", timeout_ms=400)
+        await after(101)
+        assert [len(outcomes) for outcomes in (patient, hasty, late)] == [0, 1, 0]
+        await after(300)
+        assert [len(outcomes) for outcomes in (patient, hasty, late)] == [0, 1, 1]
+        bench.ack(2, 1)
+        assert isinstance(patient[0], BatchReceipt)
+        await after(600)
+        assert [len(outcomes) for outcomes in (patient, hasty, late)] == [1, 1, 1]
+        assert bench.counts.fate_unknown == 2
+
+    @virtual
+    async def test_a_cut_and_a_lost_lease_are_reported_as_unknown(self) -> None:
+        bench = leading((1, 2))
+        outcomes = self.begin(bench, "a")
+        await settle()
+        bench.runner.on_lease_lost()
+        assert [type(outcome) for outcome in outcomes] == [FateUnknownError]
+
+    @virtual
+    async def test_what_is_known_to_be_refused_is_not_begun(self) -> None:
+        bench = leading((1,), min_insync_replicas="2")
+        assert not bench.runner.may_append(Acks.ALL)
+        assert bench.runner.may_append(Acks.LEADER)
+        assert [type(o) for o in self.begin(bench, "a")] == [NotEnoughReplicasError]
+        bench.follow(2)
+        assert not bench.runner.may_append(Acks.LEADER)
+        assert [type(o) for o in self.begin(bench, "a")] == [NotLeaderError]
+        assert bench.content() == []
+
+    @virtual
+    async def test_a_full_disk_refuses_it_and_keeps_nothing(self) -> None:
+        bench = leading((1,))
+        bench.files.capacity = bench.files.used_bytes()
+        assert [type(o) for o in self.begin(bench, "a")] == [DiskFullError]
+        assert bench.runner.is_disk_full
