@@ -412,6 +412,8 @@ class HistoryView:
     series: Sequence[HistorySeries]
     busiest: Sequence[BusyPartition]
     """Those that take or give most."""
+    versions: Mapping[int, str | None]
+    """Releases that the nodes run which answered; None: one that does not say."""
     silent_nodes: Sequence[int]
     """What they led is missing in the sums."""
     left_out: int

@@ -50,6 +50,7 @@ def _answer(view: HistoryView) -> web.Response:
             "step_ms": view.step_ms,
             "series": [_series(one) for one in view.series],
             "busiest_partitions": [_busy(one) for one in view.busiest],
+            "nodes": [{"node_id": id_, "version": view.versions[id_]} for id_ in view.versions],
             "silent_nodes": list(view.silent_nodes),
             "left_out": view.left_out,
         }

@@ -366,6 +366,18 @@ HISTORY = Shape(
                 ),
                 "by what they took in the last minute, and those that gave most behind them",
             ),
+            "nodes": listing(
+                Shape(
+                    "AnsweringNode",
+                    fields(
+                        {
+                            "node_id": integer(),
+                            "version": nullable(text("null: of a release that does not say")),
+                        }
+                    ),
+                ),
+                "who answered, and what it runs",
+            ),
             "silent_nodes": listing(integer(), "who did not answer: what it led is missing"),
             "left_out": count("topics and groups for which nodes had no room"),
         }

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from itertools import pairwise
 from typing import TypeVar
 
+from http_api.openapi import MILENA_VERSION
 from http_api.ports import BusyPartition, HistorySeries, HistoryView, TopicHere
 from milena.model.clock import Clock
 from milena.model.errors import DiskFailedError, MilenaError
@@ -67,7 +68,10 @@ class HistoryService:
     async def run(self) -> None:
         """Look at the beginning of each slot of the wall clock until cancelled."""
         while True:
-            await self._clock.sleep(STEP_MS - self._clock.wall_ms() % STEP_MS)
+            slot = self._clock.wall_ms() // STEP_MS
+            # A timer may go off a moment early, in the slot that has its look: what is taken in it would be lost.
+            while self._clock.wall_ms() // STEP_MS <= slot:
+                await self._clock.sleep(STEP_MS - self._clock.wall_ms() % STEP_MS)
             await self._look()
 
     async def _look(self) -> None:
@@ -167,6 +171,7 @@ class HistoryService:
             values=Blob(b"".join(struct.pack(f"<{POINTS}f", *one) for one in told.series.values())),
             busiest=tuple(BusyRow(*key, *traffic) for key, traffic in _top(told.busiest, _rates)),
             left_out=told.left_out,
+            version=MILENA_VERSION,
         )
 
     def _told(self, request: HistoryRequest) -> ToldHistory:
@@ -178,7 +183,7 @@ class HistoryService:
         self,
         end_slot: int,
         series: Sequence[HistorySeries],
-        answers: Iterable[tuple[int, HistoryAnswer]],
+        answers: Sequence[tuple[int, HistoryAnswer]],
         silent: Sequence[int],
     ) -> HistoryView:
         topics = self._metadata.image.topics
@@ -201,6 +206,7 @@ class HistoryService:
             step_ms=STEP_MS,
             series=series,
             busiest=_top(busiest, lambda row: (row.bytes_in_per_second, row.bytes_out_per_second)),
+            versions={node_id: answer.version or None for node_id, answer in answers},
             silent_nodes=silent,
             left_out=sum(answer.left_out for _, answer in answers),
         )

@@ -239,6 +239,8 @@ class HistoryAnswer(Message, frozen=True, kw_only=True):
     values: Blob
     busiest: tuple[BusyRow, ...] = field(name="busy", default=())
     left_out: int = field(name="left_out", default=0)
+    version: str = field(name="version", default="")
+    """Of the release that the node runs."""
 
 
 PRODUCE = CallType("produce", AppendBatchRequest, AppendBatchAnswer)

@@ -29,6 +29,7 @@ export function Nodes({ cluster: { view, who } }) {
   const told = (name) => newest(history, name);
   const [recordsIn, recordsOut, bytesIn, bytesOut] = ["records_in", "records_out", "bytes_in", "bytes_out"].map((name) => told(`${name}_per_second`));
   const [free, stored] = [told("disk_free_bytes"), told("stored_bytes")];
+  const versions = new Map((history.data?.nodes ?? []).map((one) => [one.node_id, one.version]));
   const of = (values, b) => values.get(b.broker_id) ?? null;
   const isWeb = (b) => /^https?:\/\//.test(b.url);
   return html`
@@ -37,6 +38,7 @@ export function Nodes({ cluster: { view, who } }) {
       { head: "Node", num: true, cell: (b) => b.broker_id, by: (b) => b.broker_id },
       { head: "State", cell: (b) => state(b, view.is_current) },
       { head: "Role", cell: (b) => [b.broker_id === view.controller_id && view.is_current ? "controller" : "", b.broker_id === own_id ? "this node" : ""].filter(Boolean).join(", ") },
+      { head: "Version", cell: (b) => of(versions, b) ?? "–", by: (b) => of(versions, b) ?? "" },
       { head: "Leads", num: true, cell: (b) => number(b.leads), by: (b) => b.leads },
       { head: "Replicas", num: true, cell: (b) => number(b.replicas), by: (b) => b.replicas },
       { head: "Out of sync", num: true, cell: (b) => number(b.out_of_sync), by: (b) => b.out_of_sync },

@@ -618,6 +618,7 @@ class FakeNode:
                     records_out_per_second=3.5,
                 )
             ],
+            versions={1: "0.1.0", 3: None},
             silent_nodes=[2],
             left_out=0,
         )

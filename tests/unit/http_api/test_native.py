@@ -209,6 +209,7 @@ async def test_the_last_hour_is_told_of_nodes_a_topic_or_a_group(api):
     assert nodes["busiest_partitions"][0]["records_in_per_second"] == 2.1
     assert nodes["busiest_partitions"][0]["records_out_per_second"] == 3.5
     assert nodes["silent_nodes"] == [2]
+    assert nodes["nodes"] == [{"node_id": 1, "version": "0.1.0"}, {"node_id": 3, "version": None}]
     assert (await api.get("/history?topic=orders")).json["series"][0]["node_id"] is None
     assert (await api.get("/history?group=billing")).json["series"][0]["name"] == "lag"
     assert (await api.get("/history?topic=nothing")).error == (404, 40401)

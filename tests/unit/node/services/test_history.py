@@ -6,7 +6,9 @@ import struct
 import pytest
 
 from http_api.group_ports import OffsetToCommit
+from http_api.openapi import MILENA_VERSION
 from http_api.ports import HistoryView
+from milena.model.clock import Clock
 from node.metrics.series import POINTS, STEP_MS
 from node.peers.messages import Blob
 from node.services.history import summed
@@ -74,7 +76,37 @@ async def test_a_node_that_is_gone_is_named_and_its_part_is_missing() -> None:
         await cluster.kill(2)
         view = await cluster.nodes[1].history.of_topic("t")
         assert view.silent_nodes == [2]
+        assert view.versions == {1: MILENA_VERSION, 3: MILENA_VERSION}
         assert {one.node_id for one in (await cluster.nodes[1].history.of_nodes()).series} == {1, 3}
+
+
+class EarlyClock:
+    """A clock whose timers go off a millisecond before their time, as those of event loops may."""
+
+    def __init__(self, real: Clock) -> None:
+        self._real = real
+        self.now_ms, self.wall_ms = real.now_ms, real.wall_ms
+
+    async def sleep(self, ms: float) -> None:
+        await self._real.sleep(max(0.5, ms - 1))
+
+
+@virtual
+async def test_a_timer_that_goes_off_early_loses_nothing() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1, 3))
+        leader = cluster.nodes[2]
+        leader.history._clock = EarlyClock(leader.history._clock)
+        for number in range(5):
+            await after(STEP_MS)
+            await leader.write("t", f"v{number}")
+        await after(STEP_MS)
+        (column,) = [
+            one.values
+            for one in (await leader.history.of_topic("t")).series
+            if one.name == "records_in_per_second"
+        ]
+        assert list(column[-5:]) == pytest.approx([0.1] * 5, rel=0.05)
 
 
 def told(end_slot: int, *newest: float) -> HistoryAnswer:

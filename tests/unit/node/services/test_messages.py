@@ -157,13 +157,16 @@ def test_an_hours_numbers_travel_behind_the_fields() -> None:
         "values": 4,
         "busy": [["t1", 2, 1.5, 2, 3, 4]],
         "left_out": 0,
+        "version": "",
     }
     assert unpack(HistoryAnswer, travelled, b"".join(chunks)) == answer
 
 
 def test_a_busy_partition_of_the_release_before_has_no_records_out() -> None:
     earlier = {"end": 7, "names": [], "values": 0, "busy": [["t1", 2, 1.5, 2, 3]], "left_out": 0}
-    assert unpack(HistoryAnswer, earlier).busiest == (BusyRow("t1", 2, 1.5, 2, 3, 0),)
+    answer = unpack(HistoryAnswer, earlier)
+    assert answer.busiest == (BusyRow("t1", 2, 1.5, 2, 3, 0),)
+    assert answer.version == ""
 
 
 def test_a_read_of_the_release_before_doubts_nothing() -> None:
